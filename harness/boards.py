@@ -1,0 +1,369 @@
+"""Pure: records -> tables, boards and the verdict. `leaderboard` writes what `board` renders."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tabulate import tabulate
+
+from harness.errors import BrokenRecord
+from harness.records import Record, read_records
+
+PROTOCOL_ORDER = ("current", "knn", "ft-classifier")
+SUMMARY = ("min", "mean", "max")
+HEADLINE_SHOTS = 5
+
+
+@dataclass(frozen=True, order=True)
+class Reading:
+    """A protocol with the number of shots it adapts to: a group of columns."""
+
+    rank: int
+    protocol: str
+    shots: int
+
+    def __str__(self) -> str:
+        return ", ".join(self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """The protocol and, where it adapts, the shots."""
+        unit = "shot" if self.shots == 1 else "shots"
+        return [self.protocol, *([f"{self.shots} {unit}"] if self.shots else [])]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Scores of one row under one reading on one task (or averaged over all), times 100."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation over draws, divisor n - 1; None where nothing is drawn."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+
+    def __str__(self) -> str:
+        if self.deviation is None:
+            return f"{self.mean:.1f}"
+        return f"{self.mean:.1f} ±{self.deviation:.1f}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows by name, readings and tasks in order, and the cells that are known."""
+
+    rows: tuple[str, ...]
+    readings: tuple[Reading, ...]
+    tasks: tuple[str, ...]
+    cells: dict[tuple[str, Reading, str], Cell]
+
+    def row(self, name: str, reading: Reading) -> list[Cell | None]:
+        """The cells of a row under one reading, and their mean if every task has one."""
+        found = [self.cells.get((name, reading, task)) for task in self.tasks]
+        if len(self.tasks) == 1:
+            return found
+        known = [cell for cell in found if cell is not None]
+        return [*found, _across(known) if len(known) == len(found) else None]
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self.tasks, *(["mean"] if len(self.tasks) > 1 else [])]
+
+
+def _across(cells: Sequence[Cell]) -> Cell:
+    """The mean over tasks, draw by draw where every task has the same number of draws."""
+    counts = {len(cell.values) for cell in cells}
+    if len(counts) == 1:
+        return Cell(tuple(np.mean([cell.values for cell in cells], axis=0).tolist()))
+    return Cell((float(np.mean([cell.mean for cell in cells])),))
+
+
+def readings(records: Iterable[Record]) -> list[Reading]:
+    """All protocols with their shots, Current first, then KNN, FT-Classifier and others."""
+    found = set()
+    for record in records:
+        known = record.protocol in PROTOCOL_ORDER
+        rank = PROTOCOL_ORDER.index(record.protocol) if known else len(PROTOCOL_ORDER)
+        found |= {Reading(rank, label(record), shots or 0) for shots in record.shots}
+    return sorted(found)
+
+
+def label(record: Record) -> str:
+    """The protocol, with the options that were asked beside its defaults."""
+    from harness.registry import PROTOCOLS, resolve
+    from harness.types import Choice
+
+    if record.protocol not in PROTOCOLS:
+        return record.protocol
+    default = resolve("protocol", Choice(record.protocol), PROTOCOLS[record.protocol].function)
+    given = {k: v for k, v in record.options.items() if v != default.get(k)}
+    return str(Choice(record.protocol, given))
+
+
+def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
+    """Records as rows and cells.
+
+    Rows: the experts (one row if every task has one), min, mean and max over them where a task has
+    several, the ensemble, the base, then the merged models, by method or by name.
+    """
+    tasks = tuple(dict.fromkeys(record.task for record in records))
+    per_task = {
+        task: {r.digest for r in records if r.role == "expert" and r.task == task} for task in tasks
+    }
+    single = max((len(found) for found in per_task.values()), default=0) <= 1
+    cells: dict[tuple[str, Reading, str], Cell] = {}
+    owner: dict[tuple[str, Reading, str], str] = {}
+    order: dict[str, list[str]] = {role: [] for role in ("expert", "ensemble", "base", "merged")}
+    individual: dict[tuple[Reading, str], dict[str, Cell]] = {}
+    for record in records:
+        name = row_name(record, by_method=by_method, single=single)
+        if name not in order[record.role]:
+            order[record.role].append(name)
+        for reading in readings([record]):
+            found = Cell(tuple(100 * v for v in record.values(reading.shots or None)))
+            if record.role == "expert":
+                individual.setdefault((reading, record.task), {})[record.digest] = found
+            key = (name, reading, record.task)
+            if owner.setdefault(key, record.digest) != record.digest:
+                raise BrokenRecord(
+                    f"two different models are called '{name}' on {record.task} "
+                    f"({owner[key][:12]}, {record.digest[:12]}); expected one: render them apart"
+                )
+            cells[key] = found
+    summary: list[str] = []
+    if not single:
+        summary = [f"experts, {name}" for name in SUMMARY]
+        for (reading, task), known in individual.items():
+            values = [cell.mean for cell in known.values()]
+            for name, value in zip(
+                summary, (min(values), float(np.mean(values)), max(values)), strict=True
+            ):
+                cells[name, reading, task] = Cell((value,))
+    shown = [] if by_method and not single else order["expert"]
+    rows = (*shown, *summary, *order["ensemble"], *order["base"], *order["merged"])
+    return Grid(rows, tuple(readings(records)), tasks, cells)
+
+
+def row_name(record: Record, *, by_method: bool, single: bool) -> str:
+    """How a table calls the row of a record."""
+    if record.role == "expert":
+        return "expert of the task" if single else record.model
+    if record.role == "base":
+        return "base" if by_method else f"base ({record.model})"
+    if record.role == "ensemble":
+        return "logit ensemble"
+    return record.method if by_method else f"{record.model} ({record.method})"
+
+
+def evaluation_table(records: Sequence[Record], width: int | None = None) -> str:
+    """One table: rows are the model and its references, columns are protocol x task, values x100.
+
+    Of several numbers of shots the one nearest to 5 is shown. Where it is wider than `width`, the
+    columns of each protocol stand below one another.
+    """
+    found = grid(records, by_method=False)
+    shown = [reading for reading in found.readings if reading in _headline(found.readings)]
+    blocks = [
+        (
+            [_heading(reading, short_task(column, found.tasks)) for column in found.columns],
+            [[_text(cell) for cell in found.row(name, reading)] for name in found.rows],
+        )
+        for reading in shown
+    ]
+
+    def render(parts: Sequence[tuple[list[str], list[list[str]]]]) -> str:
+        headers = ["", *(header for part in parts for header in part[0])]
+        rows = [
+            [name, *(text for part in parts for text in part[1][index])]
+            for index, name in enumerate(found.rows)
+        ]
+        kept = [row for row in rows if any(row[1:])]
+        return tabulate(kept, headers, tablefmt="simple", disable_numparse=True)
+
+    whole = render(blocks)
+    if width is None or max(map(len, whole.splitlines())) <= width:
+        return whole
+    return "\n\n".join(render([block]) for block in blocks)
+
+
+def _heading(reading: Reading, column: str) -> str:
+    return "\n".join([*reading.lines, *([""] if not reading.shots else []), column])
+
+
+def _headline(found: Sequence[Reading]) -> list[Reading]:
+    """One number of shots per protocol, the nearest to the papers' five."""
+    best: dict[str, Reading] = {}
+    for reading in found:
+        held = best.get(reading.protocol)
+        if held is None or abs(reading.shots - HEADLINE_SHOTS) < abs(held.shots - HEADLINE_SHOTS):
+            best[reading.protocol] = reading
+    return list(best.values())
+
+
+def short_task(task: str, tasks: Sequence[str]) -> str:
+    """`glue/rte@validation` as `rte` where that is clear among the tasks."""
+    bare = task.partition("@")[0].rpartition("/")[2]
+    clear = [t.partition("@")[0].rpartition("/")[2] for t in tasks].count(bare) <= 1
+    return bare if clear else task
+
+
+def _text(cell: Cell | None) -> str:
+    return "" if cell is None else str(cell)
+
+
+# The verdict -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How far a merge is below its experts under Current Eval, and what a tuned head wins back.
+
+    All in points (x100), averaged over the tasks; `shots` are those of FT-Classifier Eval.
+    """
+
+    experts: float
+    current: float
+    tuned: float
+    shots: int
+    tasks: int
+
+    @property
+    def loss(self) -> float:
+        return self.experts - self.current
+
+    @property
+    def recovered(self) -> float:
+        return self.tuned - self.current
+
+    def __str__(self) -> str:
+        over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
+        scores = f"{self.current:.1f} against {self.experts:.1f}"
+        if self.loss <= 0:
+            return (
+                f"Verdict: {over}the merge is {-self.loss:.1f} points above its experts under "
+                f"Current Eval ({scores}), so the head hides no loss; FT-Classifier Eval with "
+                f"{self.shots} shots reads {self.tuned:.1f}."
+            )
+        share = 100 * self.recovered / self.loss
+        if self.recovered <= 0:
+            cause = "the head explains none of the loss, which lies in the encoder"
+        elif share >= 100:
+            cause = "the head explains all of the loss"
+        elif share >= 50:
+            cause = f"the head explains most of the loss ({share:.0f} %)"
+        else:
+            cause = f"the head explains {share:.0f} % of the loss, the rest lies in the encoder"
+        return (
+            f"Verdict: {over}the merge is {self.loss:.1f} points below its experts under Current "
+            f"Eval ({scores}); FT-Classifier Eval with {self.shots} shots reads {self.tuned:.1f}: "
+            f"{cause}."
+        )
+
+
+def verdict(records: Sequence[Record]) -> Verdict | None:
+    """The verdict on the merged model; None without experts or without FT-Classifier Eval."""
+    tasks = {record.task for record in records if record.role == "merged"}
+    merged = [record for record in records if record.role == "merged"]
+    experts = [r for r in records if r.role == "expert" and r.protocol == "current"]
+    current = [r for r in merged if r.protocol == "current"]
+    tuned = [r for r in merged if r.protocol == "ft-classifier"]
+    for found in (experts, current, tuned):
+        if {record.task for record in found} != tasks:
+            return None
+    shots = max(count or 0 for record in tuned for count in record.shots)
+
+    def mean(found: Sequence[Record], count: int | None) -> float:
+        by_task = [
+            np.mean([v for r in found if r.task == task for v in r.values(count)]) for task in tasks
+        ]
+        return 100 * float(np.mean(by_task))
+
+    return Verdict(mean(experts, None), mean(current, None), mean(tuned, shots), shots, len(tasks))
+
+
+# Boards ------------------------------------------------------------------------------------
+
+
+def board(records: Sequence[Record]) -> tuple[str, str]:
+    """The board of the records as Markdown and as CSV: methods x tasks for every reading."""
+    found = grid(records, by_method=True)
+    markdown = [
+        "Values are x100; ± is the standard deviation over draws (n - 1). Metrics: "
+        + "; ".join(f"{task} {_metrics(records, task)}" for task in found.tasks)
+        + ".",
+    ]
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    spread = [f"{column} sd" for column in found.columns]
+    writer.writerow(["protocol", "shots", "row", *found.columns, *spread])
+    for reading in found.readings:
+        known = [name for name in found.rows if any(found.row(name, reading))]
+        lines = [[name, *map(_text, found.row(name, reading))] for name in known]
+        markdown += [f"## {reading}", _markdown(lines, ["", *found.columns])]
+        for name in known:
+            cells = found.row(name, reading)
+            means = ["" if cell is None else f"{cell.mean:.2f}" for cell in cells]
+            deviations = [_deviation(cell) for cell in cells]
+            shots = reading.shots or ""
+            writer.writerow([reading.protocol, shots, name, *means, *deviations])
+    lines = _head_share(records)
+    if lines:
+        headers = ["", "tasks", "experts", "current", "ft-classifier", "loss", "recovered", "share"]
+        markdown += [
+            "## How much of the loss is the head's",
+            "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier "
+            "Eval minus Current Eval. Share: recovered over loss, where there is a loss.",
+            _markdown(lines, headers),
+        ]
+    return "\n\n".join(markdown) + "\n", table.getvalue()
+
+
+def _markdown(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
+    align = ["left", *["right"] * (len(headers) - 1)]
+    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align)
+
+
+def _metrics(records: Sequence[Record], task: str) -> str:
+    return "+".join(next(record.metrics for record in records if record.task == task))
+
+
+def _deviation(cell: Cell | None) -> str:
+    return "" if cell is None or cell.deviation is None else f"{cell.deviation:.2f}"
+
+
+def _head_share(records: Sequence[Record]) -> list[list[str]]:
+    """The verdict of every method as a line, over the tasks that it was read on."""
+    lines = []
+    methods = dict.fromkeys(r.method for r in records if r.role in ("merged", "base"))
+    for method in methods:
+        mine = [r for r in records if r.method == method and r.role in ("merged", "base")]
+        tasks = {record.task for record in mine}
+        experts = [r for r in records if r.role == "expert" and r.task in tasks]
+        found = verdict([r.model_copy(update={"role": "merged"}) for r in mine] + experts)
+        if found is None:
+            continue
+        share = f"{100 * found.recovered / found.loss:.0f} %" if found.loss > 0 else ""
+        numbers = (found.experts, found.current, found.tuned, found.loss, found.recovered)
+        lines.append([method, str(found.tasks), *(f"{n:.1f}" for n in numbers), share])
+    return lines
+
+
+def leaderboard(places: Sequence[str | Path], *, out: str | Path) -> list[Path]:
+    """Render the board of all records in files and folders to `out`/board.md and board.csv."""
+    markdown, table = board(read_records(places))
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [folder / "board.md", folder / "board.csv"]
+    for path, text in zip(written, (markdown, table), strict=True):
+        path.write_text(text, encoding="utf-8")
+    return written

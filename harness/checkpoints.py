@@ -1,0 +1,319 @@
+"""Shell: a folder or a Hub id -> `Checkpoint`; a merge -> a folder. safetensors only."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from harness.errors import BrokenCheckpoint, IncompatibleWeights, OutputExists
+from harness.types import Checkpoint, StateDict
+from harness.weights import Lazy, Spec, specs, union
+
+HEAD = re.compile(r".*(classifier|pre_classifier|classification_head)\.")
+"""What the reference repositories call a head. The BERT and DeBERTa poolers are encoder."""
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE = "merge.json", "expert.json", "mergekit_config.yml"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spm.model",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+)
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+def is_head(name: str) -> bool:
+    """Whether a tensor of this name belongs to the head."""
+    return HEAD.match(name) is not None
+
+
+def open_checkpoint(
+    source: str | Path, *, revision: str | None = None, allow_pickle: bool = False
+) -> Checkpoint:
+    """Open a Hugging Face folder or Hub id; headers are read, tensors only when asked for.
+
+    Raises BrokenCheckpoint, naming file and cause, for what is not a complete, safe checkpoint.
+    """
+    path = Path(source) if Path(source).exists() else _download(str(source), revision)
+    config = read_json(path / "config.json", "a configuration")
+    weights = open_weights(path, allow_pickle=allow_pickle)
+    has_head = any(is_head(name) for name in weights)
+    return Checkpoint(
+        source=str(source),
+        path=path,
+        config=config,
+        weights=weights,
+        labels=labels_of(config) if has_head else None,
+        tasks=recorded_tasks(path),
+    )
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The object in a JSON file. Raises BrokenCheckpoint naming the file and what it should be."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BrokenCheckpoint(f"{path} is missing; expected {what}") from None
+    except (ValueError, OSError) as error:
+        raise BrokenCheckpoint(f"{path} cannot be read as {what}: {error}") from error
+    if not isinstance(found, dict):
+        raise BrokenCheckpoint(f"{path} holds a {type(found).__name__}, expected {what}")
+    return found
+
+
+def recorded_tasks(path: Path) -> tuple[str, ...]:
+    """Task ids that a fine-tuning or a merge of ours left in the folder."""
+    for name in (EXPERT_FILE, MERGE_FILE):
+        if (path / name).is_file():
+            found = read_json(path / name, "a record of its making").get("tasks", ())
+            return tuple(map(str, found))
+    return ()
+
+
+def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Label names in the order of the outputs; none for regression.
+
+    A configuration without names stands for transformers' default, two generic ones.
+    """
+    names = config.get("id2label")
+    count = int(config.get("num_labels") or (len(names) if names else 2))
+    if config.get("problem_type") == "regression" or count == 1:
+        return ()
+    ordered = {int(index): str(name) for index, name in (names or {}).items()}
+    return tuple(ordered.get(index, f"LABEL_{index}") for index in range(count))
+
+
+def _download(source: str, revision: str | None) -> Path:
+    if source.count("/") > 1 or source.startswith((".", "/", "~")):
+        raise BrokenCheckpoint(f"{source} does not exist; expected a folder or a Hub id")
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.safetensors", INDEX, "config.json", "*.yml", MERGE_FILE, *TOKENIZER_FILES]
+    try:
+        return Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
+    except Exception as error:  # the Hub client raises a different type for each way to fail
+        raise BrokenCheckpoint(
+            f"'{source}' is no local folder and could not be fetched from the Hub "
+            f"({type(error).__name__}); expected a folder with {SINGLE} and config.json"
+        ) from error
+
+
+def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
+    """The lazy state dict of a folder: one safetensors file, or shards with their index."""
+    if (path / SINGLE).is_file():
+        return _open_file(path / SINGLE)
+    if (path / INDEX).is_file():
+        placed = read_json(path / INDEX, "a shard index").get("weight_map")
+        if not isinstance(placed, dict) or not placed:
+            raise BrokenCheckpoint(f"{path / INDEX} has no weight_map, expected names and shards")
+        state = union(*(_open_file(path / shard) for shard in sorted(set(placed.values()))))
+        for name, shard in placed.items():
+            if name not in state:
+                raise BrokenCheckpoint(
+                    f"{path / shard} has no tensor '{name}', which {INDEX} lists"
+                )
+        return state
+    pickles = [name for name in PICKLES if (path / name).is_file()]
+    if pickles and allow_pickle:
+        return _open_pickle(path / pickles[0])
+    if pickles:
+        raise BrokenCheckpoint(
+            f"{path} holds a pickle ({pickles[0]}), which can run code when read; expected "
+            f"{SINGLE}: convert it, or read its tensors only with --allow-pickle"
+        )
+    raise BrokenCheckpoint(f"{path} holds no weights; expected {SINGLE} or {INDEX}")
+
+
+def _open_file(path: Path) -> StateDict:
+    try:
+        handle: Any = safe_open(path, framework="pt")
+        found = {}
+        for name in handle.keys():  # noqa: SIM118  (a handle is no mapping)
+            part = handle.get_slice(name)
+            kind = part.get_dtype()
+            if kind not in DTYPES:
+                raise BrokenCheckpoint(f"'{name}' of {path} is {kind}, expected float or integer")
+            found[name] = Spec(tuple(part.get_shape()), DTYPES[kind])
+    except FileNotFoundError:
+        raise BrokenCheckpoint(f"{path} is missing; expected a safetensors file") from None
+    except (SafetensorError, OSError) as error:
+        raise BrokenCheckpoint(f"{path} cannot be read as safetensors: {error}") from error
+    return _modern(Lazy(found, handle.get_tensor))
+
+
+def _open_pickle(path: Path) -> StateDict:
+    if path.suffix == ".json":
+        raise BrokenCheckpoint(f"{path}: sharded pickles are not read; convert to safetensors")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch raises many types for a broken or unsafe pickle
+        raise BrokenCheckpoint(f"{path} cannot be read as weights only: {error}") from error
+    return _modern(dict(state))
+
+
+def _modern(state: StateDict) -> StateDict:
+    """LayerNorm's gamma and beta of TensorFlow days under the names transformers loads them by."""
+    renamed = {
+        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+            "LayerNorm.beta", "LayerNorm.bias"
+        ): name
+        for name in state
+    }
+    found = specs(state)
+    return Lazy({new: found[old] for new, old in renamed.items()}, lambda new: state[renamed[new]])
+
+
+def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
+    """The base under the names of the expert.
+
+    A pretrained encoder is stored with or without the prefix of the model class ('bert.'), and
+    with a pretraining head or none; tensors the expert has no place for are left out.
+    Raises IncompatibleWeights when an encoder tensor of the expert is missing from the base.
+    """
+    found = specs(base.weights)
+    place: dict[str, str] = {}
+    for name in expert.weights:
+        bare = name.partition(".")[2]
+        for candidate in (name, bare):
+            if candidate in found:
+                place[name] = candidate
+                break
+    weights = Lazy(
+        {new: found[old] for new, old in place.items()}, lambda new: base.weights[place[new]]
+    )
+    return replace(base, weights=weights)
+
+
+def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
+    """Names of the expert's tensors that no pretraining has seen: the head, and a pooler that the
+    base was published without (DeBERTa-v3).
+
+    Raises IncompatibleWeights for any other tensor that the base lacks.
+    """
+    fresh = []
+    for name in expert.weights:
+        if is_head(name):
+            fresh.append(name)
+        elif base and name not in base.weights and weights_take_part(expert, name):
+            if ".pooler." not in name and not name.startswith("pooler."):
+                raise IncompatibleWeights(
+                    f"the base {base.source} has no tensor '{name}', which {expert.source} has; "
+                    "expected the checkpoint that the experts were fine-tuned from"
+                )
+            fresh.append(name)
+    return fresh
+
+
+def weights_take_part(checkpoint: Checkpoint, name: str) -> bool:
+    """Whether a tensor is a parameter, as far as its type tells."""
+    return specs(checkpoint.weights)[name].dtype.is_floating_point
+
+
+def build_model(config: Mapping[str, Any], state: StateDict, what: str) -> torch.nn.Module:
+    """A transformers sequence classifier with exactly these weights, in eval mode, in float32.
+
+    Raises BrokenCheckpoint when a tensor of the model is missing, left over or of another shape:
+    nothing is ever newly initialised.
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers.utils import logging
+
+    values = {key: value for key, value in config.items() if key != "model_type"}
+    values.pop("dtype", None)
+    values.pop("torch_dtype", None)
+    settings = AutoConfig.for_model(config["model_type"], **values)
+    logging.disable_progress_bar()
+    model: torch.nn.Module = AutoModelForSequenceClassification.from_config(settings)
+    logging.enable_progress_bar()
+    tensors = {name: state[name] for name in state if state[name].is_floating_point()}
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    expected = dict(model.named_parameters())
+    missing = [name for name in missing if name in expected]
+    if missing or unexpected:
+        fault = f"no tensor '{missing[0]}'" if missing else f"an unknown tensor '{unexpected[0]}'"
+        raise BrokenCheckpoint(f"{what} has {fault}, expected those of {type(model).__name__}")
+    return model.float().eval()
+
+
+# Writing -----------------------------------------------------------------------------------
+
+
+def check_output(out: Path, marker: str) -> None:
+    """Raise OutputExists unless `out` is free, empty, or written by this program before."""
+    if out.is_dir() and (not any(out.iterdir()) or (out / marker).is_file()):
+        return
+    if out.exists():
+        raise OutputExists(
+            f"{out} exists and was not written by this program (it holds no {marker}); "
+            "expected a new or empty folder: choose another --out or move it away"
+        )
+
+
+@contextmanager
+def new_folder(out: Path, marker: str) -> Iterator[Path]:
+    """A temporary folder beside `out` that takes its place only when the block succeeds."""
+    check_output(out, marker)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        yield partial
+        partial.chmod(0o755)
+        if out.exists():
+            shutil.rmtree(out)
+        partial.rename(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the tokenizer's files, as they are."""
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def vocabulary(path: Path) -> dict[str, int] | None:
+    """Tokens and their ids, from the tokenizer's own files; None where none of them is there."""
+    if (path / "tokenizer.json").is_file():
+        model = read_json(path / "tokenizer.json", "a tokenizer").get("model", {})
+        found = model.get("vocab")
+        if isinstance(found, dict):
+            return {str(token): int(index) for token, index in found.items()}
+        if isinstance(found, list):
+            return {str(token): index for index, (token, *_) in enumerate(found)}
+    if (path / "vocab.txt").is_file():
+        words = (path / "vocab.txt").read_text(encoding="utf-8").splitlines()
+        return {word: index for index, word in enumerate(words)}
+    if (path / "vocab.json").is_file():
+        found = read_json(path / "vocab.json", "a vocabulary")
+        return {str(token): int(index) for token, index in found.items()}
+    return None

@@ -1,0 +1,361 @@
+"""The command line: parse, call the library, print. Results to stdout, progress to stderr."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+import typer
+
+from harness.errors import BadOption, BadRecipe, HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.merging import Plan
+    from harness.records import Record
+
+app = typer.Typer(
+    name="harness",
+    help="Is this merge good, and if its score is low, is it the encoder or only the head?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Local data: DIR/<suite>/<task>/<split>.parquet.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status: 0 done, 2 bad input found before work started."""
+    arguments = [_dashes(word) for word in (sys.argv[1:] if argv is None else argv)]
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn
+        try:
+            status = app(arguments, prog_name="harness", standalone_mode=False)
+            return status if isinstance(status, int) else 0
+        except HarnessError as error:
+            print(f"harness: {_one_line(error)}", file=sys.stderr)
+            return 2
+        except click.ClickException as error:
+            print(f"harness: {_one_line(error.format_message())}", file=sys.stderr)
+            return 2
+        except (click.Abort, KeyboardInterrupt):
+            print("harness: interrupted", file=sys.stderr)
+            return 130
+
+
+def _dashes(word: str) -> str:
+    """`--batch_size=8` as `--batch-size=8`: both spellings are accepted."""
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-") + equals + value if flag.startswith("--") else word
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())
+
+
+def _warn(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    if issubclass(category, UserWarning):
+        print(f"harness: warning: {_one_line(message)}", file=sys.stderr)
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _methods(text: str | None) -> tuple[str, ...]:
+    """`current,ft-classifier:epochs=3,learning_rate=1e-3` as two methods, options and all."""
+    return tuple(re.split(r",(?=[\w.-]+(?::|,|$))(?![\w.-]+=)", text)) if text else ()
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on stderr for everything that is counted under a name of its own."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as shown:
+        known: dict[str, Any] = {}
+
+        def advance(what: str, done: int, total: int) -> None:
+            if what not in known:
+                known[what] = shown.add_task(what, total=total)
+            shown.advance(known[what], done)
+
+        yield advance
+
+
+# Commands ----------------------------------------------------------------------------------
+
+
+@app.command()
+def finetune(
+    base: Annotated[str, typer.Option(help="The pretrained checkpoint: a folder or a Hub id.")],
+    task: Annotated[str, typer.Option(help="The task, as `harness list tasks` names it.")],
+    out: Annotated[Path, typer.Option(help="The expert's folder.")],
+    seed: Annotated[int, typer.Option(help="Orders the data, drops units.")] = 0,
+    head_seed: Annotated[
+        int | None, typer.Option(help="Initialises the head (default: the seed).")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Default: the task's.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Default: the task's.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Default: the task's.")] = None,
+    warmup: Annotated[float | None, typer.Option(help="Share of the steps.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Default: the task's.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens. Default: the task's.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use the first N rows of each split.")] = None,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Train in mixed bfloat16.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Fine-tune a base on one task; an interrupted run resumes when it is called again."""
+    from harness.experts import finetune as run
+
+    overrides: dict[str, Any] = {
+        "learning_rate": learning_rate,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "warmup": warmup,
+        "weight_decay": weight_decay,
+        "max_length": max_length,
+    }
+    run(
+        base,
+        task,
+        out=out,
+        seed=seed,
+        head_seed=head_seed,
+        data_dir=data_dir,
+        limit=limit,
+        bf16=bf16,
+        **overrides,
+    )
+    record = json.loads((out / "expert.json").read_text(encoding="utf-8"))
+    for split, score in record["scores"].items():
+        parts = ", ".join(f"{name} {100 * value:.1f}" for name, value in score["parts"].items())
+        print(f"wrote {out}: {split} {parts} ({score['rows']} rows)")
+
+
+@app.command()
+def merge(
+    experts: Annotated[list[str], typer.Argument(help="Folders or Hub ids, or one recipe.yaml.")],
+    out: Annotated[Path, typer.Option(help="The merged folder.")],
+    base: Annotated[str | None, typer.Option(help="The checkpoint they were tuned from.")] = None,
+    merger: Annotated[str | None, typer.Option(help="NAME[:key=value,...]")] = None,
+    premerge: Annotated[
+        list[str] | None, typer.Option(help="NAME[:key=value,...]; repeat for several.")
+    ] = None,
+    heads: Annotated[
+        Literal["auto", "merge", "average", "keep"] | None,
+        typer.Option(help="What becomes of them."),
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="T1,T2,...: one each, or one for all.")] = None,
+    seed: Annotated[int | None, typer.Option(help="For methods that draw numbers.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check headers, write nothing.")
+    ] = False,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
+    ] = False,
+) -> None:
+    """Merge experts into one folder that transformers loads."""
+    from harness.merging import merge as run
+    from harness.recipes import Recipe, read_recipe, validated
+
+    flags = {
+        "base": base,
+        "merger": merger,
+        "premerge": premerge or None,
+        "heads": heads,
+        "tasks": _split(tasks) or None,
+        "seed": seed,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    if len(experts) == 1 and Path(experts[0]).suffix in (".yaml", ".yml", ".json"):
+        if given:
+            raise BadRecipe(
+                f"--{next(iter(given))} and the recipe {experts[0]} both say what to merge; "
+                "expected one of them: write it into the recipe"
+            )
+        recipe = read_recipe(experts[0])
+    else:
+        recipe = validated(Recipe, {"experts": experts, **given}, "merge")
+    if dry_run:
+        found = run(recipe, out=out, dry_run=True, allow_pickle=allow_pickle)
+        print(_described(found))
+        print(f"would write {out}; only headers were read")
+        return
+    with _bars() as advance:
+        found = run(
+            recipe,
+            out=out,
+            allow_pickle=allow_pickle,
+            progress=lambda done, total: advance("merging tensors", 1, total),
+        )
+    print(_described(found))
+    print(f"wrote {out}")
+
+
+def _described(found: Plan) -> str:
+    import math
+
+    from harness.weights import specs
+
+    shapes = specs(found.state)
+    count = sum(math.prod(spec.shape) for spec in shapes.values())
+    tasks = found.tasks or ("task unknown",) * len(found.experts)
+    lines = [f"method   {found.recipe.method}", f"heads    {found.recipe.heads}"]
+    if found.base is not None:
+        lines.append(f"base     {found.base.source}")
+    lines += [f"expert   {e.source} ({t})" for e, t in zip(found.experts, tasks, strict=True)]
+    lines.append(
+        f"weights  {len(shapes)} tensors, {count / 1e6:.1f} M entries, {found.size / 1e6:.1f} MB"
+    )
+    return "\n".join(lines)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[str, typer.Option(help="A folder that merge wrote, or any HF classifier.")],
+    experts: Annotated[
+        str | None, typer.Option(help="E1,E2,...: the experts, where the folder does not say.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="The base, where the folder does not say.")
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="T1,T2@split,...")] = None,
+    protocols: Annotated[
+        str | None, typer.Option(help="P1,P2:key=value,...; default: every protocol.")
+    ] = None,
+    shots: Annotated[
+        str, typer.Option(help="Rows per class that a protocol adapts on.")
+    ] = "1,5,10",
+    draws: Annotated[int, typer.Option(help="Draws of those rows.")] = 5,
+    seed: Annotated[int, typer.Option(help="The first draw's seed.")] = 0,
+    labels: Annotated[
+        Literal["by-name", "by-index"], typer.Option(help="by-index: trust the order of LABEL_n.")
+    ] = "by-name",
+    limit: Annotated[int | None, typer.Option(help="Score the first N rows only.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens. Default: the task's.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Rows per forward pass.")] = 32,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    output_path: Annotated[Path, typer.Option(help="Where records are written.")] = Path("records"),
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
+    ] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Evaluate a model and its references under the protocols; print the table and a verdict."""
+    from harness.recipes import Run, validated
+    from harness.run import evaluate as run
+
+    values = {
+        "model": model,
+        "experts": _split(experts),
+        "base": base,
+        "tasks": _split(tasks),
+        "protocols": _methods(protocols),
+        "shots": _numbers("--shots", shots),
+        "draws": draws,
+        "seed": seed,
+        "labels": labels,
+        "limit": limit,
+        "max_length": max_length,
+        "data_dir": str(data_dir) if data_dir else None,
+        "output": str(output_path),
+        "batch_size": batch_size,
+        "device": device,
+        "allow_pickle": allow_pickle,
+    }
+    asked = validated(Run, values, "evaluate")
+    with _bars() as advance:
+        records = run(asked, progress=advance)
+    if as_json:
+        print(json.dumps([record.model_dump(mode="json") for record in records], sort_keys=True))
+    else:
+        _print_evaluation(records, output_path)
+
+
+def _numbers(flag: str, text: str) -> tuple[int, ...]:
+    if not all(part.isdigit() for part in _split(text)):
+        raise BadOption(f"{flag} is '{text}', expected whole numbers separated by commas")
+    return tuple(int(part) for part in _split(text))
+
+
+def _print_evaluation(records: Sequence[Record], out: Path) -> None:
+    from harness.boards import evaluation_table, verdict
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(evaluation_table(records, width))
+    print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
+    found = verdict(records)
+    if found is not None:
+        print(found)
+
+
+@app.command()
+def leaderboard(
+    records: Annotated[list[Path], typer.Argument(help="Record files, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="The folder for board.md and board.csv.")],
+) -> None:
+    """Render the board of records: methods x tasks for every protocol, as Markdown and CSV."""
+    from harness.boards import leaderboard as run
+
+    for path in run(records, out=out):
+        print(f"wrote {path}")
+
+
+@app.command()
+def prepare(
+    tasks: Annotated[str, typer.Option(help="T1,T2,...")],
+    data_dir: Annotated[Path, typer.Option(help="Where the data goes.")],
+) -> None:
+    """Fetch data sets from the Hub into a local folder, for use with no network."""
+    from harness.data import prepare as run
+
+    for path in run(_split(tasks), data_dir):
+        print(path)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[
+        Literal["mergers", "premerge", "tasks", "protocols", "metrics"], typer.Argument()
+    ],
+    as_json: Json = False,
+) -> None:
+    """List what is registered: name, what it is, source, options with defaults."""
+    from harness.catalogue import catalogue, rendered
+
+    found = catalogue(what)
+    print(json.dumps(found, indent=1) if as_json else rendered(found))
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("demo"),
+) -> None:
+    """Make a small base and experts, merge them three ways, evaluate, show table and board."""
+    from harness.demo import demo as run
+
+    run(out)

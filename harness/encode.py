@@ -1,0 +1,207 @@
+"""Shell: a checkpoint and rows -> `Features`. The only forward pass, and the feature cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import xxhash
+
+from harness import weights
+from harness.checkpoints import TOKENIZER_FILES, build_model, is_head
+from harness.errors import BrokenCheckpoint, MissingHead
+from harness.types import Array, Checkpoint, Features, Head, Rows
+
+LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
+"""What a configuration says that the forward pass does not read."""
+
+Progress = Callable[[int], None]
+
+
+def encode(
+    checkpoint: Checkpoint,
+    rows: Rows,
+    *,
+    digest: str,
+    columns: Sequence[int],
+    max_length: int,
+    batch_size: int = 32,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Features:
+    """Features of the rows, from the cache or by one forward pass over them.
+
+    `digest` is that of the checkpoint's weights; `columns` puts the outputs into the order of the
+    task's labels. `progress` is called with the number of rows done since the last call.
+    Results do not depend on the batch size beyond rounding.
+    """
+    path = cache_dir() / f"{features_key(checkpoint, rows, digest, max_length)}.npz"
+    found = _read(path)
+    if found is None:
+        found = forward(
+            checkpoint,
+            rows,
+            max_length=max_length,
+            batch_size=batch_size,
+            device=device,
+            progress=progress,
+        )
+        _write(path, *found)
+    elif progress:
+        progress(len(rows))
+    x, logits = found
+    return Features(x, logits[:, list(columns)], rows.labels)
+
+
+def features_key(checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int) -> str:
+    """The content that features depend on, as one hash; never a name."""
+    config = {k: v for k, v in checkpoint.config.items() if k not in LABEL_KEYS}
+    parts = [digest, rows.digest, tokenizer_digest(checkpoint.path), max_length, "last_linear"]
+    text = json.dumps([*parts, config], sort_keys=True)
+    return str(xxhash.xxh3_128_hexdigest(text.encode()))
+
+
+def tokenizer_digest(path: Path) -> str:
+    """A hash of the tokenizer's files."""
+    state = xxhash.xxh3_128()
+    for name in TOKENIZER_FILES:
+        if (path / name).is_file():
+            state.update(name.encode())
+            state.update((path / name).read_bytes())
+    return str(state.hexdigest())
+
+
+def cache_dir() -> Path:
+    """Where features are kept: HARNESS_CACHE_DIR, else the user's cache folder."""
+    given = os.environ.get("HARNESS_CACHE_DIR")
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return (Path(given) if given else Path(root) / "merging-harness") / "features"
+
+
+def _read(path: Path) -> tuple[Array, Array] | None:
+    try:
+        with np.load(path) as found:
+            return found["x"], found["logits"]
+    except (OSError, ValueError, KeyError):  # absent, or cut short by a full disk: made again
+        return None
+
+
+def _write(path: Path, x: Array, logits: Array) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as file:
+        np.savez(file, x=x, logits=logits)
+    Path(file.name).replace(path)
+
+
+def forward(
+    checkpoint: Checkpoint,
+    rows: Rows,
+    *,
+    max_length: int,
+    batch_size: int = 32,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> tuple[Array, Array]:
+    """Inputs of the final linear layer [rows, width] and its outputs [rows, outputs], float32.
+
+    Rows of like length share a batch and are padded to the longest of it, with the attention mask;
+    the model is in eval mode.
+    """
+    where = _device(device)
+    model = build_model(checkpoint.config, checkpoint.weights, checkpoint.source).to(where)
+    final = _final_module(model, checkpoint.source)
+    encoded = tokenize(checkpoint, rows, max_length)
+    lengths = [len(ids) for ids in encoded["input_ids"]]
+    order = sorted(range(len(rows)), key=lambda i: -lengths[i])
+    seen: list[torch.Tensor] = []
+    handle = final.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    x = logits = np.empty(0, dtype=np.float32)
+    try:
+        with torch.inference_mode():
+            for start in range(0, len(order), batch_size):
+                batch = order[start : start + batch_size]
+                outputs = model(**_padded(encoded, batch, checkpoint, where)).logits
+                got = seen.pop().float().cpu().numpy(), outputs.float().cpu().numpy()
+                if not start:
+                    x = np.empty((len(rows), got[0].shape[1]), dtype=np.float32)
+                    logits = np.empty((len(rows), got[1].shape[1]), dtype=np.float32)
+                x[batch], logits[batch] = got
+                if progress:
+                    progress(len(batch))
+    finally:
+        handle.remove()
+    return x, logits
+
+
+def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> dict[str, list[list[int]]]:
+    """Token ids and the like of every row, cut to `max_length`, not padded."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.path)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise BrokenCheckpoint(
+            f"{checkpoint.path} has no tokenizer that can be read ({reason}); expected its files "
+            "beside the weights"
+        ) from error
+    texts = [list(segment) for segment in zip(*rows.texts, strict=True)]
+    return dict(tokenizer(*texts, truncation=True, max_length=max_length))
+
+
+def _padded(
+    encoded: dict[str, list[list[int]]],
+    batch: Sequence[int],
+    checkpoint: Checkpoint,
+    device: torch.device,
+) -> dict[str, torch.Tensor]:
+    longest = max(len(encoded["input_ids"][i]) for i in batch)
+    fill = {"input_ids": int(checkpoint.config.get("pad_token_id") or 0)}
+    padded = {}
+    for key, lists in encoded.items():
+        tensor = torch.full((len(batch), longest), fill.get(key, 0), dtype=torch.long)
+        for row, i in enumerate(batch):
+            tensor[row, : len(lists[i])] = torch.tensor(lists[i], dtype=torch.long)
+        padded[key] = tensor.to(device)
+    return padded
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def _final_module(model: torch.nn.Module, source: str) -> torch.nn.Module:
+    linear = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and is_final(f"{name}.weight")
+    ]
+    if len(linear) != 1:
+        raise MissingHead(f"{source} has {len(linear)} final linear layers, expected one")
+    return linear[0]
+
+
+def is_final(name: str) -> bool:
+    """Whether a weight is that of the final linear layer: of the head, but not a hidden layer."""
+    inner = ".dense." in name or "pre_classifier" in name
+    return is_head(name) and name.endswith(".weight") and not inner
+
+
+def final_head(checkpoint: Checkpoint, columns: Sequence[int]) -> Head | None:
+    """The final linear layer, its rows in the order of the task's labels; None without a head."""
+    names = [name for name in checkpoint.weights if is_final(name)]
+    if len(names) != 1:
+        return None
+    weight = checkpoint.weights[names[0]].float()[list(columns)]
+    bias_name = names[0].removesuffix("weight") + "bias"
+    bias = torch.zeros(len(weight))
+    if bias_name in weights.specs(checkpoint.weights):
+        bias = checkpoint.weights[bias_name].float()[list(columns)]
+    return Head(weight.numpy(), bias.numpy())

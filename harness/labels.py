@@ -1,0 +1,55 @@
+"""Labels: how names are compared, and how a label is read off logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.errors import LabelMismatch
+from harness.types import Array, Array64, Kind, Task
+
+
+def normal(label: str) -> str:
+    """A label name with case and separators taken out, which is how names are compared."""
+    return "".join(filter(str.isalnum, label)).casefold()
+
+
+def same(first: Sequence[str], second: Sequence[str]) -> bool:
+    """Whether two label lists have the same names in the same order."""
+    return list(map(normal, first)) == list(map(normal, second))
+
+
+def generic(labels: Sequence[str]) -> bool:
+    """Whether the names are the placeholders that transformers writes when nobody named them."""
+    return bool(labels) and all(name == f"LABEL_{i}" for i, name in enumerate(labels))
+
+
+def columns(task: Task, found: Sequence[str], where: str, *, by_index: bool = False) -> list[int]:
+    """For each label of the task, the output of the head that stands for it.
+
+    Names decide, whatever their order. Generic names are taken in the task's order only if
+    `by_index`. Raises LabelMismatch otherwise.
+    """
+    if task.kind == "regression":
+        if not found:
+            return [0]
+    elif sorted(map(normal, found)) == sorted(map(normal, task.labels)):
+        names = [normal(name) for name in found]
+        return [names.index(normal(name)) for name in task.labels]
+    elif generic(found) and len(found) == len(task.labels) and by_index:
+        return list(range(len(found)))
+    hint = ""
+    if generic(found) and len(found) == len(task.labels):
+        hint = "; if its outputs are in that order, say so with --labels by-index"
+    raise LabelMismatch(
+        f"{where} has the labels {', '.join(found) or 'none (regression)'}; "
+        f"{task} expects {', '.join(task.labels) or 'none (regression)'}{hint}"
+    )
+
+
+def predicted(kind: Kind, logits: Array | Array64) -> Array64:
+    """Labels read off logits [rows, classes]: the arg max (lowest index on ties), or the value."""
+    values = np.asarray(logits, dtype=np.float64)
+    values = values.reshape(len(values), -1)
+    return values[:, 0] if kind == "regression" else values.argmax(axis=1).astype(np.float64)

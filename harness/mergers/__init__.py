@@ -1,0 +1,1 @@
+"""Merging methods: one file each, registered with `harness.merger`."""

@@ -1,0 +1,38 @@
+"""Task arithmetic (Ilharco et al. 2023, arXiv:2212.04089)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from harness import StateDict, merger
+from harness.errors import BadOption
+from harness.weights import each, task_vectors, total
+
+
+@merger("task_arithmetic", paper="arXiv:2212.04089")
+def task_arithmetic(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    scale: float = 0.3,
+    weights: list[float] | None = None,
+) -> StateDict:
+    """base + scale * (sum of task vectors), or base + sum of weight_i * task vector_i.
+
+    The scale multiplies the sum and not the mean. Raises BadOption unless there is one weight for
+    each expert.
+    """
+    if weights is not None and len(weights) != len(experts):
+        raise BadOption(
+            f"task_arithmetic got {len(weights)} weights for {len(experts)} experts; "
+            "expected one each"
+        )
+
+    def add(origin: torch.Tensor, *vectors: torch.Tensor) -> torch.Tensor:
+        if weights is not None:
+            vectors = tuple(v * w for v, w in zip(vectors, weights, strict=True))
+        return total(vectors).mul_(1.0 if weights is not None else scale).add_(origin)
+
+    return each(add, base, *task_vectors(experts, base))

@@ -1,0 +1,88 @@
+"""Predictions -> Score, on scikit-learn and scipy; each metric also as an `evaluate` module."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from harness.registry import METRICS, metric
+from harness.types import Array64, Score, Task
+
+
+@metric("accuracy")
+def accuracy(predicted: Array64, labels: Array64) -> float:
+    """Share of rows whose predicted label is the true one."""
+    from sklearn.metrics import accuracy_score
+
+    return float(accuracy_score(labels, predicted))
+
+
+@metric("f1")
+def f1(predicted: Array64, labels: Array64) -> float:
+    """F1 of the positive class, index 1; 0 when it is neither present nor predicted."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predicted, pos_label=1, zero_division=0))
+
+
+@metric("matthews", paper="doi:10.1016/0005-2795(75)90109-9")
+def matthews(predicted: Array64, labels: Array64) -> float:
+    """Matthews correlation coefficient; 0 for constant predictions."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(labels, predicted))
+
+
+@metric("pearson")
+def pearson(predicted: Array64, labels: Array64) -> float:
+    """Pearson correlation; 0 when either side is constant."""
+    from scipy.stats import pearsonr
+
+    return _correlation(pearsonr, predicted, labels)
+
+
+@metric("spearman")
+def spearman(predicted: Array64, labels: Array64) -> float:
+    """Spearman rank correlation; 0 when either side is constant."""
+    from scipy.stats import spearmanr
+
+    return _correlation(spearmanr, predicted, labels)
+
+
+def _correlation(function: Any, predicted: Array64, labels: Array64) -> float:
+    if len(labels) < 2 or np.ptp(predicted) == 0 or np.ptp(labels) == 0:
+        return 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scipy warns of near-constant input; the value stands
+        value = float(function(predicted, labels).statistic)
+    return value if np.isfinite(value) else 0.0
+
+
+def score(task: Task, predicted: Array64, labels: Array64) -> Score:
+    """The task's metrics on predictions [rows] and labels [rows]; `value` is their plain mean."""
+    parts = {name: METRICS[name].function(predicted, labels) for name in task.metrics}
+    return Score(float(np.mean(list(parts.values()))), parts, len(labels))
+
+
+def evaluation_module(task: Task) -> Any:
+    """The task's score as a module of the `evaluate` library, which then needs no download."""
+    import evaluate
+    from datasets import Features, Value
+
+    class TaskMetric(evaluate.Metric):  # type: ignore[misc]
+        def _info(self) -> Any:
+            return evaluate.MetricInfo(
+                description=f"{', '.join(task.metrics)} of {task.name}",
+                citation="",
+                features=Features(
+                    {"predictions": Value("float64"), "references": Value("float64")}
+                ),
+            )
+
+        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+            found = score(task, np.asarray(predictions), np.asarray(references))
+            return {**found.parts, "score": found.value}
+
+    return TaskMetric()

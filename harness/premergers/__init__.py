@@ -1,0 +1,1 @@
+"""Pre-merging methods, experts in, experts out: one file each, by `harness.premerge`."""

@@ -1,0 +1,72 @@
+"""DARE: drop entries of task vectors, rescale the rest (Yu et al. 2024, arXiv:2311.03099)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from harness import StateDict, premerge
+from harness.errors import BadOption
+from harness.rng import rng
+from harness.weights import each_named
+
+
+@premerge("dare", paper="arXiv:2311.03099")
+def dare(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    drop_rate: float = 0.5,
+    rescale: bool = True,
+    strategy: Literal["random", "magnitude"] = "random",
+    on: Literal["task_vector", "weights"] = "task_vector",
+    seed: int = 0,
+) -> list[StateDict]:
+    """Experts whose task vectors (or weights) lost a share of their entries.
+
+    `random` drops each entry with probability `drop_rate`, by a draw of its own for every expert
+    and tensor; `magnitude` drops, in every tensor, the int(numel * drop_rate) smallest entries and
+    what ties with the largest of them. What stays is divided by 1 - drop_rate if `rescale`.
+    """
+    if not 0 <= drop_rate <= 1:
+        raise BadOption(f"drop_rate of dare is {drop_rate:g}, expected a share in [0, 1]")
+
+    def dropped(index: int, expert: StateDict) -> StateDict:
+        def fn(name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
+            vector = weight - origin if on == "task_vector" else weight
+            if strategy == "random":
+                keep = random_keep(tuple(vector.shape), drop_rate, seed, index, name)
+            else:
+                keep = magnitude_keep(vector, drop_rate)
+            kept = drop(vector, keep, 1 - drop_rate if rescale else 1.0)
+            return kept.add_(origin) if on == "task_vector" else kept
+
+        return each_named(fn, expert, base)
+
+    return [dropped(index, expert) for index, expert in enumerate(experts)]
+
+
+def drop(vector: torch.Tensor, keep: torch.Tensor, divisor: float) -> torch.Tensor:
+    """The vector where `keep` is true, divided by the divisor; zero elsewhere (and if it is 0)."""
+    kept = vector * keep
+    return kept.div_(divisor) if divisor else kept.zero_()
+
+
+def random_keep(
+    shape: tuple[int, ...], drop_rate: float, seed: int, index: int, name: str
+) -> torch.Tensor:
+    """Which entries of tensor `name` of expert `index` stay: a boolean tensor of the shape."""
+    size = torch.Size(shape).numel()
+    draw = rng(seed, "dare", index, name).random(size)
+    return torch.from_numpy(draw >= drop_rate).view(shape)
+
+
+def magnitude_keep(vector: torch.Tensor, drop_rate: float) -> torch.Tensor:
+    """Which entries are larger than the int(numel * drop_rate)-th smallest magnitude."""
+    flat = vector.abs().flatten()
+    rank = int(flat.numel() * drop_rate)
+    if not rank:
+        return torch.ones_like(vector, dtype=torch.bool)
+    return vector.abs() > flat.kthvalue(rank).values

@@ -1,0 +1,107 @@
+"""What was asked: the recipe of a merge and the run of an evaluation, as values and as YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+
+from harness.errors import BadRecipe
+from harness.registry import parse_choice
+from harness.types import Choice
+
+Heads = Literal["auto", "merge", "average", "keep"]
+
+
+def _choice(value: object) -> object:
+    """`"ties:density=0.2"` or `{name: ties, density: 0.2}` as a Choice."""
+    if isinstance(value, str):
+        return parse_choice(value)
+    if isinstance(value, Mapping):
+        if not isinstance(value.get("name"), str):
+            raise ValueError("a method is written as NAME, NAME:key=value or {name: NAME, ...}")
+        options = value.get("options", {k: v for k, v in value.items() if k != "name"})
+        return Choice(value["name"], dict(options))
+    return value
+
+
+def _written(choice: Choice) -> dict[str, Any]:
+    return {"name": choice.name, **choice.options}
+
+
+Method = Annotated[Choice, BeforeValidator(_choice), PlainSerializer(_written)]
+
+
+class Frozen(BaseModel):
+    """A value that refuses unknown fields and never changes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Recipe(Frozen):
+    """A merge: which checkpoints, by which methods, and what becomes of the heads."""
+
+    experts: tuple[str, ...]
+    base: str | None = None
+    merger: Method = Choice("average")
+    premerge: tuple[Method, ...] = ()
+    heads: Heads = "auto"
+    tasks: tuple[str, ...] = ()
+    seed: int = 0
+
+    @property
+    def method(self) -> str:
+        """The method as the papers print it: `procrustes+dare[ties]`."""
+        before = "+".join(map(str, self.premerge))
+        return f"{before}[{self.merger}]" if before else str(self.merger)
+
+
+class Run(Frozen):
+    """An evaluation: which model, against which references, on which tasks, read how."""
+
+    model: str
+    experts: tuple[str, ...] = ()
+    base: str | None = None
+    tasks: tuple[str, ...] = ()
+    protocols: tuple[Method, ...] = ()
+    shots: tuple[int, ...] = (1, 5, 10)
+    draws: int = 5
+    seed: int = 0
+    labels: Literal["by-name", "by-index"] = "by-name"
+    limit: int | None = None
+    max_length: int | None = None
+    data_dir: str | None = None
+    output: str = "records"
+    batch_size: int = 32
+    device: str = "auto"
+    allow_pickle: bool = False
+
+
+def validated(kind: type[Recipe] | type[Run], values: Mapping[str, Any], where: str) -> Any:
+    """A recipe or run of the values. Raises BadRecipe, naming the field, for what does not fit."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "the whole"
+        known = ", ".join(kind.model_fields)
+        hint = f"; known: {known}" if first["type"] == "extra_forbidden" else ""
+        raise BadRecipe(f"{where}: {field}: {first['msg']}{hint}") from error
+
+
+def read_recipe(path: str | Path) -> Recipe:
+    """The recipe in a YAML (or JSON) file. Raises BadRecipe naming the file and the field."""
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadRecipe(f"{path} does not exist; expected a recipe in YAML") from None
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+        reason = str(error).replace("\n", " ")
+        raise BadRecipe(f"{path} cannot be read as YAML: {reason}") from error
+    if not isinstance(found, dict):
+        raise BadRecipe(f"{path} holds a {type(found).__name__}, expected experts, merger, ...")
+    recipe: Recipe = validated(Recipe, found, str(path))
+    return recipe

@@ -1,0 +1,161 @@
+"""Shell: Record <-> one atomically written JSON file, with the predictions beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import xxhash
+from pydantic import ValidationError
+
+from harness.errors import BrokenRecord
+from harness.recipes import Frozen
+from harness.types import Array64, Predictions
+
+Role = Literal["merged", "base", "expert", "ensemble"]
+ROLES: tuple[Role, ...] = ("merged", "base", "expert", "ensemble")
+
+
+class DrawScore(Frozen):
+    """The score of one prediction: of one draw, or the only one where nothing is drawn."""
+
+    value: float
+    parts: dict[str, float]
+    shots: int | None = None
+    seed: int | None = None
+
+
+class Adaptation(Frozen):
+    """Which data a protocol saw besides the rows it is scored on."""
+
+    split: str
+    rows: int
+    labels: Literal["chose the rows", "chose the rows and were read"]
+    transductive: bool = False
+
+
+class Source(Frozen):
+    """Where something came from and what it held."""
+
+    source: str
+    digest: str
+
+
+class Record(Frozen):
+    """One model on one task under one protocol, with everything needed to make it again.
+
+    Values are between 0 and 1 (or -1 and 1 for correlations); tables multiply them by 100.
+    """
+
+    schema_version: Literal[1] = 1
+    model: str
+    role: Role
+    method: str
+    digest: str
+    task: str
+    protocol: str
+    options: dict[str, Any]
+    settings: dict[str, Any]
+    metrics: tuple[str, ...]
+    rows: int
+    scores: tuple[DrawScore, ...]
+    adaptation: Adaptation | None
+    dataset: dict[str, Any]
+    head: str
+    labels: str
+    base: Source | None
+    experts: tuple[Source, ...]
+    teachers: tuple[str, ...]
+    versions: dict[str, str]
+
+    def values(self, shots: int | None) -> list[float]:
+        """Values of the draws with so many shots (None where nothing is drawn)."""
+        return [score.value for score in self.scores if score.shots == shots]
+
+    @property
+    def shots(self) -> list[int | None]:
+        """The numbers of shots that were drawn, ascending; [None] where nothing is drawn."""
+        return sorted({score.shots for score in self.scores}, key=lambda count: count or 0)
+
+
+IDENTITY = (
+    "digest", "task", "protocol", "options", "settings", "dataset", "labels", "teachers"
+)  # fmt: skip
+
+
+def identity(values: Mapping[str, Any]) -> str:
+    """A hash of what a score depends on; two records that share it have the same scores."""
+    text = json.dumps({key: values[key] for key in IDENTITY}, sort_keys=True)
+    return str(xxhash.xxh3_128_hexdigest(text.encode()))
+
+
+def safe(name: str) -> str:
+    """A name as one part of a path."""
+    return re.sub(r"[^\w.,@=+\[\]-]+", "-", name) or "-"
+
+
+def record_path(
+    out: Path, model: str, digest: str, task: str, protocol: str, unusual: Mapping[str, Any]
+) -> Path:
+    """`<out>/<model>/<content hash, 12>/<task@split>/<protocol>.json`.
+
+    What was asked beside the defaults follows the protocol, so that no setting overwrites another.
+    """
+    extra = "".join(f",{key}={unusual[key]}" for key in sorted(unusual))
+    return out / safe(model) / digest[:12] / task / f"{safe(protocol + extra)}.json"
+
+
+def write_record(path: Path, record: Record, labels: Array64, found: Sequence[Predictions]) -> None:
+    """Write the predictions, then the record, each atomically."""
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {"label": labels}
+    for prediction in found:
+        drawn = prediction.draw
+        name = f"shots={drawn.shots},seed={drawn.seed}" if drawn else "prediction"
+        columns[name] = prediction.values
+    table = pyarrow.table({name: np.asarray(column) for name, column in columns.items()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        pyarrow.parquet.write_table(table, file)
+    Path(file.name).replace(path.with_suffix(".parquet"))
+    text = json.dumps(record.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as out:
+        out.write(text + "\n")
+        out.flush()
+        os.fsync(out.fileno())
+    Path(out.name).chmod(0o644)
+    Path(out.name).replace(path)
+
+
+def read_record(path: Path) -> Record:
+    """The record in a file. Raises BrokenRecord naming the file and what is wrong with it."""
+    try:
+        return Record(**json.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise BrokenRecord(f"{path}: field '{field}': {first['msg']}") from error
+    except (ValueError, TypeError, OSError) as error:
+        raise BrokenRecord(f"{path} cannot be read as a record: {error}") from error
+
+
+def read_records(places: Iterable[str | Path]) -> list[Record]:
+    """All records in files and below folders, in a stable order, each once.
+
+    Raises BrokenRecord for a place that does not exist or holds none.
+    """
+    found: list[Record] = []
+    for place in map(Path, places):
+        files = sorted(place.rglob("*.json")) if place.is_dir() else [place]
+        if not files:
+            raise BrokenRecord(f"{place} holds no records; expected JSON files")
+        found += [read_record(file) for file in files]
+    return found

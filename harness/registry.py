@@ -1,0 +1,357 @@
+"""Names: giving them, finding them, near misses, plug-ins."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+
+from harness.errors import BadOption, HarnessError, UnknownName
+from harness.types import Array64, Choice, Encoded, Predictions, Scalar, StateDict, Task
+
+P = ParamSpec("P")
+
+MergeFn: TypeAlias = Callable[Concatenate[Sequence[StateDict], StateDict, P], StateDict]
+PremergeFn: TypeAlias = Callable[
+    Concatenate[Sequence[StateDict], StateDict, P], Sequence[StateDict]
+]
+ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
+MetricFn: TypeAlias = Callable[[Array64, Array64], float]
+
+
+@dataclass(frozen=True)
+class Merger:
+    """A merging method. `task_vectors`: it subtracts the base, so it needs one."""
+
+    name: str
+    function: Callable[..., StateDict]
+    paper: str = ""
+    task_vectors: bool = True
+
+
+@dataclass(frozen=True)
+class Premerge:
+    """A pre-merging method. `exact`: every expert computes the same function afterwards."""
+
+    name: str
+    function: Callable[..., Sequence[StateDict]]
+    paper: str = ""
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluationProtocol:
+    """A way to read labels off features.
+
+    `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
+    """
+
+    name: str
+    function: Callable[..., Sequence[Predictions]]
+    paper: str = ""
+    adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of two arrays, `function(predicted, labels)`."""
+
+    name: str
+    function: MetricFn
+    paper: str = ""
+
+
+class Named(Protocol):
+    """What a registry holds: anything frozen with a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+V = TypeVar("V", bound=Named)
+
+
+class Registry(Mapping[str, V], Generic[V]):
+    """Registered values by name. Looking up scans `package` and the entry points once.
+
+    `module:attribute` is accepted wherever a name is.
+    """
+
+    def __init__(self, kind: str, package: str, adopt: Callable[[str, Any], V]) -> None:
+        self.kind = kind
+        self._package = package
+        self._adopt = adopt
+        self._values: dict[str, V] = {}
+        self._origins: dict[str, str] = {}
+        self._scanned = False
+
+    def add(self, value: V, origin: str) -> V:
+        """Register a value; a name taken by another module is an error that names both."""
+        taken = self._origins.get(value.name)
+        if taken is not None and taken != origin:
+            raise HarnessError(
+                f"{self.kind} '{value.name}' is registered twice, by {taken} and by {origin}; "
+                "rename one of them"
+            )
+        self._values[value.name] = value
+        self._origins[value.name] = origin
+        return value
+
+    def __getitem__(self, name: str) -> V:
+        self._scan()
+        if name in self._values:
+            return self._values[name]
+        if ":" in name:
+            return self._import(name)
+        near = difflib.get_close_matches(name, self._values, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(self))}"
+        raise UnknownName(f"no {self.kind} is called '{name}'; {hint}")
+
+    def __contains__(self, name: object) -> bool:
+        self._scan()
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        self._scan()
+        return iter(sorted(self._values))
+
+    def __len__(self) -> int:
+        self._scan()
+        return len(self._values)
+
+    def _scan(self) -> None:
+        if not self._scanned:
+            self._scanned = True
+            import_all(self._package)
+            load_plugins()
+
+    def _import(self, name: str) -> V:
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise UnknownName(
+                f"no {self.kind} at '{name}': {error}; expected an importable module:attribute"
+            ) from error
+        for value in self._values.values():
+            if found is value or getattr(value, "function", None) is found:
+                return value
+        return self._adopt(name, found)
+
+
+@cache
+def import_all(package: str) -> None:
+    """Import a module, and those of its folder if it is a package: that runs their decorators."""
+    root = importlib.import_module(package)
+    for module in pkgutil.iter_modules(getattr(root, "__path__", [])):
+        importlib.import_module(f"{package}.{module.name}")
+
+
+@cache
+def load_plugins() -> None:
+    """Import what other distributions declare in the entry-point group `harness`."""
+    for entry in entry_points(group="harness"):
+        entry.load()
+
+
+def _callable(kind: str, name: str, found: object) -> Callable[..., Any]:
+    if not callable(found):
+        raise UnknownName(f"{kind} '{name}' is a {type(found).__name__}, expected a function")
+    return found
+
+
+def _task(name: str, found: object) -> Task:
+    if not isinstance(found, Task):
+        raise UnknownName(f"task '{name}' is a {type(found).__name__}, expected a harness.Task")
+    return found
+
+
+MERGERS: Registry[Merger] = Registry(
+    "merger", "harness.mergers", lambda name, f: Merger(name, _callable("merger", name, f))
+)
+PREMERGE: Registry[Premerge] = Registry(
+    "pre-merging method",
+    "harness.premergers",
+    lambda name, f: Premerge(name, _callable("pre-merging method", name, f)),
+)
+PROTOCOLS: Registry[EvaluationProtocol] = Registry(
+    "protocol",
+    "protocols",
+    lambda name, f: EvaluationProtocol(name, _callable("protocol", name, f)),
+)
+METRICS: Registry[Metric] = Registry(
+    "metric", "harness.metrics", lambda name, f: Metric(name, _callable("metric", name, f))
+)
+TASKS: Registry[Task] = Registry("task", "tasks", _task)
+
+
+def merger(
+    name: str, *, paper: str = "", task_vectors: bool = True
+) -> Callable[[MergeFn[P]], MergeFn[P]]:
+    """Register a merging method under a name."""
+
+    def register(function: MergeFn[P]) -> MergeFn[P]:
+        MERGERS.add(Merger(name, function, paper, task_vectors), function.__module__)
+        return function
+
+    return register
+
+
+def premerge(
+    name: str, *, paper: str = "", exact: bool = False
+) -> Callable[[PremergeFn[P]], PremergeFn[P]]:
+    """Register a pre-merging method under a name."""
+
+    def register(function: PremergeFn[P]) -> PremergeFn[P]:
+        PREMERGE.add(Premerge(name, function, paper, exact), function.__module__)
+        return function
+
+    return register
+
+
+def protocol(
+    name: str, *, paper: str = "", adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
+) -> Callable[[ProtocolFn[P]], ProtocolFn[P]]:
+    """Register an evaluation protocol under a name."""
+
+    def register(function: ProtocolFn[P]) -> ProtocolFn[P]:
+        PROTOCOLS.add(EvaluationProtocol(name, function, paper, adapts), function.__module__)
+        return function
+
+    return register
+
+
+def metric(name: str, *, paper: str = "") -> Callable[[MetricFn], MetricFn]:
+    """Register a metric under a name."""
+
+    def register(function: MetricFn) -> MetricFn:
+        METRICS.add(Metric(name, function, paper), function.__module__)
+        return function
+
+    return register
+
+
+def task(value: Task) -> Task:
+    """Register a task under its own name and return it."""
+    frame = inspect.currentframe()
+    caller = frame.f_back if frame else None
+    return TASKS.add(value, caller.f_globals["__name__"] if caller else "")
+
+
+# Options -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Option:
+    """A keyword-only parameter of a registered function: its name, type and default."""
+
+    name: str
+    annotation: Any
+    default: Scalar
+
+
+def options(function: Callable[..., Any]) -> dict[str, Option]:
+    """The options of a registered function, in the order it declares them."""
+    scope = getattr(function, "__globals__", {})
+    found = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            kind = parameter.annotation
+            # postponed annotations are text; only those of options are needed, and can be read
+            kind = eval(kind, scope) if isinstance(kind, str) else kind
+            default = None if parameter.default is parameter.empty else parameter.default
+            found[parameter.name] = Option(parameter.name, kind, default)
+    return found
+
+
+def resolve(kind: str, choice: Choice, function: Callable[..., Any]) -> dict[str, Scalar]:
+    """All options of a choice including defaults, each checked against its type.
+
+    Raises BadOption with the near miss for an unknown name, and for a value of another type.
+    """
+    known = options(function)
+    for name in choice.options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
+            raise BadOption(f"{kind} '{choice.name}' has no option '{name}'; {hint}")
+    return {
+        name: _coerce(f"option '{name}' of {kind} '{choice.name}'", choice.options[name], option)
+        if name in choice.options
+        else option.default
+        for name, option in known.items()
+    }
+
+
+def parse_choice(text: str) -> Choice:
+    """Read `NAME`, `NAME:key=value,...` or `module:function[:key=value,...]`."""
+    parts = text.split(":")
+    name, rest = parts[0], parts[1:]
+    if rest and "=" not in rest[0]:
+        name, rest = f"{name}:{rest[0]}", rest[1:]
+    found: dict[str, Scalar] = {}
+    for pair in filter(None, ":".join(rest).split(",")):
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise BadOption(
+                f"'{text}': '{pair}' is no option, expected NAME or NAME:key=value,key=value"
+            )
+        found[key.strip()] = value.strip()
+    return Choice(name, found)
+
+
+def _coerce(what: str, value: Scalar, option: Option) -> Scalar:
+    kinds = typing.get_args(option.annotation) if _is_union(option.annotation) else ()
+    for kind in kinds or (option.annotation,):
+        coerced, fits = _as(kind, value)
+        if fits:
+            return coerced
+    raise BadOption(f"{what} is {value!r}, expected {_spell(option.annotation)}")
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _spell(annotation: Any) -> str:
+    if _is_union(annotation):
+        return " or ".join(_spell(kind) for kind in typing.get_args(annotation))
+    if typing.get_origin(annotation) is Literal:
+        return " or ".join(repr(value) for value in typing.get_args(annotation))
+    if typing.get_origin(annotation) is list:
+        return "numbers separated by ':'"
+    spelled = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+    return spelled.get(annotation, "nothing" if annotation is type(None) else str(annotation))
+
+
+def _as(kind: Any, value: Scalar) -> tuple[Scalar, bool]:
+    """The value as the kind, and whether it fits. Text (from a command line) is parsed."""
+    if kind is type(None):
+        return None, value is None or value == "none"
+    if typing.get_origin(kind) is Literal:
+        return value, value in typing.get_args(kind)
+    if typing.get_origin(kind) is list:
+        items = value.split(":") if isinstance(value, str) else value
+        if not isinstance(items, list):
+            return None, False
+        numbers = [_as(float, item) for item in items]
+        return [float(n) for n, _ in numbers if isinstance(n, float)], all(f for _, f in numbers)
+    if kind is bool:
+        spelled = {"true": True, "false": False}.get(str(value).lower())
+        return spelled, spelled is not None
+    if kind is str:
+        return value, isinstance(value, str)
+    if isinstance(value, bool):
+        return None, False
+    try:
+        return kind(value), not (kind is int and isinstance(value, float) and value % 1)
+    except (TypeError, ValueError):
+        return None, False

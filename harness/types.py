@@ -1,0 +1,187 @@
+"""The nouns. All frozen; none of them computes anything that is not said by its own fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
+Array: TypeAlias = "npt.NDArray[np.float32]"
+Array64: TypeAlias = "npt.NDArray[np.float64]"
+StateDict: TypeAlias = "Mapping[str, torch.Tensor]"
+"""Weights by name; read-only, usually lazy: a tensor is computed when it is asked for."""
+
+Kind: TypeAlias = Literal["classification", "regression"]
+Scalar: TypeAlias = "bool | int | float | str | list[float] | None"
+Row: TypeAlias = "Mapping[str, Any]"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A registered name with the options somebody asked for: `ties:density=0.2`."""
+
+    name: str
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """The spelling that the command line reads back."""
+        if not self.options:
+            return self.name
+        shown = (
+            f"{key}={':'.join(map(str, value)) if isinstance(value, list) else value}"
+            for key, value in sorted(self.options.items())
+        )
+        return f"{self.name}:{','.join(shown)}"
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """How an expert of a task is fine-tuned; the seed papers' values per task (methods.md 4.8)."""
+
+    learning_rate: float = 2e-5
+    epochs: float = 3.0
+    batch_size: int = 32
+    warmup: float = 0.0
+    weight_decay: float = 0.0
+    max_length: int = 128
+
+
+@dataclass(frozen=True)
+class Task:
+    """A pinned data set, how to read a row of it, the label order and the metrics.
+
+    `text` are the columns a row must have; `read` turns a row into one or two segments of text.
+    `splits` maps the split a user names to the split of the source. Two more are derived from the
+    source's train split: `heldout10` (10 %, fixed seed) and `train90` (the rest).
+    """
+
+    name: str
+    kind: Kind
+    text: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    splits: Mapping[str, str]
+    reported: str
+    source: str = ""
+    subset: str | None = None
+    revision: str | None = None
+    paper: str = ""
+    read: Callable[[Row], tuple[str, ...]] | None = None
+    generate: Callable[[str], Sequence[Row]] | None = None
+    finetune: Hyperparameters = Hyperparameters()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One split of a task, read: segments of text and labels (class index, or value)."""
+
+    task: Task
+    split: str
+    texts: tuple[tuple[str, ...], ...]
+    labels: Array64
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights, the configuration beside them and where they came from.
+
+    `labels` are the names in the order of the head's outputs: empty for regression, None when the
+    checkpoint has no head. `tasks` are the task ids recorded by a fine-tuning or a merge, if any.
+    """
+
+    source: str
+    path: Path
+    config: Mapping[str, Any]
+    weights: StateDict
+    labels: tuple[str, ...] | None
+    tasks: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The last part of the source, which is how tables call it."""
+        return self.source.rstrip("/").rsplit("/", 1)[-1] or self.path.resolve().name
+
+
+@dataclass(frozen=True)
+class Head:
+    """The final linear layer: `weight` [classes, width] and `bias` [classes]."""
+
+    weight: Array
+    bias: Array
+
+
+@dataclass(frozen=True)
+class Features:
+    """Some rows through one model: inputs of the final linear layer, its outputs, the labels.
+
+    `x` is [rows, width], `logits` is [rows, classes] in the label order of the task, `labels` is
+    [rows].
+    """
+
+    x: Array
+    logits: Array
+    labels: Array64
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One few-shot selection: positions in the pool, grouped by class (or by bin of labels)."""
+
+    shots: int
+    seed: int
+    rows: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a protocol may read: no text, no model, no metric.
+
+    `pool` holds every row that any draw selects; `teacher` are the experts' outputs on the pool:
+    probabilities for classification, values for regression, [pool rows, classes].
+    """
+
+    task: str
+    kind: Kind
+    classes: int
+    test: Features
+    head: Head | None
+    pool: Features | None
+    draws: tuple[Draw, ...]
+    teacher: Array64 | None
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predicted labels of the test rows, [rows]; by which draw, when the protocol adapts."""
+
+    values: Array64
+    draw: Draw | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """The value of a task's metrics on one set of predictions, times one (not times a hundred).
+
+    `value` is the plain mean of `parts` (GLUE reports MRPC as the mean of accuracy and F1).
+    """
+
+    value: float
+    parts: Mapping[str, float]
+    rows: int

@@ -1,0 +1,226 @@
+"""Pure, lazy arithmetic on state dicts: a tensor is computed when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import xxhash
+
+from harness.errors import BrokenCheckpoint, IncompatibleWeights
+from harness.types import StateDict
+
+
+class Spec(NamedTuple):
+    """What a header says of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Lazy(Mapping[str, torch.Tensor]):
+    """A state dict whose tensors are computed by `compute(name)` on each access.
+
+    `specs` gives shapes and types of all tensors without computing one.
+    """
+
+    def __init__(self, specs: Mapping[str, Spec], compute: Callable[[str], torch.Tensor]) -> None:
+        self.specs = dict(specs)
+        self._compute = compute
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self.specs:
+            raise KeyError(name)
+        return self._compute(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.specs
+
+
+def specs(state: StateDict) -> dict[str, Spec]:
+    """Shape and type of every tensor, from headers where the state is lazy."""
+    if isinstance(state, Lazy):
+        return state.specs
+    return {name: Spec(tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
+
+
+def each(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
+    """The lazy state dict `fn(first[name], second[name], ...)`, in float32.
+
+    Every input reaches `fn` in at least float32. Names are those of the first state; the others
+    must have them.
+    """
+    first = {
+        name: Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
+        for name, spec in specs(states[0]).items()
+    }
+    return Lazy(first, lambda name: fn(*(_wide(state[name]) for state in states)))
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def each_named(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
+    """Like `each`, with the name of the tensor as first argument of `fn`."""
+    first = {
+        name: Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
+        for name, spec in specs(states[0]).items()
+    }
+    return Lazy(first, lambda name: fn(name, *(_wide(state[name]) for state in states)))
+
+
+def task_vectors(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """expert - base, for each expert (Ilharco et al. 2023, eq. 1)."""
+    return [each(torch.sub, expert, base) for expert in experts]
+
+
+def mean(states: Sequence[StateDict], coefficients: Sequence[float] | None = None) -> StateDict:
+    """The entrywise mean of the states, or their sum with the given coefficients."""
+    scales = coefficients or [1 / len(states)] * len(states)
+
+    def weighted(*tensors: torch.Tensor) -> torch.Tensor:
+        total = tensors[0] * scales[0]
+        for tensor, scale in zip(tensors[1:], scales[1:], strict=True):
+            total.add_(tensor, alpha=scale)
+        return total
+
+    return each(weighted, *states)
+
+
+def total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of the tensors, in order, as a new tensor."""
+    result = tensors[0].clone()
+    for tensor in tensors[1:]:
+        result.add_(tensor)
+    return result
+
+
+def select(state: StateDict, names: Iterable[str]) -> StateDict:
+    """The part of a state dict with these names, in this order."""
+    known = specs(state)
+    return Lazy({name: known[name] for name in names}, lambda name: state[name])
+
+
+def union(*states: StateDict) -> StateDict:
+    """One state dict of several; of a name that stands in two, the first one's tensor."""
+    merged: dict[str, Spec] = {}
+    owner: dict[str, StateDict] = {}
+    for state in states:
+        for name, spec in specs(state).items():
+            if name not in merged:
+                merged[name], owner[name] = spec, state
+    return Lazy(merged, lambda name: owner[name][name])
+
+
+def cast_like(state: StateDict, template: StateDict) -> StateDict:
+    """The state with every tensor in the template's type."""
+    types = specs(template)
+    found = {name: Spec(spec.shape, types[name].dtype) for name, spec in specs(state).items()}
+    return Lazy(found, lambda name: state[name].to(found[name].dtype))
+
+
+def floating(state: StateDict) -> list[str]:
+    """Names of the tensors that take part in a merge: integer buffers never do."""
+    return [name for name, spec in specs(state).items() if spec.dtype.is_floating_point]
+
+
+def check_same(states: Sequence[StateDict], called: Sequence[str]) -> None:
+    """Raise IncompatibleWeights, naming the tensor, unless all names and shapes agree."""
+    first = specs(states[0])
+    for state, name in zip(states[1:], called[1:], strict=True):
+        other = specs(state)
+        for missing in sorted(first.keys() - other.keys()):
+            raise IncompatibleWeights(f"{name} has no tensor '{missing}', which {called[0]} has")
+        for extra in sorted(other.keys() - first.keys()):
+            raise IncompatibleWeights(f"{name} has a tensor '{extra}', which {called[0]} has not")
+        for key, spec in first.items():
+            if spec.shape != other[key].shape:
+                raise IncompatibleWeights(
+                    f"'{key}' is {_shape(other[key])} in {name}, "
+                    f"expected {_shape(spec)} as in {called[0]}"
+                )
+            if spec.dtype.is_floating_point != other[key].dtype.is_floating_point:
+                raise IncompatibleWeights(
+                    f"'{key}' is {other[key].dtype} in {name}, "
+                    f"expected {spec.dtype} as in {called[0]}"
+                )
+
+
+def _shape(spec: Spec) -> str:
+    return "(" + ", ".join(map(str, spec.shape)) + ")"
+
+
+def tensor_digest(name: str, tensor: torch.Tensor) -> str:
+    """A hash of a tensor's name, type, shape and bytes."""
+    state = xxhash.xxh3_128(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+    if tensor.numel():
+        flat = tensor.detach().contiguous().flatten().view(torch.uint8)
+        state.update(flat.numpy().data)
+    return str(state.hexdigest())
+
+
+def join_digests(parts: Mapping[str, str]) -> str:
+    """One hash of many, whatever the order they were made in."""
+    text = "\n".join(f"{name} {parts[name]}" for name in sorted(parts))
+    return str(xxhash.xxh3_128_hexdigest(text.encode()))
+
+
+def digest(state: StateDict) -> str:
+    """A hash of all tensors, whatever their order and however they are split over files."""
+    return join_digests({name: tensor_digest(name, state[name]) for name in state})
+
+
+def check_finite(name: str, tensor: torch.Tensor, where: str) -> None:
+    """Raise BrokenCheckpoint, naming the tensor, if an entry is NaN or infinite."""
+    if tensor.is_floating_point() and tensor.numel():
+        low, high = torch.aminmax(tensor)
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            found = "NaN" if torch.isnan(low) or torch.isnan(high) else "infinite"
+            raise BrokenCheckpoint(
+                f"'{name}' of {where} has {found} entries, expected finite weights"
+            )
+
+
+# Order statistics --------------------------------------------------------------------------
+
+_HIGH = 1 << 15
+_LOW = 1 << 16
+
+
+def smallest_magnitude(state: StateDict, rank: int) -> float:
+    """The `rank`-th smallest absolute value (1-based) of all entries, exactly.
+
+    The bits of a non-negative float32 order as integers do, so two counting passes, over the high
+    and then the low half of the bits, find the value with one tensor in memory at a time.
+    """
+    high = _count(state, lambda bits: bits >> 16, _HIGH, None)
+    before = torch.cumsum(high, 0)
+    top = int(torch.searchsorted(before, rank))
+    below = int(before[top - 1]) if top else 0
+    low = _count(state, lambda bits: bits & (_LOW - 1), _LOW, top)
+    bottom = int(torch.searchsorted(torch.cumsum(low, 0), rank - below))
+    word = torch.tensor((top << 16) | bottom, dtype=torch.int32)
+    return float(word.view(torch.float32))
+
+
+def _count(
+    state: StateDict,
+    part: Callable[[torch.Tensor], torch.Tensor],
+    size: int,
+    within: int | None,
+) -> torch.Tensor:
+    counts = torch.zeros(size, dtype=torch.int64)
+    for name in state:
+        bits = state[name].to(torch.float32).abs().flatten().view(torch.int32)
+        if within is not None:
+            bits = bits[(bits >> 16) == within]
+        counts += torch.bincount(part(bits), minlength=size)
+    return counts

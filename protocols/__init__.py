@@ -1,0 +1,1 @@
+"""Evaluation protocols: one file each, registered with `harness.protocol`."""

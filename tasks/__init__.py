@@ -1,0 +1,1 @@
+"""Data sets: one file per family, each registering `harness.Task` values."""

@@ -1,0 +1,141 @@
+"""Miniature models of each family, made from a configuration: nothing is downloaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+WORDS = [f"word{i}" for i in range(40)]
+SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 45}
+BERT_LIKE = {**SIZE, "intermediate_size": 24, "max_position_embeddings": 40}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": BERT_LIKE,
+    "roberta": {**BERT_LIKE, "pad_token_id": 0},
+    "distilbert": {
+        "dim": 16,
+        "n_layers": 2,
+        "n_heads": 2,
+        "hidden_dim": 24,
+        "vocab_size": 45,
+        "max_position_embeddings": 40,
+    },
+    "deberta-v2": {
+        **BERT_LIKE,
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 8,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "pooler_hidden_size": 16,
+    },
+    "electra": {**BERT_LIKE, "embedding_size": 16},
+}
+
+
+def tokenizer(folder: Path) -> None:
+    """A word-level tokenizer of 45 tokens with BERT's special tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocab = {word: index for index, word in enumerate([*specials, *WORDS])}
+    words = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=40,
+    ).save_pretrained(folder)
+
+
+def model(
+    folder: Path,
+    labels: list[str] | None = None,
+    *,
+    family: str = "bert",
+    seed: int = 0,
+    near: Path | None = None,
+    **config: Any,
+) -> Path:
+    """A random miniature written to `folder`: a classifier with labels, else a bare encoder.
+
+    With `near`, the encoder is that of another folder plus a little noise, as after fine-tuning.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+    torch.manual_seed(seed)
+    settings = {**FAMILIES[family], **config}
+    if labels is None:
+        made = AutoModel.from_config(AutoConfig.for_model(family, **settings))
+    else:
+        names = dict(enumerate(labels)) or {0: "value"}
+        if not labels:
+            settings["problem_type"] = "regression"
+        made = AutoModelForSequenceClassification.from_config(
+            AutoConfig.for_model(
+                family,
+                **settings,
+                id2label=names,
+                label2id={v: k for k, v in names.items()},
+                num_labels=len(names),
+            )
+        )
+    with torch.no_grad():
+        if near is not None:
+            encoder = AutoModel.from_pretrained(near)
+            getattr(made, made.base_model_prefix).load_state_dict(
+                encoder.state_dict(), strict=False
+            )
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    made.save_pretrained(folder)
+    tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def minis(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Path]]:
+    """base and three experts of a family, two of one task and one of another; made once."""
+    made: dict[str, dict[str, Path]] = {}
+
+    def of(family: str) -> dict[str, Path]:
+        if family not in made:
+            root = tmp_path_factory.mktemp(family)
+            base = model(root / "base", family=family)
+            made[family] = {
+                "base": base,
+                "a": model(root / "a", ["no", "yes"], family=family, seed=1, near=base),
+                "b": model(root / "b", ["no", "yes"], family=family, seed=2, near=base),
+                "c": model(root / "c", ["x", "y", "z"], family=family, seed=3, near=base),
+            }
+        return made[family]
+
+    return of
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Features of the tests are cached apart from the user's."""
+    before = os.environ.get("HARNESS_CACHE_DIR")
+    os.environ["HARNESS_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    os.environ.pop("HARNESS_CACHE_DIR")
+    if before is not None:
+        os.environ["HARNESS_CACHE_DIR"] = before
