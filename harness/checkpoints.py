@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from harness.errors import BrokenCheckpoint, IncompatibleWeights, OutputExists
 from harness.types import Checkpoint, StateDict
-from harness.weights import Lazy, Spec, specs, union
+from harness.weights import Lazy, Spec, floating, specs, union
 
 HEAD = re.compile(r".*(classifier|pre_classifier|classification_head)\.")
 """What the reference repositories call a head. The BERT and DeBERTa poolers are encoder."""
@@ -65,6 +65,8 @@ def open_checkpoint(
     """
     path = Path(source) if Path(source).exists() else _download(str(source), revision)
     config = read_json(path / "config.json", "a configuration")
+    if not isinstance(config.get("model_type"), str):
+        raise BrokenCheckpoint(f"{path / 'config.json'} has no model_type, expected its name")
     weights = open_weights(path, allow_pickle=allow_pickle)
     has_head = any(is_head(name) for name in weights)
     return Checkpoint(
@@ -72,7 +74,7 @@ def open_checkpoint(
         path=path,
         config=config,
         weights=weights,
-        labels=labels_of(config) if has_head else None,
+        labels=labels_of(config, str(path / "config.json")) if has_head else None,
         tasks=recorded_tasks(path),
     )
 
@@ -94,21 +96,28 @@ def recorded_tasks(path: Path) -> tuple[str, ...]:
     """Task ids that a fine-tuning or a merge of ours left in the folder."""
     for name in (EXPERT_FILE, MERGE_FILE):
         if (path / name).is_file():
-            found = read_json(path / name, "a record of its making").get("tasks", ())
-            return tuple(map(str, found))
+            found = read_json(path / name, "a record of its making").get("tasks", [])
+            if not isinstance(found, list) or not all(isinstance(task, str) for task in found):
+                raise BrokenCheckpoint(f"{path / name} has tasks {found!r}, expected their names")
+            return tuple(found)
     return ()
 
 
-def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Label names in the order of the outputs; none for regression.
 
     A configuration without names stands for transformers' default, two generic ones.
     """
     names = config.get("id2label")
-    count = int(config.get("num_labels") or (len(names) if names else 2))
+    try:
+        ordered = {int(index): str(name) for index, name in (names or {}).items()}
+        count = int(config.get("num_labels") or len(ordered) or 2)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise BrokenCheckpoint(
+            f"{where} has the id2label {names!r}, expected a name for each of 0, 1, ..."
+        ) from error
     if config.get("problem_type") == "regression" or count == 1:
         return ()
-    ordered = {int(index): str(name) for index, name in (names or {}).items()}
     return tuple(ordered.get(index, f"LABEL_{index}") for index in range(count))
 
 
@@ -135,7 +144,12 @@ def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
         placed = read_json(path / INDEX, "a shard index").get("weight_map")
         if not isinstance(placed, dict) or not placed:
             raise BrokenCheckpoint(f"{path / INDEX} has no weight_map, expected names and shards")
-        state = union(*(_open_file(path / shard) for shard in sorted(set(placed.values()))))
+        shards = sorted(set(map(str, placed.values())))
+        if outside := [shard for shard in shards if Path(shard).name != shard]:
+            raise BrokenCheckpoint(
+                f"{path / INDEX} names the shard {outside[0]}, expected a file beside it"
+            )
+        state = union(*(_open_file(path / shard) for shard in shards))
         for name, shard in placed.items():
             if name not in state:
                 raise BrokenCheckpoint(
@@ -244,31 +258,72 @@ def build_model(config: Mapping[str, Any], state: StateDict, what: str) -> torch
     Raises BrokenCheckpoint when a tensor of the model is missing, left over or of another shape:
     nothing is ever newly initialised.
     """
-    from transformers import AutoConfig, AutoModelForSequenceClassification
-    from transformers.utils import logging
-
-    values = {key: value for key, value in config.items() if key != "model_type"}
-    values.pop("dtype", None)
-    values.pop("torch_dtype", None)
-    settings = AutoConfig.for_model(config["model_type"], **values)
-    logging.disable_progress_bar()
-    model: torch.nn.Module = AutoModelForSequenceClassification.from_config(settings)
-    logging.enable_progress_bar()
-    tensors = {name: state[name] for name in state if state[name].is_floating_point()}
-    missing, unexpected = model.load_state_dict(tensors, strict=False)
-    expected = dict(model.named_parameters())
-    missing = [name for name in missing if name in expected]
-    if missing or unexpected:
-        fault = f"no tensor '{missing[0]}'" if missing else f"an unknown tensor '{unexpected[0]}'"
-        raise BrokenCheckpoint(f"{what} has {fault}, expected those of {type(model).__name__}")
+    model = _classifier(config, what)
+    _check_tensors(model, state, what)
+    tensors = {name: state[name] for name in floating(state)}
+    model.load_state_dict(tensors, strict=False)
     return model.float().eval()
+
+
+def check_ready(checkpoint: Checkpoint) -> None:
+    """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
+    if not any((checkpoint.path / name).is_file() for name in TOKENIZER_FILES):
+        raise BrokenCheckpoint(
+            f"{checkpoint.path} has no tokenizer; expected its files beside the weights"
+        )
+    with torch.device("meta"):
+        model = _classifier(checkpoint.config, checkpoint.source)
+    _check_tensors(model, checkpoint.weights, checkpoint.source)
+
+
+def _classifier(config: Mapping[str, Any], what: str) -> torch.nn.Module:
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    left_out = ("model_type", "dtype", "torch_dtype")
+    values = {key: value for key, value in config.items() if key not in left_out}
+    try:
+        settings = AutoConfig.for_model(config["model_type"], **values)
+        model: torch.nn.Module = AutoModelForSequenceClassification.from_config(settings)
+    except Exception as error:  # transformers raises many types for values it cannot use
+        reason = " ".join(str(error).split()).partition(". ")[0]
+        raise BrokenCheckpoint(
+            f"{what}: no classifier can be made from its config.json: {reason}"
+        ) from error
+    return model
+
+
+def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
+    known = specs(state)
+    found = {name: known[name].shape for name in floating(state)}
+    kind, expected = type(model).__name__, {n: tuple(p.shape) for n, p in model.named_parameters()}
+    for name, shape in expected.items():
+        if name not in found:
+            raise BrokenCheckpoint(f"{what} has no tensor '{name}', expected those of {kind}")
+        if found[name] != shape:
+            raise BrokenCheckpoint(
+                f"{what}: '{name}' is {found[name]}, expected {shape} as config.json says"
+            )
+    buffers = {name for name, _ in model.named_buffers()}
+    for name in found:
+        if name not in expected and name not in buffers:
+            raise BrokenCheckpoint(
+                f"{what} has an unknown tensor '{name}', expected those of {kind}"
+            )
 
 
 # Writing -----------------------------------------------------------------------------------
 
 
+def check_place(folder: Path) -> None:
+    """Raise OutputExists where a folder cannot be, because a file is in the way."""
+    taken = next(place for place in (folder, *folder.parents) if place.exists())
+    if not taken.is_dir():
+        raise OutputExists(f"{taken} is a file, expected a folder: choose another output")
+
+
 def check_output(out: Path, marker: str) -> None:
     """Raise OutputExists unless `out` is free, empty, or written by this program before."""
+    check_place(out.absolute().parent)
     if out.is_dir() and (not any(out.iterdir()) or (out / marker).is_file()):
         return
     if out.exists():

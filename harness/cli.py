@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
 import typer
 
 from harness.errors import BadOption, BadRecipe, HarnessError
@@ -26,11 +25,13 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="harness",
     help="Is this merge good, and if its score is low, is it the encoder or only the head?",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+ClickError: Any = typer.BadParameter.__mro__[2]
+"""The root of click's errors, in the click that typer uses: newer ones carry their own copy."""
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Local data: DIR/<suite>/<task>/<split>.parquet.")
@@ -40,7 +41,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status: 0 done, 2 bad input found before work started."""
-    arguments = [_dashes(word) for word in (sys.argv[1:] if argv is None else argv)]
+    given = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    arguments = [_dashes(word) for word in given]
     with warnings.catch_warnings():
         warnings.showwarning = _warn
         try:
@@ -49,10 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except HarnessError as error:
             print(f"harness: {_one_line(error)}", file=sys.stderr)
             return 2
-        except click.ClickException as error:
+        except ClickError as error:
             print(f"harness: {_one_line(error.format_message())}", file=sys.stderr)
             return 2
-        except (click.Abort, KeyboardInterrupt):
+        except (typer.Abort, KeyboardInterrupt):
             print("harness: interrupted", file=sys.stderr)
             return 130
 
@@ -94,15 +96,24 @@ def _bars() -> Iterator[Callable[[str, int, int], None]]:
     )
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as shown:
-        known: dict[str, Any] = {}
+    shown = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+    known: dict[str, Any] = {}
 
-        def advance(what: str, done: int, total: int) -> None:
-            if what not in known:
-                known[what] = shown.add_task(what, total=total)
-            shown.advance(known[what], done)
+    def advance(what: str, done: int, total: int) -> None:
+        if not known:
+            shown.start()
+        if what not in known:
+            known[what] = shown.add_task(what, total=total)
+        shown.advance(known[what], done)
 
+    try:
         yield advance
+    except BaseException:
+        shown.live.transient = True  # the error alone stays on the screen
+        shown.live.stop()
+        raise
+    if known:
+        shown.stop()
 
 
 # Commands ----------------------------------------------------------------------------------

@@ -27,7 +27,13 @@ from harness.checkpoints import (
     vocabulary,
 )
 from harness.data import parse_task
-from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
+from harness.errors import (
+    BadRecipe,
+    IncompatibleWeights,
+    LabelMismatch,
+    MissingHead,
+    OutputExists,
+)
 from harness.labels import same
 from harness.recipes import Recipe, read_recipe
 from harness.registry import MERGERS, PREMERGE, Merger, Premerge, resolve
@@ -75,6 +81,11 @@ def merge(
     check_output(Path(out), MERGE_FILE)
     observed: dict[str, Observed] = {}
     found = plan(asked, allow_pickle=allow_pickle, observed=observed)
+    for part in (*found.experts, *([found.base] if found.base else [])):
+        if part.path.resolve().is_relative_to(Path(out).resolve()):
+            raise OutputExists(
+                f"{out} holds {part.source}, which goes into the merge; expected another --out"
+            )
     if not dry_run:
         write(found, Path(out), observed, progress or (lambda done, total: None))
     return found

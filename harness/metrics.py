@@ -32,6 +32,8 @@ def matthews(predicted: Array64, labels: Array64) -> float:
     """Matthews correlation coefficient; 0 for constant predictions."""
     from sklearn.metrics import matthews_corrcoef
 
+    if np.ptp(predicted) == 0 or np.ptp(labels) == 0:
+        return 0.0
     return float(matthews_corrcoef(labels, predicted))
 
 
@@ -85,4 +87,4 @@ def evaluation_module(task: Task) -> Any:
             found = score(task, np.asarray(predictions), np.asarray(references))
             return {**found.parts, "score": found.value}
 
-    return TaskMetric()
+    return TaskMetric(keep_in_memory=True)

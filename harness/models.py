@@ -112,7 +112,7 @@ def resolve_model(run: Run) -> Model:
     pattern = next(iter([*kept.values(), *opened, checkpoint]))
     found_base = None
     if base is not None:
-        found_base = aligned_base(open_checkpoint(base), pattern)
+        found_base = aligned_base(open_checkpoint(base, allow_pickle=run.allow_pickle), pattern)
     return Model(
         name=checkpoint.name,
         method=method,
@@ -150,10 +150,17 @@ def _from_merge(
     run: Run, path: Path, merged: Mapping[str, Any]
 ) -> tuple[list[str], list[str | None], str | None]:
     """Experts, their tasks and the base that merge.json names, unless the run names others."""
-    recorded = merged.get("experts", [])
+    recorded = merged.get("experts") or [None]
+    if not all(map(_is_origin, recorded)) or not (
+        merged.get("base") is None or _is_origin(merged["base"])
+    ):
+        raise BrokenCheckpoint(
+            f"{path / MERGE_FILE} does not say where its experts and base are and what they held; "
+            "expected a source and a digest for each"
+        )
     base = run.base
     if base is None and merged.get("base"):
-        base = _place(merged["base"], path, "--base")
+        base = _place(merged["base"], path, "--base", run.allow_pickle)
     if run.experts:
         if len(run.experts) != len(recorded):
             raise BadRecipe(
@@ -162,11 +169,15 @@ def _from_merge(
             )
         experts = list(run.experts)
     else:
-        experts = [_place(entry, path, "--experts") for entry in recorded]
+        experts = [_place(entry, path, "--experts", run.allow_pickle) for entry in recorded]
     return experts, [entry.get("task") for entry in recorded], base
 
 
-def _place(entry: Mapping[str, str], path: Path, flag: str) -> str:
+def _is_origin(entry: object) -> bool:
+    return isinstance(entry, dict) and {"source", "digest"} <= entry.keys()
+
+
+def _place(entry: Mapping[str, str], path: Path, flag: str, allow_pickle: bool) -> str:
     """Where a recorded checkpoint is now: as it was named, or beside the merged folder.
 
     Raises BrokenCheckpoint when it is gone or its weights are no longer those that were merged.
@@ -176,7 +187,7 @@ def _place(entry: Mapping[str, str], path: Path, flag: str) -> str:
         candidates.append(str(path / entry["relative"]))
     for candidate in candidates:
         if Path(candidate).is_dir():
-            found = weights.digest(open_checkpoint(candidate).weights)
+            found = weights.digest(open_checkpoint(candidate, allow_pickle=allow_pickle).weights)
             if found == entry["digest"]:
                 return candidate
             raise BrokenCheckpoint(
@@ -202,7 +213,7 @@ def _kept(checkpoint: Checkpoint, path: Path) -> dict[str, Checkpoint]:
             checkpoint,
             config=settings,
             weights=weights.union(checkpoint.weights, head),
-            labels=labels_of(settings),
+            labels=labels_of(settings, str(config)),
         )
     return found
 

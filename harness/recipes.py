@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    PositiveInt,
+    ValidationError,
+)
 
 from harness.errors import BadRecipe
 from harness.registry import parse_choice
@@ -71,11 +78,11 @@ class Run(Frozen):
     draws: int = 5
     seed: int = 0
     labels: Literal["by-name", "by-index"] = "by-name"
-    limit: int | None = None
-    max_length: int | None = None
+    limit: PositiveInt | None = None
+    max_length: PositiveInt | None = None
     data_dir: str | None = None
     output: str = "records"
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     device: str = "auto"
     allow_pickle: bool = False
 

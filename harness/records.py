@@ -152,10 +152,13 @@ def read_records(places: Iterable[str | Path]) -> list[Record]:
 
     Raises BrokenRecord for a place that does not exist or holds none.
     """
-    found: list[Record] = []
+    found: dict[Path, Record] = {}
     for place in map(Path, places):
+        if not place.exists():
+            raise BrokenRecord(f"{place} does not exist; expected a record or a folder of them")
         files = sorted(place.rglob("*.json")) if place.is_dir() else [place]
         if not files:
             raise BrokenRecord(f"{place} holds no records; expected JSON files")
-        found += [read_record(file) for file in files]
-    return found
+        for file in files:
+            found.setdefault(file.resolve(), read_record(file))
+    return list(found.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import math
 import pkgutil
 import types
 import typing
@@ -130,8 +131,12 @@ class Registry(Mapping[str, V], Generic[V]):
     def _scan(self) -> None:
         if not self._scanned:
             self._scanned = True
-            import_all(self._package)
-            load_plugins()
+            try:
+                import_all(self._package)
+                load_plugins()
+            except BaseException:
+                self._scanned = False  # the next look-up must fail too, not find half of the names
+                raise
 
     def _import(self, name: str) -> V:
         module, _, attribute = name.partition(":")
@@ -144,7 +149,8 @@ class Registry(Mapping[str, V], Generic[V]):
         for value in self._values.values():
             if found is value or getattr(value, "function", None) is found:
                 return value
-        return self._adopt(name, found)
+        adopted = self._adopt(name, found)
+        return adopted if adopted.name == name else self.add(adopted, module)
 
 
 @cache
@@ -335,7 +341,7 @@ def _spell(annotation: Any) -> str:
 def _as(kind: Any, value: Scalar) -> tuple[Scalar, bool]:
     """The value as the kind, and whether it fits. Text (from a command line) is parsed."""
     if kind is type(None):
-        return None, value is None or value == "none"
+        return None, value is None or str(value).lower() == "none"
     if typing.get_origin(kind) is Literal:
         return value, value in typing.get_args(kind)
     if typing.get_origin(kind) is list:
@@ -352,6 +358,7 @@ def _as(kind: Any, value: Scalar) -> tuple[Scalar, bool]:
     if isinstance(value, bool):
         return None, False
     try:
-        return kind(value), not (kind is int and isinstance(value, float) and value % 1)
-    except (TypeError, ValueError):
+        whole = not (kind is int and isinstance(value, float) and value % 1)
+        return kind(value), whole and math.isfinite(float(value or 0))
+    except (TypeError, ValueError, OverflowError):
         return None, False

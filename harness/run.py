@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.special import softmax
 
 from harness import weights
+from harness.checkpoints import check_place, check_ready
 from harness.data import draw, load_rows, parse_task, take
 from harness.encode import encode, final_head
-from harness.errors import BadRecipe, MissingHead, MissingTeacher
+from harness.errors import BadOption, BadRecipe, MissingHead, MissingTeacher
 from harness.labels import columns
 from harness.metrics import score
 from harness.models import Model, experts_of, resolve_model
@@ -108,6 +110,8 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     Everything is checked before the first forward pass. What stands in the output folder with the
     same inputs is read back and not computed again.
     """
+    check_place(Path(run.output).absolute())
+    _check_device(run.device)
     protocols = _protocols(run)
     model = resolve_model(run)
     parts = [_part(run, name, protocols) for name in model.tasks]
@@ -121,10 +125,20 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
         work += [(part, system, teachers) for system in _systems(run, model, part, teachers)]
     chosen = _applicable(run, protocols, work)
     for _, system, _ in work:
+        for member in system.members:
+            check_ready(member)
         _ = system.digests  # reads every weight once: NaN and Inf are found before any forward pass
     for part, system, teachers in work:
         records += list(_records(run, model, part, system, teachers, chosen[system.role], progress))
     return records
+
+
+def _check_device(name: str) -> None:
+    try:
+        torch.empty(0, device=None if name == "auto" else name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadOption(f"device is '{name}', which torch cannot use here: {reason}") from error
 
 
 # Resolving ---------------------------------------------------------------------------------

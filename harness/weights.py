@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -57,24 +58,22 @@ def each(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
     Every input reaches `fn` in at least float32. Names are those of the first state; the others
     must have them.
     """
-    first = {
-        name: Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
-        for name, spec in specs(states[0]).items()
-    }
-    return Lazy(first, lambda name: fn(*(_wide(state[name]) for state in states)))
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return each_named(lambda _, *tensors: fn(*tensors), *states)
 
 
 def each_named(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
     """Like `each`, with the name of the tensor as first argument of `fn`."""
-    first = {
-        name: Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
-        for name, spec in specs(states[0]).items()
+    known = [specs(state) for state in states]
+    found = {
+        name: Spec(spec.shape, reduce(torch.promote_types, types, torch.float32))
+        for name, spec in known[0].items()
+        if (types := [other[name].dtype for other in known if name in other])
     }
-    return Lazy(first, lambda name: fn(name, *(_wide(state[name]) for state in states)))
+    return Lazy(found, lambda name: fn(name, *(_wide(state[name]) for state in states)))
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def task_vectors(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:

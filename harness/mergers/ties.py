@@ -68,7 +68,8 @@ def _trim_global(vector: StateDict, density: float, convention: str) -> StateDic
     def threshold() -> float:
         return smallest_magnitude(vector, dropped) if dropped else 0.0
 
-    return each(lambda v: v.masked_fill(v.abs() < threshold(), 0), vector)
+    # compared in float32, as the threshold was found: a wider entry must not fall below itself
+    return each(lambda v: v.masked_fill(v.abs().to(torch.float32) < threshold(), 0), vector)
 
 
 def _trim_tensor(vector: torch.Tensor, density: float) -> torch.Tensor:

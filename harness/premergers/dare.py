@@ -35,6 +35,8 @@ def dare(
 
     def dropped(index: int, expert: StateDict) -> StateDict:
         def fn(name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
+            if not drop_rate:
+                return weight.clone()
             vector = weight - origin if on == "task_vector" else weight
             if strategy == "random":
                 keep = random_keep(tuple(vector.shape), drop_rate, seed, index, name)

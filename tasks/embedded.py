@@ -1,0 +1,250 @@
+"""The embedded suite: three small tasks on one world, generated from a fixed seed.
+
+People do things and leave others undone, well or badly. The tasks ask what a sentence is about,
+how well it went, and in which of two sentences it went better. They share every word, so experts
+of different tasks pull the same weights in different directions, and in each a word counts or not
+depending on the rest of the sentence ("wanted to", "never", "barely").
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from harness import Hyperparameters, Row, Task, task
+from harness.rng import rng
+
+T = TypeVar("T")
+Make = Callable[[np.random.Generator, int], Row]
+
+SEED = 0
+SIZES = {"train": 2000, "test": 500}
+TESTED = 5
+"""One text in this many belongs to the test split, by its checksum: none stands in both."""
+NOISE = 0.08
+"""The share of rows whose class is drawn at random."""
+
+
+class Action(NamedTuple):
+    """A verb, plain and past, and whether it is a success (1) or a failure (-1)."""
+
+    plain: str
+    past: str
+    worth: int
+
+
+class Theme(NamedTuple):
+    """The words of one part of the world."""
+
+    people: tuple[str, ...]
+    actions: tuple[Action, ...]
+    things: tuple[str, ...]
+
+
+class Deed(NamedTuple):
+    """An action on a thing of the same theme."""
+
+    theme: str
+    action: Action
+    thing: str
+
+
+class Story(NamedTuple):
+    """A sentence, the theme of what was done in it and how well it went, from -2 to 2."""
+
+    text: str
+    theme: str
+    outcome: float
+
+
+THEMES = {
+    "food": Theme(
+        ("baker", "cook", "waiter", "butcher", "farmer"),
+        (
+            Action("cook", "cooked", 1),
+            Action("savour", "savoured", 1),
+            Action("burn", "burned", -1),
+            Action("spill", "spilled", -1),
+        ),
+        ("bread", "soup", "cake", "candy", "pasta", "steak", "rice", "salad", "cheese", "stew"),
+    ),
+    "music": Theme(
+        ("singer", "drummer", "pianist", "composer", "dancer"),
+        (
+            Action("perform", "performed", 1),
+            Action("tune", "tuned", 1),
+            Action("mangle", "mangled", -1),
+            Action("drown", "drowned", -1),
+        ),
+        (
+            "song",
+            "violin",
+            "rhythm",
+            "hymn",
+            "opera",
+            "choir",
+            "waltz",
+            "guitar",
+            "ballad",
+            "flute",
+        ),
+    ),
+    "sport": Theme(
+        ("runner", "goalkeeper", "coach", "boxer", "referee"),
+        (
+            Action("win", "won", 1),
+            Action("catch", "caught", 1),
+            Action("lose", "lost", -1),
+            Action("fumble", "fumbled", -1),
+        ),
+        ("ball", "race", "match", "trophy", "javelin", "league", "relay", "serve", "derby", "puck"),
+    ),
+    "travel": Theme(
+        ("pilot", "sailor", "tourist", "driver", "guide"),
+        (
+            Action("reach", "reached", 1),
+            Action("board", "boarded", 1),
+            Action("miss", "missed", -1),
+            Action("wreck", "wrecked", -1),
+        ),
+        ("ship", "plane", "bus", "train", "taxi", "ferry", "harbour", "airport", "coast", "island"),
+    ),
+}
+TOPICS = tuple(THEMES)
+VERDICTS = ("first", "second")
+DEGREES = {"barely": 0.5, "clearly": 1.0, "totally": 1.5}
+SHORT = "the {who} {how} {past} the {thing}"
+LONG = (
+    "the {who} wanted to {undone} the {other} but {how} {past} the {thing}",
+    "the {who} {how} {past} the {thing} but forgot to {undone} the {other}",
+    "the {who} never {unpast} the {other} but {how} {past} the {thing}",
+    "the {who} {how} {past} the {thing} and never {unpast} the {other}",
+)
+UNDONE = -0.5
+"""What an action left undone is worth, of the same one done."""
+GAP = 1.5
+"""How much better it goes in one sentence of a comparison, at least."""
+
+
+def pick(random: np.random.Generator, values: Sequence[T]) -> T:
+    """One of the values, by `random()` alone: numpy may change the stream of its other draws."""
+    return values[int(random.random() * len(values))]
+
+
+def deed(random: np.random.Generator, theme: str) -> Deed:
+    """Something that may be done or left undone."""
+    return Deed(theme, pick(random, THEMES[theme].actions), pick(random, THEMES[theme].things))
+
+
+def story(random: np.random.Generator) -> Story:
+    """A story; the person and what was left undone belong to any theme, to mislead."""
+    done = deed(random, pick(random, TOPICS))
+    undone = deed(random, pick(random, [theme for theme in TOPICS if theme != done.theme]))
+    long = random.random() < 0.7
+    how = pick(random, tuple(DEGREES))
+    text = (pick(random, LONG) if long else SHORT).format(
+        who=pick(random, THEMES[pick(random, TOPICS)].people),
+        how=how,
+        past=done.action.past,
+        thing=done.thing,
+        undone=undone.action.plain,
+        unpast=undone.action.past,
+        other=undone.thing,
+    )
+    outcome = DEGREES[how] * done.action.worth + long * UNDONE * undone.action.worth
+    return Story(text, done.theme, outcome)
+
+
+def noisy(random: np.random.Generator, label: int, classes: int) -> int:
+    """The label, or now and then any: no model can reach a perfect score."""
+    return int(random.random() * classes) if random.random() < NOISE else label
+
+
+def topic(random: np.random.Generator, label: int) -> Row:
+    """A sentence and the theme of what was done, whatever else was wanted."""
+    told = story(random)
+    while told.theme != TOPICS[label]:
+        told = story(random)
+    return {"sentence": told.text, "label": noisy(random, label, len(TOPICS))}
+
+
+def outcome(random: np.random.Generator, _: int) -> Row:
+    """A sentence and how well it went, from about -2.5 to 2.5."""
+    told = story(random)
+    return {"sentence": told.text, "score": round(told.outcome + random.random() - 0.5, 2)}
+
+
+def comparison(random: np.random.Generator, label: int) -> Row:
+    """Two sentences and in which of them it went better."""
+    worse = better = story(random)
+    while better.outcome - worse.outcome < GAP:
+        worse, better = sorted((story(random), story(random)), key=lambda told: told.outcome)
+    first, second = (better, worse) if VERDICTS[label] == "first" else (worse, better)
+    return {
+        "sentence1": first.text,
+        "sentence2": second.text,
+        "label": noisy(random, label, len(VERDICTS)),
+    }
+
+
+def rows_of(
+    name: str, make: Make, text: tuple[str, ...], classes: int
+) -> Callable[[str], list[Row]]:
+    """A function from a split to its rows, which take turns in the class they are made for."""
+
+    def generate(split: str) -> list[Row]:
+        random = rng(SEED, "embedded", name, split)
+        found: dict[str, Row] = {}
+        while len(found) < SIZES[split]:
+            row = make(random, len(found) % classes)
+            key = "\n".join(row[column] for column in text)
+            if (zlib.crc32(key.encode()) % TESTED == 0) == (split == "test"):
+                found.setdefault(key, row)
+        return list(found.values())
+
+    return generate
+
+
+task(
+    Task(
+        name="embedded/topic",
+        kind="classification",
+        text=("sentence",),
+        label="label",
+        labels=TOPICS,
+        metrics=("accuracy",),
+        splits={"test": "test"},
+        reported="test",
+        generate=rows_of("topic", topic, ("sentence",), len(TOPICS)),
+        finetune=Hyperparameters(learning_rate=1e-3, epochs=4, max_length=40),
+    )
+)
+task(
+    Task(
+        name="embedded/outcome",
+        kind="regression",
+        text=("sentence",),
+        label="score",
+        labels=(),
+        metrics=("pearson", "spearman"),
+        splits={"test": "test"},
+        reported="test",
+        generate=rows_of("outcome", outcome, ("sentence",), 1),
+        finetune=Hyperparameters(learning_rate=1e-3, epochs=4, max_length=40),
+    )
+)
+task(
+    Task(
+        name="embedded/comparison",
+        kind="classification",
+        text=("sentence1", "sentence2"),
+        label="label",
+        labels=VERDICTS,
+        metrics=("accuracy",),
+        splits={"test": "test"},
+        reported="test",
+        generate=rows_of("comparison", comparison, ("sentence1", "sentence2"), len(VERDICTS)),
+        finetune=Hyperparameters(learning_rate=1e-3, epochs=5, max_length=40),
+    )
+)

@@ -1,0 +1,169 @@
+"""The picture of the house, held still: imports point one way, and importing stays light."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import harness
+
+ROOT = Path(harness.__file__).parent.parent
+HEAVY = {"torch", "transformers", "datasets", "evaluate", "faiss", "sklearn", "scipy", "pyarrow"}
+OURS = ("harness", "tasks", "protocols")
+
+#: module -> modules of harness that it may import; what is not listed is free
+ALLOWED = {
+    "harness.errors": set(),
+    "harness.types": set(),
+    "harness.rng": set(),
+    "harness.labels": {"harness.errors", "harness.types"},
+    "harness.registry": {"harness.errors", "harness.types"},
+    "harness.weights": {"harness.errors", "harness.types"},
+}
+#: what mergers, pre-merging methods, tasks and protocols may import of harness
+METHODS = {"harness", "harness.errors", "harness.types", "harness.rng", "harness.weights"}
+FOLDERS = {
+    "harness/mergers": METHODS,
+    "harness/premergers": METHODS,
+    "tasks": {"harness", "harness.errors", "harness.types", "harness.rng", "harness.labels"},
+    "protocols": {"harness", "harness.errors", "harness.types", "harness.rng", "harness.labels"},
+}
+#: each knows those before it and none after it
+LAYERS = (
+    "harness.types",
+    "harness.weights",
+    "harness.checkpoints",
+    "harness.encode",
+    "harness.run",
+    "harness.cli",
+)
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the three packages, by name."""
+    found = {}
+    for package in OURS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules that a file imports anywhere; `from a import b` counts as a.b if that is one."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            for alias in node.names:
+                below = f"{node.module}.{alias.name}"
+                yield below if below in MODULES else str(node.module)
+
+
+def of_harness(name: str) -> set[str]:
+    return {found for found in imports(MODULES[name]) if found.split(".")[0] == "harness"}
+
+
+def reached(name: str) -> set[str]:
+    """All modules of ours that importing this one needs, those imported inside functions too."""
+    seen: set[str] = set()
+    open_ends = [name]
+    while open_ends:
+        for found in imports(MODULES[open_ends.pop()]):
+            if found in MODULES and found not in seen and found != "harness":
+                seen.add(found)
+                open_ends.append(found)
+    return seen
+
+
+@pytest.mark.parametrize("name", sorted(ALLOWED))
+def test_the_ground_floor_imports_only_what_is_below_it(name: str) -> None:
+    assert of_harness(name) <= ALLOWED[name]
+
+
+@pytest.mark.parametrize("folder", sorted(FOLDERS))
+def test_methods_and_tasks_know_nouns_and_arithmetic_only(folder: str) -> None:
+    prefix = folder.replace("/", ".")
+    for name, path in MODULES.items():
+        if name.startswith(prefix):
+            ours = {found for found in imports(path) if found.split(".")[0] in OURS}
+            known = {found for found in ours if found in FOLDERS[folder]}
+            family = {found for found in ours if found.startswith(f"{prefix}.")}
+            assert ours <= known | family, f"{name} imports {sorted(ours - known - family)}"
+
+
+def test_nobody_imports_tasks_or_protocols_by_name() -> None:
+    for name, path in MODULES.items():
+        if not name.startswith(("tasks", "protocols")):
+            named = {found.split(".")[0] for found in imports(path)} & {"tasks", "protocols"}
+            assert not named or name == "harness.cli", f"{name} imports {named}"
+
+
+def test_nobody_imports_a_method_by_name() -> None:
+    for name, path in MODULES.items():
+        if not name.startswith(("harness.mergers", "harness.premergers")):
+            named = [f for f in imports(path) if f.startswith(("harness.merger", "harness.premer"))]
+            assert not named, f"{name} imports {named}"
+
+
+@pytest.mark.parametrize("position", range(len(LAYERS)))
+def test_layers_know_only_those_below(position: int) -> None:
+    assert not reached(LAYERS[position]) & set(LAYERS[position + 1 :])
+
+
+def test_the_pipeline_reaches_everything_below_it() -> None:
+    assert {"harness.encode", "harness.records", "harness.registry"} <= reached("harness.run")
+
+
+def test_only_the_command_line_and_main_import_the_command_line() -> None:
+    users = {name for name, path in MODULES.items() if "harness.cli" in set(imports(path))}
+    assert users <= {"harness.__main__"}
+
+
+@pytest.mark.parametrize("module", ["harness", "harness.cli"])
+def test_importing_is_light(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & HEAVY
+
+
+def test_every_public_name_resolves() -> None:
+    for name in harness.__all__:
+        assert getattr(harness, name) is not None
+
+
+def test_all_is_what_can_be_imported() -> None:
+    tree = ast.parse(MODULES["harness"].read_text(encoding="utf-8"))
+    given = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if (node.module or "").startswith("harness")
+    }
+    assert set(harness.__all__) == given
+    assert len(harness.__all__) == len(given)
+    assert set(harness._LAZY) <= given
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'xyzzy'"):
+        harness.xyzzy  # noqa: B018
+
+
+@pytest.mark.parametrize("package", ["tasks", "protocols"])
+def test_a_folder_of_things_explains_itself_and_does_nothing(package: str) -> None:
+    body = ast.parse(MODULES[package].read_text(encoding="utf-8")).body
+    assert len(body) == 1
+    assert isinstance(body[0], ast.Expr)
+    assert importlib.import_module(package).__doc__

@@ -1,0 +1,713 @@
+"""Every mistake is one line that names the thing, found before work starts, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from harness import encode, merging
+from harness.cli import main
+from tests.conftest import model
+
+Tensors = dict[str, torch.Tensor]
+ENTAILMENT = ["entailment", "not_entailment"]
+WEIGHTS = "model.safetensors"
+WORDS = "bert.embeddings.word_embeddings.weight"
+DENSE = "bert.encoder.layer.1.intermediate.dense.weight"
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base, two experts of one task, some that do not fit them, and a merge; never changed."""
+    root = tmp_path_factory.mktemp("shelf")
+    base = model(root / "base")
+    model(root / "a", ENTAILMENT, seed=1, near=base)
+    model(root / "b", ENTAILMENT, seed=2, near=base)
+    model(root / "noyes", ["no", "yes"], seed=3, near=base)
+    model(root / "nameless", ["LABEL_0", "LABEL_1"], seed=4, near=base)
+    model(root / "roberta", ENTAILMENT, family="roberta")
+    model(root / "deep", ENTAILMENT, num_hidden_layers=3)
+    model(root / "wide", ENTAILMENT, intermediate_size=32)
+    model(root / "wide-base", intermediate_size=32)
+    data = root / "data" / "glue" / "rte"
+    data.mkdir(parents=True)
+    for split, rows in (("train", 40), ("validation", 12)):
+        pq.write_table(pairs(rows), data / f"{split}.parquet")
+    for name, columns in (("mrpc", {}), ("stsb", {"label": [0.1 * i for i in range(80)]})):
+        shutil.copytree(data, data.parent / name)
+        for split in ("train", "validation"):
+            pq.write_table(pairs(80, **columns), data.parent / name / f"{split}.parquet")
+    merged = ["--tasks", "glue/rte", "--out", str(root / "merged")]
+    assert main(["merge", str(root / "a"), str(root / "b"), *merged]) == 0
+    return root
+
+
+def pairs(rows: int, **columns: list[Any]) -> pa.Table:
+    texts = {name: [f"word{i % 9}" for i in range(rows)] for name in ("sentence1", "sentence2")}
+    return pa.table({**texts, "label": [i % 2 for i in range(rows)], **columns})
+
+
+class Place:
+    """A scratch folder with copies of what is on the shelf, to be broken."""
+
+    def __init__(self, shelf: Path, root: Path) -> None:
+        self._shelf, self.root = shelf, root
+
+    def __getitem__(self, name: str) -> str:
+        """The path of something on the shelf."""
+        return str(self._shelf / name)
+
+    def copy(self, name: str) -> Path:
+        target = self.root / "copies" / name
+        return target if target.exists() else Path(shutil.copytree(self._shelf / name, target))
+
+    def without(self, name: str, *files: str) -> str:
+        folder = self.copy(name)
+        for file in files:
+            (folder / file).unlink()
+        return str(folder)
+
+    def wrote(self, name: str, file: str, content: str | bytes) -> str:
+        path = self.copy(name) / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(self.copy(name))
+
+    def tensors(self, name: str, change: Callable[[Tensors], Any]) -> str:
+        path = self.copy(name) / WEIGHTS
+        found = load_file(path)
+        change(found)
+        save_file(found, path, metadata={"format": "pt"})
+        return str(path.parent)
+
+    def filled(self, name: str, tensor: str, value: float) -> str:
+        def change(found: Tensors) -> None:
+            found[tensor].view(-1)[3] = value
+
+        return self.tensors(name, change)
+
+    def truncated(self, name: str) -> str:
+        return self.wrote(name, WEIGHTS, (self._shelf / name / WEIGHTS).read_bytes()[:-50])
+
+    def config(self, name: str, **changes: Any) -> str:
+        found = json.loads((self._shelf / name / "config.json").read_text())
+        kept = {k: v for k, v in {**found, **changes}.items() if v is not ...}
+        return self.wrote(name, "config.json", json.dumps(kept))
+
+    def pickled(self, name: str) -> str:
+        folder = self.copy(name)
+        torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+        return self.without(name, WEIGHTS)
+
+    def sharded(self, name: str, index: object) -> str:
+        text = index if isinstance(index, str) else json.dumps(index)
+        self.wrote(name, f"{WEIGHTS}.index.json", text)
+        (self.copy(name) / WEIGHTS).rename(self.copy(name) / "model-1.safetensors")
+        return str(self.copy(name))
+
+    def recipe(self, text: str) -> str:
+        (self.root / "recipe.yaml").write_text(text)
+        return str(self.root / "recipe.yaml")
+
+    def merge(self, *experts: str, **flags: str) -> list[str]:
+        """`harness merge` of a and b, or of these, by average."""
+        flags = {"out": str(self.root / "out" / "merged"), **flags}
+        return ["merge", *(experts or (self["a"], self["b"])), *words(flags)]
+
+    def evaluate(self, folder: str | None = None, **flags: str) -> list[str]:
+        """`harness evaluate` of the merge on the shelf, or of a folder as a model of RTE."""
+        known = {"model": folder or self["merged"], "data_dir": self["data"]}
+        known["output_path"] = str(self.root / "out" / "records")
+        if folder is not None:
+            known["tasks"] = "glue/rte"
+        return ["evaluate", *words({**known, **flags})]
+
+    def data(self, split: str, content: pa.Table | bytes | None) -> list[str]:
+        """`harness evaluate` with another file for a split, or none."""
+        path = self.copy("data") / "glue" / "rte" / f"{split}.parquet"
+        if isinstance(content, pa.Table):
+            pq.write_table(content, path)
+        elif content is not None:
+            path.write_bytes(content)
+        else:
+            path.unlink()
+        return self.evaluate(data_dir=str(self.root / "copies" / "data"))
+
+    def finetune(self, **flags: str) -> list[str]:
+        known = {"base": self["base"], "task": "glue/rte", "data_dir": self["data"]}
+        return ["finetune", *words({**known, "out": str(self.root / "out" / "expert"), **flags})]
+
+    def foreign(self) -> str:
+        """A folder with somebody's work, where output would go."""
+        folder = self.root / "thesis"
+        folder.mkdir(exist_ok=True)
+        (folder / "chapter.tex").write_text("hello")
+        return str(folder)
+
+    def left(self) -> list[str]:
+        """What stands where output would go."""
+        places = (self.root / "out", self.root / "thesis")
+        return sorted(path.name for place in places for path in place.rglob("*"))
+
+
+def words(flags: dict[str, str]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+
+
+def drop(name: str) -> Callable[[Tensors], Any]:
+    return lambda tensors: tensors.pop(name)
+
+
+def add(name: str) -> Callable[[Tensors], Any]:
+    return lambda tensors: tensors.update({name: torch.zeros(3)})
+
+
+Case = tuple[Callable[[Place], list[str]], Sequence[str]]
+
+NAMES: dict[str, Case] = {
+    "merger": (lambda p: p.merge(merger="avrage"), ["merger", "avrage", "did you mean 'average'"]),
+    "premerge": (
+        lambda p: p.merge(base=p["base"], premerge="dara"),
+        ["pre-merging method", "dara", "did you mean 'dare'"],
+    ),
+    "protocol": (
+        lambda p: p.evaluate(protocols="current,kn"),
+        ["protocol", "'kn'", "did you mean 'knn'"],
+    ),
+    "task": (lambda p: p.evaluate(p["a"], tasks="glue/rt"), ["glue/rt", "did you mean 'glue/rte'"]),
+    "task of an expert": (lambda p: p.merge(tasks="glu/rte"), ["glu/rte", "'glue/rte'"]),
+    "split": (
+        lambda p: p.evaluate(tasks="glue/rte@test"),
+        ["'glue/rte' has no split 'test'", "validation", "heldout10"],
+    ),
+    "task to train": (lambda p: p.finetune(task="glue/mrcp"), ["did you mean 'glue/mrpc'"]),
+    "task to prepare": (
+        lambda p: ["prepare", "--tasks", "glue/rt", "--data-dir", str(p.root / "out")],
+        ["did you mean 'glue/rte'"],
+    ),
+    "module": (lambda p: p.merge(merger="nowhere:nothing"), ["nowhere:nothing", "No module"]),
+    "command": (lambda p: ["mrege"], ["mrege"]),
+    "flag": (lambda p: [*p.merge(), "--densty=1"], ["--densty"]),
+    "list": (lambda p: ["list", "merger"], ["merger"]),
+}
+
+OPTIONS: dict[str, Case] = {
+    "unknown": (
+        lambda p: p.merge(base=p["base"], merger="ties:densty=1"),
+        ["merger 'ties' has no option 'densty'", "did you mean 'density'"],
+    ),
+    "density 0": (
+        lambda p: p.merge(base=p["base"], merger="ties:density=0"),
+        ["density", "(0, 1]"],
+    ),
+    "density 2": (
+        lambda p: p.merge(base=p["base"], merger="ties:density=2"),
+        ["density", "(0, 1]"],
+    ),
+    "density nan": (lambda p: p.merge(base=p["base"], merger="ties:density=nan"), ["a number"]),
+    "scale inf": (
+        lambda p: p.merge(base=p["base"], merger="task_arithmetic:scale=inf"),
+        ["'scale'", "'inf'", "a number"],
+    ),
+    "drop rate": (
+        lambda p: p.merge(base=p["base"], premerge="dare:drop_rate=-1"),
+        ["drop_rate of dare is -1", "[0, 1]"],
+    ),
+    "type": (lambda p: p.merge(base=p["base"], merger="ties:density=lots"), ["'lots'", "a number"]),
+    "choice": (
+        lambda p: p.merge(base=p["base"], merger="ties:trim=half"),
+        ["'half'", "'global' or 'tensor'"],
+    ),
+    "no option": (lambda p: p.merge(merger="average:0.5"), ["0.5"]),
+    "too few weights": (lambda p: p.merge(merger="average:weights=1"), ["1 weights for 2 experts"]),
+    "too many weights": (
+        lambda p: p.merge(base=p["base"], merger="task_arithmetic:weights=1:1:1"),
+        ["3 weights for 2 experts"],
+    ),
+    "protocol": (
+        lambda p: p.evaluate(protocols="ft-classifier:epoch=1"),
+        ["protocol 'ft-classifier' has no option 'epoch'", "did you mean 'epochs'"],
+    ),
+    "protocol without": (lambda p: p.evaluate(protocols="knn:k=3"), ["'k'", "known: none"]),
+    "shots": (lambda p: p.evaluate(shots="one"), ["--shots", "'one'", "whole numbers"]),
+    "no shots": (lambda p: p.evaluate(shots="0"), ["shots 0", "at least one"]),
+    "no draws": (lambda p: p.evaluate(draws="0"), ["0 draws", "at least one"]),
+    "batch size": (lambda p: p.evaluate(batch_size="0"), ["batch_size", "greater"]),
+    "limit": (lambda p: p.evaluate(limit="0"), ["limit", "greater"]),
+    "max length": (lambda p: p.evaluate(max_length="-1"), ["max_length", "greater"]),
+    "device": (lambda p: p.evaluate(device="toaster"), ["device", "toaster"]),
+    "labels": (lambda p: p.evaluate(labels="by-luck"), ["by-luck", "by-index"]),
+    "learning rate": (
+        lambda p: p.finetune(learning_rate="-1"),
+        ["learning_rate is -1", "positive"],
+    ),
+    "epochs": (lambda p: p.finetune(epochs="0"), ["epochs is 0", "positive"]),
+    "no number": (lambda p: p.finetune(batch_size="many"), ["--batch-size", "valid integer"]),
+    "a split to train on": (
+        lambda p: p.finetune(task="glue/rte@validation"),
+        ["glue/rte@train90", "'@validation'"],
+    ),
+}
+
+FILES: dict[str, Case] = {
+    "no folder": (lambda p: p.merge(p["a"], "/no/such/folder"), ["/no/such/folder does not exist"]),
+    "no hub": (lambda p: p.merge(p["a"], "nobody/nothing"), ["'nobody/nothing'", "Hub"]),
+    "no weights": (
+        lambda p: p.merge(p["a"], p.without("b", WEIGHTS)),
+        ["copies/b holds no weights", WEIGHTS],
+    ),
+    "truncated": (
+        lambda p: p.merge(p["a"], p.truncated("b")),
+        [f"copies/b/{WEIGHTS} cannot be read as safetensors"],
+    ),
+    "garbage": (
+        lambda p: p.merge(p["a"], p.wrote("b", WEIGHTS, b"not a tensor in sight")),
+        [f"copies/b/{WEIGHTS} cannot be read as safetensors"],
+    ),
+    "empty": (lambda p: p.merge(p["a"], p.wrote("b", WEIGHTS, b"")), ["cannot be read as safe"]),
+    "truncated model": (
+        lambda p: p.evaluate(p.truncated("a")),
+        [f"copies/a/{WEIGHTS} cannot be read as safetensors"],
+    ),
+    "truncated base": (
+        lambda p: p.finetune(base=p.truncated("base")),
+        [f"copies/base/{WEIGHTS} cannot be read as safetensors"],
+    ),
+    "pickle": (
+        lambda p: p.merge(p["a"], p.pickled("b")),
+        ["copies/b holds a pickle (pytorch_model.bin)", "--allow-pickle"],
+    ),
+    "pickled model": (lambda p: p.evaluate(p.pickled("a")), ["pickle", "--allow-pickle"]),
+    "pickle with code": (
+        lambda p: [
+            *p.merge(
+                p["a"], p.wrote(Path(p.pickled("b")).name, "pytorch_model.bin", b"cos\nabort\n")
+            ),
+            "--allow-pickle",
+        ],
+        ["pytorch_model.bin cannot be read as weights only"],
+    ),
+    "no configuration": (
+        lambda p: p.merge(p["a"], p.without("b", "config.json")),
+        ["copies/b/config.json is missing", "a configuration"],
+    ),
+    "broken configuration": (
+        lambda p: p.merge(p["a"], p.wrote("b", "config.json", "{")),
+        ["copies/b/config.json cannot be read as a configuration"],
+    ),
+    "configuration that is a list": (
+        lambda p: p.evaluate(p.wrote("a", "config.json", "[]")),
+        ["copies/a/config.json holds a list"],
+    ),
+    "no model type": (
+        lambda p: p.evaluate(p.config("a", model_type=...)),
+        ["copies/a/config.json", "model_type"],
+    ),
+    "unknown model type": (
+        lambda p: p.evaluate(p.config("a", model_type="toaster")),
+        ["copies/a", "toaster"],
+    ),
+    "labels that are no labels": (
+        lambda p: p.evaluate(p.config("a", id2label={"first": "x"})),
+        ["copies/a", "id2label"],
+    ),
+    "missing shard": (
+        lambda p: p.merge(p["a"], p.sharded("b", {"weight_map": {WORDS: "model-2.safetensors"}})),
+        ["copies/b/model-2.safetensors is missing"],
+    ),
+    "missing tensor in a shard": (
+        lambda p: p.merge(p["a"], p.sharded("b", {"weight_map": {"ghost": "model-1.safetensors"}})),
+        ["model-1.safetensors has no tensor 'ghost'"],
+    ),
+    "shard elsewhere": (
+        lambda p: p.merge(
+            p["a"], p.sharded("b", {"weight_map": {WORDS: "../a/model.safetensors"}})
+        ),
+        ["copies/b", "../a/model.safetensors"],
+    ),
+    "no weight map": (lambda p: p.merge(p["a"], p.sharded("b", {})), ["has no weight_map"]),
+    "broken index": (
+        lambda p: p.merge(p["a"], p.sharded("b", "{")),
+        [f"{WEIGHTS}.index.json cannot be read as a shard index"],
+    ),
+    "broken merge.json": (
+        lambda p: p.evaluate(p.wrote("merged", "merge.json", "{")),
+        ["copies/merged/merge.json cannot be read"],
+    ),
+    "merge.json of another kind": (
+        lambda p: p.evaluate(p.wrote("merged", "merge.json", '{"tasks": 5}')),
+        ["copies/merged/merge.json has tasks 5"],
+    ),
+    "merge.json without experts": (
+        lambda p: p.evaluate(p.wrote("merged", "merge.json", '{"experts": [3]}')),
+        ["copies/merged/merge.json", "a source and a digest"],
+    ),
+    "broken expert.json": (
+        lambda p: p.merge(p["a"], p.wrote("b", "expert.json", '{"tasks": 5}')),
+        ["copies/b/expert.json"],
+    ),
+    "broken mergekit": (
+        lambda p: p.evaluate(p.wrote("a", "mergekit_config.yml", "models: []")),
+        ["mergekit_config.yml names no merge_method"],
+    ),
+    "no tokenizer": (
+        lambda p: p.evaluate(p.without("a", "tokenizer.json", "tokenizer_config.json")),
+        ["copies/a has no tokenizer"],
+    ),
+}
+
+WEIGHTS_THAT_DIFFER: dict[str, Case] = {
+    "architecture": (
+        lambda p: p.merge(p["a"], p["roberta"]),
+        ["roberta is a roberta model, expected bert"],
+    ),
+    "architecture of the base": (
+        lambda p: p.merge(p["roberta"], base=p["base"]),
+        ["base is a bert model, expected roberta"],
+    ),
+    "vocabulary": (
+        lambda p: p.merge(
+            p["a"],
+            p.wrote(
+                "b",
+                "tokenizer.json",
+                Path(p["b"], "tokenizer.json").read_text().replace("word7", "W"),
+            ),
+        ),
+        ["the vocabulary of", "copies/b", "expected the same tokenizer"],
+    ),
+    "shape": (
+        lambda p: p.merge(p["a"], p["wide"]),
+        ["is (32) in", "wide", "expected (24)", "bert.encoder.layer.0.intermediate.dense.bias"],
+    ),
+    "shape of the base": (
+        lambda p: p.merge(base=p["wide-base"], merger="ties"),
+        ["is (32) in the base", "expected (24)"],
+    ),
+    "more layers": (
+        lambda p: p.merge(p["a"], p["deep"]),
+        ["deep has a tensor 'bert.encoder.layer.2.", "has not"],
+    ),
+    "fewer layers": (
+        lambda p: p.merge(p["deep"], p["a"]),
+        ["has no tensor 'bert.encoder.layer.2."],
+    ),
+    "fewer layers in the base": (
+        lambda p: p.merge(p["deep"], base=p["base"], merger="ties"),
+        ["the base", "has no tensor 'bert.encoder.layer.2."],
+    ),
+    "a tensor less": (
+        lambda p: p.merge(p["a"], p.tensors("b", drop(DENSE))),
+        [f"copies/b has no tensor '{DENSE}'"],
+    ),
+    "a tensor more": (
+        lambda p: p.merge(p["a"], p.tensors("b", add("bert.extra"))),
+        ["copies/b has a tensor 'bert.extra'"],
+    ),
+    "a head tensor less": (
+        lambda p: p.merge(p["a"], p.tensors("b", drop("classifier.bias"))),
+        ["copies/b has no tensor 'classifier.bias'"],
+    ),
+    "nan in an expert": (
+        lambda p: p.merge(p["a"], p.filled("b", DENSE, math.nan)),
+        [f"'{DENSE}' of", "copies/b has NaN entries", "finite"],
+    ),
+    "inf in an expert": (
+        lambda p: p.merge(p.filled("a", DENSE, math.inf), p["b"]),
+        [f"'{DENSE}' of", "copies/a has infinite entries"],
+    ),
+    "nan in a head": (
+        lambda p: p.merge(p["a"], p.filled("b", "classifier.weight", math.nan)),
+        ["'classifier.weight' of", "copies/b has NaN"],
+    ),
+    "nan in the base": (
+        lambda p: p.merge(
+            base=p.filled("base", WORDS.removeprefix("bert."), math.nan), merger="ties"
+        ),
+        ["word_embeddings.weight' of", "copies/base has NaN"],
+    ),
+    "nan in the model": (
+        lambda p: p.evaluate(p.filled("a", DENSE, math.nan)),
+        [f"'{DENSE}' of", "copies/a has NaN entries"],
+    ),
+    "inf in a reference": (
+        lambda p: p.evaluate(p["a"], experts=p.filled("b", DENSE, -math.inf)),
+        [f"'{DENSE}' of", "copies/b has infinite entries"],
+    ),
+    "a tensor less in the model": (
+        lambda p: p.evaluate(p.tensors("a", drop(DENSE))),
+        ["copies/a", f"'{DENSE}'"],
+    ),
+    "a tensor more in the model": (
+        lambda p: p.evaluate(p.tensors("a", add("bert.extra"))),
+        ["copies/a", "'bert.extra'"],
+    ),
+    "a shape in the model": (
+        lambda p: p.evaluate(p.config("a", intermediate_size=32)),
+        ["copies/a", "(24,", "expected (32,"],
+    ),
+}
+
+HEADS: dict[str, Case] = {
+    "labels of the model": (
+        lambda p: p.evaluate(p["noyes"]),
+        ["noyes has the labels no, yes", "glue/rte expects entailment, not_entailment"],
+    ),
+    "labels of an expert": (
+        lambda p: p.evaluate(p["a"], experts=p["noyes"]),
+        ["noyes has the labels no, yes", "glue/rte expects"],
+    ),
+    "generic labels": (
+        lambda p: p.evaluate(p["nameless"]),
+        ["nameless has the labels LABEL_0, LABEL_1", "--labels by-index"],
+    ),
+    "a wrong name is no generic one": (
+        lambda p: p.evaluate(p["noyes"], labels="by-index"),
+        ["noyes has the labels no, yes"],
+    ),
+    "labels of another task": (
+        lambda p: p.evaluate(p["a"], tasks="glue/mrpc"),
+        ["has the labels entailment, not_entailment", "glue/mrpc expects not_equivalent"],
+    ),
+    "labels for a number": (
+        lambda p: p.evaluate(p["a"], tasks="glue/stsb"),
+        ["has the labels entailment", "glue/stsb expects none (regression)"],
+    ),
+    "no head": (
+        lambda p: p.evaluate(p["base"]),
+        ["base has no head for glue/rte", "newly initialised"],
+    ),
+    "no head in an expert": (
+        lambda p: p.merge(p["a"], p["base"]),
+        ["base has no classification head"],
+    ),
+    "labels of experts": (
+        lambda p: p.merge(p["a"], p["noyes"]),
+        ["noyes has the labels no, yes", "expected entailment, not_entailment", "--tasks"],
+    ),
+    "kept without tasks": (lambda p: p.merge(heads="keep"), ["kept heads", "--tasks"]),
+    "kept twice": (
+        lambda p: p.merge(heads="keep", tasks="glue/rte"),
+        ["two experts of task glue/rte"],
+    ),
+    "merged without one in the base": (
+        lambda p: p.merge(base=p["base"], merger="ties", heads="merge"),
+        ["base", "has no tensor 'classifier.", "--heads average"],
+    ),
+    "no teacher": (
+        lambda p: p.evaluate(p["a"], protocols="ft-classifier"),
+        ["protocol 'ft-classifier' needs an expert", "--experts"],
+    ),
+}
+
+RECIPES: dict[str, Case] = {
+    "unknown field": (
+        lambda p: p.merge(p.recipe("experts: [a, b]\nmergr: ties\n")),
+        ["recipe.yaml: mergr", "known: experts, base, merger"],
+    ),
+    "broken": (
+        lambda p: p.merge(p.recipe("experts: [a, b\nmerger: {")),
+        ["recipe.yaml cannot be read as YAML"],
+    ),
+    "missing": (
+        lambda p: p.merge(str(p.root / "nothing.yaml")),
+        ["nothing.yaml does not exist", "a recipe"],
+    ),
+    "list": (lambda p: p.merge(p.recipe("- a\n- b\n")), ["recipe.yaml holds a list"]),
+    "empty": (lambda p: p.merge(p.recipe("")), ["recipe.yaml holds"]),
+    "no experts": (lambda p: p.merge(p.recipe("merger: ties\n")), ["recipe.yaml: experts"]),
+    "zero experts": (lambda p: p.merge(p.recipe("experts: []\n")), ["no experts to merge"]),
+    "wrong type": (
+        lambda p: p.merge(p.recipe("experts: [a, b]\nseed: many\n")),
+        ["recipe.yaml: seed", "integer"],
+    ),
+    "unknown policy": (
+        lambda p: p.merge(p.recipe("experts: [a, b]\nheads: drop\n")),
+        ["recipe.yaml: heads", "'keep'"],
+    ),
+    "method without a name": (
+        lambda p: p.merge(p.recipe("experts: [a, b]\nmerger: {density: 0.2}\n")),
+        ["recipe.yaml: merger", "{name: NAME"],
+    ),
+    "bad option": (
+        lambda p: p.merge(
+            p.recipe("experts: [a, b]\nbase: c\nmerger: {name: ties, density: [x]}\n")
+        ),
+        ["option 'density' of merger 'ties'", "a number"],
+    ),
+    "flags too": (
+        lambda p: p.merge(p.recipe("experts: [a, b]\n"), merger="ties"),
+        ["--merger and the recipe", "both say"],
+    ),
+    "no base": (lambda p: p.merge(merger="ties"), ["ties works on task vectors", "--base"]),
+    "no base for dare": (lambda p: p.merge(premerge="dare"), ["dare works on task", "--base"]),
+    "too many tasks": (
+        lambda p: p.merge(tasks="glue/rte,glue/mnli,glue/qnli"),
+        ["3 tasks for 2 experts"],
+    ),
+    "no task": (
+        lambda p: ["evaluate", "--model", p["a"], f"--output-path={p.root / 'out'}"],
+        ["does not say its tasks", "--tasks"],
+    ),
+    "other experts than were merged": (
+        lambda p: p.evaluate(experts=p["a"]),
+        ["merged from 2 experts, found 1", "--experts"],
+    ),
+    "no tasks to prepare": (
+        lambda p: ["prepare", "--tasks", "", "--data-dir", str(p.root / "out")],
+        ["no tasks to prepare"],
+    ),
+}
+
+DATA: dict[str, Case] = {
+    "no folder": (
+        lambda p: p.evaluate(data_dir=str(p.root / "nowhere")),
+        ["no data for glue/rte at", "nowhere/glue/rte", "validation.parquet"],
+    ),
+    "no file": (lambda p: p.data("train", None), ["no data for glue/rte", "train.parquet"]),
+    "broken file": (
+        lambda p: p.data("validation", b"PAR1 no"),
+        ["validation.parquet cannot be read as parquet"],
+    ),
+    "no rows": (lambda p: p.data("validation", pairs(0)), ["glue/rte@validation has no rows"]),
+    "no rows to draw from": (lambda p: p.data("train", pairs(1)), ["glue/rte@train90 has no rows"]),
+    "too few rows": (
+        lambda p: p.data("train", pairs(20)),
+        ["rows with label 'entailment'", "at least 10 for 10 shots", "--shots"],
+    ),
+    "no column": (
+        lambda p: p.data("validation", pairs(12).drop_columns("sentence2")),
+        ["no column 'sentence2'", "found sentence1, label"],
+    ),
+    "no label": (
+        lambda p: p.data("validation", pairs(12).drop_columns("label")),
+        ["no column 'label'"],
+    ),
+    "unlabelled": (
+        lambda p: p.data("validation", pairs(12, label=[-1] * 12)),
+        ["has the label -1", "entailment, not_entailment"],
+    ),
+    "label by a name of another task": (
+        lambda p: p.data("validation", pairs(2, label=["yes", "no"])),
+        ["has the label 'yes'", "entailment, not_entailment"],
+    ),
+    "no label in a row": (
+        lambda p: p.data("validation", pairs(2, label=[0, None])),
+        ["has the label None"],
+    ),
+    "nothing on the hub": (
+        lambda p: ["prepare", "--tasks=textcls/amazon_review_full", f"--data-dir={p.root / 'out'}"],
+        ["textcls/amazon_review_full is not on the Hub", "--data-dir"],
+    ),
+    "nothing to train on": (
+        lambda p: p.finetune(data_dir=str(p.root / "nowhere")),
+        ["no data for glue/rte"],
+    ),
+}
+
+OUTPUT: dict[str, Case] = {
+    "merge over a thesis": (
+        lambda p: p.merge(out=p.foreign()),
+        ["thesis exists and was not written by this program", "merge.json"],
+    ),
+    "dry run over a thesis": (
+        lambda p: [*p.merge(out=p.foreign()), "--dry-run"],
+        ["thesis exists and was not written by this program"],
+    ),
+    "merge over a file": (
+        lambda p: p.merge(out=f"{p.foreign()}/chapter.tex"),
+        ["chapter.tex exists"],
+    ),
+    "merge below a file": (
+        lambda p: p.merge(out=f"{p.foreign()}/chapter.tex/merged"),
+        ["chapter.tex"],
+    ),
+    "expert over a thesis": (
+        lambda p: p.finetune(out=p.foreign()),
+        ["thesis exists and was not written by this program", "expert.json"],
+    ),
+    "expert over a merge": (
+        lambda p: p.finetune(out=p["merged"]),
+        ["merged exists", "expert.json"],
+    ),
+    "records over a file": (
+        lambda p: p.evaluate(output_path=f"{p.foreign()}/chapter.tex"),
+        ["chapter.tex"],
+    ),
+    "board over a file": (
+        lambda p: ["leaderboard", p.foreign(), f"--out={p.foreign()}/chapter.tex"],
+        ["thesis"],
+    ),
+}
+
+CASES = {
+    f"{group}: {name}": case
+    for group, cases in (
+        ("name", NAMES),
+        ("option", OPTIONS),
+        ("file", FILES),
+        ("weights", WEIGHTS_THAT_DIFFER),
+        ("head", HEADS),
+        ("recipe", RECIPES),
+        ("data", DATA),
+        ("output", OUTPUT),
+    )
+    for name, case in cases.items()
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    name: str,
+    shelf: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("work was done")
+
+    monkeypatch.setattr(encode, "forward", work)
+    monkeypatch.setattr(merging, "save_file", work)
+    monkeypatch.chdir(tmp_path)
+    place = Place(shelf, tmp_path)
+    command, expected = CASES[name]
+    arguments = command(place)
+    before = place.left()
+    capsys.readouterr()
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("harness: "), err
+    assert err.count("\n") == 1, err
+    assert out == ""
+    for part in expected:
+        assert part in err
+    assert place.left() == before
+
+
+def test_a_pickle_is_read_as_weights_only_when_told(shelf: Path, tmp_path: Path) -> None:
+    place = Place(shelf, tmp_path)
+    folder = place.pickled("b")
+    out = tmp_path / "out"
+    assert main([*place.merge(place["a"], folder, out=str(out)), "--allow-pickle"]) == 0
+    assert main(place.merge(out=str(tmp_path / "safe"))) == 0
+    assert (out / WEIGHTS).read_bytes() == (tmp_path / "safe" / WEIGHTS).read_bytes()
+    for either in (folder, str(out)):
+        assert main([*place.evaluate(either, protocols="current"), "--allow-pickle"]) == 0
+
+
+def test_no_command_at_all_is_a_question(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert "merge" in out
+    assert err == ""

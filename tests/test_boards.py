@@ -1,0 +1,364 @@
+"""Tables, boards and the verdict are functions of records; committed boards are what they say."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+
+from harness import Record, leaderboard
+from harness.boards import (
+    Verdict,
+    board,
+    evaluation_table,
+    grid,
+    readings,
+    short_task,
+    verdict,
+)
+from harness.cli import main
+from harness.errors import BrokenRecord
+from harness.records import DrawScore, Role, read_records
+
+LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
+RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"
+
+
+def record(
+    role: Role,
+    model: str,
+    task: str,
+    protocol: str,
+    values: float | list[float] | dict[int, list[float]],
+    **given: Any,
+) -> Record:
+    """A record with one score, with draws of no or of one number of shots, or of several."""
+    if not isinstance(values, dict):
+        values = {0: values if isinstance(values, list) else [values]}
+    scores = tuple(
+        DrawScore(value=value, parts={"accuracy": value}, shots=shots or None, seed=seed)
+        for shots, drawn in values.items()
+        for seed, value in enumerate(drawn)
+    )
+    usual: dict[str, Any] = {
+        "method": "ties" if role == "merged" else role,
+        "digest": f"{model}-{task if role == 'expert' else ''}".ljust(32, "0"),
+        "options": {"learning_rate": 5e-4, "epochs": 5} if protocol == "ft-classifier" else {},
+        "settings": {},
+        "metrics": ("accuracy",),
+        "rows": 100,
+        "adaptation": None,
+        "dataset": {},
+        "head": "own",
+        "labels": "by-name",
+        "base": None,
+        "experts": (),
+        "teachers": (),
+        "versions": {},
+    }
+    return Record(
+        model=model, role=role, task=task, protocol=protocol, scores=scores, **{**usual, **given}
+    )
+
+
+def one_task() -> list[Record]:
+    """Two experts of one task, their ensemble, the base and one merge."""
+    return [
+        record("merged", "m", RTE, "current", 0.6),
+        record("merged", "m", RTE, "ft-classifier", {1: [0.5, 0.7], 5: [0.62, 0.66]}),
+        record("base", "b", RTE, "current", 0.5),
+        record("expert", "e0", RTE, "current", 0.7),
+        record("expert", "e1", RTE, "current", 0.8),
+        record("expert", "e2", RTE, "current", 0.6),
+        record("ensemble", "ensemble", RTE, "current", 0.75),
+    ]
+
+
+def two_tasks() -> list[Record]:
+    """One expert for each of two tasks, and a merge of both under two protocols."""
+    return [
+        record("merged", "m", RTE, "current", 0.6),
+        record("merged", "m", MRPC, "current", 0.8),
+        record("merged", "m", RTE, "knn", {5: [0.50, 0.60, 0.70]}),
+        record("merged", "m", MRPC, "knn", {5: [0.90, 0.80, 0.70]}),
+        record("expert", "e0", RTE, "current", 0.7),
+        record("expert", "e1", MRPC, "current", 0.9),
+    ]
+
+
+# The grid -------------------------------------------------------------------------------------
+
+
+def test_several_experts_of_a_task_are_summed_up() -> None:
+    found = grid(one_task(), by_method=True)
+    current = found.readings[0]
+    summary = ("experts, min", "experts, mean", "experts, max")
+    assert found.rows == (*summary, "logit ensemble", "base", "ties")
+    values = [found.cells[row, current, RTE].mean for row in summary]
+    assert values == pytest.approx([60, 70, 80])
+
+
+def test_a_table_of_one_model_shows_every_expert() -> None:
+    rows = grid(one_task(), by_method=False).rows
+    assert rows[:3] == ("e0", "e1", "e2")
+    assert rows[-2:] == ("base (b)", "m (ties)")
+
+
+def test_one_expert_per_task_is_one_row() -> None:
+    found = grid(two_tasks(), by_method=True)
+    assert found.rows == ("expert of the task", "ties")
+    assert found.columns == [RTE, MRPC, "mean"]
+
+
+def test_deviations_are_those_of_a_sample() -> None:
+    found = grid(one_task(), by_method=True)
+    cell = found.cells["ties", found.readings[1], RTE]
+    assert cell.values == pytest.approx([50, 70])
+    assert cell.deviation == pytest.approx(stdev([50, 70]))
+    assert str(cell) == "60.0 ±14.1"
+
+
+def test_nothing_drawn_has_no_deviation() -> None:
+    found = grid(one_task(), by_method=True)
+    cell = found.cells["ties", found.readings[0], RTE]
+    assert cell.deviation is None
+    assert str(cell) == "60.0"
+
+
+def test_the_mean_column_goes_draw_by_draw() -> None:
+    found = grid(two_tasks(), by_method=True)
+    knn = found.readings[1]
+    across = found.row("ties", knn)[-1]
+    assert across is not None
+    # 50 and 90, 60 and 80, 70 and 70: every draw has the same mean although each task varies
+    assert across.values == pytest.approx([70, 70, 70])
+    assert across.deviation == pytest.approx(0)
+
+
+def test_a_mean_over_tasks_needs_all_of_them() -> None:
+    found = grid(two_tasks()[:3], by_method=True)
+    assert found.row("ties", found.readings[1])[-1] is None
+
+
+def test_readings_come_in_the_papers_order() -> None:
+    protocols = ["ft-classifier", "probe", "knn", "current"]
+    shots = {"current": {0: [0.5]}, "probe": {0: [0.5]}}
+    found = readings(
+        record("merged", "m", RTE, name, shots.get(name, {10: [0.5], 1: [0.5]}))
+        for name in protocols
+    )
+    assert list(map(str, found)) == [
+        "current",
+        "knn, 1 shot",
+        "knn, 10 shots",
+        "ft-classifier, 1 shot",
+        "ft-classifier, 10 shots",
+        "probe",
+    ]
+
+
+def test_other_options_of_a_protocol_are_another_reading() -> None:
+    usual = record("merged", "m", RTE, "ft-classifier", {5: [0.5]})
+    other = usual.model_copy(update={"options": {"learning_rate": 5e-4, "epochs": 2}})
+    found = grid([usual, other], by_method=True)
+    assert [reading.protocol for reading in found.readings] == [
+        "ft-classifier",
+        "ft-classifier:epochs=2",
+    ]
+
+
+def test_two_models_under_one_name_are_an_error() -> None:
+    twice = [
+        record("merged", "first", RTE, "current", 0.5),
+        record("merged", "second", RTE, "current", 0.6),
+    ]
+    with pytest.raises(BrokenRecord, match=r"two different models are called 'ties' on glue/rte"):
+        board(twice)
+    assert len(grid(twice, by_method=False).rows) == 2
+
+
+def test_a_record_that_is_given_twice_counts_once() -> None:
+    assert board(one_task() + one_task()) == board(one_task())
+
+
+def test_a_task_is_shown_by_its_last_part_where_that_is_clear() -> None:
+    assert short_task(RTE, [RTE, MRPC]) == "rte"
+    both = [RTE, "glue/rte@heldout10"]
+    assert short_task(RTE, both) == RTE
+
+
+# Tables ---------------------------------------------------------------------------------------
+
+
+def test_a_table_shows_the_shots_nearest_to_five() -> None:
+    records = [record("merged", "m", RTE, "knn", {1: [0.1], 4: [0.4], 10: [0.9]})]
+    table = evaluation_table(records)
+    assert "4 shots" in table
+    assert "40.0" in table
+    assert "90.0" not in table
+
+
+def test_a_narrow_table_has_the_protocols_below_one_another() -> None:
+    wide, narrow = evaluation_table(two_tasks()), evaluation_table(two_tasks(), width=60)
+    assert max(map(len, narrow.splitlines())) <= 60 < max(map(len, wide.splitlines()))
+    assert set(wide.replace("-", "").split()) == set(narrow.replace("-", "").split())
+
+
+# The verdict ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("experts", "current", "tuned", "says"),
+    [
+        (90, 80, 90, "10.0 points below its experts under Current Eval (80.0 against 90.0)"),
+        (90, 80, 95, "the head explains all of the loss."),
+        (90, 80, 90, "the head explains all of the loss."),
+        (90, 80, 87, "the head explains most of the loss (70 %)."),
+        (90, 80, 83, "the head explains 30 % of the loss, the rest lies in the encoder."),
+        (90, 80, 80, "the head explains none of the loss, which lies in the encoder."),
+        (90, 80, 70, "the head explains none of the loss, which lies in the encoder."),
+        (80, 90, 85, "10.0 points above its experts under Current Eval (90.0 against 80.0)"),
+        (80, 90, 85, "so the head hides no loss; FT-Classifier Eval with 5 shots reads 85.0."),
+    ],
+)
+def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float, says: str) -> None:
+    sentence = str(Verdict(experts, current, tuned, shots=5, tasks=1))
+    assert sentence.startswith("Verdict: the merge is ")
+    assert says in sentence
+
+
+def test_the_verdict_averages_over_experts_draws_and_tasks() -> None:
+    records = [
+        *one_task(),
+        record("merged", "m", MRPC, "current", 0.5),
+        record("merged", "m", MRPC, "ft-classifier", {1: [0.1, 0.1], 5: [0.5, 0.9]}),
+        record("expert", "e3", MRPC, "current", 0.9),
+    ]
+    found = verdict(records)
+    assert found is not None
+    assert found.experts == pytest.approx(mean([70, 90]))
+    assert found.current == pytest.approx(mean([60, 50]))
+    assert found.tuned == pytest.approx(mean([64, 70]))
+    assert (found.shots, found.tasks) == (5, 2)
+    assert str(found).startswith("Verdict: averaged over 2 tasks, the merge is 25.0 points below")
+
+
+@pytest.mark.parametrize("role_protocol", ["expert current", "merged ft-classifier"])
+def test_there_is_no_verdict_without_its_parts(role_protocol: str) -> None:
+    left = [r for r in one_task() if f"{r.role} {r.protocol}" != role_protocol]
+    assert verdict(left) is None
+
+
+# Boards ---------------------------------------------------------------------------------------
+
+
+def written(folder: Path, records: list[Record]) -> Path:
+    for number, one in enumerate(records):
+        path = folder / str(number) / f"{one.protocol}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(one.model_dump(mode="json")))
+    return folder
+
+
+def test_the_command_writes_what_the_function_renders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = written(tmp_path / "records", one_task())
+    out = tmp_path / "deep" / "board"
+    assert main(["leaderboard", str(records), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"wrote {out}/board.md\nwrote {out}/board.csv\n"
+    markdown, table = board(read_records([records]))
+    assert (out / "board.md").read_text() == markdown
+    assert (out / "board.csv").read_text() == table
+
+
+def test_the_board_as_markdown() -> None:
+    markdown, _ = board(two_tasks())
+    assert "Values are x100" in markdown
+    assert f"{RTE} accuracy; {MRPC} accuracy" in markdown
+    assert "## current" in markdown
+    assert "## knn, 5 shots" in markdown
+    row = next(line for line in markdown.splitlines() if line.startswith("| ties"))
+    assert [cell.strip() for cell in row.strip("|").split("|")] == ["ties", "60.0", "80.0", "70.0"]
+
+
+def test_the_board_as_csv() -> None:
+    _, table = board(two_tasks())
+    header, *rows = csv.reader(table.splitlines())
+    assert header[:3] == ["protocol", "shots", "row"]
+    assert header[3:] == [RTE, MRPC, "mean", f"{RTE} sd", f"{MRPC} sd", "mean sd"]
+    assert ["current", "", "ties", "60.00", "80.00", "70.00", "", "", ""] in rows
+    assert ["knn", "5", "ties", "60.00", "80.00", "70.00", "10.00", "10.00", "0.00"] in rows
+
+
+def test_the_board_has_the_share_of_the_head() -> None:
+    markdown, _ = board(one_task())
+    part = markdown.partition("## How much of the loss is the head's")[2]
+    row = next(line for line in part.splitlines() if line.startswith("| ties"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == ["ties", "1", "70.0", "60.0", "64.0", "10.0", "4.0", "40 %"]
+
+
+def test_the_order_of_the_places_is_kept_and_files_are_sorted(tmp_path: Path) -> None:
+    first = written(tmp_path / "a", one_task())
+    second = written(tmp_path / "b", [record("merged", "n", RTE, "current", 0.9, method="dare")])
+    leaderboard([second, first], out=tmp_path / "one")
+    leaderboard([second, *sorted(first.rglob("*.json"))], out=tmp_path / "two")
+    board_of = {x: (tmp_path / x / "board.md").read_text() for x in ("one", "two")}
+    assert board_of["one"] == board_of["two"]
+    assert board_of["one"].index("| dare") < board_of["one"].index("| ties")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "cannot be read as a record"),
+        ("[]", "cannot be read as a record"),
+        ("{}", "field 'model': Field required"),
+        (None, "does not exist"),
+    ],
+)
+def test_a_broken_record_is_named(
+    text: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path / "records", one_task())
+    path = tmp_path / "records" / "broken.json"
+    if text is not None:
+        path.write_text(text)
+    command = ["leaderboard", str(path.parent if text is not None else path)]
+    assert main([*command, "--out", str(tmp_path / "board")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"harness: {path}")
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "board").exists()
+
+
+def test_an_unknown_field_is_named(tmp_path: Path) -> None:
+    found = {**one_task()[0].model_dump(mode="json"), "mood": "good"}
+    (tmp_path / "odd.json").write_text(json.dumps(found))
+    with pytest.raises(BrokenRecord, match=r"odd\.json: field 'mood'"):
+        read_records([tmp_path])
+
+
+def test_places_that_overlap_are_read_once(tmp_path: Path) -> None:
+    records = written(tmp_path / "records", one_task())
+    files = sorted(records.rglob("*.json"))
+    assert read_records([records, *files, records / "." / "0"]) == read_records([records])
+
+
+def test_a_folder_without_records_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BrokenRecord, match="holds no records"):
+        read_records([tmp_path])
+
+
+def test_committed_boards_are_what_their_records_render_to() -> None:
+    for committed in sorted(LEADERBOARDS.glob("*/board.md")):
+        name = committed.parent.name
+        markdown, table = board(read_records([LEADERBOARDS / "records" / name]))
+        assert committed.read_text(encoding="utf-8") == markdown, name
+        assert committed.with_suffix(".csv").read_text(encoding="utf-8") == table, name

@@ -1,0 +1,463 @@
+"""Reading a task from a folder or the Hub, and choosing the few shots."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value
+
+import harness
+from harness import Rows, Task
+from harness.data import draw, load_rows, parse_task, prepare, take
+from harness.errors import BadData, BadRecipe, LabelMismatch, UnknownName
+
+TOY = Task(
+    name="toy/pairs",
+    kind="classification",
+    text=("first", "second"),
+    label="label",
+    labels=("not_same", "same"),
+    metrics=("accuracy",),
+    splits={"validation": "dev"},
+    reported="validation",
+)
+VALUES = replace(TOY, name="toy/values", kind="regression", labels=())
+Table = list[dict[str, Any]]
+
+
+def table(count: int = 4) -> Table:
+    return [{"first": f"a {i}", "second": f"b {i}", "label": i % 2} for i in range(count)]
+
+
+def parquet(rows: Table, path: Path, names: list[str] | None = None) -> None:
+    """With class names, they stand in the file's own header."""
+    features = None
+    if names is not None:
+        columns = {column: Value("string") for column in rows[0]}
+        features = Features({**columns, "label": ClassLabel(names=names)})
+    Dataset.from_list(rows, features=features).to_parquet(path)
+
+
+def jsonl(rows: Table, path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_csv(rows: Table, path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+WRITERS: dict[str, Callable[[Table, Path], None]] = {
+    "parquet": parquet,
+    "jsonl": jsonl,
+    "csv": write_csv,
+}
+
+
+def place(folder: Path, rows: Table, split: str = "dev", task: Task = TOY) -> Path:
+    """The folder with one split of the task in it."""
+    (folder / task.name).mkdir(parents=True, exist_ok=True)
+    jsonl(rows, folder / task.name / f"{split}.jsonl")
+    return folder
+
+
+# Names -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("glue/rte", "validation"),
+        ("glue/rte@", "validation"),
+        ("glue/rte@validation", "validation"),
+        ("glue/rte@heldout10", "heldout10"),
+        ("glue/rte@train90", "train90"),
+        ("glue/rte@train", "train"),
+        ("glue/mnli@validation_mismatched", "validation_mismatched"),
+        ("textcls/ag_news", "test"),
+    ],
+)
+def test_parse_task(text: str, split: str) -> None:
+    task, found = parse_task(text)
+    assert task is harness.TASKS[text.partition("@")[0]]
+    assert found == split
+
+
+def test_parse_task_refuses() -> None:
+    with pytest.raises(UnknownName, match=r"'glue/rtr'; did you mean 'glue/rte'"):
+        parse_task("glue/rtr")
+    with pytest.raises(BadData, match=r"'glue/rte' has no split 'dev'; known: validation, .*train"):
+        parse_task("glue/rte@dev")
+
+
+# Reading -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_formats(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "toy/pairs").mkdir(parents=True)
+    WRITERS[suffix](table(), tmp_path / f"toy/pairs/dev.{suffix}")
+    rows = load_rows(TOY, "validation", folder=tmp_path)
+    assert rows.texts == (("a 0", "b 0"), ("a 1", "b 1"), ("a 2", "b 2"), ("a 3", "b 3"))
+    assert rows.labels.tolist() == [0, 1, 0, 1]
+    assert rows.labels.dtype == np.float64
+    assert (rows.task, rows.split) == (TOY, "validation")
+
+
+def test_the_same_rows_have_one_digest(tmp_path: Path) -> None:
+    digests = []
+    for suffix, writer in WRITERS.items():
+        (tmp_path / suffix / "toy/pairs").mkdir(parents=True)
+        writer(table(), tmp_path / suffix / f"toy/pairs/dev.{suffix}")
+        digests.append(load_rows(TOY, "validation", folder=tmp_path / suffix).digest)
+    assert len(set(digests)) == 1
+    others = [{**row, "label": 1 - row["label"]} for row in table()]
+    flipped = load_rows(TOY, "validation", folder=place(tmp_path, others))
+    assert flipped.digest != digests[0]
+
+
+def test_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_DATA_DIR", str(place(tmp_path, table())))
+    assert len(load_rows(TOY, "validation")) == 4
+    with pytest.raises(BadData, match="elsewhere"):
+        load_rows(TOY, "validation", folder=tmp_path / "elsewhere")
+
+
+def test_limit_keeps_the_first_rows(tmp_path: Path) -> None:
+    folder = place(tmp_path, table())
+    assert load_rows(TOY, "validation", folder=folder, limit=2).texts == (
+        ("a 0", "b 0"),
+        ("a 1", "b 1"),
+    )
+    assert len(load_rows(TOY, "validation", folder=folder, limit=9)) == 4
+
+
+@pytest.mark.parametrize("count", [10, 37])
+def test_train_is_split_nine_to_one(tmp_path: Path, count: int) -> None:
+    folder = place(tmp_path, table(count), "train")
+    whole, most, rest = (
+        load_rows(TOY, split, folder=folder).texts for split in ("train", "train90", "heldout10")
+    )
+    order = np.random.RandomState(0).permutation(count)
+    cut = int(0.9 * count)
+    assert most == tuple(whole[i] for i in order[:cut])
+    assert rest == tuple(whole[i] for i in order[cut:])
+    assert sorted(most + rest) == sorted(whole)
+
+
+def test_label_names_for_numbers(tmp_path: Path) -> None:
+    names = ["same", "Not same", "0", "1"]
+    named = [{**row, "label": name} for row, name in zip(table(), names, strict=True)]
+    rows = load_rows(TOY, "validation", folder=place(tmp_path, named))
+    assert rows.labels.tolist() == [1, 0, 0, 1]
+
+
+def test_regression_labels(tmp_path: Path) -> None:
+    values = [0.5, 5.0, -1.0, 3.25]
+    found = [{**row, "label": value} for row, value in zip(table(), values, strict=True)]
+    rows = load_rows(VALUES, "validation", folder=place(tmp_path, found, task=VALUES))
+    assert rows.labels.tolist() == values
+
+
+def test_empty_texts_are_empty(tmp_path: Path) -> None:
+    rows: Table = [{"first": None, "second": "", "label": 0}]
+    assert load_rows(TOY, "validation", folder=place(tmp_path, rows)).texts == (("", ""),)
+
+
+def test_texts_of_digits_stay(tmp_path: Path) -> None:
+    """A column that the csv reader takes for numbers."""
+    (tmp_path / "toy/pairs").mkdir(parents=True)
+    rows: Table = [{"first": "0", "second": "7", "label": 0}]
+    write_csv(rows, tmp_path / "toy/pairs/dev.csv")
+    assert load_rows(TOY, "validation", folder=tmp_path).texts == (("0", "7"),)
+
+
+def test_a_task_reads_rows_its_own_way(tmp_path: Path) -> None:
+    joined = replace(TOY, read=lambda row: (f"{row['first']}, {row['second']}",))
+    rows = load_rows(joined, "validation", folder=place(tmp_path, table(1)))
+    assert rows.texts == (("a 0, b 0",),)
+
+
+def test_a_task_generates_its_rows() -> None:
+    asked = []
+
+    def generate(split: str) -> Table:
+        asked.append(split)
+        return table(10)
+
+    made = replace(TOY, generate=generate)
+    assert len(load_rows(made, "validation")) == 10
+    assert len(load_rows(made, "heldout10")) == 1
+    assert asked == ["dev", "train"]
+
+
+def test_class_names_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "toy/pairs").mkdir(parents=True)
+    path = tmp_path / "toy/pairs/dev.parquet"
+    parquet(table(), path, ["Not same", "Same"])
+    assert load_rows(TOY, "validation", folder=tmp_path).labels.tolist() == [0, 1, 0, 1]
+    parquet(table(), path, ["same", "not_same"])
+    with pytest.raises(
+        LabelMismatch, match=r"toy/pairs: .*classes same, not_same; expected not_same, same"
+    ):
+        load_rows(TOY, "validation", folder=tmp_path)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"toy/pairs at .*expected dev\.parquet, dev\.jsonl or dev"):
+        load_rows(TOY, "validation", folder=tmp_path)
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_unreadable_file(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "toy/pairs").mkdir(parents=True)
+    (tmp_path / f"toy/pairs/dev.{suffix}").write_bytes(b"\xff{")
+    with pytest.raises(BadData, match=rf"dev\.{suffix}|toy/pairs@validation"):
+        load_rows(TOY, "validation", folder=tmp_path)
+
+
+def test_missing_column(tmp_path: Path) -> None:
+    rows: Table = [{"first": "a", "label": 0}]
+    with pytest.raises(
+        BadData,
+        match=r"toy/pairs@validation .*'second'; found first, label; expected first, second, label",
+    ):
+        load_rows(TOY, "validation", folder=place(tmp_path, rows))
+
+
+@pytest.mark.parametrize("label", [2, -1, None, "2", "similar", 0.5])
+def test_unknown_label(tmp_path: Path, label: Any) -> None:
+    rows: Table = [{"first": "a", "second": "b", "label": label}]
+    with pytest.raises(BadData) as caught:
+        load_rows(TOY, "validation", folder=place(tmp_path, rows))
+    assert "toy/pairs@validation" in str(caught.value)
+    assert repr(label) in str(caught.value)
+    assert "not_same, same" in str(caught.value)
+
+
+@pytest.mark.parametrize("label", ["high", None, float("nan"), float("inf")])
+def test_regression_label_that_is_no_number(tmp_path: Path, label: Any) -> None:
+    made = replace(VALUES, generate=lambda _: [{"first": "a", "second": "b", "label": label}])
+    with pytest.raises(BadData, match=r"toy/values@validation .*expected a finite number"):
+        load_rows(made, "validation")
+
+
+def test_empty_split(tmp_path: Path) -> None:
+    (tmp_path / "toy/pairs").mkdir(parents=True)
+    columns = {"first": pa.string(), "second": pa.string(), "label": pa.int64()}
+    empty = pa.schema(list(columns.items())).empty_table()
+    pq.write_table(empty, tmp_path / "toy/pairs/dev.parquet")
+    with pytest.raises(BadData, match=r"toy/pairs@validation has no rows; expected at least one"):
+        load_rows(TOY, "validation", folder=tmp_path)
+
+
+def test_unknown_split(tmp_path: Path) -> None:
+    folder = place(tmp_path, table(), "train")
+    with pytest.raises(BadData, match="'validaton'"):
+        load_rows(TOY, "validaton", folder=folder)
+
+
+# Few-shot selection ------------------------------------------------------------------------
+
+
+def labelled(labels: list[float], task: Task = TOY) -> Rows:
+    texts = tuple((f"a {i}", f"b {i}") for i in range(len(labels)))
+    return Rows(task, "train90", texts, np.array(labels, dtype=np.float64), "digest")
+
+
+UNEVEN = [0.0] * 30 + [1.0] * 8
+
+
+def test_draws_are_balanced() -> None:
+    rows = labelled(UNEVEN)
+    pool, draws = draw(rows, (1, 5), range(3))
+    assert [(d.shots, d.seed) for d in draws] == [(s, seed) for s in (1, 5) for seed in range(3)]
+    for drawn in draws:
+        assert [len(group) for group in drawn.rows] == [drawn.shots] * 2
+        for label, group in enumerate(drawn.rows):
+            assert len(set(group)) == drawn.shots
+            assert all(rows.labels[pool[position]] == label for position in group)
+
+
+def test_the_pool_holds_each_drawn_row_once() -> None:
+    pool, draws = draw(labelled(UNEVEN), (1, 5), range(4))
+    assert pool == sorted(set(pool))
+    used = {position for drawn in draws for group in drawn.rows for position in group}
+    assert used == set(range(len(pool)))
+
+
+def test_fewer_shots_are_a_prefix_of_more() -> None:
+    rows = labelled(UNEVEN)
+    for one, more in ((1, 5), (5, 8)):
+        pool, draws = draw(rows, (more, one), (0, 1))
+        by_seed = {(d.shots, d.seed): d.rows for d in draws}
+        for seed in (0, 1):
+            pairs = zip(by_seed[one, seed], by_seed[more, seed], strict=True)
+            assert all(few == many[:one] for few, many in pairs)
+        alone_pool, (alone,) = draw(rows, (one,), (1,))
+        assert [[alone_pool[i] for i in group] for group in alone.rows] == [
+            [pool[i] for i in group] for group in by_seed[one, 1]
+        ]
+
+
+def test_draws_depend_on_the_seed_and_the_task_alone() -> None:
+    rows = labelled(UNEVEN)
+    first = draw(rows, (5,), (3,))
+    assert draw(rows, (5,), (3,)) == first
+    np.random.seed(1)  # noqa: NPY002  (global state, which is not read)
+    assert draw(rows, (5,), (3,)) == first
+    assert draw(rows, (5,), (4,))[0] != first[0]
+    assert draw(replace(rows, task=replace(TOY, name="toy/other")), (5,), (3,))[0] != first[0]
+
+
+def test_regression_draws_from_equal_widths() -> None:
+    """Five bins of [0, 10]: edges 2, 4, 6, 8, each in the bin above, the maximum in the last."""
+    labels = [0, 1.9, 2, 3, 4, 5.9, 6, 7, 8, 10, 0.5, 1]
+    pool, (drawn,) = draw(labelled(labels, VALUES), (2,), (0,))
+    values = [sorted(labels[pool[i]] for i in group) for group in drawn.rows]
+    assert set(values[0]) <= {0, 0.5, 1, 1.9}
+    assert values[1:] == [[2, 3], [4, 5.9], [6, 7], [8, 10]]
+
+
+def test_too_few_rows_for_the_shots() -> None:
+    with pytest.raises(
+        BadData, match=r"toy/pairs@train90 has 8 rows with label 'same', expected at least 9"
+    ):
+        draw(labelled(UNEVEN), (1, 9), (0,))
+    with pytest.raises(BadData, match=r"toy/values@train90 has 0 rows with label bin 1"):
+        draw(labelled([0.0, 0.1, 10.0], VALUES), (1,), (0,))
+
+
+def test_take() -> None:
+    rows = labelled([0, 1, 0, 1])
+    some = take(rows, [3, 0])
+    assert some.texts == (("a 3", "b 3"), ("a 0", "b 0"))
+    assert some.labels.tolist() == [1, 0]
+    assert some.digest != take(rows, [0, 3]).digest != rows.digest
+
+
+# Hub ---------------------------------------------------------------------------------------
+
+RTE = "glue/rte"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What the stand-in for the Hub was asked; every split of it has four rows of RTE."""
+    asked: list[tuple[Any, ...]] = []
+
+    def load_dataset(
+        source: str, subset: str | None, *, split: str, revision: str | None
+    ) -> Dataset:
+        asked.append((source, subset, split, revision))
+        names = list(harness.TASKS[RTE].labels)
+        rows = [{"sentence1": f"{split} {i}", "sentence2": "b", "label": i % 2} for i in range(4)]
+        text = Value("string")
+        return Dataset.from_list(
+            rows,
+            features=Features(
+                {"sentence1": text, "sentence2": text, "label": ClassLabel(names=names)}
+            ),
+        )
+
+    monkeypatch.delenv("HARNESS_DATA_DIR", raising=False)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    return asked
+
+
+def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(*_: object, **__: object) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.delenv("HARNESS_DATA_DIR", raising=False)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    with pytest.raises(BadData) as caught:
+        load_rows(harness.TASKS[RTE], "validation")
+    for part in (RTE, "'nyu-mll/glue'", "ConnectionError", "--data-dir", "HARNESS_DATA_DIR"):
+        assert part in str(caught.value)
+    assert "harness prepare" in str(caught.value)
+
+
+def test_a_task_that_is_not_on_the_hub(calls: list[tuple[Any, ...]]) -> None:
+    with pytest.raises(BadData, match=r"toy/pairs is not on the Hub; .*--data-dir"):
+        load_rows(TOY, "validation")
+    assert not calls
+
+
+def test_the_hub_is_asked_for_the_pinned_revision(calls: list[tuple[Any, ...]]) -> None:
+    task = harness.TASKS[RTE]
+    rows = load_rows(task, "validation")
+    load_rows(task, "heldout10")
+    assert calls == [
+        ("nyu-mll/glue", "rte", "validation", task.revision),
+        ("nyu-mll/glue", "rte", "train", task.revision),
+    ]
+    assert rows.texts[0] == ("validation 0", "b")
+
+
+def test_class_names_on_the_hub(calls: list[tuple[Any, ...]]) -> None:
+    wnli = replace(harness.TASKS["glue/wnli"], source="elsewhere/wnli")
+    with pytest.raises(LabelMismatch, match="entailment, not_entailment; expected not_entailment"):
+        load_rows(wnli, "validation")
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def test_prepare(calls: list[tuple[Any, ...]], tmp_path: Path) -> None:
+    expected = [tmp_path / RTE / f"{split}.parquet" for split in ("train", "validation")]
+    assert prepare([RTE], tmp_path) == expected
+    assert files(tmp_path) == ["glue/rte/train.parquet", "glue/rte/validation.parquet"]
+    assert len(calls) == 2
+    before = [path.stat() for path in expected]
+    assert prepare([RTE], tmp_path) == expected
+    assert len(calls) == 2
+    assert [path.stat().st_mtime_ns for path in expected] == [s.st_mtime_ns for s in before]
+    from_hub = load_rows(harness.TASKS[RTE], "validation")
+    from_file = load_rows(harness.TASKS[RTE], "validation", folder=tmp_path)
+    assert from_file.texts == from_hub.texts
+    assert from_file.digest == from_hub.digest
+
+
+def test_prepared_files_keep_the_class_names(calls: list[tuple[Any, ...]], tmp_path: Path) -> None:
+    prepare([RTE], tmp_path)
+    turned = replace(harness.TASKS[RTE], labels=("not_entailment", "entailment"))
+    with pytest.raises(LabelMismatch):
+        load_rows(turned, "validation", folder=tmp_path)
+
+
+def test_prepare_cut_short_leaves_no_file_to_be_read(
+    calls: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disk_full(_: Dataset, path: Path, **__: object) -> None:
+        Path(path).write_bytes(b"PAR1")
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dataset, "to_parquet", disk_full)
+        with pytest.raises(OSError, match="no space"):
+            prepare([RTE], tmp_path)
+    assert not list(tmp_path.rglob("*.parquet"))
+    prepare([RTE], tmp_path)
+    assert files(tmp_path) == ["glue/rte/train.parquet", "glue/rte/validation.parquet"]
+
+
+def test_prepare_refuses(calls: list[tuple[Any, ...]], tmp_path: Path) -> None:
+    with pytest.raises(BadRecipe, match="--tasks"):
+        prepare([], tmp_path)
+    with pytest.raises(UnknownName, match="glue/rte"):
+        prepare([RTE, "glue/rtr"], tmp_path)
+    assert not calls  # names are checked before anything is fetched
+    assert files(tmp_path) == []

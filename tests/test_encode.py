@@ -1,0 +1,324 @@
+"""Features: the same whatever the batch, those of plain transformers, and cached by content."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from harness import Checkpoint, Rows, Task, weights
+from harness.checkpoints import build_model, open_checkpoint
+from harness.encode import cache_dir, encode, features_key, final_head, forward
+from harness.errors import BrokenCheckpoint
+from harness.labels import columns
+
+Minis = Callable[[str], dict[str, Path]]
+Loud = Callable[[str], Path]
+FAMILIES = ["bert", "roberta", "distilbert", "deberta-v2", "electra"]
+MAX_LENGTH = 20
+
+SINGLE = Task(
+    name="toy/single",
+    kind="classification",
+    text=("text",),
+    label="label",
+    labels=("no", "yes"),
+    metrics=("accuracy",),
+    splits={"test": "test"},
+    reported="test",
+)
+PAIR = replace(SINGLE, name="toy/pair", text=("text", "other"))
+
+
+def words(random: np.random.Generator, count: int) -> str:
+    return " ".join(f"word{i}" for i in random.integers(40, size=count))
+
+
+def toy(task: Task = SINGLE, count: int = 7) -> Rows:
+    """Rows of unlike lengths; the longest is cut to MAX_LENGTH."""
+    random = np.random.default_rng(5)
+    lengths = [3, 1, 30, 9, 3, 14, 6][:count]
+    texts = tuple(tuple(words(random, length) for _ in task.text) for length in lengths)
+    return Rows(task, "test", texts, np.arange(count) % 2.0, f"{task.name} {count}")
+
+
+def picked(rows: Rows, order: list[int]) -> Rows:
+    texts = tuple(rows.texts[i] for i in order)
+    return Rows(rows.task, rows.split, texts, rows.labels[order], f"{rows.digest} {order}")
+
+
+def run(checkpoint: Checkpoint, rows: Rows, batch_size: int = 32) -> tuple[Any, Any]:
+    return forward(checkpoint, rows, max_length=MAX_LENGTH, batch_size=batch_size, device="cpu")
+
+
+def encoded(checkpoint: Checkpoint, rows: Rows, order: tuple[int, ...] = (0, 1)) -> Any:
+    digest = weights.digest(checkpoint.weights)
+    return encode(
+        checkpoint, rows, digest=digest, columns=order, max_length=MAX_LENGTH, device="cpu"
+    )
+
+
+def close(first: Any, second: Any) -> None:
+    np.testing.assert_allclose(first, second, rtol=0, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def loud(minis: Minis, tmp_path_factory: pytest.TempPathFactory) -> Loud:
+    """A miniature whose weights are large enough for the words of a row to show in its features."""
+    made: dict[str, Path] = {}
+
+    def of(family: str) -> Path:
+        if family not in made:
+            folder = tmp_path_factory.mktemp("loud") / family
+            made[family] = Path(shutil.copytree(minis(family)["a"], folder))
+            state = load_file(folder / "model.safetensors")
+            louder = {
+                name: tensor * (8 if tensor.ndim == 2 else 1) for name, tensor in state.items()
+            }
+            save_file(louder, folder / "model.safetensors", metadata={"format": "pt"})
+        return made[family]
+
+    return of
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_would_show_without_the_mask(loud: Loud, family: str) -> None:
+    """What the comparisons below would miss in a model that hardly reads its words."""
+    checkpoint = open_checkpoint(loud(family))
+    model = build_model(checkpoint.config, checkpoint.weights, checkpoint.source)
+    ids = torch.tensor([[2, 10, 11, 3, 0, 0, 0, 0]])
+    with torch.no_grad():
+        short = model(input_ids=ids[:, :4]).logits
+        masked = model(input_ids=ids, attention_mask=(ids > 0).long()).logits
+        bare = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    close(masked, short)
+    assert (bare - short).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_features_do_not_depend_on_the_batch(loud: Loud, family: str) -> None:
+    checkpoint, rows = open_checkpoint(loud(family)), toy()
+    x, logits = run(checkpoint, rows)
+    assert x.shape == (len(rows), 16)
+    assert logits.shape == (len(rows), 2)
+    assert x.dtype == logits.dtype == np.float32
+    assert np.ptp(x, axis=0).max() > 0.1
+    for batch_size in (1, 3):
+        for one, other in zip(run(checkpoint, rows, batch_size), (x, logits), strict=True):
+            close(one, other)
+
+
+@pytest.mark.parametrize("task", [SINGLE, PAIR], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_features_do_not_depend_on_order_or_padding(loud: Loud, family: str, task: Task) -> None:
+    checkpoint, rows = open_checkpoint(loud(family)), toy(task)
+    x, logits = run(checkpoint, rows)
+    order = [4, 0, 6, 2, 5, 1, 3]
+    moved = run(checkpoint, picked(rows, order))
+    close(moved[0], x[order])
+    close(moved[1], logits[order])
+    short = run(checkpoint, picked(rows, [1, 0, 4]))  # without the longer ones beside them
+    close(short[0], x[[1, 0, 4]])
+    close(short[1], logits[[1, 0, 4]])
+
+
+@pytest.mark.parametrize("task", [SINGLE, PAIR], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers(loud: Loud, family: str, task: Task) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    path, rows = loud(family), toy(task)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    plain = AutoModelForSequenceClassification.from_pretrained(path).eval()
+    expected = []
+    with torch.no_grad():
+        for texts in rows.texts:
+            inputs = tokenizer(*texts, truncation=True, max_length=MAX_LENGTH, return_tensors="pt")
+            expected.append(plain(**inputs).logits[0].numpy())
+    close(run(open_checkpoint(path), rows)[1], np.stack(expected))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_final_head_reads_the_logits_off_the_features(
+    minis: Minis, family: str, order: tuple[int, ...]
+) -> None:
+    checkpoint = open_checkpoint(minis(family)["c"])
+    features = encoded(checkpoint, toy(), order)
+    head = final_head(checkpoint, order)
+    assert head is not None
+    assert head.weight.shape == (3, 16)
+    close(features.x @ head.weight.T + head.bias, features.logits)
+
+
+def test_an_encoder_has_no_final_head(minis: Minis) -> None:
+    assert final_head(open_checkpoint(minis("bert")["base"]), [0]) is None
+
+
+def test_label_columns_follow_the_names(minis: Minis) -> None:
+    checkpoint = open_checkpoint(minis("bert")["a"])
+    turned = replace(SINGLE, labels=("Yes", "No"))
+    order = tuple(columns(turned, checkpoint.labels or (), checkpoint.source))
+    assert order == (1, 0)
+    straight = encoded(checkpoint, toy())
+    features = encoded(checkpoint, replace(toy(), task=turned), order)
+    assert np.array_equal(features.logits, straight.logits[:, ::-1])
+    assert np.array_equal(features.x, straight.x)
+    assert np.array_equal(features.labels, toy().labels)
+
+
+def test_progress_counts_every_row_once(minis: Minis) -> None:
+    checkpoint, rows = open_checkpoint(minis("bert")["a"]), toy()
+    for _ in ("computed", "from the cache"):
+        done: list[int] = []
+        encode(
+            checkpoint, rows, digest="d", columns=[0, 1], max_length=MAX_LENGTH, batch_size=3,
+            device="cpu", progress=done.append,
+        )  # fmt: skip
+        assert sum(done) == len(rows)
+
+
+# Cache -------------------------------------------------------------------------------------
+
+
+def no_forward(*_: object, **__: object) -> None:
+    raise AssertionError("a forward pass")
+
+
+def test_second_call_reads_the_cache(minis: Minis, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = open_checkpoint(minis("bert")["a"])
+    first = encoded(checkpoint, toy())
+    monkeypatch.setattr("harness.encode.forward", no_forward)
+    second = encoded(checkpoint, toy(), (1, 0))
+    assert np.array_equal(first.x, second.x)
+    assert np.array_equal(first.logits[:, ::-1], second.logits)
+    with pytest.raises(AssertionError, match="a forward pass"):
+        encoded(checkpoint, toy(count=5))
+    assert [path.suffix for path in cache_dir().iterdir()] == [".npz"]
+
+
+def key(path: Path, rows: Rows, max_length: int = MAX_LENGTH) -> str:
+    checkpoint = open_checkpoint(path)
+    return features_key(checkpoint, rows, weights.digest(checkpoint.weights), max_length)
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, **changes}))
+
+
+@pytest.fixture
+def original(minis: Minis, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(minis("bert")["a"], tmp_path / "original"))
+
+
+def test_key_does_not_follow_names(original: Path, tmp_path: Path) -> None:
+    elsewhere = Path(shutil.copytree(original, tmp_path / "elsewhere"))
+    rewrite(
+        elsewhere / "config.json",
+        id2label={"0": "bad", "1": "good"},
+        label2id={"bad": 0, "good": 1},
+        _name_or_path="elsewhere",
+    )
+    assert key(elsewhere, toy()) == key(original, toy())
+
+
+def test_key_follows_what_features_depend_on(original: Path, tmp_path: Path) -> None:
+    def changed(name: str, change: Callable[[Path], None]) -> str:
+        folder = Path(shutil.copytree(original, tmp_path / name))
+        change(folder)
+        return key(folder, toy())
+
+    def nudge(folder: Path) -> None:
+        state = load_file(folder / "model.safetensors")
+        name = sorted(state)[0]
+        state[name].view(-1)[0] += 1
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+    def retoken(folder: Path) -> None:
+        text = (folder / "tokenizer.json").read_text()
+        (folder / "tokenizer.json").write_text(text.replace("word39", "word40"))
+
+    keys = [
+        key(original, toy()),
+        key(original, toy(count=6)),
+        key(original, toy(PAIR)),
+        key(original, toy(), max_length=MAX_LENGTH + 1),
+        changed("weights", nudge),
+        changed("tokenizer", retoken),
+        changed("config", lambda folder: rewrite(folder / "config.json", layer_norm_eps=1e-3)),
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("kept", [0, 2, 40, 0.5, 0.95])
+def test_a_truncated_cache_file_is_made_again(
+    minis: Minis, kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = open_checkpoint(minis("bert")["a"])
+    first = encoded(checkpoint, toy())
+    (path,) = cache_dir().iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept * len(whole)) if kept < 1 else int(kept)])
+    again = encoded(checkpoint, toy())
+    assert np.array_equal(first.x, again.x)
+    assert np.array_equal(first.logits, again.logits)
+    monkeypatch.setattr("harness.encode.forward", no_forward)
+    assert np.array_equal(encoded(checkpoint, toy()).x, first.x)
+
+
+# Models ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_build_model_gives_exactly_the_weights(minis: Minis, family: str) -> None:
+    checkpoint = open_checkpoint(minis(family)["a"])
+    model = build_model(checkpoint.config, checkpoint.weights, checkpoint.source)
+    assert not model.training
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, checkpoint.weights[name]), name
+
+
+def test_build_model_refuses_a_missing_tensor(minis: Minis) -> None:
+    checkpoint = open_checkpoint(minis("bert")["a"])
+    for gone in ("classifier.weight", "bert.encoder.layer.0.output.dense.bias"):
+        kept = weights.select(checkpoint.weights, [n for n in checkpoint.weights if n != gone])
+        with pytest.raises(BrokenCheckpoint, match=f"here has no tensor '{gone}'"):
+            build_model(checkpoint.config, kept, "here")
+
+
+def test_build_model_refuses_a_tensor_too_many(minis: Minis) -> None:
+    checkpoint = open_checkpoint(minis("bert")["a"])
+    more = weights.union(checkpoint.weights, {"bert.adapter.weight": torch.zeros(2)})
+    with pytest.raises(BrokenCheckpoint, match=r"here has an unknown tensor 'bert.adapter.weight'"):
+        build_model(checkpoint.config, more, "here")
+
+
+def test_build_model_refuses_another_shape(minis: Minis) -> None:
+    """An expert of three labels under a configuration of two."""
+    two, three = (open_checkpoint(minis("bert")[name]) for name in "ac")
+    with pytest.raises(BrokenCheckpoint, match=r"here.*'classifier\."):
+        build_model(two.config, three.weights, "here")
+
+
+def test_rows_through_an_encoder_are_refused(minis: Minis) -> None:
+    base = open_checkpoint(minis("bert")["base"])
+    with pytest.raises(BrokenCheckpoint, match="expected"):
+        run(base, toy())
+
+
+@pytest.mark.parametrize("gone", [["tokenizer.json"], ["tokenizer.json", "tokenizer_config.json"]])
+def test_a_folder_without_tokenizer_is_refused(original: Path, gone: list[str]) -> None:
+    """transformers makes up one that knows no word."""
+    for name in gone:
+        (original / name).unlink()
+    with pytest.raises(BrokenCheckpoint, match=r"original has no tokenizer.*expected"):
+        run(open_checkpoint(original), toy())

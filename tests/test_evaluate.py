@@ -1,0 +1,522 @@
+"""`harness evaluate`: the rows it reads, the records it leaves, and what it never does twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from harness import encode, run
+from harness.checkpoints import open_checkpoint
+from harness.cli import main
+from harness.encode import cache_dir
+from harness.metrics import score
+from harness.records import read_record, read_records
+from harness.registry import TASKS
+from harness.weights import digest
+from tests.conftest import WORDS, model
+
+ENTAILMENT = ["entailment", "not_entailment"]
+SHUFFLED = ["contradiction", "entailment", "neutral"]
+PAIR = "glue/rte@validation"
+
+
+@dataclass(frozen=True)
+class Room:
+    """Models and data of three tasks, a merge within one and a merge across all of them."""
+
+    root: Path
+    base: Path
+    rte: tuple[Path, Path]
+    mnli: Path
+    stsb: Path
+    same: Path
+    across: Path
+    data: Path
+
+
+def sentence(random: np.random.Generator, near: int) -> str:
+    """Three to nine words, the first of which tells the label."""
+    return " ".join([WORDS[near], *random.choice(WORDS, size=random.integers(2, 9))])
+
+
+def table(columns: Sequence[str], labels: Sequence[float]) -> pa.Table:
+    random = np.random.default_rng(len(labels))
+    texts = {column: [sentence(random, int(5 * label)) for label in labels] for column in columns}
+    return pa.table({**texts, "label": list(labels)})
+
+
+@pytest.fixture(scope="session")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Room:
+    root = tmp_path_factory.mktemp("room")
+    pair, data = ("sentence1", "sentence2"), root / "data" / "glue"
+    for name, split, columns, labels in (
+        ("rte", "train", pair, [i % 2 for i in range(40)]),
+        ("rte", "validation", pair, [i % 2 for i in range(17)]),
+        ("mnli", "train", ("premise", "hypothesis"), [i % 3 for i in range(60)]),
+        ("mnli", "validation_matched", ("premise", "hypothesis"), [i % 3 for i in range(20)]),
+        ("stsb", "train", pair, [i % 50 / 10 for i in range(100)]),
+        ("stsb", "validation", pair, [i % 50 / 10 for i in range(0, 100, 7)]),
+    ):
+        (data / name).mkdir(parents=True, exist_ok=True)
+        found = table(columns, labels)
+        if name == "rte":
+            lines = "".join(json.dumps(row) + "\n" for row in found.to_pylist())
+            (data / name / f"{split}.jsonl").write_text(lines)
+        else:
+            pq.write_table(found, data / name / f"{split}.parquet")
+    base = model(root / "base")
+    rte = (
+        model(root / "rte0", ENTAILMENT, seed=1, near=base),
+        model(root / "rte1", ENTAILMENT, seed=2, near=base),
+    )
+    mnli = model(root / "mnli", SHUFFLED, seed=3, near=base)
+    stsb = model(root / "stsb", [], seed=4, near=base)
+    made = Room(root, base, rte, mnli, stsb, root / "same", root / "across", root / "data")
+    command = ["merge", "--base", str(base), "--merger", "task_arithmetic"]
+    one = [*map(str, rte), "--tasks", "glue/rte", "--out", str(made.same)]
+    each = [*map(str, (rte[0], mnli, stsb)), "--tasks", "glue/rte,glue/mnli,glue/stsb"]
+    assert main([*command, *one]) == 0
+    assert main([*command, *each, "--out", str(made.across)]) == 0
+    return made
+
+
+class Evaluate:
+    """`harness evaluate` on the data of the room; records go to `out`."""
+
+    def __init__(self, room: Room, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.out, self._room, self._capsys = out, room, capsys
+
+    def __call__(self, folder: Path, *flags: str, status: int = 0) -> tuple[str, str]:
+        """Standard output and standard error."""
+        self._capsys.readouterr()
+        places = ["--data-dir", str(self._room.data), "--output-path", str(self.out)]
+        found = main(["evaluate", "--model", str(folder), *places, *flags])
+        printed = self._capsys.readouterr()
+        assert found == status, printed.err
+        return printed.out, printed.err
+
+    def records(self, folder: Path, *flags: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self(folder, "--json", *flags)[0])
+        return found
+
+    def files(self) -> dict[str, bytes]:
+        return {
+            path.relative_to(self.out).as_posix(): path.read_bytes()
+            for path in sorted(self.out.rglob("*"))
+            if path.is_file()
+        }
+
+
+@pytest.fixture
+def evaluate(room: Room, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Evaluate:
+    return Evaluate(room, tmp_path / "records", capsys)
+
+
+@pytest.fixture
+def no_forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From when it is called, a forward pass is an error."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a forward pass")
+
+    return lambda: monkeypatch.setattr(encode, "forward", refuse)
+
+
+def roles(records: Sequence[dict[str, Any]], task: str, protocol: str) -> list[str]:
+    return [r["role"] for r in records if (r["task"], r["protocol"]) == (task, protocol)]
+
+
+# Rows and records -----------------------------------------------------------------------------
+
+
+def test_a_same_task_merge_is_read_with_all_its_references(room: Room, evaluate: Evaluate) -> None:
+    found = evaluate.records(room.same)
+    assert {r["task"] for r in found} == {PAIR}
+    assert roles(found, PAIR, "current") == ["merged", "base", "expert", "expert", "ensemble"]
+    for protocol in ("knn", "ft-classifier"):
+        assert roles(found, PAIR, protocol) == ["merged", "base", "expert", "expert"]
+    merged = next(r for r in found if r["role"] == "merged")
+    assert merged["digest"] == digest(open_checkpoint(room.same).weights)
+    assert merged["method"] == "task_arithmetic"
+    assert merged["head"] == "own"
+    assert merged["base"]["source"] == str(room.base)
+    assert [expert["source"] for expert in merged["experts"]] == list(map(str, room.rte))
+
+
+def test_a_merge_across_tasks_is_read_under_each_kept_head(room: Room, evaluate: Evaluate) -> None:
+    found = evaluate.records(room.across)
+    tasks = [PAIR, "glue/mnli@validation", "glue/stsb@validation"]
+    assert list(dict.fromkeys(r["task"] for r in found)) == tasks
+    for task in tasks:
+        for protocol in ("current", "knn", "ft-classifier"):
+            assert roles(found, task, protocol) == ["merged", "base", "expert"]
+    assert {r["head"] for r in found if r["role"] == "merged"} == {"kept"}
+    assert {r["model"] for r in found if r["role"] == "expert"} == {"rte0", "mnli", "stsb"}
+
+
+def test_records_lie_where_their_content_says(room: Room, evaluate: Evaluate) -> None:
+    found = evaluate.records(room.same)
+    expected = {
+        f"{r['model']}/{r['digest'][:12]}/{r['task']}/{r['protocol']}{suffix}"
+        for r in found
+        for suffix in (".json", ".parquet")
+    }
+    assert set(evaluate.files()) == expected
+    assert {r["model"] for r in found} == {"same", "base", "rte0", "rte1", "ensemble"}
+
+
+def test_json_is_what_was_written(room: Room, evaluate: Evaluate) -> None:
+    found = evaluate.records(room.same, "--shots", "1", "--draws", "2")
+    written = [record.model_dump(mode="json") for record in read_records([evaluate.out])]
+    by_place = {(r["digest"], r["protocol"]): r for r in written}
+    assert {(r["digest"], r["protocol"]): r for r in found} == by_place
+
+
+def test_a_table_and_a_verdict_are_printed(room: Room, evaluate: Evaluate) -> None:
+    out, err = evaluate(room.across, "--shots", "1,2", "--draws", "3")
+    lines = out.splitlines()
+    for row in ("expert of the task", "base (base)", "across (task_arithmetic)"):
+        assert any(line.startswith(row) for line in lines), row
+    assert "±" in out
+    assert lines[-1].startswith("Verdict: averaged over 3 tasks, the merge is ")
+    assert f"records in {evaluate.out}/" in out
+    assert "rte@validation" not in out
+    assert "across" in err
+
+
+def test_a_record_says_which_rows_an_adaptation_saw(room: Room, evaluate: Evaluate) -> None:
+    found = evaluate.records(room.same, "--shots", "1,3", "--draws", "2", "--seed", "5")
+    by_protocol = {r["protocol"]: r for r in found if r["role"] == "merged"}
+    assert by_protocol["current"]["adaptation"] is None
+    assert len(by_protocol["current"]["scores"]) == 1
+    for protocol, read in (("knn", True), ("ft-classifier", False)):
+        record = by_protocol[protocol]
+        assert record["adaptation"]["split"] == "glue/rte@train90"
+        assert ("were read" in record["adaptation"]["labels"]) == read
+        drawn = sorted((s["shots"], s["seed"]) for s in record["scores"])
+        assert drawn == [(1, 5), (1, 6), (3, 5), (3, 6)]
+    assert by_protocol["ft-classifier"]["options"] == {"learning_rate": 5e-4, "epochs": 5}
+    assert len(by_protocol["ft-classifier"]["teachers"]) == 2
+
+
+@pytest.mark.parametrize("merged", ["same", "across"])
+def test_scores_can_be_made_again_from_the_predictions(
+    merged: str, room: Room, evaluate: Evaluate
+) -> None:
+    evaluate(getattr(room, merged), "--shots", "1,2", "--draws", "2")
+    for path in sorted(evaluate.out.rglob("*.json")):
+        record = read_record(path)
+        task = TASKS[record.task.partition("@")[0]]
+        kept = pq.read_table(path.with_suffix(".parquet")).to_pydict()
+        labels = np.array(kept.pop("label"), dtype=float)
+        assert len(labels) == record.rows
+        assert len(kept) == len(record.scores)
+        for one in record.scores:
+            name = "prediction" if one.shots is None else f"shots={one.shots},seed={one.seed}"
+            again = score(task, np.array(kept[name], dtype=float), labels)
+            assert (again.value, dict(again.parts)) == (one.value, one.parts)
+
+
+def test_an_expert_with_its_labels_in_another_order_is_read_by_name(
+    room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    sorted_ = tmp_path / "sorted"
+    shutil.copytree(room.mnli, sorted_)
+    names = ["entailment", "neutral", "contradiction"]
+    order = [SHUFFLED.index(name) for name in names]
+    tensors = load_file(sorted_ / "model.safetensors")
+    for name in ("classifier.weight", "classifier.bias"):
+        tensors[name] = tensors[name][torch.tensor(order)].contiguous()
+    save_file(tensors, sorted_ / "model.safetensors")
+    config = json.loads((sorted_ / "config.json").read_text())
+    config["id2label"] = {str(i): name for i, name in enumerate(names)}
+    (sorted_ / "config.json").write_text(json.dumps(config))
+    flags = ("--tasks", "glue/mnli", "--protocols", "current,knn", "--shots", "2")
+    first, second = evaluate.records(room.mnli, *flags), evaluate.records(sorted_, *flags)
+    assert [r["scores"] for r in first] == [r["scores"] for r in second]
+
+
+# Nothing twice --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("merged", ["same", "across"])
+def test_a_second_run_does_no_forward_pass(
+    merged: str, room: Room, evaluate: Evaluate, no_forward: Callable[[], None]
+) -> None:
+    flags = ("--shots", "1,2", "--draws", "2")
+    first = evaluate.records(getattr(room, merged), *flags)
+    files = evaluate.files()
+    no_forward()
+    assert evaluate.records(getattr(room, merged), *flags) == first
+    shutil.rmtree(cache_dir())
+    assert evaluate.records(getattr(room, merged), *flags) == first
+    assert evaluate.files() == files
+
+
+def test_features_are_kept_for_other_protocols_and_other_folders(
+    room: Room, evaluate: Evaluate, no_forward: Callable[[], None], tmp_path: Path
+) -> None:
+    first = evaluate.records(room.same, "--shots", "2", "--draws", "2")
+    no_forward()
+    evaluate.records(
+        room.same, "--shots", "2", "--draws", "2", "--protocols", "ft-classifier:epochs=1"
+    )
+    evaluate.out = tmp_path / "elsewhere"
+    assert evaluate.records(room.same, "--shots", "2", "--draws", "2") == first
+
+
+def test_every_row_is_encoded_once_by_each_model(
+    room: Room, evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, str]] = []
+    forward = encode.forward
+
+    def counted(checkpoint: Any, rows: Any, **values: Any) -> Any:
+        seen.append((digest(checkpoint.weights), rows.digest))
+        return forward(checkpoint, rows, **values)
+
+    monkeypatch.setattr(encode, "forward", counted)
+    evaluate.records(room.same)
+    assert len(seen) == len(set(seen)) == 4 * 2
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--shots", "1"),
+        ("--shots", "1,3"),
+        ("--draws", "3"),
+        ("--seed", "1"),
+        ("--limit", "9"),
+        ("--max-length", "8"),
+        ("--protocols", "ft-classifier:epochs=1"),
+    ],
+)
+def test_other_settings_never_overwrite(
+    flags: tuple[str, ...], room: Room, evaluate: Evaluate
+) -> None:
+    usual = ("--shots", "1,2", "--draws", "2", "--protocols", "ft-classifier")
+    evaluate.records(room.same, *usual)
+    before = evaluate.files()
+    evaluate.records(room.same, *usual, *flags)
+    after = evaluate.files()
+    assert {name: after[name] for name in before} == before
+    assert len(after) == 2 * len(before)
+
+
+def test_settings_that_a_protocol_does_not_read_change_nothing(
+    room: Room, evaluate: Evaluate
+) -> None:
+    evaluate.records(room.same, "--protocols", "current")
+    before = evaluate.files()
+    evaluate.records(room.same, "--protocols", "current", "--shots", "1", "--draws", "2")
+    assert evaluate.files() == before
+
+
+@pytest.mark.parametrize("merged", ["same", "across"])
+def test_the_batch_size_changes_no_prediction(
+    merged: str, room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    found = []
+    for size in ("1", "7", "64"):
+        evaluate.out = tmp_path / size
+        shutil.rmtree(cache_dir(), ignore_errors=True)
+        flags = ("--shots", "2", "--draws", "2", "--batch-size", size)
+        evaluate.records(getattr(room, merged), *flags)
+        files = sorted(evaluate.out.rglob("*.parquet"))
+        tables = {path.relative_to(evaluate.out): pq.read_table(path) for path in files}
+        found.append(
+            {place: np.array([*table.to_pydict().values()]) for place, table in tables.items()}
+        )
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        for place, predicted in other.items():
+            np.testing.assert_allclose(predicted, found[0][place], rtol=0, atol=1e-4)
+
+
+def test_a_changed_data_set_is_scored_anew(room: Room, evaluate: Evaluate, tmp_path: Path) -> None:
+    flags = ("--protocols", "current", "--data-dir")
+    shutil.copytree(room.data, tmp_path / "data")
+    first = evaluate.records(room.same, *flags, str(tmp_path / "data"))
+    file = tmp_path / "data" / "glue" / "rte" / "validation.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    flipped = "".join(json.dumps({**row, "label": 1 - row["label"]}) + "\n" for row in rows)
+    file.write_text(flipped)
+    second = evaluate.records(room.same, *flags, str(tmp_path / "data"))
+    for mine, yours in zip(first, second, strict=True):
+        assert mine["scores"][0]["value"] == pytest.approx(1 - yours["scores"][0]["value"])
+        assert mine["dataset"]["digest"] != yours["dataset"]["digest"]
+
+
+# What may stand for --model -------------------------------------------------------------------
+
+
+def test_a_plain_classifier_needs_only_its_task(room: Room, evaluate: Evaluate) -> None:
+    found = evaluate.records(room.rte[0], "--tasks", "glue/rte")
+    assert [(r["role"], r["protocol"]) for r in found] == [("merged", "current"), ("merged", "knn")]
+    assert found[0]["method"] == "given"
+    assert found[0]["base"] is None
+    assert found[0]["experts"] == []
+
+
+def test_a_protocol_that_needs_a_teacher_says_so_when_asked(room: Room, evaluate: Evaluate) -> None:
+    flags = ("--tasks", "glue/rte", "--protocols", "current,ft-classifier")
+    _, err = evaluate(room.rte[0], *flags, status=2)
+    assert "protocol 'ft-classifier' needs an expert of task 'glue/rte'" in err
+    assert "--experts" in err
+    assert not evaluate.out.exists()
+
+
+def test_a_plain_classifier_with_experts_has_references(room: Room, evaluate: Evaluate) -> None:
+    given = ("--experts", ",".join(map(str, room.rte)), "--base", str(room.base))
+    found = evaluate.records(room.same, *given)
+    plain = room.root / "plain"
+    shutil.copytree(room.same, plain, ignore=shutil.ignore_patterns("merge.json"))
+    again = evaluate.records(plain, "--tasks", "glue/rte", *given)
+    assert [r["scores"] for r in again] == [r["scores"] for r in found]
+    assert {r["method"] for r in again if r["role"] == "merged"} == {"given"}
+
+
+def test_a_mergekit_folder_is_called_by_its_method(
+    room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    kit = tmp_path / "kit"
+    shutil.copytree(room.same, kit, ignore=shutil.ignore_patterns("merge.json"))
+    (kit / "mergekit_config.yml").write_text("merge_method: linear\nmodels: []\n")
+    experts = ("--experts", ",".join(map(str, room.rte)), "--tasks", "glue/rte")
+    found = evaluate.records(kit, *experts)
+    assert {r["method"] for r in found if r["role"] == "merged"} == {"mergekit:linear"}
+    assert roles(found, PAIR, "ft-classifier") == ["merged", "expert", "expert"]
+
+
+def test_an_encoder_without_a_head_is_read_under_that_of_its_expert(
+    room: Room, evaluate: Evaluate
+) -> None:
+    flags = ("--experts", str(room.rte[0]), "--tasks", "glue/rte")
+    found = evaluate.records(room.base, *flags)
+    assert {r["head"] for r in found} == {"expert"}
+    control = evaluate.records(room.rte[0], *flags, "--base", str(room.base))
+    base = [r["scores"] for r in control if r["role"] == "base"]
+    assert [r["scores"] for r in found if r["role"] == "merged"] == base
+
+
+def test_generic_labels_are_taken_by_index_only_when_told(
+    room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    nameless = model(tmp_path / "nameless", ["LABEL_0", "LABEL_1"], seed=1, near=room.base)
+    flags = ("--tasks", "glue/rte", "--protocols", "current")
+    _, err = evaluate(nameless, *flags, status=2)
+    assert "LABEL_0, LABEL_1" in err
+    assert "--labels by-index" in err
+    found = evaluate.records(nameless, *flags, "--labels", "by-index")
+    assert {r["labels"] for r in found} == {"by-index"}
+    named = evaluate.records(room.rte[0], *flags)
+    assert found[0]["scores"] == named[0]["scores"]
+
+
+def test_protocols_are_asked_with_their_options(room: Room, evaluate: Evaluate) -> None:
+    asked = "current,ft-classifier:epochs=2,learning_rate=1e-3,knn"
+    found = evaluate.records(room.same, "--shots", "2", "--protocols", asked)
+    merged = [r for r in found if r["role"] == "merged"]
+    assert [r["protocol"] for r in merged] == ["current", "ft-classifier", "knn"]
+    assert merged[1]["options"] == {"epochs": 2, "learning_rate": 1e-3}
+    out, _ = evaluate(room.same, "--shots", "2", "--protocols", asked)
+    assert "ft-classifier:epochs=2,learning_rate=0.001" in out
+
+
+def test_a_split_is_part_of_the_task(room: Room, evaluate: Evaluate) -> None:
+    found = evaluate.records(room.same, "--tasks", "glue/rte@heldout10")
+    assert {r["task"] for r in found} == {"glue/rte@heldout10"}
+    assert {r["rows"] for r in found} == {4}
+
+
+def test_underscores_and_the_environment_are_accepted(
+    room: Room, evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HARNESS_DATA_DIR", str(room.data))
+    monkeypatch.chdir(tmp_path)
+    command = ["evaluate", "--model", str(room.same), "--protocols", "current", "--batch_size=4"]
+    assert main([*command, "--output_path", "here"]) == 0
+    assert (tmp_path / "here" / "same").is_dir()
+
+
+# Experts that are no longer what was merged ---------------------------------------------------
+
+
+@pytest.fixture
+def moved(room: Room, tmp_path: Path) -> Path:
+    """Merge and experts in another place; the old one is not there any more."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for name in ("base", "rte0", "rte1"):
+        shutil.copytree(room.root / name, old / name)
+    experts = [str(old / name) for name in ("rte0", "rte1")]
+    asked = ["--base", str(old / "base"), "--tasks", "glue/rte", "--out", str(old / "merged")]
+    assert main(["merge", *experts, *asked]) == 0
+    old.rename(new)
+    return new
+
+
+def test_a_merge_that_moves_with_its_experts_finds_them(moved: Path, evaluate: Evaluate) -> None:
+    found = evaluate.records(moved / "merged", "--protocols", "current")
+    assert [r["role"] for r in found] == ["merged", "base", "expert", "expert", "ensemble"]
+
+
+def test_an_expert_that_is_gone_is_named(moved: Path, evaluate: Evaluate) -> None:
+    shutil.rmtree(moved / "rte1")
+    _, err = evaluate(moved / "merged", status=2)
+    assert "rte1, which is not there" in err
+    assert "--experts" in err
+    assert not evaluate.out.exists()
+
+
+def test_an_expert_that_has_changed_is_named(
+    moved: Path, room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    shutil.rmtree(moved / "rte1")
+    model(moved / "rte1", ENTAILMENT, seed=77, near=room.base)
+    _, err = evaluate(moved / "merged", status=2)
+    assert "rte1 has changed since it was merged" in err
+    given = ",".join(map(str, room.rte))
+    assert evaluate.records(moved / "merged", "--experts", given, "--protocols", "current")
+
+
+def test_a_task_given_by_its_place_is_evaluated(
+    room: Room, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "petshop.py").write_text(
+        "from harness import Task\n"
+        "pets = Task(name='pets', kind='classification', text=('sentence1',), label='label',\n"
+        "            labels=('entailment', 'not_entailment'), metrics=('accuracy',),\n"
+        "            splits={'test': 'validation'}, reported='test')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copytree(room.data / "glue" / "rte", tmp_path / "data" / "pets")
+    places = ("--data-dir", str(tmp_path / "data"))
+    monkeypatch.setattr(TASKS, "_values", dict(TASKS._values))
+    found = evaluate.records(room.rte[0], "--tasks", "petshop:pets", *places)
+    assert {r["task"] for r in found} == {"pets@test"}
+
+
+def test_the_defaults_of_a_run_are_those_of_the_command_line(
+    room: Room, evaluate: Evaluate
+) -> None:
+    evaluate(room.same, "--protocols", "knn")
+    usual = run.DEFAULTS
+    before = evaluate.files()
+    shots = ",".join(map(str, usual.shots))
+    flags = ("--shots", shots, "--draws", str(usual.draws), "--seed", str(usual.seed))
+    evaluate(room.same, "--protocols", "knn", *flags)
+    assert evaluate.files() == before
+    assert all(name.endswith(("/knn.json", "/knn.parquet")) for name in before)

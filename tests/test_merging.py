@@ -1,0 +1,462 @@
+"""A merged folder is an ordinary one: plain transformers loads it and computes what we compute."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging
+
+from harness import Recipe, Rows, merge, merging
+from harness.checkpoints import open_checkpoint
+from harness.cli import main
+from harness.encode import forward
+from harness.errors import BrokenCheckpoint, MissingHead, OutputExists
+from harness.registry import TASKS
+from harness.weights import digest
+from tests.conftest import FAMILIES, model
+
+logging.disable_progress_bar()
+
+Minis = Callable[[str], dict[str, Path]]
+
+PAIRS = (
+    ("word1 word2 word3", "word4 word5"),
+    ("word6", "word7 word8 word9 word10 word11"),
+    ("word30 word31", "word32 word1 word2"),
+)
+"""Of unlike length, so that padding matters."""
+
+METHODS: dict[str, dict[str, Any]] = {
+    "average": {"merger": "average"},
+    "ties": {"merger": "ties:density=0.4"},
+    "dare[task_arithmetic]": {"merger": "task_arithmetic", "premerge": ("dare",), "seed": 7},
+}
+EXTRA = "bert.embeddings.position_ids"
+
+
+def plain_logits(folder: Path) -> np.ndarray[Any, Any]:
+    """What transformers alone computes, row by row; fails if it had to make up a tensor."""
+    found, info = AutoModelForSequenceClassification.from_pretrained(
+        folder, output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert not info["mismatched_keys"]
+    words = AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        rows = [found.eval()(**words(*pair, return_tensors="pt")).logits[0] for pair in PAIRS]
+    return torch.stack(rows).numpy()
+
+
+def our_logits(folder: Path) -> np.ndarray[Any, Any]:
+    rows = Rows(TASKS["glue/rte"], "test", PAIRS, np.zeros(len(PAIRS)), "")
+    return forward(open_checkpoint(folder), rows, max_length=40)[1]
+
+
+def content(folder: Path) -> str:
+    return digest(open_checkpoint(folder).weights)
+
+
+def recorded(folder: Path) -> Any:
+    return json.loads((folder / "merge.json").read_text())
+
+
+def copied(source: Path, target: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> Path:
+    """A copy of a folder with its tensors changed."""
+    shutil.copytree(source, target)
+    tensors = load_file(target / "model.safetensors")
+    change(tensors)
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def same_task(found: dict[str, Path], **values: Any) -> Recipe:
+    return Recipe(experts=(str(found["a"]), str(found["b"])), base=str(found["base"]), **values)
+
+
+# What transformers makes of it ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_same_task_merge_is_an_ordinary_classifier(
+    family: str, method: str, minis: Minis, tmp_path: Path
+) -> None:
+    merge(same_task(minis(family), **METHODS[method]), out=tmp_path / "merged")
+    np.testing.assert_allclose(
+        plain_logits(tmp_path / "merged"), our_logits(tmp_path / "merged"), rtol=0, atol=1e-5
+    )
+    expected = {*load_file(minis(family)["a"] / "model.safetensors")}
+    assert {*load_file(tmp_path / "merged" / "model.safetensors")} == expected
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_merge_of_different_tasks_keeps_the_heads_beside_an_ordinary_encoder(
+    family: str, minis: Minis, tmp_path: Path
+) -> None:
+    found, out = minis(family), tmp_path / "merged"
+    recipe = Recipe(
+        experts=(str(found["a"]), str(found["c"])),
+        base=str(found["base"]),
+        merger="task_arithmetic",
+        tasks=("glue/rte", "glue/mnli"),
+    )
+    merge(recipe, out=out)
+    _, info = AutoModel.from_pretrained(out, output_loading_info=True)
+    # RoBERTa's classifier reads no pooler, so its experts have none to merge
+    assert not {name for name in info["missing_keys"] if not name.startswith("pooler.")}
+    assert family == "roberta" or not info["missing_keys"]
+    encoder = {*load_file(out / "model.safetensors")}
+    for expert, task in (("a", "glue/rte"), ("c", "glue/mnli")):
+        mine = load_file(found[expert] / "model.safetensors")
+        head = load_file(out / "heads" / task / "model.safetensors")
+        assert encoder | {*head} == {*mine}
+        assert not encoder & {*head}
+        assert all(torch.equal(head[name], mine[name]) for name in head)
+        kept = json.loads((out / "heads" / task / "config.json").read_text())
+        assert (
+            kept["id2label"] == json.loads((found[expert] / "config.json").read_text())["id2label"]
+        )
+    assert "id2label" not in json.loads((out / "config.json").read_text())
+    assert recorded(out)["heads"] == "keep"
+    assert recorded(out)["tasks"] == ["glue/rte", "glue/mnli"]
+
+
+# How checkpoints are stored -------------------------------------------------------------------
+
+
+def pretraining(tensors: dict[str, torch.Tensor]) -> None:
+    """The names of an original BERT release: prefix, language-model head, gamma and beta."""
+    for name in list(tensors):
+        tensor = tensors.pop(name)
+        bare = name.removeprefix("bert.")
+        old = bare.replace("LayerNorm.weight", "LayerNorm.gamma")
+        tensors["bert." + old.replace("LayerNorm.bias", "LayerNorm.beta")] = tensor
+    tensors["cls.predictions.bias"] = torch.zeros(45)
+    tensors["cls.seq_relationship.weight"] = torch.zeros(2, 16)
+
+
+@pytest.mark.parametrize("merger", ["task_arithmetic", "ties"])
+def test_a_base_is_found_under_other_names(merger: str, minis: Minis, tmp_path: Path) -> None:
+    found = minis("bert")
+    old = copied(found["base"], tmp_path / "old", pretraining)
+    merge(same_task(found, merger=merger), out=tmp_path / "new")
+    merge(same_task({**found, "base": old}, merger=merger), out=tmp_path / "merged")
+    assert content(tmp_path / "merged") == content(tmp_path / "new")
+
+
+def test_experts_with_gamma_and_beta_are_written_with_modern_names(
+    minis: Minis, tmp_path: Path
+) -> None:
+    found = minis("bert")
+
+    def age(tensors: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in tensors if "LayerNorm" in name]:
+            old = name.replace("weight", "gamma").replace("bias", "beta")
+            tensors[old] = tensors.pop(name)
+
+    old = {name: copied(found[name], tmp_path / name, age) for name in "ab"}
+    merge(same_task(found), out=tmp_path / "new")
+    merge(same_task({**found, **old}), out=tmp_path / "merged")
+    assert content(tmp_path / "merged") == content(tmp_path / "new")
+    plain_logits(tmp_path / "merged")
+
+
+def test_shards_hold_the_same_content_as_one_file(minis: Minis, tmp_path: Path) -> None:
+    found = minis("bert")
+    parts = {}
+    for name in ("base", "a", "b"):
+        kind = AutoModel if name == "base" else AutoModelForSequenceClassification
+        kind.from_pretrained(found[name]).save_pretrained(tmp_path / name, max_shard_size="20KB")
+        assert (tmp_path / name / "model.safetensors.index.json").is_file()
+        assert content(tmp_path / name) == content(found[name])
+        parts[name] = tmp_path / name
+    merge(same_task(found, merger="ties"), out=tmp_path / "whole")
+    merge(same_task(parts, merger="ties"), out=tmp_path / "merged")
+    assert content(tmp_path / "merged") == content(tmp_path / "whole")
+
+
+def test_a_large_merge_is_written_in_shards(
+    minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge(same_task(minis("bert")), out=tmp_path / "whole")
+    monkeypatch.setattr(merging, "SHARD_BYTES", 20_000)
+    merge(same_task(minis("bert")), out=tmp_path / "merged")
+    assert len(list((tmp_path / "merged").glob("model-*.safetensors"))) > 1
+    assert content(tmp_path / "merged") == content(tmp_path / "whole")
+    np.testing.assert_array_equal(
+        plain_logits(tmp_path / "merged"), plain_logits(tmp_path / "whole")
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("merger", ["average", "task_arithmetic", "ties"])
+def test_half_precision_is_rounded_once(
+    merger: str, dtype: torch.dtype, minis: Minis, tmp_path: Path
+) -> None:
+    def cast(target: torch.dtype) -> Callable[[dict[str, torch.Tensor]], None]:
+        return lambda tensors: tensors.update({k: v.to(target) for k, v in tensors.items()})
+
+    found = minis("bert")
+    half = {n: copied(found[n], tmp_path / f"half-{n}", cast(dtype)) for n in ("base", "a", "b")}
+    wide = {n: copied(half[n], tmp_path / f"wide-{n}", cast(torch.float32)) for n in half}
+    merge(same_task(half, merger=merger), out=tmp_path / "half")
+    merge(same_task(wide, merger=merger), out=tmp_path / "wide")
+    exact = load_file(tmp_path / "wide" / "model.safetensors")
+    for name, tensor in load_file(tmp_path / "half" / "model.safetensors").items():
+        assert tensor.dtype == dtype
+        assert torch.equal(tensor, exact[name].to(dtype)), name
+
+
+@pytest.mark.parametrize("merger", ["average", "task_arithmetic", "ties"])
+def test_integer_buffers_are_those_of_the_base(merger: str, minis: Minis, tmp_path: Path) -> None:
+    def buffer(start: int, name: str) -> Callable[[dict[str, torch.Tensor]], None]:
+        return lambda tensors: tensors.update({name: torch.arange(start, start + 40)[None]})
+
+    found = minis("bert")
+    bare = EXTRA.removeprefix("bert.")
+    mine = {
+        "base": copied(found["base"], tmp_path / "base", buffer(0, bare)),
+        "a": copied(found["a"], tmp_path / "a", buffer(100, EXTRA)),
+        "b": copied(found["b"], tmp_path / "b", buffer(200, EXTRA)),
+    }
+    merge(same_task(mine, merger=merger), out=tmp_path / "merged")
+    merge(same_task(found, merger=merger), out=tmp_path / "without")
+    tensors = load_file(tmp_path / "merged" / "model.safetensors")
+    assert torch.equal(tensors.pop(EXTRA), torch.arange(40)[None])
+    assert digest(tensors) == content(tmp_path / "without")
+
+
+def test_without_a_base_integer_buffers_are_those_of_the_first_expert(
+    minis: Minis, tmp_path: Path
+) -> None:
+    found = minis("bert")
+    mine = [
+        copied(found[n], tmp_path / n, lambda t: t.update({EXTRA: torch.arange(40)[None]}))
+        for n in "ab"
+    ]
+    merge(Recipe(experts=tuple(map(str, mine))), out=tmp_path / "merged")
+    tensors = load_file(tmp_path / "merged" / "model.safetensors")
+    assert torch.equal(tensors[EXTRA], torch.arange(40)[None])
+
+
+# Heads ----------------------------------------------------------------------------------------
+
+
+def test_what_becomes_of_the_head(minis: Minis, tmp_path: Path) -> None:
+    found = minis("bert")
+    name = "classifier.weight"
+    a, b = (load_file(found[x] / "model.safetensors")[name] for x in "ab")
+
+    def head(out: str, **values: Any) -> torch.Tensor:
+        merge(same_task(found, **values), out=tmp_path / out)
+        return load_file(tmp_path / out / "model.safetensors")[name]
+
+    def policy(out: str) -> str:
+        return str(recorded(tmp_path / out)["heads"])
+
+    torch.testing.assert_close(head("ta", merger="task_arithmetic"), (a + b) / 2)
+    torch.testing.assert_close(head("avg"), (a + b) / 2)
+    uneven = {"merger": "average:weights=0.9:0.1"}
+    torch.testing.assert_close(head("weighted", **uneven), 0.9 * a + 0.1 * b)
+    torch.testing.assert_close(head("plain", **uneven, heads="average"), (a + b) / 2)
+    assert [policy(x) for x in ("ta", "avg", "weighted", "plain")] == [
+        "average",
+        "merge",
+        "merge",
+        "average",
+    ]
+
+
+def test_a_task_vector_of_the_head_needs_one_in_the_base(minis: Minis, tmp_path: Path) -> None:
+    found = minis("bert")
+    with pytest.raises(MissingHead, match=r"no tensor 'classifier\..*use --heads average"):
+        merge(same_task(found, merger="ties", heads="merge"), out=tmp_path / "merged")
+    start = model(tmp_path / "start", ["no", "yes"], seed=9)
+    merge(
+        same_task({**found, "base": start}, merger="task_arithmetic:scale=1.0", heads="merge"),
+        out=tmp_path / "merged",
+    )
+    a, b, s, m = (
+        load_file(folder / "model.safetensors")["classifier.weight"]
+        for folder in (found["a"], found["b"], start, tmp_path / "merged")
+    )
+    torch.testing.assert_close(m, a + b - s)
+
+
+def test_same_labels_of_different_tasks_keep_their_heads(minis: Minis, tmp_path: Path) -> None:
+    recipe = same_task(minis("bert"), merger="average", tasks=("glue/rte", "glue/qnli"))
+    assert merge(recipe, out=tmp_path / "merged").recipe.heads == "keep"
+    assert (tmp_path / "merged" / "heads" / "glue" / "qnli" / "config.json").is_file()
+
+
+# The record -----------------------------------------------------------------------------------
+
+
+def test_merge_json_records_everything_that_went_in(minis: Minis, tmp_path: Path) -> None:
+    found, out = minis("bert"), tmp_path / "merged"
+    merge(
+        same_task(found, merger="ties:density=0.4", premerge=("dare:drop_rate=0.3",), seed=5),
+        out=out,
+    )
+    record = recorded(out)
+    assert record["base"]["source"] == str(found["base"])
+    assert record["base"]["digest"] == content(found["base"])
+    assert [expert["source"] for expert in record["experts"]] == [str(found["a"]), str(found["b"])]
+    assert [expert["digest"] for expert in record["experts"]] == [
+        content(found["a"]),
+        content(found["b"]),
+    ]
+    assert (out / record["experts"][0]["relative"]).resolve() == found["a"].resolve()
+    assert record["digest"] == content(out)
+    assert record["merger"] == {
+        "name": "ties",
+        "options": {
+            "density": 0.4,
+            "scale": 1.0,
+            "trim": "global",
+            "convention": "mergelm",
+            "combine": "mean",
+        },
+    }
+    assert record["premerge"] == [
+        {
+            "name": "dare",
+            "options": {
+                "drop_rate": 0.3,
+                "rescale": True,
+                "strategy": "random",
+                "on": "task_vector",
+                "seed": 5,
+            },
+        }
+    ]
+    assert record["method"] == "dare:drop_rate=0.3[ties:density=0.4]"
+    assert (record["seed"], record["heads"]) == (5, "average")
+
+
+def test_the_model_card_says_that_it_is_a_merge(minis: Minis, tmp_path: Path) -> None:
+    found = minis("bert")
+    merge(same_task(found), out=tmp_path / "merged")
+    _, front, text = (tmp_path / "merged" / "README.md").read_text().split("---\n", 2)
+    assert yaml.safe_load(front) == {
+        "base_model": [str(found["base"])],
+        "base_model_relation": "merge",
+        "library_name": "transformers",
+        "tags": ["merge"],
+    }
+    assert all(str(found[name]) in text for name in "ab")
+
+
+def test_the_seed_decides_the_draw(minis: Minis, tmp_path: Path) -> None:
+    def drawn(out: str, seed: int) -> bytes:
+        recipe = same_task(minis("bert"), **{**METHODS["dare[task_arithmetic]"], "seed": seed})
+        merge(recipe, out=tmp_path / out)
+        return (tmp_path / out / "model.safetensors").read_bytes()
+
+    first = drawn("one", 1)
+    assert drawn("again", 1) == first
+    assert drawn("two", 2) != first
+
+
+# The command line -----------------------------------------------------------------------------
+
+
+def test_a_recipe_gives_the_bytes_of_the_flags(minis: Minis, tmp_path: Path) -> None:
+    found = minis("bert")
+    experts = [str(found["a"]), str(found["b"])]
+    flags = ["--merger", "ties:density=0.3", "--premerge", "dare:drop_rate=0.2", "--seed", "3"]
+    asked = ["--base", str(found["base"]), "--heads", "average", "--tasks", "glue/rte"]
+    assert main(["merge", *experts, *asked, *flags, "--out", str(tmp_path / "flags")]) == 0
+    (tmp_path / "merge-recipe.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "experts": experts,
+                "base": str(found["base"]),
+                "merger": {"name": "ties", "density": 0.3},
+                "premerge": ["dare:drop_rate=0.2"],
+                "heads": "average",
+                "tasks": ["glue/rte"],
+                "seed": 3,
+            }
+        )
+    )
+    recipe = str(tmp_path / "merge-recipe.yaml")
+    assert main(["merge", recipe, "--out", str(tmp_path / "recipe")]) == 0
+    for name in ("model.safetensors", "config.json", "README.md", "tokenizer.json"):
+        assert (tmp_path / "recipe" / name).read_bytes() == (tmp_path / "flags" / name).read_bytes()
+    assert recorded(tmp_path / "recipe") == recorded(tmp_path / "flags")
+
+
+def test_a_dry_run_reads_headers_alone_and_writes_nothing(
+    minis: Minis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = minis("bert")
+    key = "bert.embeddings.word_embeddings.weight"
+    broken = copied(found["a"], tmp_path / "broken", lambda tensors: tensors[key].fill_(math.nan))
+    command = ["merge", str(broken), str(found["b"]), "--base", str(found["base"])]
+    command += ["--merger", "ties", "--out", str(tmp_path / "out" / "merged")]
+    assert main([*command, "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    assert "ties" in printed.out
+    assert str(broken) in printed.out
+    assert "would write" in printed.out
+    assert printed.err == ""
+    assert not (tmp_path / "out").exists()
+    assert main(command) == 2
+    assert f"'{key}' of {broken} has NaN entries" in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("*"))
+
+
+# Where it goes --------------------------------------------------------------------------------
+
+
+def test_a_merge_takes_the_place_of_an_earlier_one(minis: Minis, tmp_path: Path) -> None:
+    out = tmp_path / "merged"
+    merge(same_task(minis("bert"), tasks=("glue/rte", "glue/qnli")), out=out)
+    (out / "stale").touch()
+    merge(same_task(minis("bert")), out=out)
+    assert not (out / "stale").exists()
+    assert not (out / "heads").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+
+
+def test_a_folder_of_somebody_else_is_left_alone(minis: Minis, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("hello")
+    with pytest.raises(OutputExists, match=r"thesis exists .* holds no merge\.json"):
+        merge(same_task(minis("bert")), out=tmp_path / "thesis")
+    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
+
+
+def test_a_failed_merge_leaves_the_earlier_one_in_place(minis: Minis, tmp_path: Path) -> None:
+    found, out = minis("bert"), tmp_path / "out" / "merged"
+    merge(same_task(found), out=out)
+    before = content(out)
+    broken = copied(
+        found["b"], tmp_path / "b", lambda tensors: tensors["classifier.bias"].fill_(math.inf)
+    )
+    with pytest.raises(BrokenCheckpoint, match=r"'classifier\.bias' .* infinite"):
+        merge(same_task({**found, "b": broken}), out=out)
+    assert content(out) == before
+    assert [path.name for path in out.parent.iterdir()] == ["merged"]
+
+
+def test_a_merge_never_takes_the_place_of_what_it_is_made_of(minis: Minis, tmp_path: Path) -> None:
+    found, out = minis("bert"), tmp_path / "merged"
+    merge(same_task(found), out=out)
+    before = content(out)
+    with pytest.raises(OutputExists, match="which goes into the merge"):
+        merge(same_task({**found, "a": out}), out=out)
+    assert content(out) == before

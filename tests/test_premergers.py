@@ -1,0 +1,474 @@
+"""What every pre-merging method promises, and what DARE draws, drops and rescales."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+import harness
+from harness import Choice, StateDict, weights
+from harness.errors import BadOption
+from harness.premergers.dare import random_keep
+from harness.registry import resolve
+
+Premerge: TypeAlias = Callable[[Sequence[StateDict], StateDict], Sequence[StateDict]]
+
+#: name -> (options, laws that this method rightly breaks)
+CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "dare": ({}, {"place in the list"}),
+}
+
+#: further options of the same methods
+VARIANTS: list[tuple[str, dict[str, Any], set[str]]] = [
+    ("dare", {"drop_rate": 0.9, "seed": 7, "rescale": False}, {"place in the list"}),
+    ("dare", {"drop_rate": 0.0}, set()),
+    ("dare", {"drop_rate": 1.0}, set()),
+    ("dare", {"on": "weights"}, {"place in the list", "zero task vectors"}),
+    ("dare", {"strategy": "magnitude"}, set()),
+    ("dare", {"strategy": "magnitude", "on": "weights"}, {"zero task vectors"}),
+]
+TABLE = [
+    pytest.param(name, options, broken, id=str(Choice(name, options)))
+    for name, options, broken in [*((name, *case) for name, case in CASES.items()), *VARIANTS]
+]
+
+SHAPES = {"scale": (), "bias": (5,), "weight": (4, 3), "none": (0, 3), "patch": (2, 2, 2)}
+EXPERTS = 3
+
+few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+
+
+def premerge(name: str, **options: Any) -> Premerge:
+    return partial(harness.PREMERGE[name].function, **options)
+
+
+def model(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()
+    }
+
+
+def models(dtype: torch.dtype = torch.float32) -> tuple[list[StateDict], StateDict]:
+    """Fresh experts and their base: a fault that writes to one must not reach the next test."""
+    return [model(seed, dtype) for seed in range(1, EXPERTS + 1)], model(0, dtype)
+
+
+def close(found: StateDict, expected: StateDict) -> None:
+    for name in expected:
+        assert_close(found[name], expected[name], atol=1e-6, rtol=1e-6, msg=lambda m, n=name: n + m)
+
+
+def bits(states: Iterable[StateDict]) -> list[dict[str, bytes]]:
+    return [{name: state[name].numpy().tobytes() for name in sorted(state)} for state in states]
+
+
+# Laws --------------------------------------------------------------------------------------
+
+LAWS: dict[str, Callable[[Premerge], None]] = {}
+
+
+def law(name: str) -> Callable[[Callable[[Premerge], None]], Callable[[Premerge], None]]:
+    return lambda check: LAWS.setdefault(name, check)
+
+
+@law("names and shapes")
+def _(premerge: Premerge) -> None:
+    experts, base = models()
+    after = premerge(experts, base)
+    assert len(after) == len(experts)
+    for state in after:
+        assert {name: tuple(tensor.shape) for name, tensor in state.items()} == SHAPES
+        assert {name: spec.shape for name, spec in weights.specs(state).items()} == SHAPES
+
+
+@law("float32")
+def _(premerge: Premerge) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        experts, base = models(dtype)
+        after = premerge(experts, base)
+        for state in after:
+            assert {tensor.dtype for tensor in state.values()} == {torch.float32}
+            assert {spec.dtype for spec in weights.specs(state).values()} == {torch.float32}
+        wide = premerge([weights.each(torch.clone, e) for e in experts], base)
+        assert bits(after) == bits(wide)
+
+
+@law("inputs untouched")
+def _(premerge: Premerge) -> None:
+    experts, base = models()
+    bits(premerge(experts, base))
+    assert bits([*experts, base]) == bits([*models()[0], models()[1]])
+
+
+@law("not aliased")
+def _(premerge: Premerge) -> None:
+    experts, base = models()
+    for state in premerge(experts, base):
+        for tensor in state.values():
+            tensor.fill_(7)
+    assert bits([*experts, base]) == bits([*models()[0], models()[1]])
+
+
+@law("place in the list")
+def _(premerge: Premerge) -> None:
+    experts, base = models()
+    for found, expected in zip(
+        premerge(experts[::-1], base), [*premerge(experts, base)][::-1], strict=True
+    ):
+        close(found, expected)
+
+
+@law("zero task vectors")
+def _(premerge: Premerge) -> None:
+    _, base = models()
+    for state in premerge([base] * EXPERTS, base):
+        close(state, base)
+
+
+@law("order of tensors")
+def _(premerge: Premerge) -> None:
+    experts, base = models()
+    expected = bits(premerge(experts, base))
+    shuffled = [dict(random.Random(i).sample([*e.items()], len(e))) for i, e in enumerate(experts)]
+    assert bits(premerge(shuffled, dict(reversed(base.items())))) == expected
+
+
+@law("same bytes")
+def _(premerge: Premerge) -> None:
+    experts, base = models()
+    expected = bits(premerge(experts, base))
+    again = premerge(experts, base)
+    lonely = again[-1]["patch"].numpy().tobytes()
+    assert lonely == expected[-1]["patch"]
+    assert bits(again[::-1]) == expected[::-1]
+    assert bits(again) == expected
+
+
+@law("lazy")
+def _(premerge: Premerge) -> None:
+    experts, base = models()
+    read: list[str] = []
+
+    def watched(state: StateDict) -> StateDict:
+        return weights.Lazy(weights.specs(state), lambda name: read.append(name) or state[name])
+
+    for state in premerge([watched(e) for e in experts], watched(base)):
+        weights.specs(state)
+    assert not read
+
+
+def test_every_pre_merging_method_has_a_line() -> None:
+    assert set(CASES) == set(harness.PREMERGE)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(("name", "options", "broken"), TABLE)
+def test_law(name: str, options: dict[str, Any], broken: set[str], law: str) -> None:
+    with pytest.raises(AssertionError) if law in broken else nullcontext():
+        LAWS[law](premerge(name, **options))
+
+
+# Planted faults: a law that catches nothing promises nothing -------------------------------
+
+
+def right(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return [weights.mean([expert, base]) for expert in experts]
+
+
+def lost_expert(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return right(experts[1:], base)
+
+
+def lost_name(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return [weights.select(state, ["bias", "weight"]) for state in right(experts, base)]
+
+
+def float64_leak(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return [weights.each(lambda a, b: a.double().add(b) / 2, e, base) for e in experts]
+
+
+def in_place(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return [weights.each(lambda a, b: a.add_(b) / 2, expert, base) for expert in experts]
+
+
+def alias(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return [weights.each(lambda tensor: tensor, expert) for expert in experts]
+
+
+def first_expert(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return right([experts[0]] * len(experts), base)
+
+
+def forgotten_base(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return weights.task_vectors(experts, base)
+
+
+def one_stream(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Masks drawn one after the other, in the order in which tensors stand in the file."""
+
+    def masked(expert: StateDict) -> StateDict:
+        numbers = np.random.default_rng(0)
+        keep = {n: torch.tensor(numbers.random(t.shape) > 0.5) for n, t in expert.items()}
+        return weights.each_named(lambda n, a, b: (a - b) * keep[n] + b, expert, base)
+
+    return [masked(expert) for expert in experts]
+
+
+def stream_on_access(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    numbers = np.random.default_rng(0)
+
+    def mask(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a - b) * torch.tensor(numbers.random(a.shape) > 0.5) + b
+
+    return [weights.each(mask, expert, base) for expert in experts]
+
+
+def eager(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return [dict(state) for state in right(experts, base)]
+
+
+#: a wrong method -> the law that must catch it
+FAULTS: dict[Premerge, str] = {
+    lost_expert: "names and shapes",
+    lost_name: "names and shapes",
+    float64_leak: "float32",
+    in_place: "inputs untouched",
+    alias: "not aliased",
+    first_expert: "place in the list",
+    forgotten_base: "zero task vectors",
+    one_stream: "order of tensors",
+    stream_on_access: "same bytes",
+    eager: "lazy",
+}
+
+
+@pytest.mark.parametrize(("fault", "law"), FAULTS.items(), ids=lambda v: getattr(v, "__name__", v))
+def test_law_catches_a_planted_fault(fault: Premerge, law: str) -> None:
+    with pytest.raises(AssertionError):
+        LAWS[law](fault)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_law_passes_what_is_right_and_catches_something(law: str) -> None:
+    LAWS[law](right)
+    assert law in FAULTS.values()
+
+
+# Random masks ------------------------------------------------------------------------------
+
+
+def reference_dropped(
+    shape: tuple[int, ...], drop_rate: float, seed: int, index: int, name: str
+) -> np.ndarray:
+    word = hashlib.sha256(f"{seed}|dare|{index}|{name}".encode()).digest()[:8]
+    numbers = np.random.Generator(np.random.PCG64(sum(b << 8 * i for i, b in enumerate(word))))
+    return (numbers.random(int(np.prod(shape))) < drop_rate).reshape(shape)
+
+
+@few
+@given(
+    st.lists(st.integers(0, 5), max_size=3).map(tuple),
+    st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1)),
+    st.integers(0, 2**63),
+    st.integers(0, 20),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+)
+def test_masks_agree_with_numpy(
+    shape: tuple[int, ...], drop_rate: float, seed: int, index: int, name: str
+) -> None:
+    keep = random_keep(shape, drop_rate, seed, index, name).numpy()
+    np.testing.assert_array_equal(
+        keep, ~reference_dropped(shape, drop_rate, seed, index, name), strict=True
+    )
+
+
+@pytest.mark.parametrize("rescale", [True, False])
+@pytest.mark.parametrize("on", ["task_vector", "weights"])
+@pytest.mark.parametrize("drop_rate", [0.1, 0.5, 0.9, 1.0])
+def test_dare_agrees_with_numpy(drop_rate: float, on: str, rescale: bool) -> None:
+    experts, base = models()
+    after = premerge("dare", drop_rate=drop_rate, on=on, rescale=rescale, seed=3)(experts, base)
+    for index, (state, expert) in enumerate(zip(after, experts, strict=True)):
+        for name, shape in SHAPES.items():
+            origin = base[name].double().numpy() if on == "task_vector" else 0.0
+            vector = expert[name].double().numpy() - origin
+            dropped = reference_dropped(shape, drop_rate, 3, index, name)
+            kept = np.where(dropped, 0, vector)
+            if rescale and drop_rate < 1:
+                kept = kept / (1 - drop_rate)
+            np.testing.assert_allclose(state[name].numpy(), kept + origin, rtol=1e-6, atol=1e-6)
+
+
+def test_a_mask_once_drawn_stays_the_same() -> None:
+    """Literal values: a change of the stream would change merges that somebody has published."""
+    drawn = random_keep((2, 4), 0.5, 0, 0, "encoder.layer.0.attention.self.query.weight")
+    assert drawn.int().tolist() == [[1, 1, 1, 0], [1, 1, 0, 1]]
+
+
+def test_masks_follow_the_entries_whatever_the_memory_layout() -> None:
+    expert = model(1)
+    turned = {n: t.mT.contiguous().mT if t.ndim > 1 else t for n, t in expert.items()}
+    assert not turned["weight"].is_contiguous()
+    for strategy in ("random", "magnitude"):
+        dare = premerge("dare", strategy=strategy)
+        assert bits(dare([turned], model(0))) == bits(dare([expert], model(0)))
+
+
+def test_another_seed_gives_other_masks() -> None:
+    experts, base = models()
+    first, second = (premerge("dare", seed=seed)(experts, base)[0] for seed in (0, 1))
+    assert bits([first]) != bits([second])
+
+
+SIZE = 40_000
+
+
+@pytest.mark.parametrize("drop_rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    ("one", "other"), [((0, "a"), (1, "a")), ((0, "a"), (0, "b")), ((1, "a"), (11, "a"))]
+)
+def test_masks_of_experts_and_tensors_are_independent(
+    one: tuple[int, str], other: tuple[int, str], drop_rate: float
+) -> None:
+    """They agree as often as two draws do: p^2 + (1 - p)^2, within four standard deviations."""
+    first, second = (random_keep((SIZE,), drop_rate, 0, *which) for which in (one, other))
+    expected = drop_rate**2 + (1 - drop_rate) ** 2
+    found = (first == second).double().mean().item()
+    assert found == pytest.approx(expected, abs=4 * (expected * (1 - expected) / SIZE) ** 0.5)
+
+
+@pytest.mark.parametrize("drop_rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("on", ["task_vector", "weights"])
+def test_rescaling_keeps_the_expectation(drop_rate: float, on: str) -> None:
+    base = {"w": torch.full((SIZE,), 5.0 if on == "task_vector" else 0.0)}
+    expert = {"w": base["w"] + 1}
+    (after,) = premerge("dare", drop_rate=drop_rate, on=on)([expert], base)
+    deviation = (drop_rate / (1 - drop_rate) / SIZE) ** 0.5
+    assert (after["w"] - base["w"]).mean().item() == pytest.approx(1, abs=4 * deviation)
+    (after,) = premerge("dare", drop_rate=drop_rate, on=on, rescale=False)([expert], base)
+    deviation *= 1 - drop_rate
+    assert (after["w"] - base["w"]).mean().item() == pytest.approx(1 - drop_rate, abs=4 * deviation)
+
+
+def test_the_mean_over_seeds_is_the_task_vector() -> None:
+    expert, base = model(1), model(0)
+    seeds = range(300)
+    runs = [premerge("dare", seed=seed)([expert], base)[0]["weight"] for seed in seeds]
+    vector = expert["weight"] - base["weight"]
+    error = torch.stack(runs).mean(0) - expert["weight"]
+    assert (error.abs() <= 4 * vector.abs() / len(seeds) ** 0.5).all()
+
+
+# By hand -----------------------------------------------------------------------------------
+
+
+def dare_list(weight: Sequence[float], base: Sequence[float], **options: Any) -> list[float]:
+    (after,) = premerge("dare", **options)(
+        [{"w": torch.tensor(weight, dtype=torch.float32)}],
+        {"w": torch.tensor(base, dtype=torch.float32)},
+    )
+    return after["w"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("vector", "drop_rate", "rescale", "expected"),
+    [
+        ((1, -2, 3, -4), 0.5, True, [0, 0, 6, -8]),
+        ((1, -2, 3, -4), 0.5, False, [0, 0, 3, -4]),
+        ((-4, 3, -2, 1), 0.75, True, [-16, 0, 0, 0]),
+        # what ties with the largest of the dropped falls too
+        ((1, 2, -2, 3), 0.5, True, [0, 0, 0, 6]),
+        ((2, 2, 2, 2), 0.5, True, [0, 0, 0, 0]),
+        # int(3 * 0.5) is 1, and int(1 * 0.5) is 0: nothing falls, and all is rescaled
+        ((1, 2, 3), 0.5, True, [0, 4, 6]),
+        ((5,), 0.5, True, [10]),
+        ((0, 0, 1, 0), 0.25, False, [0, 0, 1, 0]),
+        ((1, 2), 0.0, True, [1, 2]),
+        ((1, 2), 1.0, True, [0, 0]),
+    ],
+)
+def test_magnitude_by_hand(
+    vector: tuple[float, ...], drop_rate: float, rescale: bool, expected: list[float]
+) -> None:
+    options = {"strategy": "magnitude", "drop_rate": drop_rate, "rescale": rescale}
+    base = [100.0] * len(vector)
+    moved = [value + 100 for value in vector]
+    assert dare_list(moved, base, **options) == [value + 100 for value in expected]
+    assert dare_list(vector, base, on="weights", **options) == expected
+
+
+def test_magnitude_is_by_tensor() -> None:
+    expert = {"large": torch.tensor([8.0, 7.0]), "small": torch.tensor([2.0, 1.0])}
+    base = {name: torch.zeros(2) for name in expert}
+    (after,) = premerge("dare", strategy="magnitude", rescale=False)([expert], base)
+    assert {name: after[name].tolist() for name in after} == {"large": [8, 0], "small": [2, 0]}
+
+
+@pytest.mark.parametrize("rescale", [True, False])
+def test_random_by_hand(rescale: bool) -> None:
+    """Of weights 3 over a base of 1, what stays is 1 + 2 / (1 - 0.75) and what falls is 1."""
+    kept = random_keep((40,), 0.75, 0, 0, "w").tolist()
+    options = {"drop_rate": 0.75, "rescale": rescale}
+    vector, whole = (8, 12) if rescale else (2, 3)
+    assert dare_list([3] * 40, [1] * 40, **options) == [1 + vector * stays for stays in kept]
+    assert dare_list([3] * 40, [1] * 40, on="weights", **options) == [whole * k for k in kept]
+
+
+# Edges -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["random", "magnitude"])
+@pytest.mark.parametrize("rescale", [True, False])
+def test_nothing_dropped_and_all_dropped(strategy: str, rescale: bool) -> None:
+    experts, base = models()
+    options = {"strategy": strategy, "rescale": rescale}
+    for state, expert in zip(
+        premerge("dare", drop_rate=0.0, **options)(experts, base), experts, strict=True
+    ):
+        close(state, expert)
+    for state in premerge("dare", drop_rate=1.0, **options)(experts, base):
+        assert bits([state]) == bits([base])
+    for state in premerge("dare", drop_rate=1.0, on="weights", **options)(experts, base):
+        assert not any(tensor.any() for tensor in state.values())
+
+
+@pytest.mark.parametrize("name", harness.MERGERS)
+def test_nothing_dropped_before_a_merger_changes_nothing(name: str) -> None:
+    experts, base = models()
+    merge = harness.MERGERS[name].function
+    after = premerge("dare", drop_rate=0.0)(experts, base)
+    close(merge(after, base), merge(experts, base))
+
+
+@pytest.mark.parametrize("drop_rate", [-0.1, 1.01, 50, float("nan")])
+def test_drop_rate_is_a_share(drop_rate: float) -> None:
+    with pytest.raises(BadOption, match=f"drop_rate of dare is {drop_rate:g}, expected a share"):
+        dare_list([1], [1], drop_rate=drop_rate)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "largest"}, "expected 'random' or 'magnitude'"),
+        ({"on": "head"}, "expected 'task_vector' or 'weights'"),
+        ({"seed": 0.5}, "expected a whole number"),
+        ({"rescale": "perhaps"}, "expected true or false"),
+        ({"drop_rate": "half"}, "expected a number"),
+        ({"droprate": 0.5}, "did you mean 'drop_rate'"),
+    ],
+)
+def test_options_of_another_kind(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        resolve("pre-merging method", Choice("dare", options), harness.PREMERGE["dare"].function)

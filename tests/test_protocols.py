@@ -1,0 +1,678 @@
+"""Laws that every protocol keeps, and agreement with plain implementations of two of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+import torch
+
+import harness
+from harness import Choice, Draw, Encoded, Features, Head, Predictions, Task
+from harness.errors import BadData, BadOption, MissingHead, MissingTeacher
+from harness.registry import resolve
+from harness.rng import rng
+from harness.run import teach
+from harness.types import Array, Array64
+from protocols.ft_classifier import ft_classifier, tune, visits
+from protocols.knn import distances, knn
+
+#: name -> (options, laws that this protocol rightly breaks)
+CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "current": ({}, {"blank_head", "shuffled_lessons"}),
+    "ft-classifier": ({"learning_rate": 0.05, "epochs": 20}, {"relabelling"}),
+    "knn": ({}, set()),
+}
+
+Read = Callable[[Encoded], Sequence[Predictions]]
+CLASSES, WIDTH, ROWS, PER_CLASS = 4, 24, 400, 12
+
+
+def selections(
+    groups: Sequence[Sequence[int]], shots: Sequence[int], seeds: int
+) -> tuple[Draw, ...]:
+    """Draws of so many rows of each group, fewer being a prefix of more."""
+    found = []
+    for count in shots:
+        for seed in range(seeds):
+            picked = [rng(seed, "toy", i).permutation(group) for i, group in enumerate(groups)]
+            found.append(Draw(count, seed, tuple(tuple(map(int, g[:count])) for g in picked)))
+    return tuple(found)
+
+
+def softmax(logits: Array64) -> Array64:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def through(head: Head, x: Array) -> Array:
+    return (x @ head.weight.T + head.bias).astype(np.float32)
+
+
+def classification(noise: float = 1.0, shots: Sequence[int] = (1, 5), seeds: int = 3) -> Encoded:
+    """Clusters, one per class, at distance 3 from the origin, under the head of their centres."""
+    random = np.random.default_rng(7)
+    centres = 3 * np.eye(CLASSES, WIDTH)
+    labels = np.repeat(np.arange(CLASSES), ROWS // CLASSES)
+    pool_labels = np.repeat(np.arange(CLASSES), PER_CLASS)
+    x = (centres[labels] + noise * random.normal(size=(ROWS, WIDTH))).astype(np.float32)
+    pool_x = centres[pool_labels] + noise * random.normal(size=(len(pool_labels), WIDTH))
+    pool_x = pool_x.astype(np.float32)
+    head = Head(centres.astype(np.float32), np.zeros(CLASSES, dtype=np.float32))
+    groups = [np.flatnonzero(pool_labels == label).tolist() for label in range(CLASSES)]
+    return Encoded(
+        task="toy/classes",
+        kind="classification",
+        classes=CLASSES,
+        test=Features(x, through(head, x), labels.astype(np.float64)),
+        head=head,
+        pool=Features(pool_x, through(head, pool_x), pool_labels.astype(np.float64)),
+        draws=selections(groups, shots, seeds),
+        teacher=softmax(4 * np.eye(CLASSES)[pool_labels]),
+    )
+
+
+def regression(shots: Sequence[int] = (1, 5), seeds: int = 3) -> Encoded:
+    """Labels that are a linear function of the features, taught as they are."""
+    random = np.random.default_rng(8)
+    x = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    pool_x = random.normal(size=(5 * PER_CLASS, WIDTH)).astype(np.float32)
+    labels, pool_labels = x.sum(axis=1) + 1.0, pool_x.sum(axis=1) + 1.0
+    head = Head(
+        random.normal(size=(1, WIDTH)).astype(np.float32), np.array([0.5], dtype=np.float32)
+    )
+    groups = np.argsort(pool_labels).reshape(5, PER_CLASS).tolist()
+    return Encoded(
+        task="toy/values",
+        kind="regression",
+        classes=1,
+        test=Features(x, through(head, x), labels.astype(np.float64)),
+        head=head,
+        pool=Features(pool_x, through(head, pool_x), pool_labels.astype(np.float64)),
+        draws=selections(groups, shots, seeds),
+        teacher=pool_labels[:, None].astype(np.float64),
+    )
+
+
+def accuracies(found: Sequence[Predictions], encoded: Encoded) -> list[float]:
+    return [float(np.mean(one.values == encoded.test.labels)) for one in found]
+
+
+def same(first: Sequence[Predictions], second: Sequence[Predictions]) -> bool:
+    return len(first) == len(second) and all(
+        np.array_equal(one.values, other.values) and one.draw == other.draw
+        for one, other in zip(first, second, strict=True)
+    )
+
+
+def with_head(encoded: Encoded, head: Head) -> Encoded:
+    test = replace(encoded.test, logits=through(head, encoded.test.x))
+    return replace(encoded, head=head, test=test)
+
+
+def blank(encoded: Encoded) -> Encoded:
+    assert encoded.head is not None
+    return with_head(
+        encoded, Head(np.zeros_like(encoded.head.weight), np.zeros_like(encoded.head.bias))
+    )
+
+
+# Laws --------------------------------------------------------------------------------------
+
+
+def relabelling(read: Read) -> None:
+    """Class c called order[c]: the predictions are called so too."""
+    encoded, order = classification(), np.array([2, 0, 3, 1])
+    back = np.argsort(order)
+    head, pool, teacher = encoded.head, encoded.pool, encoded.teacher
+    assert head is not None
+    assert pool is not None
+    assert teacher is not None
+    renamed = replace(
+        with_head(encoded, Head(head.weight[back], head.bias[back])),
+        pool=replace(pool, labels=order[pool.labels.astype(int)].astype(float)),
+        teacher=teacher[:, back],
+        draws=tuple(replace(d, rows=tuple(d.rows[i] for i in back)) for d in encoded.draws),
+    )
+    for one, other in zip(read(encoded), read(renamed), strict=True):
+        assert np.array_equal(order[one.values.astype(int)], other.values)
+
+
+def row_order(read: Read) -> None:
+    for encoded in (classification(), regression()):
+        order = np.random.default_rng(1).permutation(ROWS)
+        test = encoded.test
+        moved = Features(test.x[order], test.logits[order], test.labels[order])
+        for one, other in zip(read(encoded), read(replace(encoded, test=moved)), strict=True):
+            np.testing.assert_allclose(one.values[order], other.values, rtol=0, atol=1e-9)
+
+
+def fitting_head(read: Read) -> None:
+    """Separable features under the right head: perfect."""
+    encoded = classification(noise=0.1)
+    assert accuracies(read(encoded), encoded) == [1.0] * len(read(encoded))
+
+
+def blank_head(read: Read) -> None:
+    """Separable features under a head of zeros: perfect."""
+    encoded = blank(classification(noise=0.1))
+    assert accuracies(read(encoded), encoded) == [1.0] * len(read(encoded))
+
+
+def shuffled_lessons(read: Read) -> None:
+    """Rows drawn for the wrong classes and teachers of other rows, over many draws: chance."""
+    encoded = blank(classification(noise=0.1, shots=(3,), seeds=100))
+    assert encoded.teacher is not None
+    draws = []
+    for drawn in encoded.draws:
+        rows = np.random.default_rng(drawn.seed).permutation(CLASSES * PER_CLASS)
+        groups = rows[: CLASSES * drawn.shots].reshape(CLASSES, drawn.shots)
+        draws.append(replace(drawn, rows=tuple(tuple(map(int, group)) for group in groups)))
+    teacher = np.random.default_rng(3).permutation(encoded.teacher)
+    found = read(replace(encoded, draws=tuple(draws), teacher=teacher))
+    assert len(found) == len(draws)
+    assert np.mean(accuracies(found, encoded)) == pytest.approx(1 / CLASSES, abs=0.1)
+
+
+def shuffled_rows(read: Read) -> None:
+    """Features of other rows: chance."""
+    encoded = classification(noise=0.1)
+    order = np.random.default_rng(2).permutation(ROWS)
+    test = encoded.test
+    mixed = replace(encoded, test=Features(test.x[order], test.logits[order], test.labels))
+    for accuracy in accuracies(read(mixed), mixed):
+        assert accuracy == pytest.approx(1 / CLASSES, abs=0.08)
+
+
+def inputs_untouched(read: Read) -> None:
+    for encoded in (classification(), regression()):
+        before = copy.deepcopy(encoded)
+        read(encoded)
+        pairs = [(encoded.test, before.test), (encoded.pool, before.pool)]
+        pairs += [(encoded.head, before.head)]
+        for now, then in pairs:
+            for name, value in vars(then).items():
+                assert np.array_equal(getattr(now, name), value), name
+        assert np.array_equal(encoded.teacher, before.teacher)  # type: ignore[arg-type]
+        assert encoded.draws == before.draws
+
+
+def same_again(read: Read) -> None:
+    for encoded in (classification(), regression()):
+        assert same(read(encoded), read(encoded))
+
+
+def hidden_labels(read: Read) -> None:
+    """Labels of the test rows that are not there: no matter."""
+    for encoded in (classification(), regression()):
+        hidden = replace(encoded.test, labels=np.full(ROWS, np.nan))
+        assert same(read(encoded), read(replace(encoded, test=hidden)))
+
+
+def one_per_draw(read: Read) -> None:
+    """A prediction for every draw in their order, or a single one that names none."""
+    for encoded in (classification(), regression()):
+        found = read(encoded)
+        assert tuple(one.draw for one in found) in [encoded.draws, (None,)]
+        for one in found:
+            assert one.values.shape == (ROWS,)
+            assert one.values.dtype == np.float64
+            if encoded.kind == "classification":
+                assert set(one.values) <= set(range(CLASSES))
+
+
+LAWS = {
+    law.__name__: law
+    for law in (
+        relabelling,
+        row_order,
+        fitting_head,
+        blank_head,
+        shuffled_lessons,
+        shuffled_rows,
+        inputs_untouched,
+        same_again,
+        hidden_labels,
+        one_per_draw,
+    )
+}
+
+
+def test_every_protocol_has_a_line() -> None:
+    assert set(CASES) == set(harness.PROTOCOLS)
+    for _, broken in CASES.values():
+        assert broken <= set(LAWS)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("name", CASES)
+def test_protocol_keeps_the_law(name: str, law: str) -> None:
+    options, broken = CASES[name]
+    function = harness.PROTOCOLS[name].function
+    if law in broken:
+        with pytest.raises((AssertionError, ValueError)):
+            LAWS[law](lambda encoded: function(encoded, **options))
+    else:
+        LAWS[law](lambda encoded: function(encoded, **options))
+
+
+# Planted faults ----------------------------------------------------------------------------
+
+
+def peeking(encoded: Encoded) -> list[Predictions]:
+    return [Predictions(encoded.test.labels.copy(), drawn) for drawn in encoded.draws]
+
+
+def first_class(encoded: Encoded) -> list[Predictions]:
+    return [Predictions(np.zeros(len(encoded.test)), drawn) for drawn in encoded.draws]
+
+
+def deaf(encoded: Encoded) -> list[Predictions]:
+    """Reads the head, whatever was drawn; 0 on ties."""
+    values = encoded.test.logits.argmax(axis=1).astype(np.float64)
+    return [Predictions(values, drawn) for drawn in encoded.draws]
+
+
+def favouring(encoded: Encoded) -> list[Predictions]:
+    """The later classes look further away than they are."""
+    assert encoded.pool is not None
+    far = distances(encoded.test.x, encoded.pool.x)
+    found = []
+    for drawn in encoded.draws:
+        by_class = [far[:, list(rows)].mean(axis=1) + i for i, rows in enumerate(drawn.rows)]
+        found.append(Predictions(np.argmin(by_class, axis=0).astype(np.float64), drawn))
+    return found
+
+
+def centring(encoded: Encoded) -> list[Predictions]:
+    """Takes the first test row off the others, in place of a mean."""
+    x = encoded.test.x - 0.5 * encoded.test.x[0]
+    return knn(replace(encoded, test=replace(encoded.test, x=x)))
+
+
+def in_place(encoded: Encoded) -> list[Predictions]:
+    encoded.test.x[:] /= 2
+    return knn(encoded)
+
+
+def tossing(encoded: Encoded) -> list[Predictions]:
+    found = knn(encoded)
+    return [replace(one, values=one.values + np.random.default_rng().random()) for one in found]
+
+
+def first_draw(encoded: Encoded) -> list[Predictions]:
+    return knn(encoded)[:1]
+
+
+PLANTED = [
+    (peeking, hidden_labels),
+    (peeking, shuffled_rows),
+    (peeking, shuffled_lessons),
+    (first_class, fitting_head),
+    (deaf, blank_head),
+    (favouring, relabelling),
+    (centring, row_order),
+    (in_place, inputs_untouched),
+    (tossing, same_again),
+    (first_draw, one_per_draw),
+]
+
+
+@pytest.mark.parametrize(("wrong", "law"), PLANTED)
+def test_laws_catch_planted_faults(wrong: Read, law: Callable[[Read], None]) -> None:
+    with pytest.raises(AssertionError):
+        law(wrong)
+
+
+# Errors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["current", "ft-classifier"])
+def test_missing_head(name: str) -> None:
+    with pytest.raises(MissingHead, match="'toy/classes'"):
+        harness.PROTOCOLS[name].function(replace(classification(), head=None))
+
+
+@pytest.mark.parametrize("lacking", ["teacher", "pool"])
+def test_missing_teacher(lacking: str) -> None:
+    with pytest.raises(MissingTeacher, match=r"'toy/classes'.*--experts"):
+        ft_classifier(replace(classification(), **{lacking: None}))  # type: ignore[arg-type]
+
+
+def test_knn_without_labeled_rows() -> None:
+    with pytest.raises(BadData, match="'toy/classes'"):
+        knn(replace(classification(), pool=None))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"learning_rate": 0.0},
+        {"learning_rate": -1e-3},
+        {"learning_rate": float("nan")},
+        {"learning_rate": float("inf")},
+        {"epochs": 0},
+    ],
+)
+def test_ft_classifier_refuses(options: dict[str, Any]) -> None:
+    choice = Choice("ft-classifier", options)
+    with pytest.raises(BadOption, match="expected"):
+        ft_classifier(
+            classification(),
+            **resolve("protocol", choice, ft_classifier),  # type: ignore[arg-type]
+        )
+
+
+# Current -----------------------------------------------------------------------------------
+
+
+def test_current_takes_the_first_of_equal_logits() -> None:
+    encoded = classification()
+    logits = np.array([[1, 3, 3, 0], [2, 2, 2, 2], [0, 0, 1, 2]], dtype=np.float32)
+    test = Features(encoded.test.x[:3], logits, np.zeros(3))
+    (found,) = harness.PROTOCOLS["current"].function(replace(encoded, test=test))
+    assert found.values.tolist() == [1, 0, 3]
+    assert found.draw is None
+
+
+# KNN ---------------------------------------------------------------------------------------
+
+
+def plain_knn(encoded: Encoded) -> list[Array64]:
+    """Two loops in float64."""
+    pool = encoded.pool
+    assert pool is not None
+    found = []
+    for drawn in encoded.draws:
+        values = np.zeros(len(encoded.test))
+        for i, z in enumerate(encoded.test.x.astype(np.float64)):
+            if encoded.kind == "regression":
+                top = bottom = 0.0
+                for row in (row for rows in drawn.rows for row in rows):
+                    w = 1 / (np.sqrt(((z - pool.x[row].astype(np.float64)) ** 2).sum()) + 1e-8)
+                    top, bottom = top + w * pool.labels[row], bottom + w
+                values[i] = top / bottom
+            else:
+                mean = []
+                for rows in drawn.rows:
+                    gaps = [z - pool.x[row].astype(np.float64) for row in rows]
+                    mean.append(np.mean([np.sqrt((gap**2).sum()) for gap in gaps]))
+                values[i] = int(np.argmin(mean))
+        found.append(values)
+    return found
+
+
+def knn_of(far: Callable[[Array, Array], Array64], encoded: Encoded) -> list[Array64]:
+    """KNN under another distance."""
+    assert encoded.pool is not None
+    table = far(encoded.test.x, encoded.pool.x)
+    return [
+        np.argmin([table[:, list(rows)].mean(axis=1) for rows in drawn.rows], axis=0)
+        for drawn in encoded.draws
+    ]
+
+
+def expanded(x: Array, anchors: Array) -> Array64:
+    """|x|^2 - 2 x a + |a|^2 in float32, which cancels."""
+    square = (x**2).sum(1)[:, None] - 2 * x @ anchors.T + (anchors**2).sum(1)
+    return np.sqrt(np.maximum(square, 0)).astype(np.float64)
+
+
+def squared(x: Array, anchors: Array) -> Array64:
+    return distances(x, anchors) ** 2
+
+
+def centroids(encoded: Encoded) -> list[Array64]:
+    assert encoded.pool is not None
+    found = []
+    for drawn in encoded.draws:
+        centres = np.stack([encoded.pool.x[list(rows)].mean(axis=0) for rows in drawn.rows])
+        found.append(distances(encoded.test.x, centres).argmin(axis=1).astype(np.float64))
+    return found
+
+
+def votes(encoded: Encoded) -> list[Array64]:
+    """The class of the single nearest anchor."""
+    assert encoded.pool is not None
+    far = distances(encoded.test.x, encoded.pool.x)
+    found = []
+    for drawn in encoded.draws:
+        nearest = [far[:, list(rows)].min(axis=1) for rows in drawn.rows]
+        found.append(np.argmin(nearest, axis=0).astype(np.float64))
+    return found
+
+
+def scattered(offset: float = 0.0, width: int = WIDTH) -> Encoded:
+    """Overlapping classes of unlike spread on a grid that float32 holds under any offset here."""
+    random = np.random.default_rng(11)
+    labels, pool_labels = np.arange(90) % 3, np.arange(36) % 3
+
+    def grid(labels: np.ndarray[Any, Any]) -> Array:
+        x = random.normal(size=(len(labels), width)) * (1 + labels[:, None]) + labels[:, None]
+        return (offset + np.round(x * 256) / 1024).astype(np.float32)
+
+    groups = [np.flatnonzero(pool_labels == label).tolist() for label in range(3)]
+    test, pool = grid(labels), grid(pool_labels)
+    logits = np.zeros((90, 3), dtype=np.float32)
+    return Encoded(
+        task="toy/scattered",
+        kind="classification",
+        classes=3,
+        test=Features(test, logits, labels.astype(np.float64)),
+        head=None,
+        pool=Features(pool, logits[:36], pool_labels.astype(np.float64)),
+        draws=selections(groups, (1, 4, 12), 2),
+        teacher=None,
+    )
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 12, 16, 33])
+@pytest.mark.parametrize("offset", [0.0, 4096.0])
+def test_knn_agrees_with_two_loops(offset: float, width: int) -> None:
+    encoded = scattered(offset, width)
+    for one, expected in zip(knn(encoded), plain_knn(encoded), strict=True):
+        assert np.array_equal(one.values, expected)
+
+
+def test_knn_regression_agrees_with_two_loops() -> None:
+    encoded = regression()
+    for one, expected in zip(knn(encoded), plain_knn(encoded), strict=True):
+        np.testing.assert_allclose(one.values, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_loops_tell_knn_from_its_neighbours() -> None:
+    near, far = scattered(), scattered(offset=4096.0)
+    for wrong, expected in [
+        (knn_of(squared, near), plain_knn(near)),
+        (centroids(near), plain_knn(near)),
+        (votes(near), plain_knn(near)),
+        (knn_of(expanded, far), plain_knn(far)),
+    ]:
+        assert any((a != b).any() for a, b in zip(wrong, expected, strict=True))
+
+
+def test_one_shot_is_the_nearest_anchor() -> None:
+    encoded = replace(scattered(), draws=tuple(d for d in scattered().draws if d.shots == 1))
+    for one, nearest in zip(knn(encoded), votes(encoded), strict=True):
+        assert np.array_equal(one.values, nearest)
+
+
+def small(anchors: list[list[float]], rows: tuple[tuple[int, ...], ...], at: float) -> float:
+    """The class of one point under a few anchors."""
+    x = np.array([[at, 0]], dtype=np.float32)
+    pool = Features(
+        np.array(anchors, dtype=np.float32),
+        np.zeros((len(anchors), 1), dtype=np.float32),
+        np.arange(len(anchors), dtype=np.float64),
+    )
+    none = np.zeros((1, len(rows)), dtype=np.float32)
+    test = Features(x, none, np.zeros(1))
+    draws = (Draw(1, 0, rows),)
+    encoded = Encoded("toy", "classification", len(rows), test, None, pool, draws, None)
+    return float(knn(encoded)[0].values[0])
+
+
+def test_knn_by_hand() -> None:
+    assert small([[3, 4], [-2, 0]], ((0,), (1,)), at=0) == 1  # distances 5 and 2
+    assert small([[1, 0], [9, 0], [4, 0]], ((0, 1), (2,)), at=0) == 1  # means 5 and 4
+    assert small([[3, 4], [-5, 0]], ((0,), (1,)), at=0) == 0  # 5 and 5: the lowest
+    assert small([[3, 4], [-5, 0]], ((1,), (0,)), at=0) == 0
+    assert small([[0, 0], [0, 0], [0, 0]], ((0,), (1, 2)), at=0) == 0  # duplicates of the point
+    assert small([[1, 0], [0, 0], [0, 0]], ((0,), (1, 2)), at=0) == 1
+    assert small([[7, 7], [8, 8]], ((0, 1),), at=0) == 0  # one class
+
+
+def test_a_class_without_anchors_is_never_predicted() -> None:
+    assert small([[3, 4], [-2, 0]], ((), (0,), (1,)), at=0) == 2
+
+
+def test_regression_on_an_anchor_is_its_label() -> None:
+    encoded = regression(shots=(5,), seeds=1)
+    assert encoded.pool is not None
+    anchor = encoded.draws[0].rows[0][0]
+    test = replace(encoded.test, x=encoded.pool.x[[anchor]])
+    value = knn(replace(encoded, test=test))[0].values[0]
+    assert value == pytest.approx(encoded.pool.labels[anchor], abs=1e-5)
+
+
+def test_knn_regression_by_hand() -> None:
+    """Labels 1 and 4 at distances 1 and 2: (1/1 + 4/2) / (1/1 + 1/2) = 2."""
+    x = np.zeros((1, 1), dtype=np.float32)
+    pool = Features(np.array([[1], [-2]], dtype=np.float32), x, np.array([1.0, 4.0]))
+    draws = (Draw(1, 0, ((0,), (1,))),)
+    encoded = Encoded("toy", "regression", 1, Features(x, x, np.zeros(1)), None, pool, draws, None)
+    assert knn(encoded)[0].values[0] == pytest.approx(2, abs=1e-7)
+
+
+def test_distances_leave_faiss_as_it_was() -> None:
+    before = faiss.cvar.distance_compute_blas_threshold
+    distances(np.zeros((2, 3), dtype=np.float32), np.ones((2, 3), dtype=np.float32))
+    assert faiss.cvar.distance_compute_blas_threshold == before
+
+
+# FT-Classifier -----------------------------------------------------------------------------
+
+
+def plain_tune(encoded: Encoded, drawn: Draw, learning_rate: float, epochs: int) -> Array64:
+    """One draw, one row at a time, by autograd and torch's Adam; bias last."""
+    head, pool, teacher = encoded.head, encoded.pool, encoded.teacher
+    assert head is not None
+    assert pool is not None
+    assert teacher is not None
+    layer = torch.nn.Linear(head.weight.shape[1], len(head.weight), dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(head.weight))
+        layer.bias.copy_(torch.from_numpy(head.bias))
+    adam = torch.optim.Adam(layer.parameters(), lr=learning_rate)
+    x, target = torch.from_numpy(pool.x).double(), torch.from_numpy(teacher)
+    rows = [row for group in drawn.rows for row in group]
+    for epoch in range(epochs):
+        for place in rng(drawn.seed, "ftc", encoded.task, epoch).permutation(len(rows)):
+            row = rows[place]
+            outputs = layer(x[row : row + 1])
+            wanted = target[row : row + 1]
+            if encoded.kind == "classification":
+                logs = outputs.log_softmax(1)
+                loss = torch.nn.functional.kl_div(logs, wanted, reduction="batchmean")
+            else:
+                loss = torch.nn.functional.mse_loss(outputs, wanted)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+    return np.column_stack([layer.weight.detach().numpy(), layer.bias.detach().numpy()])
+
+
+def tuned(encoded: Encoded, learning_rate: float, epochs: int) -> Array64:
+    """The heads of all draws at once."""
+    head, pool, teacher = encoded.head, encoded.pool, encoded.teacher
+    assert head is not None
+    assert pool is not None
+    assert teacher is not None
+    x = torch.from_numpy(np.column_stack([pool.x, np.ones(len(pool))]).astype(np.float64))
+    orders = [visits(encoded.task, drawn, epochs) for drawn in encoded.draws]
+    return tune(head, x, teacher, orders, encoded.kind, learning_rate).numpy()
+
+
+def read_off(head: Array64, encoded: Encoded) -> Array64:
+    outputs = encoded.test.x.astype(np.float64) @ head[:, :-1].T + head[:, -1]
+    return outputs.argmax(axis=1) if encoded.kind == "classification" else outputs[:, 0]
+
+
+@pytest.mark.parametrize("make", [classification, regression])
+def test_ft_classifier_agrees_with_autograd(make: Callable[..., Encoded]) -> None:
+    encoded = make(shots=(2, 1, 5), seeds=2)
+    heads = tuned(encoded, 5e-3, 4)
+    found = ft_classifier(encoded, learning_rate=5e-3, epochs=4)
+    for drawn, head, one in zip(encoded.draws, heads, found, strict=True):
+        expected = plain_tune(encoded, drawn, 5e-3, 4)
+        np.testing.assert_allclose(head, expected, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(one.values, read_off(expected, encoded), rtol=0, atol=1e-9)
+
+
+def test_draws_are_tuned_apart() -> None:
+    """Together or alone, a draw gives the same head."""
+    encoded = classification(shots=(5, 1), seeds=2)
+    together = ft_classifier(encoded, learning_rate=0.05)
+    for drawn, one in zip(encoded.draws, together, strict=True):
+        alone = ft_classifier(replace(encoded, draws=(drawn,)), learning_rate=0.05)
+        assert same([one], alone)
+
+
+def test_saturated_logits_stay_finite() -> None:
+    encoded = classification(shots=(2,), seeds=1)
+    assert encoded.head is not None
+    certain = replace(
+        with_head(encoded, Head(1e4 * encoded.head.weight, encoded.head.bias)),
+        teacher=np.eye(CLASSES)[::-1].repeat(PER_CLASS, axis=0),
+    )
+    head = tuned(certain, 5e-3, 2)[0]
+    assert np.isfinite(head).all()
+    np.testing.assert_allclose(head, plain_tune(certain, certain.draws[0], 5e-3, 2), atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [classification, regression])
+def test_an_expert_taught_by_itself_stays(make: Callable[..., Encoded]) -> None:
+    encoded = make()
+    labels = tuple(map(str, range(CLASSES))) if encoded.kind == "classification" else ()
+    task = Task("toy", encoded.kind, ("text",), "label", labels, (), {}, "")
+    weight, bias = (part.astype(np.float64) for part in vars(encoded.head).values())
+    taught = replace(
+        encoded, teacher=teach(task, [encoded.pool.x.astype(np.float64) @ weight.T + bias])
+    )
+    for head in tuned(taught, 5e-4, 5):
+        np.testing.assert_allclose(head, np.column_stack([weight, bias]), rtol=0, atol=1e-6)
+    (current,) = harness.PROTOCOLS["current"].function(taught)
+    for one in ft_classifier(taught):
+        np.testing.assert_allclose(one.values, current.values, rtol=0, atol=1e-5)
+
+
+def test_the_head_and_teacher_name_the_classes() -> None:
+    """With the drawn rows in one order, renamed outputs rename the predictions."""
+    encoded, back = classification(), np.array([2, 0, 3, 1])
+    assert encoded.head is not None
+    assert encoded.teacher is not None
+    head = Head(encoded.head.weight[back], encoded.head.bias[back])
+    renamed = replace(with_head(encoded, head), teacher=encoded.teacher[:, back])
+    for one, other in zip(ft_classifier(encoded), ft_classifier(renamed), strict=True):
+        assert np.array_equal(one.values, back[other.values.astype(int)])
+
+
+@pytest.mark.parametrize("make", [classification, regression])
+def test_ft_classifier_reads_no_labels(make: Callable[..., Encoded]) -> None:
+    encoded = make()
+    mixed = np.random.default_rng(0).permutation(encoded.pool.labels)
+    other = replace(encoded, pool=replace(encoded.pool, labels=mixed))
+    assert same(ft_classifier(encoded), ft_classifier(other))
+
+
+def test_teachers_are_averaged_after_the_softmax() -> None:
+    task = Task("toy", "classification", ("text",), "label", ("a", "b"), (), {}, "")
+    logits = [np.array([[0.0, np.log(3.0)]]), np.array([[1000.0, -1000.0]])]
+    np.testing.assert_allclose(teach(task, logits), [[0.625, 0.375]], rtol=0, atol=1e-12)
+    values = replace(task, kind="regression", labels=())
+    np.testing.assert_allclose(teach(values, [np.array([[1.0]]), np.array([[4.0]])]), [[2.5]])

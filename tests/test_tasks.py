@@ -1,0 +1,163 @@
+"""Every registered task, in a line; with the real data at hand, every one is read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import harness
+from harness import Task
+from harness.data import SUFFIXES, load_rows
+from harness.labels import normal
+from tasks.textcls import question_and_answer, title_and_content
+
+#: name -> (kind, classes, metrics)
+CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "embedded/comparison": ("classification", 2, ("accuracy",)),
+    "embedded/outcome": ("regression", 0, ("pearson", "spearman")),
+    "embedded/topic": ("classification", 4, ("accuracy",)),
+    "glue/cola": ("classification", 2, ("matthews",)),
+    "glue/mnli": ("classification", 3, ("accuracy",)),
+    "glue/mrpc": ("classification", 2, ("accuracy", "f1")),
+    "glue/qnli": ("classification", 2, ("accuracy",)),
+    "glue/qqp": ("classification", 2, ("accuracy", "f1")),
+    "glue/rte": ("classification", 2, ("accuracy",)),
+    "glue/sst2": ("classification", 2, ("accuracy",)),
+    "glue/stsb": ("regression", 0, ("pearson", "spearman")),
+    "glue/wnli": ("classification", 2, ("accuracy",)),
+    "textcls/ag_news": ("classification", 4, ("accuracy",)),
+    "textcls/amazon_review_full": ("classification", 5, ("accuracy",)),
+    "textcls/dbpedia_14": ("classification", 14, ("accuracy",)),
+    "textcls/yahoo_answers_topics": ("classification", 10, ("accuracy",)),
+    "textcls/yelp_review_full": ("classification", 5, ("accuracy",)),
+}
+#: rows of the reported split, where a data folder would hold all of it
+ROWS = {
+    "glue/cola": 1043,
+    "glue/mrpc": 408,
+    "glue/qnli": 5463,
+    "glue/rte": 277,
+    "glue/sst2": 872,
+    "glue/stsb": 1500,
+    "glue/wnli": 71,
+    "textcls/ag_news": 7600,
+}
+#: the share of the commonest label in the reported split, in percent, where it is well known
+COMMONEST = {"glue/mrpc": 68.4, "glue/rte": 52.7, "glue/wnli": 56.3}
+
+
+def test_every_task_has_a_line() -> None:
+    assert set(CASES) == set(harness.TASKS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_task_is_as_its_line_says(name: str) -> None:
+    task = harness.TASKS[name]
+    assert (task.kind, len(task.labels), task.metrics) == CASES[name]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_task_holds_together(name: str) -> None:
+    task = harness.TASKS[name]
+    assert task.name == name
+    assert task.reported in task.splits
+    assert "train" not in task.splits.values()
+    assert set(task.metrics) <= set(harness.METRICS)
+    assert len({normal(label) for label in task.labels}) == len(task.labels)
+    assert task.text
+    assert task.label not in task.text
+    if task.source:
+        assert re.fullmatch(r"[0-9a-f]{40}", task.revision or "")
+    else:
+        assert task.revision is None
+
+
+def test_mnli_reports_the_matched_split() -> None:
+    mnli = harness.TASKS["glue/mnli"]
+    assert mnli.splits[mnli.reported] == "validation_matched"
+    assert mnli.splits["validation_mismatched"] == "validation_mismatched"
+
+
+def test_titles_stand_before_the_content() -> None:
+    assert title_and_content({"title": "Good", "content": "It works."}) == ("Good It works.",)
+    assert title_and_content({"title": None, "content": "It works."}) == ("It works.",)
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (("Why?", "Tell me.", "Because."), "Why? Tell me. Because."),
+        (("Why?", None, "Because."), "Why? Because."),
+        (("Why?", "", "Because."), "Why? Because."),
+    ],
+)
+def test_questions_stand_before_the_answer(row: Sequence[str | None], text: str) -> None:
+    columns = dict(zip(("question_title", "question_content", "best_answer"), row, strict=True))
+    assert question_and_answer(columns) == (text,)
+    assert question_and_answer({**columns, "text": None}) == (text,)
+    assert question_and_answer({**columns, "text": "joined"}) == ("joined",)
+
+
+GENERATED = [name for name in CASES if name.startswith("embedded/")]
+
+
+def shares(labels: np.ndarray[Any, Any]) -> list[float]:
+    return list(np.unique(labels, return_counts=True)[1] / len(labels))
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_tasks_are_whole(name: str) -> None:
+    """The same rows each time, every label among them, no text in two splits."""
+    task = harness.TASKS[name]
+    train, test = load_rows(task, "train"), load_rows(task, task.reported)
+    assert load_rows(task, "train").digest == train.digest
+    assert load_rows(task, task.reported).digest == test.digest
+    for rows in (train, test):
+        assert all(all(segments) for segments in rows.texts)
+        if task.kind == "classification":
+            assert set(rows.labels) == set(range(len(task.labels)))
+            assert min(shares(rows.labels)) > 0.5 / len(task.labels)
+    assert not set(train.texts) & set(test.texts)
+
+
+# Real data ---------------------------------------------------------------------------------
+
+
+def real_folder() -> Path:
+    """HARNESS_DATA_DIR, else shared/data beside the repository; skips where there is neither."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("HARNESS_DATA_DIR") or beside)
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}; say where it is with HARNESS_DATA_DIR")
+    return folder
+
+
+def has(folder: Path, task: Task, split: str) -> bool:
+    return any((folder / task.name / f"{split}.{suffix}").is_file() for suffix in SUFFIXES)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", [name for name in CASES if name not in GENERATED])
+def test_real_rows(name: str) -> None:
+    folder, task = real_folder(), harness.TASKS[name]
+    if not has(folder, task, task.splits[task.reported]):
+        pytest.skip(f"no {name} in {folder}")
+    for split, limit in [*((split, None) for split in task.splits), ("train", 50)]:
+        rows = load_rows(task, split, folder=folder, limit=limit)
+        segments = {len(texts) for texts in rows.texts}
+        assert segments == {1 if task.read else len(task.text)}
+        assert sum(not all(texts) for texts in rows.texts) == 0
+        if split == task.reported:
+            assert len(rows) == ROWS.get(name, len(rows))
+            if task.kind == "classification":
+                assert set(rows.labels) == set(range(len(task.labels)))
+            else:
+                assert (rows.labels.min(), rows.labels.max()) == (0, 5)
+            if name in COMMONEST:
+                assert 100 * max(shares(rows.labels)) == pytest.approx(COMMONEST[name], abs=0.05)
