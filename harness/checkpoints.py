@@ -25,17 +25,20 @@ HEAD = re.compile(r".*(classifier|pre_classifier|classification_head)\.")
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE = "merge.json", "expert.json", "mergekit_config.yml"
-TOKENIZER_FILES = (
+VOCABULARY_FILES = (
     "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
     "vocab.txt",
     "vocab.json",
-    "merges.txt",
     "spm.model",
     "sentencepiece.bpe.model",
     "spiece.model",
+)
+TOKENIZER_FILES = (
+    *VOCABULARY_FILES,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
 )
 DTYPES = {
     "F64": torch.float64,

@@ -28,10 +28,14 @@ def parse_task(text: str) -> tuple[Task, str]:
     """`glue/rte` or `glue/rte@heldout10` -> the task and the split (default: the reported one)."""
     name, _, split = text.partition("@")
     task = TASKS[name]
-    known = (*task.splits, *DERIVED, TRAIN)
-    if split and split not in known:
-        raise BadData(f"task '{name}' has no split '{split}'; known: {', '.join(known)}")
+    if split and split not in splits_of(task):
+        raise BadData(f"task '{name}' has no split '{split}'; known: {', '.join(splits_of(task))}")
     return task, split or task.reported
+
+
+def splits_of(task: Task) -> tuple[str, ...]:
+    """All splits of a task: those scored, the derived ones, and the whole of train."""
+    return (*task.splits, *DERIVED, TRAIN)
 
 
 def data_dir(given: str | Path | None = None) -> Path | None:
@@ -48,6 +52,10 @@ def load_rows(
     `limit` keeps the first rows only. Raises BadData for a missing file, column or label and for
     an empty split, LabelMismatch when the data set names its classes otherwise.
     """
+    if split not in splits_of(task):
+        raise BadData(f"task '{task}' has no split '{split}'; known: {', '.join(splits_of(task))}")
+    if limit is not None and limit < 1:
+        raise BadData(f"limit is {limit}, expected at least one row")
     table = _table(task, task.splits.get(split, TRAIN), folder)
     if len(table) and (missing := [c for c in (*task.text, task.label) if c not in table[0]]):
         raise BadData(
@@ -57,7 +65,9 @@ def load_rows(
     picked = _pick(table, split, limit)
     if not len(picked):
         raise BadData(f"{task}@{split} has no rows; expected at least one")
-    read = task.read or (lambda row: tuple(str(row[column] or "") for column in task.text))
+    read = task.read or (
+        lambda row: tuple("" if row[column] is None else str(row[column]) for column in task.text)
+    )
     texts = tuple(read(row) for row in picked)
     labels = np.array([_label(task, row[task.label], split) for row in picked], dtype=np.float64)
     digest = xxhash.xxh3_128_hexdigest(json.dumps([texts, labels.tolist()]).encode())
@@ -75,16 +85,22 @@ def _pick(table: Sequence[Row], split: str, limit: int | None) -> Sequence[Row]:
 
 def _label(task: Task, value: Any, split: str) -> float:
     if task.kind == "regression":
-        number = float(value) if value is not None else np.nan
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = np.nan
         if not np.isfinite(number):
             raise BadData(f"{task}@{split} has the label {value!r}, expected a finite number")
         return number
-    if isinstance(value, str) and not value.lstrip("-").isdigit():
-        names = [normal(name) for name in task.labels]
-        if normal(value) in names:
-            return names.index(normal(value))
-    elif value is not None and 0 <= int(value) < len(task.labels):
-        return int(value)
+    names = [normal(name) for name in task.labels]
+    if isinstance(value, str) and normal(value) in names:
+        return names.index(normal(value))
+    try:
+        index = float(value)
+    except (TypeError, ValueError):
+        index = -1.0
+    if index.is_integer() and 0 <= index < len(task.labels):
+        return index
     raise BadData(
         f"{task}@{split} has the label {value!r}, expected one of {', '.join(task.labels)} "
         f"or an index below {len(task.labels)}"
@@ -161,8 +177,7 @@ def prepare(tasks: Sequence[str], folder: str | Path) -> list[Path]:
     if not tasks:
         raise BadRecipe("no tasks to prepare; name some with --tasks")
     written = []
-    for name in tasks:
-        task, _ = parse_task(name)
+    for task, _ in [parse_task(name) for name in tasks]:
         if task.generate is not None:
             continue
         for split in (TRAIN, *task.splits.values()):

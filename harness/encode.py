@@ -7,13 +7,14 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
 import xxhash
 
 from harness import weights
-from harness.checkpoints import TOKENIZER_FILES, build_model, is_head
+from harness.checkpoints import TOKENIZER_FILES, VOCABULARY_FILES, build_model, is_head
 from harness.errors import BrokenCheckpoint, MissingHead
 from harness.types import Array, Checkpoint, Features, Head, Rows
 
@@ -85,9 +86,9 @@ def cache_dir() -> Path:
 
 def _read(path: Path) -> tuple[Array, Array] | None:
     try:
-        with np.load(path) as found:
+        with path.open("rb") as file, np.load(file) as found:
             return found["x"], found["logits"]
-    except (OSError, ValueError, KeyError):  # absent, or cut short by a full disk: made again
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # absent or cut short: made again
         return None
 
 
@@ -142,6 +143,12 @@ def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> dict[str, l
     """Token ids and the like of every row, cut to `max_length`, not padded."""
     from transformers import AutoTokenizer
 
+    if not any((checkpoint.path / name).is_file() for name in VOCABULARY_FILES):
+        # transformers would make up a tokenizer that knows no word
+        raise BrokenCheckpoint(
+            f"{checkpoint.path} has no tokenizer; expected its vocabulary beside the weights: "
+            f"{', '.join(VOCABULARY_FILES)}"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.path)
     except (OSError, ValueError, KeyError) as error:

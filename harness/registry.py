@@ -53,12 +53,14 @@ class EvaluationProtocol:
     """A way to read labels off features.
 
     `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
+    `check` is called with the options before any forward pass and raises BadOption.
     """
 
     name: str
     function: Callable[..., Sequence[Predictions]]
     paper: str = ""
     adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
+    check: Callable[..., None] | None = None
 
 
 @dataclass(frozen=True)
@@ -224,12 +226,17 @@ def premerge(
 
 
 def protocol(
-    name: str, *, paper: str = "", adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
+    name: str,
+    *,
+    paper: str = "",
+    adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled",
+    check: Callable[..., None] | None = None,
 ) -> Callable[[ProtocolFn[P]], ProtocolFn[P]]:
     """Register an evaluation protocol under a name."""
 
     def register(function: ProtocolFn[P]) -> ProtocolFn[P]:
-        PROTOCOLS.add(EvaluationProtocol(name, function, paper, adapts), function.__module__)
+        entry = EvaluationProtocol(name, function, paper, adapts, check)
+        PROTOCOLS.add(entry, function.__module__)
         return function
 
     return register
@@ -358,7 +365,8 @@ def _as(kind: Any, value: Scalar) -> tuple[Scalar, bool]:
     if isinstance(value, bool):
         return None, False
     try:
+        number = kind(value)
         whole = not (kind is int and isinstance(value, float) and value % 1)
-        return kind(value), whole and math.isfinite(float(value or 0))
+        return number, whole and math.isfinite(number)
     except (TypeError, ValueError, OverflowError):
         return None, False

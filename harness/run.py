@@ -154,7 +154,10 @@ def _protocols(run: Run) -> list[tuple[EvaluationProtocol, dict[str, Scalar]]]:
     found = []
     for choice in asked:
         entry = PROTOCOLS[choice.name]
-        found.append((entry, resolve("protocol", choice, entry.function)))
+        options = resolve("protocol", choice, entry.function)
+        if entry.check is not None:
+            entry.check(**options)
+        found.append((entry, options))
     return found
 
 

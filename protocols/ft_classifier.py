@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-import torch
+from scipy.special import softmax
 
 from harness import Draw, Encoded, Head, Predictions, protocol
 from harness.errors import BadOption, MissingHead, MissingTeacher
 from harness.labels import predicted
 from harness.rng import rng
-from harness.types import Array64, Kind
+from harness.types import Array, Array64, Kind
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
-@protocol("ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled")
+def check(*, learning_rate: float, epochs: int) -> None:
+    """Raise BadOption unless both are above zero."""
+    if learning_rate <= 0 or epochs < 1:
+        raise BadOption(
+            f"ft-classifier has learning_rate {learning_rate:g} and epochs {epochs}, "
+            "expected both above zero"
+        )
+
+
+@protocol("ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled", check=check)
 def ft_classifier(
     encoded: Encoded, *, learning_rate: float = 5e-4, epochs: int = 5
 ) -> list[Predictions]:
@@ -24,11 +35,7 @@ def ft_classifier(
     KL(expert || head) for classification, the squared difference for regression, by Adam with
     batch size 1. Labels choose the rows (so many of each class) and are not used in the loss.
     """
-    if learning_rate <= 0 or epochs < 1:
-        raise BadOption(
-            f"ft-classifier has learning_rate {learning_rate:g} and epochs {epochs}, "
-            "expected both above zero"
-        )
+    check(learning_rate=learning_rate, epochs=epochs)
     if encoded.head is None:
         raise MissingHead(
             f"protocol 'ft-classifier' needs a head for task '{encoded.task}'; found none"
@@ -43,7 +50,7 @@ def ft_classifier(
     heads = tune(encoded.head, x, encoded.teacher, orders, encoded.kind, learning_rate)
     test = _with_one(encoded.test.x)
     return [
-        Predictions(predicted(encoded.kind, (test @ head.T).numpy()), draw)
+        Predictions(predicted(encoded.kind, test @ head.T), draw)
         for head, draw in zip(heads, encoded.draws, strict=True)
     ]
 
@@ -57,44 +64,58 @@ def visits(task: str, draw: Draw, epochs: int) -> list[int]:
 
 def tune(
     head: Head,
-    x: torch.Tensor,
+    x: Array64,
     teacher: Array64,
-    orders: list[list[int]],
+    orders: Sequence[Sequence[int]],
     kind: Kind,
     learning_rate: float,
-) -> torch.Tensor:
+) -> Array64:
     """Tuned heads [runs, classes, width + 1], bias last: all draws in one batched Adam.
 
     `x` is [pool, width + 1] with ones in the last column, `teacher` [pool, classes]; `orders`
     lists the pool row of every step of every run. Runs are sorted by length, so that those still
-    going are a prefix of the batch and a finished one is not touched again.
+    going are a prefix of the batch and a finished one is not touched again. In numpy: arrays this
+    small cost a tensor library more in threads than in arithmetic.
     """
     ranked = sorted(range(len(orders)), key=lambda run: -len(orders[run]))
-    lengths = torch.tensor([len(orders[run]) for run in ranked])
-    rows = torch.zeros(len(orders), int(lengths.max()), dtype=torch.long)
+    lengths = np.array([len(orders[run]) for run in ranked])
+    rows = np.zeros((len(orders), lengths.max()), dtype=np.int64)
     for place, run in enumerate(ranked):
-        rows[place, : len(orders[run])] = torch.tensor(orders[run])
-    start = torch.from_numpy(np.column_stack([head.weight, head.bias]).astype(np.float64))
-    tuned = start.repeat(len(orders), 1, 1)
-    first, second = torch.zeros_like(tuned), torch.zeros_like(tuned)
-    target = torch.from_numpy(teacher)
+        rows[place, : lengths[place]] = orders[run]
+    start = np.column_stack([head.weight, head.bias]).astype(np.float64)
+    tuned = np.repeat(start[None], len(orders), axis=0)
+    first, second = np.zeros_like(tuned), np.zeros_like(tuned)
+    gradients, scratch = np.empty_like(tuned), np.empty_like(tuned)
     for step in range(rows.shape[1]):
         going = int((lengths > step).sum())
-        w, m, v = tuned[:going], first[:going], second[:going]
-        seen = x[rows[:going, step]]
-        outputs = torch.einsum("rcw,rw->rc", w, seen)
-        wanted = target[rows[:going, step]]
+        w, m, v, g, s = (a[:going] for a in (tuned, first, second, gradients, scratch))
+        seen, wanted = x[rows[:going, step]], teacher[rows[:going, step]]
+        outputs = np.matmul(w, seen[:, :, None])[:, :, 0]
         # gradient of the loss by the outputs: of the KL softmax - target, of the square 2 (y - t)
-        error = outputs.softmax(1) - wanted if kind == "classification" else 2 * (outputs - wanted)
-        gradient = error[:, :, None] * seen[:, None, :]
-        m.mul_(BETA1).add_(gradient, alpha=1 - BETA1)
-        v.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-        spread = v.sqrt().div_((1 - BETA2 ** (step + 1)) ** 0.5).add_(EPS)
-        w.addcdiv_(m, spread, value=-learning_rate / (1 - BETA1 ** (step + 1)))
-    result = torch.empty_like(tuned)
+        by_output = (
+            softmax(outputs, axis=1) - wanted
+            if kind == "classification"
+            else 2 * (outputs - wanted)
+        )
+        # Adam makes a full step of any gradient: what is only rounding must be exactly zero, or a
+        # head that equals its teacher walks away from it
+        by_output[np.abs(by_output) <= 1e-12 * (1 + np.abs(wanted))] = 0
+        np.multiply(by_output[:, :, None], seen[:, None, :], out=g)
+        m *= BETA1
+        m += np.multiply(g, 1 - BETA1, out=s)
+        np.multiply(g, g, out=g)
+        v *= BETA2
+        v += np.multiply(g, 1 - BETA2, out=g)
+        np.sqrt(v, out=s)
+        s /= (1 - BETA2 ** (step + 1)) ** 0.5
+        s += EPS
+        np.divide(m, s, out=s)
+        s *= learning_rate / (1 - BETA1 ** (step + 1))
+        w -= s
+    result = np.empty_like(tuned)
     result[ranked] = tuned
     return result
 
 
-def _with_one(x: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> torch.Tensor:
-    return torch.from_numpy(np.column_stack([x, np.ones(len(x))]).astype(np.float64))
+def _with_one(x: Array) -> Array64:
+    return np.column_stack([x, np.ones(len(x))]).astype(np.float64)

@@ -27,7 +27,10 @@ def knn(encoded: Encoded) -> list[Predictions]:
 
 
 def _nearest(far: Array64, draw: Draw) -> Predictions:
-    by_class = np.stack([far[:, list(rows)].mean(axis=1) for rows in draw.rows], axis=1)
+    never = np.full(len(far), np.inf)
+    by_class = np.stack(
+        [far[:, list(rows)].mean(axis=1) if rows else never for rows in draw.rows], axis=1
+    )
     return Predictions(by_class.argmin(axis=1).astype(np.float64), draw)
 
 

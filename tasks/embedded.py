@@ -113,7 +113,11 @@ THEMES = {
 }
 TOPICS = tuple(THEMES)
 VERDICTS = ("first", "second")
-DEGREES = {"barely": 0.5, "clearly": 1.0, "totally": 1.5}
+DEGREES = {
+    1: {"barely": 0.5, "nicely": 1.0, "superbly": 1.5},
+    -1: {"slightly": 0.5, "sadly": 1.0, "terribly": 1.5},
+}
+"""How much a success or a failure counts."""
 SHORT = "the {who} {how} {past} the {thing}"
 LONG = (
     "the {who} wanted to {undone} the {other} but {how} {past} the {thing}",
@@ -138,13 +142,14 @@ def deed(random: np.random.Generator, theme: str) -> Deed:
 
 
 def story(random: np.random.Generator) -> Story:
-    """A story; the person and what was left undone belong to any theme, to mislead."""
+    """A story; the person is often, and what was left undone always, of another theme."""
     done = deed(random, pick(random, TOPICS))
     undone = deed(random, pick(random, [theme for theme in TOPICS if theme != done.theme]))
-    long = random.random() < 0.7
-    how = pick(random, tuple(DEGREES))
+    long = random.random() < 0.6
+    home = done.theme if random.random() < 0.4 else pick(random, TOPICS)
+    how, degree = pick(random, tuple(DEGREES[done.action.worth].items()))
     text = (pick(random, LONG) if long else SHORT).format(
-        who=pick(random, THEMES[pick(random, TOPICS)].people),
+        who=pick(random, THEMES[home].people),
         how=how,
         past=done.action.past,
         thing=done.thing,
@@ -152,7 +157,7 @@ def story(random: np.random.Generator) -> Story:
         unpast=undone.action.past,
         other=undone.thing,
     )
-    outcome = DEGREES[how] * done.action.worth + long * UNDONE * undone.action.worth
+    outcome = degree * done.action.worth + long * UNDONE * undone.action.worth
     return Story(text, done.theme, outcome)
 
 

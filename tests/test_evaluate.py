@@ -504,7 +504,8 @@ def test_a_task_given_by_its_place_is_evaluated(
     monkeypatch.syspath_prepend(tmp_path)
     shutil.copytree(room.data / "glue" / "rte", tmp_path / "data" / "pets")
     places = ("--data-dir", str(tmp_path / "data"))
-    monkeypatch.setattr(TASKS, "_values", dict(TASKS._values))
+    for kept in ("_values", "_origins"):
+        monkeypatch.setattr(TASKS, kept, dict(getattr(TASKS, kept)))
     found = evaluate.records(room.rte[0], "--tasks", "petshop:pets", *places)
     assert {r["task"] for r in found} == {"pets@test"}
 

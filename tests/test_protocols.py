@@ -593,9 +593,9 @@ def tuned(encoded: Encoded, learning_rate: float, epochs: int) -> Array64:
     assert head is not None
     assert pool is not None
     assert teacher is not None
-    x = torch.from_numpy(np.column_stack([pool.x, np.ones(len(pool))]).astype(np.float64))
+    x = np.column_stack([pool.x, np.ones(len(pool))]).astype(np.float64)
     orders = [visits(encoded.task, drawn, epochs) for drawn in encoded.draws]
-    return tune(head, x, teacher, orders, encoded.kind, learning_rate).numpy()
+    return tune(head, x, teacher, orders, encoded.kind, learning_rate)
 
 
 def read_off(head: Array64, encoded: Encoded) -> Array64:
