@@ -268,12 +268,18 @@ def build_model(config: Mapping[str, Any], state: StateDict, what: str) -> torch
     return model.float().eval()
 
 
+def check_tokenizer(path: Path) -> None:
+    """Raise BrokenCheckpoint without a vocabulary: transformers would make up an empty one."""
+    if not any((path / name).is_file() for name in VOCABULARY_FILES):
+        raise BrokenCheckpoint(
+            f"{path} has no tokenizer; expected its vocabulary beside the weights: "
+            f"{', '.join(VOCABULARY_FILES)}"
+        )
+
+
 def check_ready(checkpoint: Checkpoint) -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
-    if not any((checkpoint.path / name).is_file() for name in TOKENIZER_FILES):
-        raise BrokenCheckpoint(
-            f"{checkpoint.path} has no tokenizer; expected its files beside the weights"
-        )
+    check_tokenizer(checkpoint.path)
     with torch.device("meta"):
         model = _classifier(checkpoint.config, checkpoint.source)
     _check_tensors(model, checkpoint.weights, checkpoint.source)

@@ -229,12 +229,13 @@ def merge(
 def _described(found: Plan) -> str:
     import math
 
+    from harness.merging import short_method
     from harness.weights import specs
 
     shapes = specs(found.state)
     count = sum(math.prod(spec.shape) for spec in shapes.values())
     tasks = found.tasks or ("task unknown",) * len(found.experts)
-    lines = [f"method   {found.recipe.method}", f"heads    {found.recipe.heads}"]
+    lines = [f"method   {short_method(found.recipe)}", f"heads    {found.recipe.heads}"]
     if found.base is not None:
         lines.append(f"base     {found.base.source}")
     lines += [f"expert   {e.source} ({t})" for e, t in zip(found.experts, tasks, strict=True)]

@@ -15,7 +15,7 @@ from harness.run import evaluate
 from harness.types import Choice
 
 MARKER = "demo.txt"
-TASKS = ("embedded/topic", "embedded/entailment", "embedded/similarity")
+TASKS = ("embedded/topic", "embedded/comparison", "embedded/outcome")
 MERGERS = ("average", "task_arithmetic", "ties")
 
 

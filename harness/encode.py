@@ -14,7 +14,7 @@ import torch
 import xxhash
 
 from harness import weights
-from harness.checkpoints import TOKENIZER_FILES, VOCABULARY_FILES, build_model, is_head
+from harness.checkpoints import TOKENIZER_FILES, build_model, check_tokenizer, is_head
 from harness.errors import BrokenCheckpoint, MissingHead
 from harness.types import Array, Checkpoint, Features, Head, Rows
 
@@ -143,12 +143,7 @@ def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> dict[str, l
     """Token ids and the like of every row, cut to `max_length`, not padded."""
     from transformers import AutoTokenizer
 
-    if not any((checkpoint.path / name).is_file() for name in VOCABULARY_FILES):
-        # transformers would make up a tokenizer that knows no word
-        raise BrokenCheckpoint(
-            f"{checkpoint.path} has no tokenizer; expected its vocabulary beside the weights: "
-            f"{', '.join(VOCABULARY_FILES)}"
-        )
+    check_tokenizer(checkpoint.path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.path)
     except (OSError, ValueError, KeyError) as error:

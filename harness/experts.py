@@ -71,8 +71,9 @@ def finetune(
     checkpoints = sorted(workdir.glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
     with redirect_stdout(sys.stderr):  # the Trainer prints its log; results alone go to stdout
         trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
-    outputs = trainer.predict(trainer.eval_dataset).predictions
-    scored = score(found, predicted(found.kind, outputs), heldout.labels)
+    # grouping by length shuffles the held-out rows as well: labels as the Trainer hands them back
+    outputs = trainer.predict(trainer.eval_dataset)
+    scored = score(found, predicted(found.kind, outputs.predictions), outputs.label_ids)
     with new_folder(out, EXPERT_FILE) as folder:
         trainer.model.save_pretrained(folder)
         trainer.processing_class.save_pretrained(folder)

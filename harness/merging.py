@@ -380,7 +380,7 @@ def _record(
 
     recipe = found.recipe
     return {
-        "method": _asked(recipe),
+        "method": short_method(recipe),
         "digest": digest,
         "tasks": list(dict.fromkeys(found.tasks)),
         "base": origin(found.base) if found.base else None,
@@ -396,8 +396,8 @@ def _record(
     }
 
 
-def _asked(recipe: Recipe) -> str:
-    """The method in short: names, and the options that are not the default."""
+def short_method(recipe: Recipe) -> str:
+    """The method as the papers print it, `dare[ties]`, with options that are not the default."""
     before = "+".join(str(_short(PREMERGE[c.name].function, c)) for c in recipe.premerge)
     merger = str(_short(MERGERS[recipe.merger.name].function, recipe.merger))
     return f"{before}[{merger}]" if before else merger
@@ -421,7 +421,7 @@ def _card(found: Plan) -> str:
     lines += ["base_model_relation: merge", "library_name: transformers", "tags:", "- merge", "---"]
     lines += [
         "",
-        f"# {_asked(recipe)}",
+        f"# {short_method(recipe)}",
         "",
         f"Merged with `{recipe.method}`; heads: {recipe.heads}.",
     ]

@@ -12,6 +12,7 @@ import yaml
 
 from harness import weights
 from harness.checkpoints import (
+    EXPERT_FILE,
     MERGE_FILE,
     MERGEKIT_FILE,
     aligned_base,
@@ -24,6 +25,7 @@ from harness.checkpoints import (
 from harness.data import parse_task
 from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.recipes import Run
+from harness.records import Role
 from harness.types import Checkpoint, Task
 
 
@@ -35,6 +37,7 @@ class Model:
     """
 
     name: str
+    role: Role
     method: str
     checkpoint: Checkpoint
     kept: Mapping[str, Checkpoint]
@@ -115,6 +118,7 @@ def resolve_model(run: Run) -> Model:
         found_base = aligned_base(open_checkpoint(base, allow_pickle=run.allow_pickle), pattern)
     return Model(
         name=checkpoint.name,
+        role="expert" if _is_expert(run, path) else "merged",
         method=method,
         checkpoint=checkpoint,
         kept=kept,
@@ -216,6 +220,11 @@ def _kept(checkpoint: Checkpoint, path: Path) -> dict[str, Checkpoint]:
             labels=labels_of(settings, str(config)),
         )
     return found
+
+
+def _is_expert(run: Run, path: Path) -> bool:
+    """Whether the folder is one that `finetune` wrote, evaluated for itself."""
+    return (path / EXPERT_FILE).is_file() and not run.experts
 
 
 def _mergekit_method(path: Path) -> str:

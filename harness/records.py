@@ -126,6 +126,11 @@ def write_record(path: Path, record: Record, labels: Array64, found: Sequence[Pr
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         pyarrow.parquet.write_table(table, file)
     Path(file.name).replace(path.with_suffix(".parquet"))
+    write_json(path, record)
+
+
+def write_json(path: Path, record: Record) -> None:
+    """Write the record alone, atomically."""
     text = json.dumps(record.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as out:
         out.write(text + "\n")

@@ -31,6 +31,7 @@ from harness.records import (
     identity,
     read_record,
     record_path,
+    write_json,
     write_record,
 )
 from harness.registry import PROTOCOLS, EvaluationProtocol, resolve
@@ -198,7 +199,7 @@ def _systems(run: Run, model: Model, part: Part, experts: Sequence[System]) -> I
     """The model and its reference rows on one task."""
     task = part.task
     merged, head = model.on(task)
-    yield _system(task, run, "merged", model.name, (merged,), head, model.method)
+    yield _system(task, run, model.role, model.name, (merged,), head, model.method)
     if model.base is not None:
         base = weights.union(
             weights.select(
@@ -266,7 +267,7 @@ def _records(
         if path.is_file():
             kept = read_record(path)
             if identity(kept.model_dump(mode="json")) == identity(values):
-                yield kept.model_copy(update={"method": values["method"], "role": system.role})
+                yield _named(kept, path, values)
                 continue
         if encoded is None:
             encoded = _encoded(run, part, system, teachers, protocols, progress)
@@ -274,6 +275,16 @@ def _records(
         record = Record(**values, scores=_scores(part, found))
         write_record(path, record, part.test.labels, found)
         yield record
+
+
+def _named(kept: Record, path: Path, values: Mapping[str, Any]) -> Record:
+    """A record made before, as what this run calls the model: its scores are the same."""
+    called = {key: values[key] for key in ("role", "method", "head", "base", "experts")}
+    if all(getattr(kept, key) == value for key, value in called.items()):
+        return kept
+    renamed = kept.model_copy(update=called)
+    write_json(path, renamed)
+    return renamed
 
 
 def _scores(part: Part, found: Sequence[Predictions]) -> tuple[DrawScore, ...]:
