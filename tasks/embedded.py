@@ -77,18 +77,7 @@ THEMES = {
             Action("mangle", "mangled", -1),
             Action("drown", "drowned", -1),
         ),
-        (
-            "song",
-            "violin",
-            "rhythm",
-            "hymn",
-            "opera",
-            "choir",
-            "waltz",
-            "guitar",
-            "ballad",
-            "flute",
-        ),
+        ("song", "violin", "rhythm", "hymn", "opera", "choir", "waltz", "guitar", "lute", "flute"),
     ),
     "sport": Theme(
         ("runner", "goalkeeper", "coach", "boxer", "referee"),
@@ -123,7 +112,6 @@ LONG = (
     "the {who} wanted to {undone} the {other} but {how} {past} the {thing}",
     "the {who} {how} {past} the {thing} but forgot to {undone} the {other}",
     "the {who} never {unpast} the {other} but {how} {past} the {thing}",
-    "the {who} {how} {past} the {thing} and never {unpast} the {other}",
 )
 UNDONE = -0.5
 """What an action left undone is worth, of the same one done."""
@@ -222,7 +210,7 @@ task(
         splits={"test": "test"},
         reported="test",
         generate=rows_of("topic", topic, ("sentence",), len(TOPICS)),
-        finetune=Hyperparameters(learning_rate=1e-3, epochs=4, max_length=40),
+        finetune=Hyperparameters(learning_rate=3e-4, epochs=3, max_length=32),
     )
 )
 task(
@@ -236,7 +224,7 @@ task(
         splits={"test": "test"},
         reported="test",
         generate=rows_of("outcome", outcome, ("sentence",), 1),
-        finetune=Hyperparameters(learning_rate=1e-3, epochs=4, max_length=40),
+        finetune=Hyperparameters(learning_rate=3e-4, epochs=3, max_length=32),
     )
 )
 task(
@@ -250,6 +238,6 @@ task(
         splits={"test": "test"},
         reported="test",
         generate=rows_of("comparison", comparison, ("sentence1", "sentence2"), len(VERDICTS)),
-        finetune=Hyperparameters(learning_rate=1e-3, epochs=5, max_length=40),
+        finetune=Hyperparameters(learning_rate=3e-4, epochs=3, max_length=40),
     )
 )
