@@ -162,7 +162,8 @@ def row_name(record: Record, *, by_method: bool, single: bool) -> str:
         return "base" if by_method else f"base ({record.model})"
     if record.role == "ensemble":
         return "logit ensemble"
-    return record.method if by_method else f"{record.model} ({record.method})"
+    plain = by_method or record.model == record.method
+    return record.method if plain else f"{record.model} ({record.method})"
 
 
 def evaluation_table(records: Sequence[Record], width: int | None = None) -> str:
@@ -229,6 +230,7 @@ class Verdict:
     """How far a merge is below its experts under Current Eval, and what a tuned head wins back.
 
     All in points (x100), averaged over the tasks; `shots` are those of FT-Classifier Eval.
+    `control` is the base under FT-Classifier Eval: what the head can do without any merge.
     """
 
     experts: float
@@ -236,6 +238,7 @@ class Verdict:
     tuned: float
     shots: int
     tasks: int
+    control: float | None = None
 
     @property
     def loss(self) -> float:
@@ -248,11 +251,13 @@ class Verdict:
     def __str__(self) -> str:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
         scores = f"{self.current:.1f} against {self.experts:.1f}"
+        tuned = f"FT-Classifier Eval with {self.shots} shots reads {self.tuned:.1f}"
+        if self.control is not None:
+            tuned += f" (the base {self.control:.1f})"
         if self.loss <= 0:
             return (
-                f"Verdict: {over}the merge is {-self.loss:.1f} points above its experts under "
-                f"Current Eval ({scores}), so the head hides no loss; FT-Classifier Eval with "
-                f"{self.shots} shots reads {self.tuned:.1f}."
+                f"{over}the merge is {-self.loss:.1f} points above its experts under "
+                f"Current Eval ({scores}), so the head hides no loss; {tuned}."
             )
         share = 100 * self.recovered / self.loss
         if self.recovered <= 0:
@@ -264,9 +269,8 @@ class Verdict:
         else:
             cause = f"the head explains {share:.0f} % of the loss, the rest lies in the encoder"
         return (
-            f"Verdict: {over}the merge is {self.loss:.1f} points below its experts under Current "
-            f"Eval ({scores}); FT-Classifier Eval with {self.shots} shots reads {self.tuned:.1f}: "
-            f"{cause}."
+            f"{over}the merge is {self.loss:.1f} points below its experts under Current "
+            f"Eval ({scores}); {tuned}: {cause}."
         )
 
 
@@ -277,18 +281,29 @@ def verdict(records: Sequence[Record]) -> Verdict | None:
     experts = [r for r in records if r.role == "expert" and r.protocol == "current"]
     current = [r for r in merged if r.protocol == "current"]
     tuned = [r for r in merged if r.protocol == "ft-classifier"]
+    base = [r for r in records if r.role == "base" and r.protocol == "ft-classifier"]
     for found in (experts, current, tuned):
         if {record.task for record in found} != tasks:
             return None
-    shots = max(count or 0 for record in tuned for count in record.shots)
+    known = {count for record in tuned for count in record.shots if count}
+    shots = min(known, key=lambda count: abs(count - HEADLINE_SHOTS))
 
     def mean(found: Sequence[Record], count: int | None) -> float:
         by_task = [
-            np.mean([v for r in found if r.task == task for v in r.values(count)]) for task in tasks
+            np.mean([v for r in found if r.task == task for v in r.values(count)])
+            for task in sorted(tasks)
         ]
         return 100 * float(np.mean(by_task))
 
-    return Verdict(mean(experts, None), mean(current, None), mean(tuned, shots), shots, len(tasks))
+    control = mean(base, shots) if {record.task for record in base} == tasks else None
+    return Verdict(
+        experts=mean(experts, None),
+        current=mean(current, None),
+        tuned=mean(tuned, shots),
+        shots=shots,
+        tasks=len(tasks),
+        control=control,
+    )
 
 
 # Boards ------------------------------------------------------------------------------------

@@ -268,6 +268,20 @@ def build_model(config: Mapping[str, Any], state: StateDict, what: str) -> torch
     return model.float().eval()
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the bars that transformers draws while it loads and writes a file."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def check_tokenizer(path: Path) -> None:
     """Raise BrokenCheckpoint without a vocabulary: transformers would make up an empty one."""
     if not any((path / name).is_file() for name in VOCABULARY_FILES):

@@ -322,7 +322,7 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
     print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
     found = verdict(records)
     if found is not None:
-        print(found)
+        print(f"Verdict: {found}")
 
 
 @app.command()

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.checkpoints import EXPERT_FILE, check_output, new_folder, open_checkpoint
+from harness.checkpoints import EXPERT_FILE, check_output, new_folder, open_checkpoint, quiet
 from harness.data import load_rows, parse_task
 from harness.errors import BadOption, BadRecipe, OutputExists
 from harness.labels import predicted
 from harness.metrics import evaluation_module, score
-from harness.types import Checkpoint, Hyperparameters, Rows
+from harness.types import Checkpoint, Hyperparameters, Rows, Score
 
 TRAINED_ON, SELECTED_ON = "train90", "heldout10"
 
@@ -67,20 +67,37 @@ def finetune(
         "hyperparameters": asdict(settings),
     }
     workdir = _workdir(out, request)
+    with quiet():
+        trained, scored = _train(source, train, heldout, settings, request, workdir, progress)
+        with new_folder(out, EXPERT_FILE) as folder:
+            trained.model.save_pretrained(folder)
+            trained.processing_class.save_pretrained(folder)
+            record = {**request, "scores": {f"{found}@{SELECTED_ON}": asdict(scored)}}
+            text = json.dumps(record, indent=2) + "\n"
+            (folder / EXPERT_FILE).write_text(text, encoding="utf-8")
+    shutil.rmtree(workdir)
+    return open_checkpoint(out)
+
+
+def _train(
+    source: Checkpoint,
+    train: Rows,
+    heldout: Rows,
+    settings: Hyperparameters,
+    request: Mapping[str, Any],
+    workdir: Path,
+    progress: bool,
+) -> tuple[Any, Score]:
+    """The Trainer after its last step, and the score on the held-out rows."""
     trainer = _trainer(source, train, heldout, settings, request, workdir, progress)
     checkpoints = sorted(workdir.glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
     with redirect_stdout(sys.stderr):  # the Trainer prints its log; results alone go to stdout
         trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
     # grouping by length shuffles the held-out rows as well: labels as the Trainer hands them back
     outputs = trainer.predict(trainer.eval_dataset)
-    scored = score(found, predicted(found.kind, outputs.predictions), outputs.label_ids)
-    with new_folder(out, EXPERT_FILE) as folder:
-        trainer.model.save_pretrained(folder)
-        trainer.processing_class.save_pretrained(folder)
-        record = {**request, "scores": {f"{found}@{SELECTED_ON}": {**asdict(scored)}}}
-        (folder / EXPERT_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    shutil.rmtree(workdir)
-    return open_checkpoint(out)
+    predictions = predicted(heldout.task.kind, outputs.predictions)
+    scored = score(heldout.task, predictions, outputs.label_ids)
+    return trainer, scored
 
 
 def _settings(default: Hyperparameters, overrides: Mapping[str, float | None]) -> Hyperparameters:
@@ -124,6 +141,7 @@ def _trainer(
         AutoModelForSequenceClassification,
         AutoTokenizer,
         DataCollatorWithPadding,
+        PrinterCallback,
         Trainer,
         TrainingArguments,
         set_seed,
@@ -166,7 +184,7 @@ def _trainer(
         dataloader_pin_memory=False,
     )
     metric = evaluation_module(task)
-    return Trainer(
+    trainer = Trainer(
         model=model,
         args=arguments,
         train_dataset=_dataset(train, tokenizer, settings.max_length),
@@ -177,6 +195,9 @@ def _trainer(
             predictions=predicted(task.kind, found.predictions), references=found.label_ids
         ),
     )
+    if not progress:
+        trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def _dataset(rows: Rows, tokenizer: Any, max_length: int) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from harness.checkpoints import new_folder
+from harness.checkpoints import new_folder, quiet
 from harness.data import load_rows
 from harness.registry import TASKS
 from harness.types import Rows
@@ -130,13 +130,10 @@ def pretrain(model: Any, suite: Sequence[Rows], tokenizer: Any, steps: int) -> N
 
 
 def save(encoder: Any, tokenizer: Any, folder: Path) -> None:
-    """Write encoder and tokenizer as transformers does, without its progress bar."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    encoder.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    logging.enable_progress_bar()
+    """Write encoder and tokenizer as transformers does."""
+    with quiet():
+        encoder.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 @contextmanager

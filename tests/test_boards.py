@@ -227,7 +227,7 @@ def test_a_narrow_table_has_the_protocols_below_one_another() -> None:
 )
 def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float, says: str) -> None:
     sentence = str(Verdict(experts, current, tuned, shots=5, tasks=1))
-    assert sentence.startswith("Verdict: the merge is ")
+    assert sentence.startswith("the merge is ")
     assert says in sentence
 
 
@@ -244,7 +244,7 @@ def test_the_verdict_averages_over_experts_draws_and_tasks() -> None:
     assert found.current == pytest.approx(mean([60, 50]))
     assert found.tuned == pytest.approx(mean([64, 70]))
     assert (found.shots, found.tasks) == (5, 2)
-    assert str(found).startswith("Verdict: averaged over 2 tasks, the merge is 25.0 points below")
+    assert str(found).startswith("averaged over 2 tasks, the merge is 25.0 points below")
 
 
 @pytest.mark.parametrize("role_protocol", ["expert current", "merged ft-classifier"])
