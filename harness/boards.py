@@ -285,8 +285,7 @@ def verdict(records: Sequence[Record]) -> Verdict | None:
     for found in (experts, current, tuned):
         if {record.task for record in found} != tasks:
             return None
-    known = {count for record in tuned for count in record.shots if count}
-    shots = min(known, key=lambda count: abs(count - HEADLINE_SHOTS))
+    shots = _shots(tuned)
 
     def mean(found: Sequence[Record], count: int | None) -> float:
         by_task = [
@@ -304,6 +303,12 @@ def verdict(records: Sequence[Record]) -> Verdict | None:
         tasks=len(tasks),
         control=control,
     )
+
+
+def _shots(records: Sequence[Record]) -> int:
+    """The number of shots nearest to the papers' five."""
+    known = {count for record in records for count in record.shots if count}
+    return min(known, key=lambda count: (abs(count - HEADLINE_SHOTS), count))
 
 
 # Boards ------------------------------------------------------------------------------------
@@ -333,7 +338,8 @@ def board(records: Sequence[Record]) -> tuple[str, str]:
             writer.writerow([reading.protocol, shots, name, *means, *deviations])
     lines = _head_share(records)
     if lines:
-        headers = ["", "tasks", "experts", "current", "ft-classifier", "loss", "recovered", "share"]
+        tuned = f"ft-classifier, {_shots(records)} shots"
+        headers = ["", "tasks", "experts", "current", tuned, "loss", "recovered", "share"]
         markdown += [
             "## How much of the loss is the head's",
             "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier "

@@ -44,6 +44,15 @@ def data_dir(given: str | Path | None = None) -> Path | None:
     return Path(chosen) if chosen else None
 
 
+def origin(task: Task, folder: str | Path | None = None) -> dict[str, str | None]:
+    """Where the rows of a task come from: its own code, a local folder, or a Hub revision."""
+    if task.generate is not None:
+        return {"source": "generated", "revision": None}
+    if data_dir(folder) is not None:
+        return {"source": "local folder", "revision": None}
+    return {"source": task.source, "revision": task.revision}
+
+
 def load_rows(
     task: Task, split: str, *, folder: str | Path | None = None, limit: int | None = None
 ) -> Rows:

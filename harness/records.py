@@ -91,7 +91,9 @@ IDENTITY = (
 
 def identity(values: Mapping[str, Any]) -> str:
     """A hash of what a score depends on; two records that share it have the same scores."""
-    text = json.dumps({key: values[key] for key in IDENTITY}, sort_keys=True)
+    found = {key: values[key] for key in IDENTITY}
+    found["dataset"] = values["dataset"]["digest"]  # wherever the same rows were read from
+    text = json.dumps(found, sort_keys=True)
     return str(xxhash.xxh3_128_hexdigest(text.encode()))
 
 

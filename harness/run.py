@@ -1,10 +1,8 @@
-"""The pipeline of an evaluation: resolve and check everything, encode once, read, score, record."""
+"""The pipeline of an evaluation: check everything, encode once, read, score, record."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,10 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from harness import weights
 from harness.checkpoints import check_place, check_ready
-from harness.data import draw, load_rows, parse_task, take
+from harness.data import origin
 from harness.encode import encode, final_head
-from harness.errors import BadOption, BadRecipe, MissingHead, MissingTeacher
-from harness.labels import columns
+from harness.errors import BadOption, MissingHead
 from harness.metrics import score
 from harness.models import Model, experts_of, resolve_model
 from harness.recipes import Run
@@ -26,7 +22,6 @@ from harness.records import (
     Adaptation,
     DrawScore,
     Record,
-    Role,
     Source,
     identity,
     read_record,
@@ -34,12 +29,21 @@ from harness.records import (
     write_json,
     write_record,
 )
-from harness.registry import PROTOCOLS, EvaluationProtocol, resolve
+from harness.registry import EvaluationProtocol, resolve
+from harness.systems import (
+    POOL_SPLIT,
+    Asked,
+    Part,
+    System,
+    applicable,
+    asked_protocols,
+    part_of,
+    system_of,
+    systems_of,
+)
 from harness.types import (
     Array64,
-    Checkpoint,
     Choice,
-    Draw,
     Encoded,
     Features,
     Head,
@@ -49,60 +53,10 @@ from harness.types import (
     Task,
 )
 
-POOL_SPLIT = "train90"
 DEFAULTS = Run(model="")
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being encoded, rows done since the last call and rows in all."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A task of a run: its test rows, the pool that shots are drawn from, and the draws."""
-
-    task: Task
-    split: str
-    test: Rows
-    pool: Rows | None
-    draws: tuple[Draw, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.task.name}@{self.split}"
-
-
-@dataclass(frozen=True)
-class System:
-    """A model as read on one task: a row of the table. An ensemble has several members."""
-
-    name: str
-    role: Role
-    method: str
-    members: tuple[Checkpoint, ...]
-    columns: tuple[tuple[int, ...], ...]
-    head: str
-
-    @cached_property
-    def digests(self) -> tuple[str, ...]:
-        """Content hashes of the members; reading them checks that all weights are finite."""
-        return tuple(content(member) for member in self.members)
-
-    @property
-    def digest(self) -> str:
-        """One hash for the system."""
-        if len(self.digests) == 1:
-            return self.digests[0]
-        return weights.join_digests({str(i): d for i, d in enumerate(sorted(self.digests))})
-
-
-def content(checkpoint: Checkpoint) -> str:
-    """The digest of a checkpoint's weights, every tensor checked for NaN and Inf on the way."""
-    parts = {}
-    for name in checkpoint.weights:
-        tensor = checkpoint.weights[name]
-        weights.check_finite(name, tensor, checkpoint.source)
-        parts[name] = weights.tensor_digest(name, tensor)
-    return weights.join_digests(parts)
 
 
 def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
@@ -113,18 +67,18 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     """
     check_place(Path(run.output).absolute())
     _check_device(run.device)
-    protocols = _protocols(run)
+    protocols = asked_protocols(run)
     model = resolve_model(run)
-    parts = [_part(run, name, protocols) for name in model.tasks]
+    parts = [part_of(run, name, protocols) for name in model.tasks]
     records: list[Record] = []
     work = []
     for part in parts:
         teachers = [
-            _system(part.task, run, "expert", expert.name, (expert,), "expert")
+            system_of(part.task, run, "expert", expert.name, (expert,), "expert")
             for expert in experts_of(model, part.task)
         ]
-        work += [(part, system, teachers) for system in _systems(run, model, part, teachers)]
-    chosen = _applicable(run, protocols, work)
+        work += [(part, system, teachers) for system in systems_of(run, model, part, teachers)]
+    chosen = applicable(run, protocols, work)
     for _, system, _ in work:
         for member in system.members:
             check_ready(member)
@@ -142,103 +96,6 @@ def _check_device(name: str) -> None:
         raise BadOption(f"device is '{name}', which torch cannot use here: {reason}") from error
 
 
-# Resolving ---------------------------------------------------------------------------------
-
-
-def _protocols(run: Run) -> list[tuple[EvaluationProtocol, dict[str, Scalar]]]:
-    asked = run.protocols or tuple(Choice(name) for name in PROTOCOLS)
-    if run.draws < 1 or not run.shots or min(run.shots) < 1:
-        raise BadRecipe(
-            f"shots {', '.join(map(str, run.shots)) or 'none'} with {run.draws} draws; "
-            "expected at least one shot and one draw"
-        )
-    found = []
-    for choice in asked:
-        entry = PROTOCOLS[choice.name]
-        options = resolve("protocol", choice, entry.function)
-        if entry.check is not None:
-            entry.check(**options)
-        found.append((entry, options))
-    return found
-
-
-def _part(
-    run: Run, name: str, protocols: Sequence[tuple[EvaluationProtocol, dict[str, Scalar]]]
-) -> Part:
-    task, split = parse_task(name)
-    test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
-    if all(entry.adapts == "nothing" for entry, _ in protocols):
-        return Part(task, split, test, None, ())
-    if split in ("train", POOL_SPLIT):
-        raise BadRecipe(
-            f"shots are drawn from {task}@{POOL_SPLIT}; expected another split to score"
-        )
-    train = load_rows(task, POOL_SPLIT, folder=run.data_dir)
-    seeds = range(run.seed, run.seed + run.draws)
-    pool, draws = draw(train, sorted(set(run.shots)), seeds)
-    return Part(task, split, test, take(train, pool), tuple(draws))
-
-
-def _system(
-    task: Task, run: Run, role: Role, name: str, members: tuple[Checkpoint, ...], head: str,
-    method: str = "",
-) -> System:  # fmt: skip
-    orders = []
-    for member in members:
-        if member.labels is None:
-            raise MissingHead(
-                f"{member.source} has no head for {task}, and a newly initialised one is never "
-                "used; give an expert of the task with --experts"
-            )
-        by_index = run.labels == "by-index"
-        orders.append(tuple(columns(task, member.labels, member.source, by_index=by_index)))
-    return System(name, role, method or role, members, tuple(orders), head)
-
-
-def _systems(run: Run, model: Model, part: Part, experts: Sequence[System]) -> Iterator[System]:
-    """The model and its reference rows on one task."""
-    task = part.task
-    merged, head = model.on(task)
-    yield _system(task, run, model.role, model.name, (merged,), head, model.method)
-    if model.base is not None:
-        base = weights.union(
-            weights.select(
-                merged.weights, [n for n in merged.weights if n not in model.base.weights]
-            ),
-            model.base.weights,
-        )
-        known = weights.select(base, list(merged.weights))
-        control = replace(merged, weights=known, source=model.base.source)
-        yield _system(task, run, "base", model.base.name, (control,), head)
-    yield from experts
-    if len(experts) > 1:
-        members = tuple(expert.members[0] for expert in experts)
-        yield _system(task, run, "ensemble", "ensemble", members, "expert")
-
-
-def _applicable(
-    run: Run,
-    protocols: Sequence[tuple[EvaluationProtocol, dict[str, Scalar]]],
-    work: Sequence[tuple[Part, System, Sequence[System]]],
-) -> dict[Role, list[tuple[EvaluationProtocol, dict[str, Scalar]]]]:
-    """The protocols of each role: an ensemble has no features, so nothing adapts to it."""
-    adapting = [(entry, options) for entry, options in protocols if entry.adapts != "nothing"]
-    untaught = [part.task.name for part, _, teachers in work if not teachers]
-    taught = [p for p in protocols if not (untaught and p[0].adapts == "unlabeled")]
-    if len(taught) < len(protocols) and run.protocols:
-        lacking = next(entry.name for entry, _ in protocols if entry.adapts == "unlabeled")
-        raise MissingTeacher(
-            f"protocol '{lacking}' needs an expert of task '{untaught[0]}' as teacher; "
-            "name it with --experts"
-        )
-    return {
-        "merged": taught,
-        "base": taught,
-        "expert": taught,
-        "ensemble": [p for p in taught if p not in adapting],
-    }
-
-
 # Reading -----------------------------------------------------------------------------------
 
 
@@ -248,13 +105,14 @@ def _records(
     part: Part,
     system: System,
     teachers: Sequence[System],
-    protocols: Sequence[tuple[EvaluationProtocol, dict[str, Scalar]]],
+    protocols: Sequence[Asked],
     progress: Progress | None,
 ) -> Iterator[Record]:
     if system.role == "expert":
         teachers = [system]
     encoded: Encoded | None = None
-    for entry, options in protocols:
+    for asked in protocols:
+        entry, options = asked.protocol, asked.options
         values = _description(run, model, part, system, teachers, entry, options)
         path = record_path(
             Path(run.output),
@@ -279,7 +137,7 @@ def _records(
 
 def _named(kept: Record, path: Path, values: Mapping[str, Any]) -> Record:
     """A record made before, as what this run calls the model: its scores are the same."""
-    called = {key: values[key] for key in ("role", "method", "head", "base", "experts")}
+    called = {key: values[key] for key in ("role", "method", "head", "base", "experts", "dataset")}
     if all(getattr(kept, key) == value for key, value in called.items()):
         return kept
     renamed = kept.model_copy(update=called)
@@ -362,11 +220,7 @@ def _description(
         "metrics": part.task.metrics,
         "rows": len(part.test),
         "adaptation": adaptation,
-        "dataset": {
-            "digest": part.test.digest,
-            "source": part.task.source or "local",
-            "revision": part.task.revision,
-        },
+        "dataset": {"digest": part.test.digest, **origin(part.task, run.data_dir)},
         "head": system.head,
         "labels": run.labels,
         "base": Source(source=model.base.source, digest=model.base_digest)
@@ -391,7 +245,7 @@ def _encoded(
     part: Part,
     system: System,
     teachers: Sequence[System],
-    protocols: Sequence[tuple[EvaluationProtocol, dict[str, Scalar]]],
+    protocols: Sequence[Asked],
     progress: Progress | None,
 ) -> Encoded:
     def through(one: System, rows: Rows, what: str) -> list[Features]:
@@ -418,7 +272,7 @@ def _encoded(
         head = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
         kinds = part.task.kind, max(1, len(part.task.labels))
         return Encoded(part.task.name, *kinds, empty, head, None, (), None)
-    adapting = {entry.adapts for entry, _ in protocols} - {"nothing"}
+    adapting = {asked.protocol.adapts for asked in protocols} - {"nothing"}
     pool = teacher = None
     pool_name = f"{part.task.name}@{POOL_SPLIT} shots"
     if adapting and part.pool is not None:

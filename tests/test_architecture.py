@@ -40,6 +40,7 @@ LAYERS = (
     "harness.weights",
     "harness.checkpoints",
     "harness.encode",
+    "harness.systems",
     "harness.run",
     "harness.cli",
 )

