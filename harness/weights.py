@@ -63,13 +63,41 @@ def each(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
 
 def each_named(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
     """Like `each`, with the name of the tensor as first argument of `fn`."""
+    found = _widened(states)
+    return Lazy(found, lambda name: fn(name, *(_wide(state[name]) for state in states)))
+
+
+PIECE = 1 << 17
+"""Entries that an entrywise formula works on at a time, so that its temporaries stay in cache."""
+
+
+def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
+    """Like `each`, for a formula that treats every entry alike: it is given flat pieces.
+
+    Besides the inputs and the output only a few pieces are in memory.
+    """
+
+    def compute(name: str) -> torch.Tensor:
+        flat = [state[name].reshape(-1) for state in states]
+        result = torch.empty(found[name].shape, dtype=found[name].dtype)
+        pieces = result.view(-1)
+        for start in range(0, result.numel(), PIECE):
+            part = slice(start, start + PIECE)
+            pieces[part] = fn(*(_wide(tensor[part]) for tensor in flat))
+        return result
+
+    found = _widened(states)
+    return Lazy(found, compute)
+
+
+def _widened(states: Sequence[StateDict]) -> dict[str, Spec]:
+    """Shapes of the first state, and the widest type of all, at least float32."""
     known = [specs(state) for state in states]
-    found = {
+    return {
         name: Spec(spec.shape, reduce(torch.promote_types, types, torch.float32))
         for name, spec in known[0].items()
         if (types := [other[name].dtype for other in known if name in other])
     }
-    return Lazy(found, lambda name: fn(name, *(_wide(state[name]) for state in states)))
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -78,7 +106,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 def task_vectors(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
     """expert - base, for each expert (Ilharco et al. 2023, eq. 1)."""
-    return [each(torch.sub, expert, base) for expert in experts]
+    return [entrywise(torch.sub, expert, base) for expert in experts]
 
 
 def mean(states: Sequence[StateDict], coefficients: Sequence[float] | None = None) -> StateDict:
@@ -91,7 +119,7 @@ def mean(states: Sequence[StateDict], coefficients: Sequence[float] | None = Non
             total.add_(tensor, alpha=scale)
         return total
 
-    return each(weighted, *states)
+    return entrywise(weighted, *states)
 
 
 def total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -218,8 +246,9 @@ def _count(
 ) -> torch.Tensor:
     counts = torch.zeros(size, dtype=torch.int64)
     for name in state:
-        bits = state[name].to(torch.float32).abs().flatten().view(torch.int32)
-        if within is not None:
-            bits = bits[(bits >> 16) == within]
-        counts += torch.bincount(part(bits), minlength=size)
+        for piece in torch.split(state[name].reshape(-1), PIECE):
+            bits = piece.to(torch.float32).abs().view(torch.int32)
+            if within is not None:
+                bits = bits[(bits >> 16) == within]
+            counts += torch.bincount(part(bits), minlength=size)
     return counts

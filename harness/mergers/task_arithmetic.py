@@ -8,7 +8,7 @@ import torch
 
 from harness import StateDict, merger
 from harness.errors import BadOption
-from harness.weights import each, task_vectors, total
+from harness.weights import entrywise, total
 
 
 @merger("task_arithmetic", paper="arXiv:2212.04089")
@@ -30,9 +30,10 @@ def task_arithmetic(
             "expected one each"
         )
 
-    def add(origin: torch.Tensor, *vectors: torch.Tensor) -> torch.Tensor:
+    def add(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+        vectors = [weight - origin for weight in tuned]
         if weights is not None:
-            vectors = tuple(v * w for v, w in zip(vectors, weights, strict=True))
-        return total(vectors).mul_(1.0 if weights is not None else scale).add_(origin)
+            return total([v * w for v, w in zip(vectors, weights, strict=True)]).add_(origin)
+        return total(vectors).mul_(scale).add_(origin)
 
-    return each(add, base, *task_vectors(experts, base))
+    return entrywise(add, base, *experts)

@@ -11,7 +11,7 @@ import torch
 
 from harness import StateDict, merger
 from harness.errors import BadOption
-from harness.weights import each, smallest_magnitude, specs, task_vectors, total
+from harness.weights import each, entrywise, smallest_magnitude, specs, task_vectors, total
 
 
 @merger("ties", paper="arXiv:2306.01708")
@@ -38,38 +38,56 @@ def ties(
     if not 0 < density <= 1:
         raise BadOption(f"density of ties is {density:g}, expected a share in (0, 1]")
     vectors = task_vectors(experts, base)
-    if trim == "global":
-        trimmed = [_trim_global(vector, density, convention) for vector in vectors]
-    else:
+    if trim == "tensor":
         trimmed = [each(lambda v: _trim_tensor(v, density), vector) for vector in vectors]
+        return _elect_and_merge(trimmed, base, lambda _, *parts: parts, scale, combine)
+    thresholds = [_threshold(vector, density, convention) for vector in vectors]
+
+    def trim_entries(origin: torch.Tensor, *tuned: torch.Tensor) -> list[torch.Tensor]:
+        pairs = zip(tuned, thresholds, strict=True)
+        return [_trim_entries(weight - origin, threshold()) for weight, threshold in pairs]
+
+    return _elect_and_merge(experts, base, trim_entries, scale, combine)
+
+
+def _elect_and_merge(
+    states: Sequence[StateDict],
+    base: StateDict,
+    trim: Callable[..., Sequence[torch.Tensor]],
+    scale: float,
+    combine: str,
+) -> StateDict:
+    """base + scale * merged; `trim` makes trimmed task vectors of pieces of the base and states."""
 
     @cache
     def majority() -> float:
         """The sign that most entries elect over the whole vector (for entries that sum to 0)."""
-        elected = each(lambda *parts: total(parts).sign(), *trimmed)
+        elected = entrywise(lambda *pieces: total(trim(*pieces)).sign(), base, *states)
         balance = sum(float(elected[name].double().sum()) for name in elected)
         return float((balance > 0) - (balance < 0))
 
-    def merge(origin: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
-        return _disjoint(parts, majority, combine).mul_(scale).add_(origin)
+    def merge(origin: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        return _disjoint(trim(origin, *tensors), majority, combine).mul_(scale).add_(origin)
 
-    return each(merge, base, *trimmed)
+    return entrywise(merge, base, *states)
 
 
-def _trim_global(vector: StateDict, density: float, convention: str) -> StateDict:
-    """Zero all entries below one threshold; entries that tie at the threshold stay."""
+def _threshold(vector: StateDict, density: float, convention: str) -> Callable[[], float]:
+    """The magnitude below which entries are zeroed, found when it is first asked for."""
     size = sum(math.prod(spec.shape) for spec in specs(vector).values())
     # 1 - 0.9 is not 0.1 in binary; the count must be that of the decimal the user wrote
     dropped = int(size * round(1 - density, 12))
     if convention == "original":
         dropped = size - int(size * density)
+    return cache(lambda: smallest_magnitude(vector, dropped) if dropped else 0.0)
 
-    @cache
-    def threshold() -> float:
-        return smallest_magnitude(vector, dropped) if dropped else 0.0
 
-    # compared in float32, as the threshold was found: a wider entry must not fall below itself
-    return each(lambda v: v.masked_fill(v.abs().to(torch.float32) < threshold(), 0), vector)
+def _trim_entries(vector: torch.Tensor, threshold: float) -> torch.Tensor:
+    """Zero all entries below the threshold; those that tie with it stay.
+
+    Compared in float32, as the threshold was found: a wider entry must not fall below itself.
+    """
+    return vector.masked_fill_(vector.abs().to(torch.float32) < threshold, 0)
 
 
 def _trim_tensor(vector: torch.Tensor, density: float) -> torch.Tensor:
@@ -91,8 +109,11 @@ def _disjoint(
     """Per entry, combine the parts that are nonzero and have the elected sign."""
     summed = total(parts)
     sign = summed.sign()
-    undecided = summed == 0
-    if undecided.any() and any((part[undecided] != 0).any() for part in parts):
+    present = parts[0] != 0
+    for part in parts[1:]:
+        present |= part != 0
+    undecided = present & (summed == 0)
+    if undecided.any():
         sign[undecided] = majority()
     result = torch.zeros_like(summed)
     count = torch.zeros_like(summed)
