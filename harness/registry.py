@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from harness.errors import BadOption, HarnessError, UnknownName
@@ -159,8 +160,22 @@ class Registry(Mapping[str, V], Generic[V]):
 def import_all(package: str) -> None:
     """Import a module, and those of its folder if it is a package: that runs their decorators."""
     root = importlib.import_module(package)
+    _check_ours(package, root)
     for module in pkgutil.iter_modules(getattr(root, "__path__", [])):
         importlib.import_module(f"{package}.{module.name}")
+
+
+def _check_ours(package: str, root: types.ModuleType) -> None:
+    """Raise HarnessError if a module of a user hides one of our two packages of a common name."""
+    if package not in ("tasks", "protocols"):
+        return
+    expected = Path(__file__).resolve().parents[1] / package / "__init__.py"
+    found = Path(root.__file__ or "").resolve()
+    if found != expected:
+        raise HarnessError(
+            f"another module named '{package}' hides the harness's own: found {found}, expected "
+            f"{expected}; rename it, or run from another folder"
+        )
 
 
 @cache

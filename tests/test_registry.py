@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Literal
@@ -334,3 +336,15 @@ def test_all_defaults_have_the_type_they_declare(kind: str) -> None:
     for entry in ALL[kind].values():
         default = resolve(kind, Choice(entry.name), entry.function)
         assert resolve(kind, Choice(entry.name, default), entry.function) == default
+
+
+def test_a_module_that_hides_ours_is_named(tmp_path: Path) -> None:
+    (tmp_path / "protocols.py").write_text("")
+    code = "import harness; harness.PROTOCOLS['knn']"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "another module named 'protocols' hides the harness's own" in last
+    assert str(tmp_path / "protocols.py") in last
