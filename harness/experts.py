@@ -19,7 +19,7 @@ from harness.data import load_rows, parse_task
 from harness.errors import BadOption, BadRecipe, OutputExists
 from harness.labels import predicted
 from harness.metrics import evaluation_module, score
-from harness.types import Checkpoint, Hyperparameters, Rows, Score
+from harness.types import Checkpoint, Hyperparameters, Rows, Score, Task
 
 TRAINED_ON, SELECTED_ON = "train90", "heldout10"
 
@@ -137,39 +137,67 @@ def _trainer(
     workdir: Path,
     progress: bool,
 ) -> Any:
-    from transformers import (
-        AutoModelForSequenceClassification,
-        AutoTokenizer,
-        DataCollatorWithPadding,
-        PrinterCallback,
-        Trainer,
-        TrainingArguments,
-        set_seed,
-    )
-    from transformers.utils import logging
+    from transformers import AutoTokenizer, DataCollatorWithPadding, PrinterCallback, Trainer
 
     task = train.task
-    labels = dict(enumerate(task.labels)) or {0: "value"}
-    set_seed(request["head_seed"])
-    logging.set_verbosity_error()  # a new head is meant here, and nowhere else
     tokenizer = AutoTokenizer.from_pretrained(source.path)
-    model = AutoModelForSequenceClassification.from_pretrained(
-        source.path,
-        num_labels=len(labels),
-        id2label=labels,
-        label2id={name: index for index, name in labels.items()},
-        problem_type="regression" if task.kind == "regression" else "single_label_classification",
-        dtype=torch.float32,
-    )
     steps = -(-len(train) // settings.batch_size) * settings.epochs
-    arguments = TrainingArguments(
+    metric = evaluation_module(task)
+    trainer = Trainer(
+        model=_with_new_head(source, task, request["head_seed"]),
+        args=_arguments(settings, request, round(settings.warmup * steps), workdir, progress),
+        train_dataset=_dataset(train, tokenizer, settings.max_length),
+        eval_dataset=_dataset(heldout, tokenizer, settings.max_length),
+        data_collator=DataCollatorWithPadding(tokenizer),
+        processing_class=tokenizer,
+        compute_metrics=lambda found: metric.compute(
+            predictions=predicted(task.kind, found.predictions), references=found.label_ids
+        ),
+    )
+    if not progress:
+        trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
+    """The base under a head for the task that the seed initialises."""
+    from transformers import AutoModelForSequenceClassification, set_seed
+    from transformers.utils import logging
+
+    labels = dict(enumerate(task.labels)) or {0: "value"}
+    set_seed(seed)
+    said = logging.get_verbosity()
+    logging.set_verbosity_error()  # a new head is meant here, and nowhere else
+    try:
+        return AutoModelForSequenceClassification.from_pretrained(
+            source.path,
+            num_labels=len(labels),
+            id2label=labels,
+            label2id={name: index for index, name in labels.items()},
+            problem_type="single_label_classification" if task.labels else "regression",
+            dtype=torch.float32,
+        )
+    finally:
+        logging.set_verbosity(said)
+
+
+def _arguments(
+    settings: Hyperparameters,
+    request: Mapping[str, Any],
+    warmup_steps: int,
+    workdir: Path,
+    progress: bool,
+) -> Any:
+    from transformers import TrainingArguments
+
+    return TrainingArguments(
         output_dir=str(workdir),
         seed=request["seed"],
         learning_rate=settings.learning_rate,
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=settings.batch_size,
         per_device_eval_batch_size=2 * settings.batch_size,
-        warmup_steps=round(settings.warmup * steps),
+        warmup_steps=warmup_steps,
         weight_decay=settings.weight_decay,
         lr_scheduler_type="linear",
         train_sampling_strategy="group_by_length",
@@ -183,21 +211,6 @@ def _trainer(
         use_cpu=not (torch.cuda.is_available() or torch.backends.mps.is_available()),
         dataloader_pin_memory=False,
     )
-    metric = evaluation_module(task)
-    trainer = Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=_dataset(train, tokenizer, settings.max_length),
-        eval_dataset=_dataset(heldout, tokenizer, settings.max_length),
-        data_collator=DataCollatorWithPadding(tokenizer),
-        processing_class=tokenizer,
-        compute_metrics=lambda found: metric.compute(
-            predictions=predicted(task.kind, found.predictions), references=found.label_ids
-        ),
-    )
-    if not progress:
-        trainer.remove_callback(PrinterCallback)
-    return trainer
 
 
 def _dataset(rows: Rows, tokenizer: Any, max_length: int) -> Any:
