@@ -314,11 +314,15 @@ def _numbers(flag: str, text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in _split(text))
 
 
+def _width() -> int | None:
+    """Columns of the terminal; None where stdout is a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
     from harness.boards import evaluation_table, verdict
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print(evaluation_table(records, width))
+    print(evaluation_table(records, _width()))
     print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
     found = verdict(records)
     if found is not None:
@@ -370,4 +374,4 @@ def demo(
     """Make a small base and experts, merge them three ways, evaluate, show table and board."""
     from harness.demo import demo as run
 
-    run(out)
+    run(out, _width())

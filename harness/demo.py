@@ -19,7 +19,7 @@ TASKS = ("embedded/topic", "embedded/comparison", "embedded/outcome")
 MERGERS = ("average", "task_arithmetic", "ties")
 
 
-def demo(out: Path) -> None:
+def demo(out: Path, width: int | None = None) -> None:
     """Make a base and an expert per task, merge them three ways, evaluate, print what came out."""
     check_output(out, MARKER)
     out.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def demo(out: Path) -> None:
         recipe = Recipe(experts=tuple(experts), base=str(base), merger=Choice(name))
         merge(recipe, out=merged)
         records.append(evaluate(Run(model=str(merged), output=str(out / "records"))))
-    print(evaluation_table([record for part in records for record in part]))
+    print(evaluation_table([record for part in records for record in part], width))
     print("\nValues x100, ± standard deviation over draws.")
     for name, part in zip(MERGERS, records, strict=True):
         print(f"{name}: {verdict(part)}")
