@@ -94,7 +94,7 @@ def measure(job: str, work: Path, models: int) -> tuple[float, int]:
     recipe = Recipe(
         experts=experts, base=str(work / "base"), merger=parse_choice(JOBS[job]), premerge=before
     )
-    return watched(lambda: merge(recipe, out=work / "merged" / "model"))  # type: ignore[arg-type,return-value]
+    return watched(lambda: merge(recipe, out=work / "merged" / "model"))
 
 
 def main() -> None:

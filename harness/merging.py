@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -79,7 +79,7 @@ def merge(
     """
     asked = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     check_output(Path(out), MERGE_FILE)
-    observed: dict[str, Observed] = {}
+    observed: dict[str, weights.Observed] = {}
     found = plan(asked, allow_pickle=allow_pickle, observed=observed)
     for part in (*found.experts, *([found.base] if found.base else [])):
         if part.path.resolve().is_relative_to(Path(out).resolve()):
@@ -91,37 +91,11 @@ def merge(
     return found
 
 
-class Observed(Mapping[str, torch.Tensor]):
-    """A state dict that checks and hashes every tensor the first time it is read."""
-
-    def __init__(self, state: StateDict, source: str) -> None:
-        self._state = state
-        self._source = source
-        self._digests: dict[str, str] = {}
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        tensor = self._state[name]
-        if name not in self._digests:
-            weights.check_finite(name, tensor, self._source)
-            self._digests[name] = weights.tensor_digest(name, tensor)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state)
-
-    def __len__(self) -> int:
-        return len(self._state)
-
-    def digest(self) -> str:
-        """The digest of all tensors, reading those nobody has read yet."""
-        for name in self._state:
-            if name not in self._digests:
-                self[name]
-        return weights.join_digests(self._digests)
-
-
 def plan(
-    recipe: Recipe, *, allow_pickle: bool = False, observed: dict[str, Observed] | None = None
+    recipe: Recipe,
+    *,
+    allow_pickle: bool = False,
+    observed: dict[str, weights.Observed] | None = None,
 ) -> Plan:
     """Check a recipe by headers alone and compose the lazy merge."""
     merger = MERGERS[recipe.merger.name]
@@ -135,7 +109,7 @@ def plan(
 
     def opened(source: str) -> Checkpoint:
         found = open_checkpoint(source, allow_pickle=allow_pickle)
-        watched = Observed(found.weights, source)
+        watched = weights.Observed(found.weights, source)
         if observed is not None:
             observed[source] = watched
         known = weights.specs(found.weights)
@@ -299,7 +273,10 @@ def _floating(expert: Checkpoint, fresh: Sequence[str]) -> StateDict:
 
 
 def write(
-    found: Plan, out: Path, observed: Mapping[str, Observed], progress: Callable[[int, int], None]
+    found: Plan,
+    out: Path,
+    observed: Mapping[str, weights.Observed],
+    progress: Callable[[int, int], None],
 ) -> None:
     """Stream a plan to a folder that plain transformers loads."""
     with new_folder(out, MERGE_FILE) as folder:
@@ -370,7 +347,7 @@ def _config(found: Plan) -> dict[str, Any]:
 
 
 def _record(
-    found: Plan, out: Path, digest: str, observed: Mapping[str, Observed]
+    found: Plan, out: Path, digest: str, observed: Mapping[str, weights.Observed]
 ) -> dict[str, Any]:
     def origin(checkpoint: Checkpoint) -> dict[str, str]:
         named = {"source": checkpoint.source, "digest": observed[checkpoint.source].digest()}

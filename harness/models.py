@@ -98,6 +98,7 @@ def resolve_model(run: Run) -> Model:
     else:
         kit = path / MERGEKIT_FILE
         method = f"mergekit:{_mergekit_method(kit)}" if kit.is_file() else "given"
+        method = "expert" if _is_expert(run, path) else method
         experts, base = list(run.experts), run.base
         expert_tasks = _assigned(run)
     asked = run.tasks or (() if merged is None else tuple(merged.get("tasks", ())))

@@ -74,7 +74,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     work = []
     for part in parts:
         teachers = [
-            system_of(part.task, run, "expert", expert.name, (expert,), "expert")
+            system_of(part.task, run, "expert", expert.name, (expert,), "own")
             for expert in experts_of(model, part.task)
         ]
         work += [(part, system, teachers) for system in systems_of(run, model, part, teachers)]

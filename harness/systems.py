@@ -62,7 +62,7 @@ class System:
     @cached_property
     def digests(self) -> tuple[str, ...]:
         """Content hashes of the members; reading them checks that all weights are finite."""
-        return tuple(content(member) for member in self.members)
+        return tuple(weights.Observed(m.weights, m.source).digest() for m in self.members)
 
     @property
     def digest(self) -> str:
@@ -70,16 +70,6 @@ class System:
         if len(self.digests) == 1:
             return self.digests[0]
         return weights.join_digests({str(i): d for i, d in enumerate(sorted(self.digests))})
-
-
-def content(checkpoint: Checkpoint) -> str:
-    """The digest of a checkpoint's weights, every tensor checked for NaN and Inf on the way."""
-    parts = {}
-    for name in checkpoint.weights:
-        tensor = checkpoint.weights[name]
-        weights.check_finite(name, tensor, checkpoint.source)
-        parts[name] = weights.tensor_digest(name, tensor)
-    return weights.join_digests(parts)
 
 
 def asked_protocols(run: Run) -> list[Asked]:
@@ -147,7 +137,7 @@ def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) ->
     yield from experts
     if len(experts) > 1:
         members = tuple(expert.members[0] for expert in experts)
-        yield system_of(task, run, "ensemble", "ensemble", members, "expert")
+        yield system_of(task, run, "ensemble", "ensemble", members, "own")
 
 
 def applicable(

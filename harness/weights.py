@@ -216,6 +216,35 @@ def check_finite(name: str, tensor: torch.Tensor, where: str) -> None:
             )
 
 
+class Observed(Mapping[str, torch.Tensor]):
+    """A state dict that checks and hashes every tensor the first time it is read."""
+
+    def __init__(self, state: StateDict, source: str) -> None:
+        self._state = state
+        self._source = source
+        self._digests: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor = self._state[name]
+        if name not in self._digests:
+            check_finite(name, tensor, self._source)
+            self._digests[name] = tensor_digest(name, tensor)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def digest(self) -> str:
+        """The digest of all tensors, reading those nobody has read yet."""
+        for name in self._state:
+            if name not in self._digests:
+                self[name]
+        return join_digests(self._digests)
+
+
 # Order statistics --------------------------------------------------------------------------
 
 _HIGH = 1 << 15

@@ -406,7 +406,7 @@ def test_an_encoder_without_a_head_is_read_under_that_of_its_expert(
 ) -> None:
     flags = ("--experts", str(room.rte[0]), "--tasks", "glue/rte")
     found = evaluate.records(room.base, *flags)
-    assert {r["head"] for r in found} == {"expert"}
+    assert {(r["role"], r["head"]) for r in found} == {("merged", "expert"), ("expert", "own")}
     control = evaluate.records(room.rte[0], *flags, "--base", str(room.base))
     base = [r["scores"] for r in control if r["role"] == "base"]
     assert [r["scores"] for r in found if r["role"] == "merged"] == base

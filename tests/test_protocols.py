@@ -198,7 +198,7 @@ def inputs_untouched(read: Read) -> None:
         for now, then in pairs:
             for name, value in vars(then).items():
                 assert np.array_equal(getattr(now, name), value), name
-        assert np.array_equal(encoded.teacher, before.teacher)  # type: ignore[arg-type]
+        assert np.array_equal(encoded.teacher, before.teacher)
         assert encoded.draws == before.draws
 
 
@@ -341,7 +341,7 @@ def test_missing_head(name: str) -> None:
 @pytest.mark.parametrize("lacking", ["teacher", "pool"])
 def test_missing_teacher(lacking: str) -> None:
     with pytest.raises(MissingTeacher, match=r"'toy/classes'.*--experts"):
-        ft_classifier(replace(classification(), **{lacking: None}))  # type: ignore[arg-type]
+        ft_classifier(replace(classification(), **{lacking: None}))
 
 
 def test_knn_without_labeled_rows() -> None:
@@ -364,7 +364,7 @@ def test_ft_classifier_refuses(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match="expected"):
         ft_classifier(
             classification(),
-            **resolve("protocol", choice, ft_classifier),  # type: ignore[arg-type]
+            **resolve("protocol", choice, ft_classifier),
         )
 
 
