@@ -31,22 +31,36 @@ MetricFn: TypeAlias = Callable[[Array64, Array64], float]
 
 @dataclass(frozen=True)
 class Merger:
-    """A merging method. `task_vectors`: it subtracts the base, so it needs one."""
+    """A merging method.
+
+    `task_vectors`: it subtracts the base, so it needs one. `breaks`: the laws of
+    `harness check merger` that it rightly breaks with its default options.
+    """
 
     name: str
     function: Callable[..., StateDict]
     paper: str = ""
     task_vectors: bool = True
+    breaks: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the harness hands it beside the weights: keyword-only parameters with no default."""
+        return needs(self.function)
 
 
 @dataclass(frozen=True)
 class Premerge:
-    """A pre-merging method. `exact`: every expert computes the same function afterwards."""
+    """A pre-merging method. `exact`: every expert computes the same function afterwards.
+
+    `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options.
+    """
 
     name: str
     function: Callable[..., Sequence[StateDict]]
     paper: str = ""
     exact: bool = False
+    breaks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -217,24 +231,24 @@ TASKS: Registry[Task] = Registry("task", "tasks", _task)
 
 
 def merger(
-    name: str, *, paper: str = "", task_vectors: bool = True
+    name: str, *, paper: str = "", task_vectors: bool = True, breaks: tuple[str, ...] = ()
 ) -> Callable[[MergeFn[P]], MergeFn[P]]:
     """Register a merging method under a name."""
 
     def register(function: MergeFn[P]) -> MergeFn[P]:
-        MERGERS.add(Merger(name, function, paper, task_vectors), function.__module__)
+        MERGERS.add(Merger(name, function, paper, task_vectors, breaks), function.__module__)
         return function
 
     return register
 
 
 def premerge(
-    name: str, *, paper: str = "", exact: bool = False
+    name: str, *, paper: str = "", exact: bool = False, breaks: tuple[str, ...] = ()
 ) -> Callable[[PremergeFn[P]], PremergeFn[P]]:
     """Register a pre-merging method under a name."""
 
     def register(function: PremergeFn[P]) -> PremergeFn[P]:
-        PREMERGE.add(Premerge(name, function, paper, exact), function.__module__)
+        PREMERGE.add(Premerge(name, function, paper, exact, breaks), function.__module__)
         return function
 
     return register
@@ -279,7 +293,7 @@ def task(value: Task) -> Task:
 
 @dataclass(frozen=True)
 class Option:
-    """A keyword-only parameter of a registered function: its name, type and default."""
+    """A keyword-only parameter with a default: its name, type and default."""
 
     name: str
     annotation: Any
@@ -291,13 +305,21 @@ def options(function: Callable[..., Any]) -> dict[str, Option]:
     scope = getattr(function, "__globals__", {})
     found = {}
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY:
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty:
             kind = parameter.annotation
             # postponed annotations are text; only those of options are needed, and can be read
             kind = eval(kind, scope) if isinstance(kind, str) else kind
-            default = None if parameter.default is parameter.empty else parameter.default
-            found[parameter.name] = Option(parameter.name, kind, default)
+            found[parameter.name] = Option(parameter.name, kind, parameter.default)
     return found
+
+
+def needs(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The keyword-only parameters without a default, which the harness and not the user gives."""
+    return tuple(
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+    )
 
 
 def resolve(kind: str, choice: Choice, function: Callable[..., Any]) -> dict[str, Scalar]:

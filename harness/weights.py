@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import xxhash
@@ -23,11 +23,18 @@ class Spec(NamedTuple):
 class Lazy(Mapping[str, torch.Tensor]):
     """A state dict whose tensors are computed by `compute(name)` on each access.
 
-    `specs` gives shapes and types of all tensors without computing one.
+    `specs` gives shapes and types of all tensors without computing one. `report` is what a merger
+    tells about its work, as JSON values; it may be filled while tensors are computed.
     """
 
-    def __init__(self, specs: Mapping[str, Spec], compute: Callable[[str], torch.Tensor]) -> None:
+    def __init__(
+        self,
+        specs: Mapping[str, Spec],
+        compute: Callable[[str], torch.Tensor],
+        report: Mapping[str, Any] | None = None,
+    ) -> None:
         self.specs = dict(specs)
+        self.report = {} if report is None else report
         self._compute = compute
 
     def __getitem__(self, name: str) -> torch.Tensor:

@@ -11,7 +11,7 @@ from harness.errors import BadOption
 from harness.weights import entrywise, total
 
 
-@merger("task_arithmetic", paper="arXiv:2212.04089")
+@merger("task_arithmetic", paper="arXiv:2212.04089", breaks=("copies",))
 def task_arithmetic(
     experts: Sequence[StateDict],
     base: StateDict,

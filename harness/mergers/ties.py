@@ -14,7 +14,7 @@ from harness.errors import BadOption
 from harness.weights import each, entrywise, smallest_magnitude, specs, task_vectors, total
 
 
-@merger("ties", paper="arXiv:2306.01708")
+@merger("ties", paper="arXiv:2306.01708", breaks=("copies",))
 def ties(
     experts: Sequence[StateDict],
     base: StateDict,
