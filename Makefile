@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
+KIT_PIP := PIP_CONSTRAINT="constraints.txt tests/mergekit/constraints.txt" \
+	.venv-mergekit/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test install install-test lint types clean
+.PHONY: demo test test-mergekit install install-test install-mergekit lint types clean
 
 demo: install
 	$(BIN)/harness demo --out demo
@@ -11,8 +13,13 @@ demo: install
 test: install-test lint types
 	$(BIN)/python -m pytest
 
+# Against the real mergekit, in an environment of its own.
+test-mergekit: install-test install-mergekit
+	HARNESS_MERGEKIT=.venv-mergekit $(BIN)/python -m pytest -m mergekit tests/mergekit
+
 install: .venv/.installed
 install-test: .venv/.installed-test
+install-mergekit: .venv-mergekit/.installed
 
 lint: install-test
 	$(BIN)/ruff check .
@@ -33,5 +40,11 @@ types: install-test
 	$(PIP) --editable '.[test]'
 	touch $@
 
+.venv-mergekit/.installed: constraints.txt tests/mergekit/constraints.txt
+	$(PYTHON) -m venv .venv-mergekit
+	$(KIT_PIP) "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
+	$(KIT_PIP) mergekit
+	touch $@
+
 clean:
-	rm -rf .venv demo
+	rm -rf .venv .venv-mergekit demo

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from harness.recipes import Recipe, Run
     from harness.records import Record
     from harness.run import evaluate
+    from harness.statistics import statistic
 
 _LAZY = {
     "Recipe": "harness.recipes",
@@ -55,6 +56,7 @@ _LAZY = {
     "leaderboard": "harness.boards",
     "merge": "harness.merging",
     "prepare": "harness.data",
+    "statistic": "harness.statistics",
 }
 
 __version__ = "0.1.0"
@@ -92,6 +94,7 @@ __all__ = [
     "premerge",
     "prepare",
     "protocol",
+    "statistic",
     "task",
 ]
 

@@ -12,10 +12,15 @@ import numpy as np
 from tabulate import tabulate
 
 from harness.errors import BrokenRecord
-from harness.records import Record, read_records
+from harness.records import CHOICE_SPLIT, Record, read_records
 
 PROTOCOL_ORDER = ("current", "knn", "ft-classifier")
-SUMMARY = ("min", "mean", "max")
+SUMMARY = ("experts, min", "experts, mean", MAX := "experts, max")
+BEST_SINGLE = f"best single ({CHOICE_SPLIT})"
+CHOSEN_HOW = (
+    f"`best single` is the expert with the best Current Eval on {CHOICE_SPLIT}; "
+    "`experts, max` is the best on the reported rows themselves, an oracle."
+)
 HEADLINE_SHOTS = 5
 
 
@@ -113,9 +118,12 @@ def label(record: Record) -> str:
 def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     """Records as rows and cells.
 
-    Rows: the experts (one row if every task has one), min, mean and max over them where a task has
-    several, the ensemble, the base, then the merged models, by method or by name.
+    Rows: the experts (one row if every task has one); where a task has several, min, mean and max
+    over them and, if they were read on held-out rows, the best of them there; the ensemble, other
+    references, the base, then the merged models, by method or by name.
     """
+    chosen = best_single(records)
+    records = reported(records)
     tasks = tuple(dict.fromkeys(record.task for record in records))
     per_task = {
         task: {r.digest for r in records if r.role == "expert" and r.task == task} for task in tasks
@@ -123,7 +131,8 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     single = max((len(found) for found in per_task.values()), default=0) <= 1
     cells: dict[tuple[str, Reading, str], Cell] = {}
     owner: dict[tuple[str, Reading, str], str] = {}
-    order: dict[str, list[str]] = {role: [] for role in ("expert", "ensemble", "base", "merged")}
+    roles = ("expert", "ensemble", "reference", "base", "merged")
+    order: dict[str, list[str]] = {role: [] for role in roles}
     individual: dict[tuple[Reading, str], dict[str, Cell]] = {}
     for record in records:
         name = row_name(record, by_method=by_method, single=single)
@@ -142,16 +151,67 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
             cells[key] = found
     summary: list[str] = []
     if not single:
-        summary = [f"experts, {name}" for name in SUMMARY]
+        summary = list(SUMMARY)
         for (reading, task), known in individual.items():
             values = [cell.mean for cell in known.values()]
             for name, value in zip(
                 summary, (min(values), float(np.mean(values)), max(values)), strict=True
             ):
                 cells[name, reading, task] = Cell((value,))
+            if task in chosen and chosen[task] in known:
+                cells[BEST_SINGLE, reading, task] = known[chosen[task]]
     shown = [] if by_method and not single else order["expert"]
-    rows = (*shown, *summary, *order["ensemble"], *order["base"], *order["merged"])
+    best = [BEST_SINGLE] if chosen else []
+    named = [name for role in roles[1:] for name in order[role]]
+    # a merge may stand in the records for itself and, beside another one, as a reference
+    rows = tuple(dict.fromkeys([*shown, *summary, *best, *named]))
     return Grid(rows, tuple(readings(records)), tasks, cells)
+
+
+def best_single(records: Sequence[Record]) -> dict[str, str]:
+    """By task, the digest of the one expert of several with the best score on held-out rows.
+
+    Only where all of them were read there, under Current Eval and on the same rows. Ties go to the
+    first, in the order in which they were merged.
+    """
+    found = {}
+    for task in dict.fromkeys(record.task for record in reported(records)):
+        name, _, split = task.partition("@")
+        ours = [r for r in records if r.task == task and r.role in ("expert", "merged")]
+        present = {r.digest for r in ours if r.role == "expert"}
+        merged = [source.digest for r in ours for source in r.experts]
+        experts = [d for d in dict.fromkeys([*merged, *(r.digest for r in ours)]) if d in present]
+        if len(experts) < 2 or split == CHOICE_SPLIT:
+            continue
+        for values in _heldout(records, f"{name}@{CHOICE_SPLIT}"):
+            if present <= values.keys():
+                found[task] = max(experts, key=lambda digest: values[digest])
+    return found
+
+
+def _heldout(records: Sequence[Record], task: str) -> list[dict[str, float]]:
+    """Current Eval's scores of the experts on a task, by digest, for each set of rows of it."""
+    by_rows: dict[object, dict[str, float]] = {}
+    for record in records:
+        if (record.task, record.role, record.protocol) == (task, "expert", "current"):
+            values = by_rows.setdefault(record.dataset.get("digest"), {})
+            values[record.digest] = record.scores[0].value
+    return list(by_rows.values())
+
+
+def reported(records: Sequence[Record]) -> list[Record]:
+    """The records but those that only chose among experts.
+
+    These are of experts on held-out rows of a task that other models were read on other rows of.
+    """
+    others = {record.task for record in records if record.role != "expert"}
+    names = {task.partition("@")[0] for task in others}
+
+    def chooses(task: str) -> bool:
+        name, _, split = task.partition("@")
+        return split == CHOICE_SPLIT and task not in others and name in names
+
+    return [record for record in records if not chooses(record.task)]
 
 
 def row_name(record: Record, *, by_method: bool, single: bool) -> str:
@@ -162,6 +222,8 @@ def row_name(record: Record, *, by_method: bool, single: bool) -> str:
         return "base" if by_method else f"base ({record.model})"
     if record.role == "ensemble":
         return "logit ensemble"
+    if record.role == "reference":
+        return f"{record.model} ({record.method})"
     plain = by_method or record.model == record.method
     return record.method if plain else f"{record.model} ({record.method})"
 
@@ -256,7 +318,7 @@ class Verdict:
             tuned += f" (the base {self.control:.1f})"
         if self.loss <= 0:
             return (
-                f"{over}the merge is {-self.loss:.1f} points above its experts under "
+                f"{over}the merge is {abs(self.loss):.1f} points above its experts under "
                 f"Current Eval ({scores}), so the head hides no loss; {tuned}."
             )
         share = 100 * self.recovered / self.loss
@@ -276,7 +338,10 @@ class Verdict:
 
 def verdict(records: Sequence[Record]) -> Verdict | None:
     """The verdict on the merged model; None without experts or without FT-Classifier Eval."""
+    records = reported(records)
     tasks = {record.task for record in records if record.role == "merged"}
+    if not tasks:
+        return None
     merged = [record for record in records if record.role == "merged"]
     experts = [r for r in records if r.role == "expert" and r.protocol == "current"]
     current = [r for r in merged if r.protocol == "current"]
@@ -322,6 +387,8 @@ def board(records: Sequence[Record]) -> tuple[str, str]:
         + "; ".join(f"{task} {_metrics(records, task)}" for task in found.tasks)
         + ".",
     ]
+    if BEST_SINGLE in found.rows:
+        markdown.append(CHOSEN_HOW)
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     spread = [f"{column} sd" for column in found.columns]

@@ -294,9 +294,14 @@ def check_tokenizer(path: Path) -> None:
 def check_ready(checkpoint: Checkpoint) -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
     check_tokenizer(checkpoint.path)
-    with torch.device("meta"):
-        model = _classifier(checkpoint.config, checkpoint.source)
+    model = classifier_on_meta(checkpoint.config, checkpoint.source)
     _check_tensors(model, checkpoint.weights, checkpoint.source)
+
+
+def classifier_on_meta(config: Mapping[str, Any], what: str) -> torch.nn.Module:
+    """The classifier of a configuration with no weights in memory: its modules and shapes."""
+    with torch.device("meta"):
+        return _classifier(config, what)
 
 
 def _classifier(config: Mapping[str, Any], what: str) -> torch.nn.Module:

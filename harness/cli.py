@@ -19,7 +19,7 @@ from harness.errors import BadOption, BadRecipe, HarnessError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.merging import Plan
+    from harness.plans import Plan
     from harness.records import Record
 
 app = typer.Typer(
@@ -122,8 +122,13 @@ def _bars() -> Iterator[Callable[[str, int, int], None]]:
 @app.command()
 def finetune(
     base: Annotated[str, typer.Option(help="The pretrained checkpoint: a folder or a Hub id.")],
-    task: Annotated[str, typer.Option(help="The task, as `harness list tasks` names it.")],
     out: Annotated[Path, typer.Option(help="The expert's folder.")],
+    task: Annotated[
+        str | None, typer.Option(help="The task, as `harness list tasks` names it.")
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="T1,T2,...: one encoder for all, a head for each.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Orders the data, drops units.")] = 0,
     head_seed: Annotated[
         int | None, typer.Option(help="Initialises the head (default: the seed).")
@@ -138,7 +143,8 @@ def finetune(
     bf16: Annotated[bool, typer.Option("--bf16", help="Train in mixed bfloat16.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Fine-tune a base on one task; an interrupted run resumes when it is called again."""
+    """Fine-tune a base on a task, or on several together; an interrupted run resumes when it is
+    called again."""
     from harness.experts import finetune as run
 
     overrides: dict[str, Any] = {
@@ -152,6 +158,7 @@ def finetune(
     run(
         base,
         task,
+        tasks=_split(tasks),
         out=out,
         seed=seed,
         head_seed=head_seed,
@@ -181,12 +188,27 @@ def merge(
     ] = None,
     tasks: Annotated[str | None, typer.Option(help="T1,T2,...: one each, or one for all.")] = None,
     seed: Annotated[int | None, typer.Option(help="For methods that draw numbers.")] = None,
+    statistics: Annotated[
+        list[str] | None,
+        typer.Option(help="F1,F2,...: what `harness statistics` wrote, one for each expert."),
+    ] = None,
+    tune: Annotated[
+        str | None, typer.Option(help="OPTION=FIRST:LAST:STEP: try all, keep the best.")
+    ] = None,
+    tune_on: Annotated[
+        str | None,
+        typer.Option(help="T1@SPLIT,...: where candidates are scored. Default: @heldout10."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where statistics and candidates are run.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check headers, write nothing.")
     ] = False,
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
     ] = False,
+    data_dir: DataDir = None,
 ) -> None:
     """Merge experts into one folder that transformers loads."""
     from harness.merging import merge as run
@@ -199,12 +221,17 @@ def merge(
         "heads": heads,
         "tasks": _split(tasks) or None,
         "seed": seed,
+        "statistics": tuple(part for given in statistics or () for part in _split(given)) or None,
+        "tune": tune,
+        "tune_on": _split(tune_on) or None,
+        "device": device,
+        "data_dir": str(data_dir) if data_dir else None,
     }
     given = {name: value for name, value in flags.items() if value is not None}
     if len(experts) == 1 and Path(experts[0]).suffix in (".yaml", ".yml", ".json"):
         if given:
             raise BadRecipe(
-                f"--{next(iter(given))} and the recipe {experts[0]} both say what to merge; "
+                f"--{next(iter(given)).replace('_', '-')} and the recipe {experts[0]} both say what to merge; "
                 "expected one of them: write it into the recipe"
             )
         recipe = read_recipe(experts[0])
@@ -216,12 +243,7 @@ def merge(
         print(f"would write {out}; only headers were read")
         return
     with _bars() as advance:
-        found = run(
-            recipe,
-            out=out,
-            allow_pickle=allow_pickle,
-            progress=lambda done, total: advance("merging tensors", 1, total),
-        )
+        found = run(recipe, out=out, allow_pickle=allow_pickle, progress=advance)
     print(_described(found))
     print(f"wrote {out}")
 
@@ -229,7 +251,7 @@ def merge(
 def _described(found: Plan) -> str:
     import math
 
-    from harness.merging import short_method
+    from harness.plans import short_method
     from harness.weights import specs
 
     shapes = specs(found.state)
@@ -239,10 +261,78 @@ def _described(found: Plan) -> str:
     if found.base is not None:
         lines.append(f"base     {found.base.source}")
     lines += [f"expert   {e.source} ({t})" for e, t in zip(found.experts, tasks, strict=True)]
+    if found.recipe.tune is not None and found.judge is not None:
+        lines.append(f"tuned    {found.recipe.tune} on {', '.join(found.judge.splits)}")
     lines.append(
         f"weights  {len(shapes)} tensors, {count / 1e6:.1f} M entries, {found.size / 1e6:.1f} MB"
     )
     return "\n".join(lines)
+
+
+@app.command()
+def statistics(
+    expert: Annotated[str, typer.Argument(help="The expert: a folder or a Hub id.")],
+    task: Annotated[str, typer.Option(help="The task whose training rows it is run on.")],
+    out: Annotated[Path, typer.Option(help="The file: FILE.safetensors.")],
+    merger: Annotated[
+        str, typer.Option(help="Which merger they are for, with its options.")
+    ] = "regmean",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
+    ] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Write what a merger asks of an expert's data, to hand over instead of the data."""
+    from harness.statistics import statistic
+
+    with _bars() as advance:
+        found = statistic(
+            expert,
+            task=task,
+            out=out,
+            merger=merger,
+            data_dir=data_dir,
+            device=device,
+            allow_pickle=allow_pickle,
+            progress=advance,
+        )
+    shown = ", ".join(f"{name}={value}" for name, value in found.options.items())
+    print(f"{found.kind} of {expert} on {found.task}: {shown}")
+    print(f"wrote {out}: {len(found.tensors)} weights, {out.stat().st_size / 1e6:.1f} MB")
+
+
+@app.command()
+def check(
+    kind: Annotated[Literal["merger", "premerge"], typer.Argument()],
+    name: Annotated[str, typer.Argument(help="NAME or module:function[:key=value,...]")],
+    baselines: Annotated[
+        Path, typer.Option(help="Where the recorded scores of mergers are.")
+    ] = Path("tests/baselines"),
+    record: Annotated[
+        bool, typer.Option("--record", help="Write the merger's scores there as its baseline.")
+    ] = False,
+) -> int:
+    """Hold a method to its laws and, a merger, to its recorded quality; exit 1 if one fails."""
+    from harness.conformance import battery, ok
+    from harness.registry import parse_choice
+
+    if record and kind == "premerge":
+        raise BadOption("--record is for mergers: a pre-merging method has no baseline of its own")
+    choice = parse_choice(name)
+    laws = battery(kind, choice)
+    findings = []
+    for law in laws.laws:
+        findings.append(laws.find(law))
+        print(findings[-1], flush=True)
+    if kind == "premerge" or not ok(findings):
+        return 0 if ok(findings) else 1
+    from harness.quality import quality
+
+    with _bars() as advance:
+        report = quality(choice, baselines=baselines, record=record, progress=advance)
+    print(f"\n{report}")
+    return 0 if report.ok else 1
 
 
 @app.command()
@@ -254,6 +344,12 @@ def evaluate(
     base: Annotated[
         str | None, typer.Option(help="The base, where the folder does not say.")
     ] = None,
+    references: Annotated[
+        str | None, typer.Option(help="R1,R2,...: other models to read on the same tasks.")
+    ] = None,
+    best_single: Annotated[
+        bool, typer.Option("--best-single", help="Also choose one of several experts on heldout10.")
+    ] = False,
     tasks: Annotated[str | None, typer.Option(help="T1,T2@split,...")] = None,
     protocols: Annotated[
         str | None, typer.Option(help="P1,P2:key=value,...; default: every protocol.")
@@ -285,6 +381,8 @@ def evaluate(
         "model": model,
         "experts": _split(experts),
         "base": base,
+        "references": _split(references),
+        "best_single": best_single,
         "tasks": _split(tasks),
         "protocols": _methods(protocols),
         "shots": _numbers("--shots", shots),
@@ -320,10 +418,13 @@ def _width() -> int | None:
 
 
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
-    from harness.boards import evaluation_table, verdict
+    from harness.boards import MAX, evaluation_table, verdict
 
-    print(evaluation_table(records, _width()))
+    table = evaluation_table(records, _width())
+    print(table)
     print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
+    if MAX in table:
+        print(f"'{MAX}' is the best on these very rows: an oracle.")
     found = verdict(records)
     if found is not None:
         print(f"Verdict: {found}")

@@ -41,7 +41,7 @@ def encode(
     task's labels. `progress` is called with the number of rows done since the last call.
     Results do not depend on the batch size beyond rounding.
     """
-    path = cache_dir() / f"{features_key(checkpoint, rows, digest, max_length)}.npz"
+    path = cache_dir("features") / f"{features_key(checkpoint, rows, digest, max_length)}.npz"
     found = _read(path)
     if found is None:
         found = forward(
@@ -61,9 +61,16 @@ def encode(
 
 def features_key(checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int) -> str:
     """The content that features depend on, as one hash; never a name."""
+    return content_key(checkpoint, rows, digest, max_length, "last_linear")
+
+
+def content_key(
+    checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int, *parts: object
+) -> str:
+    """The content that something made of a model and rows depends on, as one hash."""
     config = {k: v for k, v in checkpoint.config.items() if k not in LABEL_KEYS}
-    parts = [digest, rows.digest, tokenizer_digest(checkpoint.path), max_length, "last_linear"]
-    text = json.dumps([*parts, config], sort_keys=True)
+    known = [digest, rows.digest, tokenizer_digest(checkpoint.path), max_length, *parts, config]
+    text = json.dumps(known, sort_keys=True)
     return str(xxhash.xxh3_128_hexdigest(text.encode()))
 
 
@@ -77,11 +84,11 @@ def tokenizer_digest(path: Path) -> str:
     return str(state.hexdigest())
 
 
-def cache_dir() -> Path:
-    """Where features are kept: HARNESS_CACHE_DIR, else the user's cache folder."""
+def cache_dir(what: str) -> Path:
+    """Where features or statistics are kept: HARNESS_CACHE_DIR, else the user's cache folder."""
     given = os.environ.get("HARNESS_CACHE_DIR")
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(given) if given else Path(root) / "merging-harness") / "features"
+    return (Path(given) if given else Path(root) / "merging-harness") / what
 
 
 def _read(path: Path) -> tuple[Array, Array] | None:
@@ -113,7 +120,7 @@ def forward(
     Rows of like length share a batch and are padded to the longest of it, with the attention mask;
     the model is in eval mode.
     """
-    where = _device(device)
+    where = device_of(device)
     model = build_model(checkpoint.config, checkpoint.weights, checkpoint.source).to(where)
     final = _final_module(model, checkpoint.source)
     encoded = tokenize(checkpoint, rows, max_length)
@@ -126,7 +133,7 @@ def forward(
         with torch.inference_mode():
             for start in range(0, len(order), batch_size):
                 batch = order[start : start + batch_size]
-                outputs = model(**_padded(encoded, batch, checkpoint, where)).logits
+                outputs = model(**padded(encoded, batch, checkpoint, where)).logits
                 got = seen.pop().float().cpu().numpy(), outputs.float().cpu().numpy()
                 if not start:
                     x = np.empty((len(rows), got[0].shape[1]), dtype=np.float32)
@@ -156,24 +163,26 @@ def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> dict[str, l
     return dict(tokenizer(*texts, truncation=True, max_length=max_length))
 
 
-def _padded(
+def padded(
     encoded: dict[str, list[list[int]]],
     batch: Sequence[int],
     checkpoint: Checkpoint,
     device: torch.device,
 ) -> dict[str, torch.Tensor]:
+    """The rows of a batch as tensors [rows, longest], padded at the end, with their mask."""
     longest = max(len(encoded["input_ids"][i]) for i in batch)
     fill = {"input_ids": int(checkpoint.config.get("pad_token_id") or 0)}
-    padded = {}
+    tensors = {}
     for key, lists in encoded.items():
         tensor = torch.full((len(batch), longest), fill.get(key, 0), dtype=torch.long)
         for row, i in enumerate(batch):
             tensor[row, : len(lists[i])] = torch.tensor(lists[i], dtype=torch.long)
-        padded[key] = tensor.to(device)
-    return padded
+        tensors[key] = tensor.to(device)
+    return tensors
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device of a name; `auto` is the GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)

@@ -1,33 +1,33 @@
-"""Shell: a base and a task -> an expert, with transformers' Trainer."""
+"""Shell: a base and a task (or several) -> an expert, with transformers' Trainer."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from harness.checkpoints import EXPERT_FILE, check_output, new_folder, open_checkpoint, quiet
 from harness.data import load_rows, parse_task
 from harness.errors import BadOption, BadRecipe, OutputExists
 from harness.labels import predicted
-from harness.metrics import evaluation_module, score
-from harness.types import Checkpoint, Hyperparameters, Rows, Score, Task
+from harness.metrics import score
+from harness.multitask import check_shared, multi_task
+from harness.trainers import Prepared, Training, single_task
+from harness.types import Checkpoint, Hyperparameters, Score, Task
 
 TRAINED_ON, SELECTED_ON = "train90", "heldout10"
 
 
 def finetune(
     base: str | Path,
-    task: str,
+    task: str | None = None,
     *,
+    tasks: Sequence[str] = (),
     out: str | Path,
     seed: int = 0,
     head_seed: int | None = None,
@@ -39,65 +39,106 @@ def finetune(
 ) -> Checkpoint:
     """Fine-tune a base on `task@train90` and write the expert to `out`; returns it.
 
-    `overrides` are fields of `Hyperparameters`; the defaults are the task's. `seed` orders the data
-    and drops units, `head_seed` (default: `seed`) initialises the head. An interrupted run resumes
-    when it is called again with the same arguments. The folder records task, split, seeds,
-    hyperparameters and the scores on `task@heldout10` in expert.json.
+    Several `tasks` instead of one `task` train one encoder with a head for each, which are written
+    as a merge with kept heads is. `overrides` are fields of `Hyperparameters`; the defaults are the
+    task's. Tasks that are trained together keep their own batch size and maximum length and must
+    agree in the rest. `seed` orders the data and drops units, `head_seed` (default: `seed`)
+    initialises the heads. An interrupted run resumes when it is called again with the same
+    arguments. The folder records tasks, split, seeds, hyperparameters and the scores on
+    `task@heldout10` in expert.json.
     """
-    found, split = parse_task(task)
-    if "@" in task:
-        raise BadRecipe(
-            f"an expert is trained on {found}@{TRAINED_ON}, found '@{split}'; name the task alone"
-        )
-    settings = _settings(found.finetune, overrides)
+    asked = [(one, _settings(one.finetune, overrides)) for one in _asked(task, tasks)]
+    check_shared({one.name: settings for one, settings in asked})
     out = Path(out)
     check_output(out, EXPERT_FILE)
     source = open_checkpoint(base)
-    train = load_rows(found, TRAINED_ON, folder=data_dir, limit=limit)
-    heldout = load_rows(found, SELECTED_ON, folder=data_dir, limit=limit)
+    parts = [
+        Training(
+            load_rows(one, TRAINED_ON, folder=data_dir, limit=limit),
+            load_rows(one, SELECTED_ON, folder=data_dir, limit=limit),
+            settings,
+        )
+        for one, settings in asked
+    ]
     request = {
         "base": str(base),
-        "tasks": [found.name],
+        "tasks": [part.task.name for part in parts],
         "split": TRAINED_ON,
-        "rows": len(train),
-        "rows_digest": train.digest,
         "seed": seed,
         "head_seed": seed if head_seed is None else head_seed,
         "bf16": bf16,
-        "hyperparameters": asdict(settings),
+        **_described(parts),
     }
     workdir = _workdir(out, request)
     with quiet():
-        trained, scored = _train(source, train, heldout, settings, request, workdir, progress)
+        if len(parts) == 1:
+            prepared = single_task(source, parts[0], request, workdir, progress)
+        else:
+            prepared = multi_task(source, parts, request, workdir, progress)
+        scores = _train(prepared, parts, workdir, progress)
         with new_folder(out, EXPERT_FILE) as folder:
-            trained.model.save_pretrained(folder)
-            trained.processing_class.save_pretrained(folder)
-            record = {**request, "scores": {f"{found}@{SELECTED_ON}": asdict(scored)}}
+            prepared.trainer.model.save_pretrained(folder)
+            prepared.trainer.processing_class.save_pretrained(folder)
+            record = {**request, "scores": {name: asdict(one) for name, one in scores.items()}}
             text = json.dumps(record, indent=2) + "\n"
             (folder / EXPERT_FILE).write_text(text, encoding="utf-8")
     shutil.rmtree(workdir)
     return open_checkpoint(out)
 
 
+def _asked(task: str | None, tasks: Sequence[str]) -> list[Task]:
+    """The tasks to train on, each once and none of them at a split."""
+    if (task is None) == (not tasks):
+        found = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "none"
+        raise BadRecipe(
+            f"which task to train on: found {found}; expected one with --task, or several that "
+            "share an encoder with --tasks"
+        )
+    found_tasks = []
+    for name in tasks or (task or "",):
+        found_task, split = parse_task(name)
+        if "@" in name:
+            raise BadRecipe(
+                f"an expert is trained on {found_task}@{TRAINED_ON}, found '@{split}'; "
+                "name the task alone"
+            )
+        if found_task in found_tasks:
+            raise BadRecipe(f"--tasks names {found_task} twice; expected each task once")
+        found_tasks.append(found_task)
+    return found_tasks
+
+
+def _described(parts: Sequence[Training]) -> dict[str, Any]:
+    """Rows and hyperparameters, of the task or by task."""
+    by_task: dict[str, dict[str, Any]] = {
+        "rows": {part.task.name: len(part.train) for part in parts},
+        "rows_digest": {part.task.name: part.train.digest for part in parts},
+        "hyperparameters": {part.task.name: asdict(part.settings) for part in parts},
+    }
+    if len(parts) > 1:
+        return by_task
+    return {key: found[parts[0].task.name] for key, found in by_task.items()}
+
+
 def _train(
-    source: Checkpoint,
-    train: Rows,
-    heldout: Rows,
-    settings: Hyperparameters,
-    request: Mapping[str, Any],
-    workdir: Path,
-    progress: bool,
-) -> tuple[Any, Score]:
-    """The Trainer after its last step, and the score on the held-out rows."""
-    trainer = _trainer(source, train, heldout, settings, request, workdir, progress)
+    prepared: Prepared, parts: Sequence[Training], workdir: Path, progress: bool
+) -> dict[str, Score]:
+    """Train to the last step, from where an interrupted run was; the scores on held-out rows."""
+    from transformers import PrinterCallback
+
+    trainer = prepared.trainer
+    if not progress:
+        trainer.remove_callback(PrinterCallback)
     checkpoints = sorted(workdir.glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
     with redirect_stdout(sys.stderr):  # the Trainer prints its log; results alone go to stdout
         trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
-    # grouping by length shuffles the held-out rows as well: labels as the Trainer hands them back
-    outputs = trainer.predict(trainer.eval_dataset)
-    predictions = predicted(heldout.task.kind, outputs.predictions)
-    scored = score(heldout.task, predictions, outputs.label_ids)
-    return trainer, scored
+    scores = {}
+    for part, rows in zip(parts, prepared.heldout, strict=True):
+        # grouping by length shuffles the rows as well: labels as the Trainer hands them back
+        outputs = trainer.predict(rows)
+        found = predicted(part.task.kind, outputs.predictions)
+        scores[f"{part.task}@{SELECTED_ON}"] = score(part.task, found, outputs.label_ids)
+    return scores
 
 
 def _settings(default: Hyperparameters, overrides: Mapping[str, float | None]) -> Hyperparameters:
@@ -126,99 +167,3 @@ def _workdir(out: Path, request: Mapping[str, Any]) -> Path:
     workdir.mkdir(parents=True, exist_ok=True)
     marker.write_text(text, encoding="utf-8")
     return workdir
-
-
-def _trainer(
-    source: Checkpoint,
-    train: Rows,
-    heldout: Rows,
-    settings: Hyperparameters,
-    request: Mapping[str, Any],
-    workdir: Path,
-    progress: bool,
-) -> Any:
-    from transformers import AutoTokenizer, DataCollatorWithPadding, PrinterCallback, Trainer
-
-    task = train.task
-    tokenizer = AutoTokenizer.from_pretrained(source.path)
-    steps = -(-len(train) // settings.batch_size) * settings.epochs
-    metric = evaluation_module(task)
-    trainer = Trainer(
-        model=_with_new_head(source, task, request["head_seed"]),
-        args=_arguments(settings, request, round(settings.warmup * steps), workdir, progress),
-        train_dataset=_dataset(train, tokenizer, settings.max_length),
-        eval_dataset=_dataset(heldout, tokenizer, settings.max_length),
-        data_collator=DataCollatorWithPadding(tokenizer),
-        processing_class=tokenizer,
-        compute_metrics=lambda found: metric.compute(
-            predictions=predicted(task.kind, found.predictions), references=found.label_ids
-        ),
-    )
-    if not progress:
-        trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def _with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
-    """The base under a head for the task that the seed initialises."""
-    from transformers import AutoModelForSequenceClassification, set_seed
-    from transformers.utils import logging
-
-    labels = dict(enumerate(task.labels)) or {0: "value"}
-    set_seed(seed)
-    said = logging.get_verbosity()
-    logging.set_verbosity_error()  # a new head is meant here, and nowhere else
-    try:
-        return AutoModelForSequenceClassification.from_pretrained(
-            source.path,
-            num_labels=len(labels),
-            id2label=labels,
-            label2id={name: index for index, name in labels.items()},
-            problem_type="single_label_classification" if task.labels else "regression",
-            dtype=torch.float32,
-        )
-    finally:
-        logging.set_verbosity(said)
-
-
-def _arguments(
-    settings: Hyperparameters,
-    request: Mapping[str, Any],
-    warmup_steps: int,
-    workdir: Path,
-    progress: bool,
-) -> Any:
-    from transformers import TrainingArguments
-
-    return TrainingArguments(
-        output_dir=str(workdir),
-        seed=request["seed"],
-        learning_rate=settings.learning_rate,
-        num_train_epochs=settings.epochs,
-        per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=2 * settings.batch_size,
-        warmup_steps=warmup_steps,
-        weight_decay=settings.weight_decay,
-        lr_scheduler_type="linear",
-        train_sampling_strategy="group_by_length",
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        save_total_limit=1,
-        logging_strategy="epoch",
-        report_to="none",
-        disable_tqdm=not progress,
-        bf16=request["bf16"],
-        use_cpu=not (torch.cuda.is_available() or torch.backends.mps.is_available()),
-        dataloader_pin_memory=False,
-    )
-
-
-def _dataset(rows: Rows, tokenizer: Any, max_length: int) -> Any:
-    from datasets import Dataset
-
-    columns = [list(column) for column in zip(*rows.texts, strict=True)]
-    encoded = dict(tokenizer(*columns, truncation=True, max_length=max_length))
-    whole = rows.task.kind == "classification"
-    encoded["labels"] = rows.labels.astype(np.int64 if whole else np.float32).tolist()
-    encoded["length"] = [len(ids) for ids in encoded["input_ids"]]
-    return Dataset.from_dict(encoded)

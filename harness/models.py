@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from harness import weights
 from harness.checkpoints import (
@@ -23,7 +21,9 @@ from harness.checkpoints import (
     read_json,
 )
 from harness.data import parse_task
-from harness.errors import BadRecipe, BrokenCheckpoint
+from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead
+from harness.labels import generic, normal, same
+from harness.mergekit.config import ingredients
 from harness.recipes import Run
 from harness.records import Role
 from harness.types import Checkpoint, Task
@@ -33,7 +33,8 @@ from harness.types import Checkpoint, Task
 class Model:
     """A model to evaluate with its base, its experts and the task of each.
 
-    `kept` are complete checkpoints by task, for a merge that kept one head per task.
+    `kept` are complete checkpoints by task, for an encoder with one head per task. `references` are
+    models to read beside it, which have neither base nor experts of their own here.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Model:
     experts: tuple[Checkpoint, ...]
     expert_tasks: tuple[str, ...]
     tasks: tuple[str, ...]
+    references: tuple[Model, ...] = ()
 
     @cached_property
     def base_digest(self) -> str:
@@ -53,6 +55,16 @@ class Model:
     @cached_property
     def expert_digests(self) -> tuple[str, ...]:
         return tuple(weights.digest(expert.weights) for expert in self.experts)
+
+    def has_head(self, task: Task) -> bool:
+        """Whether it brings a head for a task: kept, recorded, or with the task's labels."""
+        own = self.checkpoint
+        if self.kept or own.labels is None:
+            return task.name in self.kept
+        if own.tasks:
+            return task.name in own.tasks
+        named = sorted(map(normal, own.labels)) == sorted(map(normal, task.labels))
+        return named or (generic(own.labels) and len(own.labels) == len(task.labels))
 
     def on(self, task: Task) -> tuple[Checkpoint, str]:
         """The checkpoint with the head for a task, and whose head that is.
@@ -90,22 +102,26 @@ def with_head(encoder: Checkpoint, expert: Checkpoint) -> Checkpoint:
 def resolve_model(run: Run) -> Model:
     """Open the model, its experts and base, as given or as the folder's own record names them."""
     path = Path(run.model)
-    merged = read_json(path / MERGE_FILE, "a merge") if (path / MERGE_FILE).is_file() else None
+    merged = _merge_record(path)
     checkpoint = open_checkpoint(run.model, allow_pickle=run.allow_pickle)
+    kit = _mergekit_file(checkpoint.path)
     if merged is not None:
         experts, expert_tasks, base = _from_merge(run, path, merged)
-        method = str(merged.get("method", "merged"))
     else:
-        kit = path / MERGEKIT_FILE
-        method = f"mergekit:{_mergekit_method(kit)}" if kit.is_file() else "given"
-        method = "expert" if _is_expert(run, path) else method
-        experts, base = list(run.experts), run.base
-        expert_tasks = _assigned(run)
+        experts, base = _from_mergekit(run, kit) if kit else (list(run.experts), run.base)
+        expert_tasks = _assigned(run, len(experts))
     asked = run.tasks or (() if merged is None else tuple(merged.get("tasks", ())))
     asked = asked or checkpoint.tasks
     if not asked:
         raise BadRecipe(f"{run.model} does not say its tasks; name them with --tasks")
     opened = tuple(open_checkpoint(source, allow_pickle=run.allow_pickle) for source in experts)
+    if kit is not None:
+        checkpoint = _labelled(checkpoint, opened)
+        if not run.experts:
+            expert_tasks = [
+                found.tasks[0] if len(found.tasks) == 1 else given
+                for given, found in zip(expert_tasks, opened, strict=True)
+            ]
     parsed = [parse_task(task) for task in asked]
     only = parsed[0][0].name if len({task.name for task, _ in parsed}) == 1 else None
     named = tuple(
@@ -113,13 +129,14 @@ def resolve_model(run: Run) -> Model:
     )
     tasks = tuple(f"{task.name}@{split}" for task, split in parsed)
     kept = _kept(checkpoint, path)
+    role, method = _standing(path, kept, alone=not run.experts)
     pattern = next(iter([*kept.values(), *opened, checkpoint]))
     found_base = None
     if base is not None:
         found_base = aligned_base(open_checkpoint(base, allow_pickle=run.allow_pickle), pattern)
-    return Model(
+    model = Model(
         name=checkpoint.name,
-        role="expert" if _is_expert(run, path) else "merged",
+        role=role,
         method=method,
         checkpoint=checkpoint,
         kept=kept,
@@ -127,7 +144,76 @@ def resolve_model(run: Run) -> Model:
         experts=opened,
         expert_tasks=named,
         tasks=tasks,
+        references=tuple(_reference(source, run) for source in run.references),
     )
+    _check_references(model, [task for task, _ in parsed])
+    return model
+
+
+def _merge_record(path: Path) -> dict[str, Any] | None:
+    """What merge.json says, if there is one."""
+    return read_json(path / MERGE_FILE, "a merge") if (path / MERGE_FILE).is_file() else None
+
+
+def _standing(path: Path, kept: Mapping[str, Checkpoint], *, alone: bool) -> tuple[Role, str]:
+    """The role of a model and the method it was made by, as its folder says.
+
+    An expert is one only `alone`: with experts of its own it is what they made.
+    """
+    merged = _merge_record(path)
+    if merged is not None:
+        return "merged", str(merged.get("method", "merged"))
+    trained = (path / EXPERT_FILE).is_file()
+    if trained and kept:
+        return "reference", "multi-task"
+    if trained and alone:
+        return "expert", "expert"
+    kit = path / MERGEKIT_FILE
+    return "merged", f"mergekit:{ingredients(kit).method}" if kit.is_file() else "given"
+
+
+def _reference(source: str, run: Run) -> Model:
+    """A model that is read beside the one that is evaluated."""
+    checkpoint = open_checkpoint(source, allow_pickle=run.allow_pickle)
+    kept = _kept(checkpoint, checkpoint.path)
+    _, method = _standing(checkpoint.path, kept, alone=True)
+    return Model(
+        name=checkpoint.name,
+        role="reference",
+        method=method,
+        checkpoint=checkpoint,
+        kept=kept,
+        base=None,
+        experts=(),
+        expert_tasks=(),
+        tasks=(),
+    )
+
+
+def _check_references(model: Model, tasks: Sequence[Task]) -> None:
+    """Each reference has a head for some task, a name of its own, and is nothing else here."""
+    others = [model.checkpoint, *model.experts, *([model.base] if model.base else [])]
+    taken = {other.path.resolve() for other in others}
+    called = {(model.name, model.method)}
+    for reference in model.references:
+        source = reference.checkpoint.source
+        if not any(reference.has_head(task) for task in tasks):
+            raise MissingHead(
+                f"the reference {source} has no head for {', '.join(map(str, tasks))}; "
+                "expected one for a task of the run"
+            )
+        if reference.checkpoint.path.resolve() in taken:
+            raise BadRecipe(
+                f"the reference {source} is in the run already; expected a model that is neither "
+                "the one evaluated nor its base, an expert or another reference"
+            )
+        if (reference.name, reference.method) in called:
+            raise BadRecipe(
+                f"two models are called '{reference.name} ({reference.method})'; expected one, as "
+                f"rows are told apart by folder: rename {source}"
+            )
+        taken.add(reference.checkpoint.path.resolve())
+        called.add((reference.name, reference.method))
 
 
 def _task_of(expert: Checkpoint, given: str | None) -> str:
@@ -136,19 +222,24 @@ def _task_of(expert: Checkpoint, given: str | None) -> str:
         return given
     if len(expert.tasks) == 1:
         return expert.tasks[0]
+    if len(expert.tasks) > 1:
+        raise BadRecipe(
+            f"{expert.source} is a model of {len(expert.tasks)} tasks, expected an expert of one; "
+            "give it with --references"
+        )
     raise BadRecipe(
         f"the task of expert {expert.source} is not known; name one task per expert with --tasks"
     )
 
 
-def _assigned(run: Run) -> list[str | None]:
-    """Which task each given expert is of: one task for all, or in the order of the tasks."""
+def _assigned(run: Run, count: int) -> list[str | None]:
+    """Which task each of `count` experts is of: one task for all, or in the order of the tasks."""
     names = [parse_task(task)[0].name for task in run.tasks]
     if len(names) == 1:
-        return [names[0]] * len(run.experts)
-    if len(names) == len(run.experts):
+        return [names[0]] * count
+    if len(names) == count:
         return list(names)
-    return [None] * len(run.experts)
+    return [None] * count
 
 
 def _from_merge(
@@ -223,14 +314,44 @@ def _kept(checkpoint: Checkpoint, path: Path) -> dict[str, Checkpoint]:
     return found
 
 
-def _is_expert(run: Run, path: Path) -> bool:
-    """Whether the folder is one that `finetune` wrote, evaluated for itself."""
-    return (path / EXPERT_FILE).is_file() and not run.experts
+def _from_mergekit(run: Run, kit: Path) -> tuple[list[str], str | None]:
+    """Experts and base that mergekit_config.yml names, unless the run names others.
+
+    Raises BrokenCheckpoint for one that is not there.
+    """
+    found = ingredients(kit)
+    named = [(name, "--experts") for name in found.experts if not run.experts]
+    if found.base is not None and run.base is None:
+        named.append((found.base, "--base"))
+    for name, flag in named:
+        _check_there(name, run, f"{kit} names it: say where it is with {flag}")
+    return list(run.experts or found.experts), run.base or found.base
 
 
-def _mergekit_method(path: Path) -> str:
+def _check_there(source: str, run: Run, hint: str) -> None:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return str(found["merge_method"])
-    except (yaml.YAMLError, OSError, KeyError, TypeError) as error:
-        raise BrokenCheckpoint(f"{path} names no merge_method: {error}") from error
+        open_checkpoint(source, allow_pickle=run.allow_pickle)
+    except BrokenCheckpoint as error:
+        raise BrokenCheckpoint(f"{error}; {hint}") from error
+
+
+def _mergekit_file(path: Path) -> Path | None:
+    """The configuration in a folder that mergekit wrote, and nobody has tuned since."""
+    kit = path / MERGEKIT_FILE
+    return kit if kit.is_file() and not (path / EXPERT_FILE).is_file() else None
+
+
+def _labelled(checkpoint: Checkpoint, experts: Sequence[Checkpoint]) -> Checkpoint:
+    """A model of mergekit's with the label names of its experts.
+
+    It comes with the configuration of the base, or of any one model, and with heads merged by
+    position: experts that agree on the labels say what its outputs mean. A head merged from heads
+    of different labels says nothing, and counts as none.
+    """
+    labels = [expert.labels for expert in experts]
+    if checkpoint.labels is None or not labels or labels[0] is None:
+        return checkpoint
+    if not all(other is not None and same(other, labels[0]) for other in labels):
+        return replace(checkpoint, labels=None)
+    fits = len(labels[0]) == len(checkpoint.labels)
+    return replace(checkpoint, labels=labels[0]) if fits else checkpoint

@@ -58,6 +58,11 @@ class Recipe(Frozen):
     heads: Heads = "auto"
     tasks: tuple[str, ...] = ()
     seed: int = 0
+    statistics: tuple[str, ...] = ()
+    tune: str | None = None
+    tune_on: tuple[str, ...] = ()
+    data_dir: str | None = None
+    device: str = "auto"
 
     @property
     def method(self) -> str:
@@ -72,6 +77,8 @@ class Run(Frozen):
     model: str
     experts: tuple[str, ...] = ()
     base: str | None = None
+    references: tuple[str, ...] = ()
+    best_single: bool = False
     tasks: tuple[str, ...] = ()
     protocols: tuple[Method, ...] = ()
     shots: tuple[int, ...] = (1, 5, 10)
@@ -110,5 +117,9 @@ def read_recipe(path: str | Path) -> Recipe:
         raise BadRecipe(f"{path} cannot be read as YAML: {reason}") from error
     if not isinstance(found, dict):
         raise BadRecipe(f"{path} holds a {type(found).__name__}, expected experts, merger, ...")
+    if found.keys() & {"merge_method", "slices", "modules"}:
+        from harness.mergekit.recipe import recipe_of
+
+        return recipe_of(found, path)
     recipe: Recipe = validated(Recipe, found, str(path))
     return recipe

@@ -18,8 +18,11 @@ from harness.errors import BrokenRecord
 from harness.recipes import Frozen
 from harness.types import Array64, Predictions
 
-Role = Literal["merged", "base", "expert", "ensemble"]
-ROLES: tuple[Role, ...] = ("merged", "base", "expert", "ensemble")
+Role = Literal["merged", "base", "expert", "ensemble", "reference"]
+
+CHOICE_SPLIT = "heldout10"
+"""Experts' scores on this split choose the best single one; a choice on the reported split is an
+oracle."""
 
 
 class DrawScore(Frozen):

@@ -100,13 +100,21 @@ V = TypeVar("V", bound=Named)
 class Registry(Mapping[str, V], Generic[V]):
     """Registered values by name. Looking up scans `package` and the entry points once.
 
-    `module:attribute` is accepted wherever a name is.
+    `module:attribute` is accepted wherever a name is. `families` are prefixes `PREFIX:NAME` with
+    the `module:function` that makes a value of NAME.
     """
 
-    def __init__(self, kind: str, package: str, adopt: Callable[[str, Any], V]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        package: str,
+        adopt: Callable[[str, Any], V],
+        families: Mapping[str, str] | None = None,
+    ) -> None:
         self.kind = kind
         self._package = package
         self._adopt = adopt
+        self._families = families or {}
         self._values: dict[str, V] = {}
         self._origins: dict[str, str] = {}
         self._scanned = False
@@ -157,6 +165,10 @@ class Registry(Mapping[str, V], Generic[V]):
 
     def _import(self, name: str) -> V:
         module, _, attribute = name.partition(":")
+        if module in self._families:
+            place, _, function = self._families[module].partition(":")
+            made: V = getattr(importlib.import_module(place), function)(attribute)
+            return made
         try:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
@@ -212,7 +224,10 @@ def _task(name: str, found: object) -> Task:
 
 
 MERGERS: Registry[Merger] = Registry(
-    "merger", "harness.mergers", lambda name, f: Merger(name, _callable("merger", name, f))
+    "merger",
+    "harness.mergers",
+    lambda name, f: Merger(name, _callable("merger", name, f)),
+    families={"mergekit": "harness.mergekit.methods:family"},
 )
 PREMERGE: Registry[Premerge] = Registry(
     "pre-merging method",
@@ -322,12 +337,25 @@ def needs(function: Callable[..., Any]) -> tuple[str, ...]:
     )
 
 
-def resolve(kind: str, choice: Choice, function: Callable[..., Any]) -> dict[str, Scalar]:
+FREE = int | float | bool | list[float] | str | None
+"""What an option may be that the function does not declare; text is read in this order."""
+
+
+def _takes_anything(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def resolve(kind: str, choice: Choice, *functions: Callable[..., Any]) -> dict[str, Scalar]:
     """All options of a choice including defaults, each checked against its type.
 
-    Raises BadOption with the near miss for an unknown name, and for a value of another type.
+    The options are those of all the functions together; one that takes any keyword takes any
+    option, as given. Raises BadOption with the near miss for an unknown name, and for a value of
+    another type.
     """
-    known = options(function)
+    known = {name: option for function in functions for name, option in options(function).items()}
+    if any(_takes_anything(function) for function in functions):
+        known |= {name: Option(name, FREE, None) for name in choice.options if name not in known}
     for name in choice.options:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

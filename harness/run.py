@@ -37,9 +37,12 @@ from harness.systems import (
     System,
     applicable,
     asked_protocols,
+    candidates,
+    choosing,
     part_of,
     system_of,
     systems_of,
+    teachers_of,
 )
 from harness.types import (
     Array64,
@@ -70,21 +73,27 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     protocols = asked_protocols(run)
     model = resolve_model(run)
     parts = [part_of(run, name, protocols) for name in model.tasks]
-    records: list[Record] = []
     work = []
     for part in parts:
-        teachers = [
+        experts = [
             system_of(part.task, run, "expert", expert.name, (expert,), "own")
             for expert in experts_of(model, part.task)
         ]
-        work += [(part, system, teachers) for system in systems_of(run, model, part, teachers)]
+        systems = systems_of(run, model, part, experts)
+        work += [(part, system, teachers_of(system, experts)) for system in systems]
     chosen = applicable(run, protocols, work)
+    asked = [(*found, chosen[found[1].role]) for found in work]
+    if run.best_single:
+        asked += [
+            (part, system, [system], [choosing()]) for part, system in candidates(run, model, parts)
+        ]
     for _, system, _ in work:
         for member in system.members:
             check_ready(member)
         _ = system.digests  # reads every weight once: NaN and Inf are found before any forward pass
-    for part, system, teachers in work:
-        records += list(_records(run, model, part, system, teachers, chosen[system.role], progress))
+    records: list[Record] = []
+    for part, system, teachers, read in asked:
+        records += list(_records(run, model, part, system, teachers, read, progress))
     return records
 
 
@@ -108,19 +117,20 @@ def _records(
     protocols: Sequence[Asked],
     progress: Progress | None,
 ) -> Iterator[Record]:
-    if system.role == "expert":
-        teachers = [system]
     encoded: Encoded | None = None
     for asked in protocols:
         entry, options = asked.protocol, asked.options
         values = _description(run, model, part, system, teachers, entry, options)
+        unusual = _unusual(run, entry, options)
+        if system.role == "reference" and entry.adapts == "unlabeled" and teachers == [system]:
+            unusual["teachers"] = "own"  # beside experts it is taught by them: another record
         path = record_path(
             Path(run.output),
             system.name,
             system.digest,
             part.name,
             entry.name,
-            _unusual(run, entry, options),
+            unusual,
         )
         if path.is_file():
             kept = read_record(path)

@@ -12,9 +12,9 @@ from harness.checkpoints import is_head
 from harness.data import draw, load_rows, parse_task, take
 from harness.errors import BadRecipe, MissingHead, MissingTeacher
 from harness.labels import columns
-from harness.models import Model
+from harness.models import Model, experts_of
 from harness.recipes import Run
-from harness.records import Role
+from harness.records import CHOICE_SPLIT, Role
 from harness.registry import PROTOCOLS, EvaluationProtocol, resolve
 from harness.types import Checkpoint, Choice, Draw, Rows, Scalar, Task
 
@@ -138,6 +138,55 @@ def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) ->
     if len(experts) > 1:
         members = tuple(expert.members[0] for expert in experts)
         yield system_of(task, run, "ensemble", "ensemble", members, "own")
+    for reference in model.references:
+        if reference.has_head(task):
+            read, head = reference.on(task)
+            called = reference.name, (read,), head, reference.method
+            yield system_of(task, run, "reference", *called)
+
+
+def teachers_of(system: System, experts: Sequence[System]) -> list[System]:
+    """Whose outputs a tuned head is fitted to: those of the task's experts.
+
+    An expert teaches itself, and so does a reference that no expert stands beside.
+    """
+    alone = system.role == "expert" or (system.role == "reference" and not experts)
+    return [system] if alone else list(experts)
+
+
+def candidates(run: Run, model: Model, parts: Sequence[Part]) -> list[tuple[Part, System]]:
+    """Each expert of a task that has several, on the rows that choose the best single one.
+
+    Raises BadRecipe where there is nothing to choose, or the reported rows would choose.
+    """
+    found = []
+    for part in parts:
+        experts = experts_of(model, part.task)
+        if len(experts) < 2:
+            continue
+        if part.split in (CHOICE_SPLIT, "train"):
+            raise BadRecipe(
+                f"the best single expert is chosen on {part.task}@{CHOICE_SPLIT}, which "
+                f"{part.name} reports; expected another split to score"
+            )
+        rows = load_rows(part.task, CHOICE_SPLIT, folder=run.data_dir, limit=run.limit)
+        held = Part(part.task, CHOICE_SPLIT, rows, None, ())
+        found += [
+            (held, system_of(part.task, run, "expert", expert.name, (expert,), "own"))
+            for expert in experts
+        ]
+    if not found:
+        raise BadRecipe(
+            "the best single expert is chosen among several of one task, found none with more "
+            "than one; leave out --best-single"
+        )
+    return found
+
+
+def choosing() -> Asked:
+    """The protocol that the best single expert is chosen under: each head as it came."""
+    entry = PROTOCOLS["current"]
+    return Asked(entry, resolve("protocol", Choice(entry.name), entry.function))
 
 
 def applicable(
@@ -156,5 +205,6 @@ def applicable(
         "merged": taught,
         "base": taught,
         "expert": taught,
+        "reference": taught,
         "ensemble": [asked for asked in taught if not asked.adapts],
     }

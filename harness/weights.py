@@ -19,6 +19,11 @@ class Spec(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    @property
+    def bytes(self) -> int:
+        """The size of the tensor."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
 
 class Lazy(Mapping[str, torch.Tensor]):
     """A state dict whose tensors are computed by `compute(name)` on each access.

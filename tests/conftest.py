@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,29 @@ def minis(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str,
                 "c": model(root / "c", ["x", "y", "z"], family=family, seed=3, near=base),
             }
         return made[family]
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def loud(
+    minis: Callable[[str], dict[str, Path]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """A miniature whose weights are large enough for the words of a row to show in its features."""
+    from safetensors.torch import load_file, save_file
+
+    made: dict[tuple[str, str], Path] = {}
+
+    def of(family: str, which: str = "a") -> Path:
+        if (family, which) not in made:
+            folder = tmp_path_factory.mktemp("loud") / f"{family}-{which}"
+            made[family, which] = Path(shutil.copytree(minis(family)[which], folder))
+            state = load_file(folder / "model.safetensors")
+            louder = {
+                name: tensor * (8 if tensor.ndim == 2 else 1) for name, tensor in state.items()
+            }
+            save_file(louder, folder / "model.safetensors", metadata={"format": "pt"})
+        return made[family, which]
 
     return of
 

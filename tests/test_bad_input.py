@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from harness import encode, merging
+from harness import encode, folders
 from harness.cli import main
 from tests.conftest import model
 
@@ -252,6 +252,14 @@ OPTIONS: dict[str, Case] = {
         ["learning_rate is -1", "positive"],
     ),
     "epochs": (lambda p: p.finetune(epochs="0"), ["epochs is 0", "positive"]),
+    "task beside tasks": (
+        lambda p: p.finetune(tasks="glue/rte,glue/mrpc"),
+        ["--task glue/rte and --tasks glue/rte,glue/mrpc", "expected one with --task"],
+    ),
+    "best of one": (
+        lambda p: [*p.evaluate(p["a"]), "--best-single"],
+        ["several of one task", "--best-single"],
+    ),
     "no number": (lambda p: p.finetune(batch_size="many"), ["--batch-size", "valid integer"]),
     "a split to train on": (
         lambda p: p.finetune(task="glue/rte@validation"),
@@ -678,7 +686,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
         raise AssertionError("work was done")
 
     monkeypatch.setattr(encode, "forward", work)
-    monkeypatch.setattr(merging, "save_file", work)
+    monkeypatch.setattr(folders, "save_file", work)
     monkeypatch.chdir(tmp_path)
     place = Place(shelf, tmp_path)
     command, expected = CASES[name]

@@ -12,7 +12,9 @@ import pytest
 
 from harness import Record, leaderboard
 from harness.boards import (
+    BEST_SINGLE,
     Verdict,
+    best_single,
     board,
     evaluation_table,
     grid,
@@ -22,10 +24,11 @@ from harness.boards import (
 )
 from harness.cli import main
 from harness.errors import BrokenRecord
-from harness.records import DrawScore, Role, read_records
+from harness.records import DrawScore, Role, Source, read_records
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"
+HELDOUT = "glue/rte@heldout10"
 
 
 def record(
@@ -191,6 +194,98 @@ def test_a_task_is_shown_by_its_last_part_where_that_is_clear() -> None:
     assert short_task(RTE, both) == RTE
 
 
+# References -----------------------------------------------------------------------------------
+
+
+def chosen_from(*heldout: float, order: str = "012", **given: Any) -> list[Record]:
+    """Three experts of one task that score 70, 80 and 60, read on held-out rows as well."""
+    digests = [f"e{i}".ljust(32, "0") for i in range(3)]
+    listed = tuple(Source(source=f"e{i}", digest=digests[int(i)]) for i in order)
+    return [
+        record("merged", "m", RTE, "current", 0.65, experts=listed),
+        *(
+            record("expert", f"e{i}", RTE, "current", value, digest=digests[i])
+            for i, value in enumerate((0.7, 0.8, 0.6))
+        ),
+        *(
+            record("expert", f"e{i}", HELDOUT, "current", value, digest=digests[i], **given)
+            for i, value in enumerate(heldout)
+        ),
+    ]
+
+
+@pytest.mark.parametrize("by_method", [True, False])
+def test_the_best_single_is_the_best_on_held_out_rows(by_method: bool) -> None:
+    found = grid(chosen_from(0.5, 0.4, 0.9), by_method=by_method)
+    assert found.cells[BEST_SINGLE, found.readings[0], RTE].mean == pytest.approx(60)
+    assert found.rows.index(BEST_SINGLE) == found.rows.index("experts, max") + 1
+    assert found.tasks == (RTE,), "held-out rows choose and are not reported"
+
+
+@pytest.mark.parametrize(("order", "first"), [("012", 70), ("210", 60), ("102", 70)])
+def test_a_tie_goes_to_the_expert_that_was_merged_first(order: str, first: float) -> None:
+    found = grid(chosen_from(0.9, 0.8, 0.9, order=order), by_method=True)
+    assert found.cells[BEST_SINGLE, found.readings[0], RTE].mean == pytest.approx(first)
+
+
+def test_the_best_single_has_the_draws_of_its_expert() -> None:
+    records = chosen_from(0.5, 0.4, 0.9)
+    tuned = record("expert", "e2", RTE, "knn", {5: [0.3, 0.5]}, digest=records[3].digest)
+    found = grid([*records, tuned], by_method=True)
+    assert found.cells[BEST_SINGLE, found.readings[1], RTE].values == pytest.approx([30, 50])
+
+
+def test_there_is_no_best_single_unless_every_expert_was_read_on_the_same_rows() -> None:
+    whole = chosen_from(0.5, 0.4, 0.9)
+    assert best_single(whole)
+    assert not best_single(whole[:-1])
+    odd = whole[-1].model_copy(update={"dataset": {"digest": "other rows"}})
+    assert not best_single([*whole[:-1], odd])
+    assert not best_single(one_task())
+    assert not best_single(two_tasks())
+
+
+def test_held_out_rows_that_a_merge_was_read_on_are_reported() -> None:
+    records = [*chosen_from(0.5, 0.4, 0.9), record("merged", "m", HELDOUT, "current", 0.5)]
+    found = grid(records, by_method=True)
+    assert found.tasks == (RTE, HELDOUT)
+    assert (BEST_SINGLE, found.readings[0], RTE) in found.cells
+    assert (BEST_SINGLE, found.readings[0], HELDOUT) not in found.cells
+
+
+def test_the_choice_changes_neither_verdict_nor_share() -> None:
+    tuned = record("merged", "m", RTE, "ft-classifier", {5: [0.62, 0.66]})
+    usual, more = [*chosen_from(), tuned], [*chosen_from(0.5, 0.4, 0.9), tuned]
+    assert verdict(more) == verdict(usual) is not None
+    head = "## How much of the loss is the head's"
+    assert board(more)[0].partition(head)[2] == board(usual)[0].partition(head)[2] != ""
+    assert (
+        "`experts, max` is the best on the reported rows themselves, an oracle." in board(more)[0]
+    )
+
+
+@pytest.mark.parametrize("by_method", [True, False])
+def test_a_reference_is_called_by_its_folder_and_method(by_method: bool) -> None:
+    known = {"digest": "r".ljust(32, "0")}
+    records = [
+        *one_task(),
+        record("reference", "mtl", RTE, "current", 0.7, method="multi-task", **known),
+        record("reference", "mtl", RTE, "knn", {5: [0.7]}, method="multi-task", **known),
+        record("reference", "old", RTE, "current", 0.6, method="ties"),
+    ]
+    rows = grid(records, by_method=by_method).rows
+    start = rows.index("logit ensemble")
+    assert rows[start + 1 : start + 3] == ("mtl (multi-task)", "old (ties)")
+    assert verdict(records) == verdict(one_task())
+
+
+def test_references_alone_have_a_table_and_no_verdict() -> None:
+    records = [record("reference", "mtl", RTE, "current", 0.7, method="multi-task")]
+    assert "mtl (multi-task)" in evaluation_table(records)
+    assert "mtl (multi-task)" in board(records)[0]
+    assert verdict(records) is None
+
+
 # Tables ---------------------------------------------------------------------------------------
 
 
@@ -222,6 +317,7 @@ def test_a_narrow_table_has_the_protocols_below_one_another() -> None:
         (90, 80, 80, "the head explains none of the loss, which lies in the encoder."),
         (90, 80, 70, "the head explains none of the loss, which lies in the encoder."),
         (80, 90, 85, "10.0 points above its experts under Current Eval (90.0 against 80.0)"),
+        (80, 80, 80, "the merge is 0.0 points above its experts"),
         (80, 90, 85, "so the head hides no loss; FT-Classifier Eval with 5 shots reads 85.0."),
     ],
 )

@@ -70,25 +70,6 @@ def close(first: Any, second: Any) -> None:
     np.testing.assert_allclose(first, second, rtol=0, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def loud(minis: Minis, tmp_path_factory: pytest.TempPathFactory) -> Loud:
-    """A miniature whose weights are large enough for the words of a row to show in its features."""
-    made: dict[str, Path] = {}
-
-    def of(family: str) -> Path:
-        if family not in made:
-            folder = tmp_path_factory.mktemp("loud") / family
-            made[family] = Path(shutil.copytree(minis(family)["a"], folder))
-            state = load_file(folder / "model.safetensors")
-            louder = {
-                name: tensor * (8 if tensor.ndim == 2 else 1) for name, tensor in state.items()
-            }
-            save_file(louder, folder / "model.safetensors", metadata={"format": "pt"})
-        return made[family]
-
-    return of
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_padding_would_show_without_the_mask(loud: Loud, family: str) -> None:
     """What the comparisons below would miss in a model that hardly reads its words."""
@@ -202,7 +183,7 @@ def test_second_call_reads_the_cache(minis: Minis, monkeypatch: pytest.MonkeyPat
     assert np.array_equal(first.logits[:, ::-1], second.logits)
     with pytest.raises(AssertionError, match="a forward pass"):
         encoded(checkpoint, toy(count=5))
-    assert [path.suffix for path in cache_dir().iterdir()] == [".npz"]
+    assert [path.suffix for path in cache_dir("features").iterdir()] == [".npz"]
 
 
 def key(path: Path, rows: Rows, max_length: int = MAX_LENGTH) -> str:
@@ -265,7 +246,7 @@ def test_a_truncated_cache_file_is_made_again(
 ) -> None:
     checkpoint = open_checkpoint(minis("bert")["a"])
     first = encoded(checkpoint, toy())
-    (path,) = cache_dir().iterdir()
+    (path,) = cache_dir("features").iterdir()
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole)) if kept < 1 else int(kept)])
     again = encoded(checkpoint, toy())

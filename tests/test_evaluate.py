@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness import encode, run
+from harness.boards import BEST_SINGLE, best_single, evaluation_table
 from harness.checkpoints import open_checkpoint
 from harness.cli import main
+from harness.data import load_rows
 from harness.encode import cache_dir
 from harness.metrics import score
 from harness.records import read_record, read_records
@@ -260,7 +262,7 @@ def test_a_second_run_does_no_forward_pass(
     files = evaluate.files()
     no_forward()
     assert evaluate.records(getattr(room, merged), *flags) == first
-    shutil.rmtree(cache_dir())
+    shutil.rmtree(cache_dir("features"))
     assert evaluate.records(getattr(room, merged), *flags) == first
     assert evaluate.files() == files
 
@@ -332,7 +334,7 @@ def test_the_batch_size_changes_no_prediction(
     found = []
     for size in ("1", "7", "64"):
         evaluate.out = tmp_path / size
-        shutil.rmtree(cache_dir(), ignore_errors=True)
+        shutil.rmtree(cache_dir("features"), ignore_errors=True)
         flags = ("--shots", "2", "--draws", "2", "--batch-size", size)
         evaluate.records(getattr(room, merged), *flags)
         files = sorted(evaluate.out.rglob("*.parquet"))
@@ -521,3 +523,231 @@ def test_the_defaults_of_a_run_are_those_of_the_command_line(
     evaluate(room.same, "--protocols", "knn", *flags)
     assert evaluate.files() == before
     assert all(name.endswith(("/knn.json", "/knn.parquet")) for name in before)
+
+
+# References beside the model ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def mtl(room: Room) -> Path:
+    """A model of two of the three tasks."""
+    out = room.root / "mtl"
+    data = ["--data-dir", str(room.data), "--tasks", "glue/rte,glue/mnli"]
+    few = ["--learning-rate", "1e-3", "--epochs", "1", "--max-length", "24"]
+    assert main(["finetune", "--base", str(room.base), *data, *few, "--out", str(out)]) == 0
+    return out
+
+
+def test_a_reference_is_read_on_the_tasks_it_has_a_head_for(
+    room: Room, mtl: Path, evaluate: Evaluate
+) -> None:
+    few = ("--shots", "2", "--draws", "2")
+    found = evaluate.records(room.across, *few, "--references", str(mtl))
+    others = [r for r in found if r["role"] != "reference"]
+    assert others == evaluate.records(room.across, *few)
+    references = [r for r in found if r["role"] == "reference"]
+    assert {(r["model"], r["method"], r["head"]) for r in references} == {
+        ("mtl", "multi-task", "kept")
+    }
+    assert {r["task"] for r in references} == {PAIR, "glue/mnli@validation"}
+    for task in (PAIR, "glue/mnli@validation"):
+        for protocol in ("current", "knn", "ft-classifier"):
+            assert roles(found, task, protocol) == ["merged", "base", "expert", "reference"]
+    taught = {r["task"]: r["teachers"] for r in found if r["role"] == "merged" and r["teachers"]}
+    for record in references:
+        if record["protocol"] == "ft-classifier":
+            assert record["teachers"] == taught[record["task"]]
+
+
+def test_a_reference_is_a_row_of_table_and_board(
+    room: Room, mtl: Path, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    few = ("--shots", "2", "--draws", "2")
+    out, _ = evaluate(room.across, *few, "--references", str(mtl))
+    assert sum(line.startswith("mtl (multi-task) ") for line in out.splitlines()) == 1
+    assert main(["leaderboard", str(evaluate.out), "--out", str(tmp_path / "board")]) == 0
+    assert "| mtl (multi-task) " in (tmp_path / "board" / "board.md").read_text()
+
+
+def test_other_merges_experts_and_classifiers_are_references_too(
+    room: Room, mtl: Path, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    plain = model(tmp_path / "plain", ENTAILMENT, seed=9, near=room.base)
+    few = ("--protocols", "current")
+    given = ",".join(map(str, (mtl, plain, room.across)))
+    found = evaluate.records(room.same, *few, "--references", given)
+    references = [r for r in found if r["role"] == "reference"]
+    assert [(r["model"], r["method"]) for r in references] == [
+        ("mtl", "multi-task"),
+        ("plain", "given"),
+        ("across", "task_arithmetic"),
+    ]
+    alone = evaluate.records(plain, *few, "--tasks", "glue/rte")
+    assert alone[0]["scores"] == references[1]["scores"]
+    kept = evaluate.records(room.across, *few, "--tasks", "glue/rte")
+    assert kept[0]["scores"] == references[2]["scores"]
+
+
+def test_a_multi_task_model_is_evaluated_against_experts(
+    room: Room, mtl: Path, evaluate: Evaluate
+) -> None:
+    experts = ",".join(map(str, (room.rte[0], room.mnli)))
+    flags = ("--tasks", "glue/rte,glue/mnli", "--experts", experts, "--base", str(room.base))
+    found = evaluate.records(mtl, "--shots", "2", "--draws", "2", *flags)
+    for protocol in ("current", "knn", "ft-classifier"):
+        assert roles(found, PAIR, protocol) == ["reference", "base", "expert"]
+
+
+def test_alone_and_beside_experts_it_leaves_records_apart(
+    room: Room, mtl: Path, evaluate: Evaluate
+) -> None:
+    """A head is tuned to its own outputs in the one case, to those of the experts in the other."""
+    few = ("--shots", "2", "--draws", "2", "--tasks", "glue/rte")
+    alone = evaluate.records(mtl, *few)
+    before = evaluate.files()
+    evaluate.records(room.same, *few, "--references", str(mtl))
+    assert {name: text for name, text in evaluate.files().items() if name in before} == before
+    assert evaluate.records(mtl, *few) == alone
+
+
+def test_an_expert_alone_teaches_itself_as_it_does_beside_its_merge(
+    room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    expert = tmp_path / "rte0"
+    shutil.copytree(room.rte[0], expert)
+    (expert / "expert.json").write_text('{"tasks": ["glue/rte"]}')
+    few = ("--shots", "2", "--draws", "2")
+    beside = [r for r in evaluate.records(room.same, *few) if r["model"] == "rte0"]
+    assert evaluate.records(expert, *few) == beside
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("base", ["base has no head for glue/rte"]),
+        ("mnli", ["mnli has no head for glue/rte"]),
+        ("rte0", ["rte0 is in the run already"]),
+        ("same", ["same is in the run already"]),
+        ("copy/same", ["two models are called 'same (task_arithmetic)'", "rename"]),
+        ("nowhere", ["nowhere", "folder"]),
+    ],
+)
+def test_a_reference_that_is_none_is_named(
+    reference: str, words: list[str], room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    shutil.copytree(room.same, tmp_path / "copy" / "same")
+    place = tmp_path / reference if "copy" in reference else room.root / reference
+    _, err = evaluate(room.same, "--references", str(place), status=2)
+    assert err.count("\n") == 1
+    assert all(word in err for word in words), err
+    assert not evaluate.out.exists()
+
+
+def test_a_multi_task_model_given_as_an_expert_is_told_its_place(
+    room: Room, mtl: Path, evaluate: Evaluate
+) -> None:
+    flags = ("--tasks", "glue/rte,glue/mnli", "--experts", str(mtl))
+    _, err = evaluate(room.across, *flags, status=2)
+    assert "3 experts, found 1" in err
+    plain = room.root / "plain-across"
+    shutil.copytree(room.across, plain, ignore=shutil.ignore_patterns("merge.json"))
+    _, err = evaluate(plain, *flags, status=2)
+    assert "mtl is a model of 2 tasks" in err
+    assert "--references" in err
+
+
+# The best single expert -----------------------------------------------------------------------
+
+
+def relabelled(room: Room, folder: Path) -> Path:
+    """RTE where the second expert is always right on train, the first on validation."""
+    shutil.copytree(room.data, folder)
+    for split, expert in (("train", room.rte[1]), ("validation", room.rte[0])):
+        rows = load_rows(TASKS["glue/rte"], split, folder=room.data)
+        checkpoint = open_checkpoint(expert)
+        logits = encode.forward(checkpoint, rows, max_length=128)[1]
+        texts = zip(rows.texts, logits.argmax(axis=1), strict=True)
+        lines = [
+            json.dumps({"sentence1": one, "sentence2": two, "label": int(label)})
+            for (one, two), label in texts
+        ]
+        (folder / "glue" / "rte" / f"{split}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def test_the_best_single_is_chosen_on_held_out_rows_and_not_on_the_reported_ones(
+    room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    data = relabelled(room, tmp_path / "data")
+    flags = ("--protocols", "current", "--data-dir", str(data), "--best-single")
+    evaluate(room.same, *flags)
+    found = read_records([evaluate.out])
+    experts = {r.model: r for r in found if r.role == "expert" and r.task == PAIR}
+    held = {r.model: r for r in found if r.task == "glue/rte@heldout10"}
+    value = {name: record.scores[0].value for name, record in experts.items()}
+    assert held["rte1"].scores[0].value == 1 > held["rte0"].scores[0].value
+    assert value["rte0"] == 1 > value["rte1"]
+    assert best_single(found) == {PAIR: experts["rte1"].digest}
+    row = next(x for x in evaluation_table(found).splitlines() if x.startswith(BEST_SINGLE))
+    assert row.split()[-1] == f"{100 * value['rte1']:.1f}"
+    assert "heldout10@" not in evaluation_table(found)
+
+
+def test_the_best_single_costs_a_reading_of_the_held_out_rows_alone(
+    room: Room, evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("--shots", "2", "--draws", "2")
+    first = evaluate.records(room.same, *flags)
+    seen: list[tuple[str, int]] = []
+    forward = encode.forward
+
+    def counted(checkpoint: Any, rows: Any, **values: Any) -> Any:
+        seen.append((rows.split, len(rows)))
+        return forward(checkpoint, rows, **values)
+
+    monkeypatch.setattr(encode, "forward", counted)
+    found = evaluate.records(room.same, *flags, "--best-single")
+    assert seen == [("heldout10", 4)] * 2
+    assert found[: len(first)] == first
+    assert [(r["role"], r["task"], r["protocol"]) for r in found[len(first) :]] == [
+        ("expert", "glue/rte@heldout10", "current")
+    ] * 2
+    shutil.rmtree(cache_dir("features"))
+    assert evaluate.records(room.same, *flags, "--best-single") == found
+    assert len(seen) == 2, "what was chosen is read back"
+
+
+def test_the_best_single_has_a_row_under_every_protocol_and_says_what_max_is(
+    room: Room, evaluate: Evaluate
+) -> None:
+    out, _ = evaluate(room.same, "--shots", "2", "--draws", "2", "--best-single")
+    lines = out.splitlines()
+    row = next(line for line in lines if line.startswith(BEST_SINGLE))
+    assert any(line.split()[1:] == row.split()[3:] for line in lines if line.startswith("rte"))
+    assert "'experts, max' is the best on these very rows: an oracle." in lines
+    assert lines[-1].startswith("Verdict: ")
+
+
+def test_the_best_single_is_left_out_where_it_was_not_asked_for(
+    room: Room, evaluate: Evaluate
+) -> None:
+    out, _ = evaluate(room.same, "--protocols", "current")
+    assert BEST_SINGLE not in out
+
+
+@pytest.mark.parametrize(
+    ("merged", "tasks", "words"),
+    [
+        ("across", "glue/rte", ["several of one task", "--best-single"]),
+        ("same", "glue/rte@heldout10", ["glue/rte@heldout10", "another split"]),
+        ("same", "glue/rte@train", ["glue/rte@heldout10, which glue/rte@train reports"]),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_refused(
+    merged: str, tasks: str, words: list[str], room: Room, evaluate: Evaluate
+) -> None:
+    flags = ("--tasks", tasks, "--protocols", "current", "--best-single")
+    _, err = evaluate(getattr(room, merged), *flags, status=2)
+    assert err.count("\n") == 1
+    assert all(word in err for word in words), err
+    assert not evaluate.out.exists()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,13 +27,34 @@ Arrays: TypeAlias = "dict[str, np.ndarray]"
 #: name -> (options, laws that this method rightly breaks)
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "average": ({}, set()),
+    "breadcrumbs": ({"density": 0.5, "gamma": 0.25}, {"idempotent"}),
+    "consensus": ({}, {"idempotent"}),
+    "linear": ({}, set()),
+    "model_stock": ({}, set()),
+    "slerp": ({}, set()),
     "task_arithmetic": ({"scale": 0.3}, {"idempotent"}),
     "ties": ({"density": 0.5}, {"idempotent"}),
 }
+#: methods of exactly two models
+PAIRS = {"slerp"}
 
 #: further options of the same methods
 VARIANTS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("average", {"weights": [0.5, 0.375, 0.125]}, {"order of experts"}),
+    ("breadcrumbs", {}, {"idempotent"}),
+    ("breadcrumbs", {"density": 1.0, "gamma": 0.0, "scale": 1 / 3}, set()),
+    ("consensus", {"threshold": 0.5, "agree": 1, "scale": 1.0}, {"idempotent"}),
+    ("consensus", {"threshold": 0.4, "agree": 3, "scale": 1 / 3}, set()),
+    ("linear", {"weights": [1, 2, 5]}, {"order of experts"}),
+    ("linear", {"weights": [-1, 2, 1]}, {"order of experts"}),
+    ("linear", {"weights": [1, 1, 1]}, set()),
+    (
+        "linear",
+        {"weights": [1, 2, 5], "normalize": False},
+        {"order of experts", "idempotent", "zero task vectors"},
+    ),
+    ("slerp", {"t": 0.25}, {"order of experts"}),
+    ("slerp", {"t": 1.0}, {"order of experts"}),
     ("task_arithmetic", {"scale": 1 / 3}, set()),
     ("task_arithmetic", {"weights": [0.5, -1.0, 0.25]}, {"order of experts", "idempotent"}),
     ("ties", {"density": 1.0}, set()),
@@ -57,16 +80,24 @@ def bits(state: StateDict, names: Iterable[str] | None = None) -> dict[str, byte
 
 # Laws --------------------------------------------------------------------------------------
 
-LAWS: dict[str, Callable[[Merge], None]] = {}
+Law: TypeAlias = Callable[[Merge, int], None]
+
+LAWS: dict[str, Law] = {}
 
 
-def law(name: str) -> Callable[[Callable[[Merge], None]], Callable[[Merge], None]]:
+def law(name: str) -> Callable[[Law], Law]:
     return lambda check: LAWS.setdefault(name, check)
 
 
+def group(count: int, dtype: torch.dtype = torch.float32) -> tuple[list[StateDict], StateDict]:
+    """So many experts and their base, made fresh."""
+    experts, base = models(dtype)
+    return experts[:count], base
+
+
 @law("names and shapes")
-def _(merge: Merge) -> None:
-    experts, base = models()
+def _(merge: Merge, count: int) -> None:
+    experts, base = group(count)
     merged = merge(experts, base)
     assert sorted(merged) == sorted(base)
     assert {n: t.shape for n, t in merged.items()} == {n: t.shape for n, t in base.items()}
@@ -74,9 +105,9 @@ def _(merge: Merge) -> None:
 
 
 @law("float32")
-def _(merge: Merge) -> None:
+def _(merge: Merge, count: int) -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        experts, base = models(dtype)
+        experts, base = group(count, dtype)
         merged = merge(experts, base)
         assert {tensor.dtype for tensor in merged.values()} == {torch.float32}
         assert {spec.dtype for spec in weights.specs(merged).values()} == {torch.float32}
@@ -85,43 +116,45 @@ def _(merge: Merge) -> None:
 
 
 @law("inputs untouched")
-def _(merge: Merge) -> None:
-    experts, base = models()
+def _(merge: Merge, count: int) -> None:
+    experts, base = group(count)
     dict(merge(experts, base))
-    assert [bits(m) for m in (*experts, base)] == [bits(m) for m in (*models()[0], models()[1])]
+    fresh, origin = group(count)
+    assert [bits(m) for m in (*experts, base)] == [bits(m) for m in (*fresh, origin)]
 
 
 @law("not aliased")
-def _(merge: Merge) -> None:
-    experts, base = models()
+def _(merge: Merge, count: int) -> None:
+    experts, base = group(count)
     for tensor in merge(experts, base).values():
         tensor.fill_(7)
-    assert [bits(m) for m in (*experts, base)] == [bits(m) for m in (*models()[0], models()[1])]
+    fresh, origin = group(count)
+    assert [bits(m) for m in (*experts, base)] == [bits(m) for m in (*fresh, origin)]
 
 
 @law("order of experts")
-def _(merge: Merge) -> None:
-    experts, base = models()
+def _(merge: Merge, count: int) -> None:
+    experts, base = group(count)
     expected = merge(experts, base)
     close(merge(experts[::-1], base), expected)
     close(merge([*experts[1:], experts[0]], base), expected)
 
 
 @law("idempotent")
-def _(merge: Merge) -> None:
-    experts, base = models()
-    close(merge([experts[0]] * EXPERTS, base), experts[0])
+def _(merge: Merge, count: int) -> None:
+    experts, base = group(count)
+    close(merge([experts[0]] * count, base), experts[0])
 
 
 @law("zero task vectors")
-def _(merge: Merge) -> None:
-    _, base = models()
-    close(merge([base] * EXPERTS, base), base)
+def _(merge: Merge, count: int) -> None:
+    _, base = group(count)
+    close(merge([base] * count, base), base)
 
 
 @law("order of tensors")
-def _(merge: Merge) -> None:
-    experts, base = models()
+def _(merge: Merge, count: int) -> None:
+    experts, base = group(count)
     expected = bits(merge(experts, base))
     shuffled = [
         dict(random.Random(i).sample(list(e.items()), len(e))) for i, e in enumerate(experts)
@@ -131,8 +164,8 @@ def _(merge: Merge) -> None:
 
 
 @law("same bytes")
-def _(merge: Merge) -> None:
-    experts, base = models()
+def _(merge: Merge, count: int) -> None:
+    experts, base = group(count)
     merged = merge(experts, base)
     first = bits(merged)
     assert bits(merged, reversed(list(merged))) == first
@@ -140,8 +173,8 @@ def _(merge: Merge) -> None:
 
 
 @law("lazy")
-def _(merge: Merge) -> None:
-    experts, base = models()
+def _(merge: Merge, count: int) -> None:
+    experts, base = group(count)
     read: list[str] = []
 
     def watched(state: StateDict) -> StateDict:
@@ -151,15 +184,15 @@ def _(merge: Merge) -> None:
     assert not read
 
 
-def test_every_merger_has_a_line() -> None:
-    assert set(CASES) == set(harness.MERGERS)
+def test_every_merger_of_weights_alone_has_a_line() -> None:
+    assert set(CASES) == {name for name, entry in harness.MERGERS.items() if not entry.needs}
 
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(("name", "options", "broken"), TABLE)
 def test_law(name: str, options: dict[str, Any], broken: set[str], law: str) -> None:
     with pytest.raises(AssertionError) if law in broken else nullcontext():
-        LAWS[law](merger(name, **options))
+        LAWS[law](merger(name, **options), 2 if name in PAIRS else EXPERTS)
 
 
 # Planted faults: a law that catches nothing promises nothing -------------------------------
@@ -278,12 +311,12 @@ FAULTS: dict[Merge, str] = {
 @pytest.mark.parametrize(("fault", "law"), FAULTS.items(), ids=lambda v: getattr(v, "__name__", v))
 def test_law_catches_a_planted_fault(fault: Merge, law: str) -> None:
     with pytest.raises(AssertionError):
-        LAWS[law](fault)
+        LAWS[law](fault, EXPERTS)
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_law_passes_what_is_right_and_catches_something(law: str) -> None:
-    LAWS[law](right)
+    LAWS[law](right, EXPERTS)
     assert law in FAULTS.values()
 
 
@@ -349,6 +382,68 @@ def reference_ties(
     }
 
 
+def reference_linear(experts: list[Arrays], shares: Sequence[float], normalize: bool) -> Arrays:
+    whole = sum(shares) if normalize else 1
+    return {
+        n: sum(s * e[n] for s, e in zip(shares, experts, strict=True)) / whole for n in experts[0]
+    }
+
+
+def reference_slerp(first: Arrays, second: Arrays, t: float) -> Arrays:
+    merged = {}
+    for name, a in first.items():
+        b = second[name]
+        long = np.linalg.norm(a) * np.linalg.norm(b)
+        cosine = np.sum(a * b) / long if long else 1.0
+        if abs(cosine) > 0.9995:
+            merged[name] = a + t * (b - a)
+            continue
+        angle = np.arccos(cosine)
+        merged[name] = (np.sin(angle - t * angle) * a + np.sin(t * angle) * b) / np.sin(angle)
+    return merged
+
+
+def reference_breadcrumbs(
+    experts: list[Arrays], base: Arrays, density: float, gamma: float, scale: float
+) -> Arrays:
+    def thin(vector: np.ndarray) -> np.ndarray:
+        ranked = np.argsort(np.abs(vector).ravel(), kind="stable")
+        rest = ranked[: vector.size - int(gamma * vector.size)]
+        kept = np.zeros(vector.size)
+        stay = rest[len(rest) - int(density * vector.size) :]
+        kept[stay] = vector.ravel()[stay]
+        return kept.reshape(vector.shape)
+
+    return {n: base[n] + scale * sum(thin(e[n] - base[n]) for e in experts) for n in base}
+
+
+def reference_consensus(
+    experts: list[Arrays], base: Arrays, threshold: float, agree: int, scale: float
+) -> Arrays:
+    merged = {}
+    for name, origin in base.items():
+        multi = sum(e[name] for e in experts) - len(experts) * origin
+        votes = sum(
+            abs(e[name] - origin) >= threshold * abs(origin + multi - e[name]) for e in experts
+        )
+        merged[name] = origin + scale * np.where(votes >= agree, multi, 0)
+    return merged
+
+
+def reference_model_stock(experts: list[Arrays], base: Arrays) -> Arrays:
+    merged = {}
+    for name, origin in base.items():
+        vectors = [(e[name] - origin).ravel() for e in experts]
+        cosines = [
+            v @ w / (np.linalg.norm(v) * np.linalg.norm(w)) if v.any() and w.any() else 0.0
+            for v, w in combinations(vectors, 2)
+        ]
+        cosine = max(0.0, np.mean(cosines)) if cosines else 1.0
+        t = len(experts) * cosine / (1 + (len(experts) - 1) * cosine)
+        merged[name] = t * np.mean([e[name] for e in experts], axis=0) + (1 - t) * origin
+    return merged
+
+
 def tensors(arrays: Arrays) -> StateDict:
     return {name: torch.from_numpy(np.array(a, dtype=np.float32)) for name, a in arrays.items()}
 
@@ -400,6 +495,67 @@ def test_task_arithmetic_agrees_with_numpy(
     options = {"weights": scales} if each else {"scale": scale}
     merged = merger("task_arithmetic", **options)([tensors(e) for e in experts], tensors(base))
     agree(merged, reference_arithmetic(experts, base, scales))
+
+
+@few
+@given(families(), st.booleans(), st.sampled_from([[1, 1, 1, 1, 1], [3, -1, 2, 0, 4]]))
+def test_linear_agrees_with_numpy(
+    family: tuple[list[Arrays], Arrays], normalize: bool, shares: list[float]
+) -> None:
+    experts, base = family
+    shares = shares[: len(experts)]
+    merge = merger("linear", weights=shares, normalize=normalize)
+    merged = merge([tensors(e) for e in experts], tensors(base))
+    agree(merged, reference_linear(experts, shares, normalize))
+
+
+@few
+@given(families(), st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]))
+def test_slerp_agrees_with_numpy(family: tuple[list[Arrays], Arrays], t: float) -> None:
+    experts, base = family
+    first, second = experts[0], experts[-1]
+    merged = merger("slerp", t=t)([tensors(first), tensors(second)], tensors(base))
+    agree(merged, reference_slerp(first, second, t))
+
+
+@few
+@given(
+    families(),
+    st.sampled_from([(1.0, 0.0), (0.5, 0.5), (0.5, 0.25), (0.3, 0.1), (0.05, 0.9), (0.143, 0.007)]),
+    st.sampled_from([1.0, 0.3]),
+)
+def test_breadcrumbs_agrees_with_numpy(
+    family: tuple[list[Arrays], Arrays], shares: tuple[float, float], scale: float
+) -> None:
+    experts, base = family
+    merge = merger("breadcrumbs", density=shares[0], gamma=shares[1], scale=scale)
+    merged = merge([tensors(e) for e in experts], tensors(base))
+    agree(merged, reference_breadcrumbs(experts, base, *shares, scale))
+
+
+@few
+@given(
+    families(),
+    st.sampled_from([0.0, 0.25, 0.5, 1.0, 3.0]),
+    st.integers(1, 5),
+    st.sampled_from([1.0, 0.3]),
+)
+def test_consensus_agrees_with_numpy(
+    family: tuple[list[Arrays], Arrays], threshold: float, least: int, scale: float
+) -> None:
+    experts, base = family
+    least = min(least, len(experts))
+    merge = merger("consensus", threshold=threshold, agree=least, scale=scale)
+    merged = merge([tensors(e) for e in experts], tensors(base))
+    agree(merged, reference_consensus(experts, base, threshold, least, scale))
+
+
+@few
+@given(families())
+def test_model_stock_agrees_with_numpy(family: tuple[list[Arrays], Arrays]) -> None:
+    experts, base = family
+    merged = merger("model_stock")([tensors(e) for e in experts], tensors(base))
+    agree(merged, reference_model_stock(experts, base))
 
 
 TIES = [("global", "mergelm"), ("global", "original"), ("tensor", "mergelm")]
@@ -483,7 +639,179 @@ def test_task_arithmetic_by_hand() -> None:
     assert merge_lists("task_arithmetic", [(2,), (4,)], (1,)) == pytest.approx([1 + 0.3 * 4])
 
 
-@pytest.mark.parametrize("name", ["average", "task_arithmetic"])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [2, 4]),
+        ({"weights": [3, 1]}, [1.5, 3]),
+        ({"weights": [3, 1], "normalize": False}, [6, 12]),
+        ({"weights": [-1, 2]}, [5, 10]),
+        ({"normalize": False}, [4, 8]),
+        ({"weights": [1, -1], "normalize": False}, [-2, -4]),
+    ],
+)
+def test_linear_by_hand(options: dict[str, Any], expected: list[float]) -> None:
+    assert merge_lists("linear", [(1, 2), (3, 6)], (9, 9), **options) == expected
+
+
+@pytest.mark.parametrize("given", [[1, -1], [0, 0], [0.1 + 0.2, -0.3]])
+def test_linear_does_not_divide_by_nothing(given: list[float]) -> None:
+    with pytest.raises(BadOption, match="the weights of linear sum to 0, expected a sum"):
+        merge_lists("linear", [(1,), (2,)], weights=given)
+
+
+ROOT = 2**0.5
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "t", "expected"),
+    [
+        ((2, 0), (0, 4), 0.5, [ROOT, 2 * ROOT]),
+        ((1, 0), (0, 1), 1 / 3, [3**0.5 / 2, 0.5]),
+        ((1, 0), (0, 1), 0.0, [1, 0]),
+        ((1, 0), (0, 1), 1.0, [0, 1]),
+        ((1, 0), (-0.5, 3**0.5 / 2), 0.5, [0.5, 3**0.5 / 2]),
+        # parallel, antiparallel and without an angle: the chord
+        ((1, 2), (3, 6), 0.25, [1.5, 3]),
+        ((1, 2), (-1, -2), 0.25, [0.5, 1]),
+        ((0, 0), (2, 4), 0.25, [0.5, 1]),
+        ((0, 0), (0, 0), 0.5, [0, 0]),
+        # cosines 0.99950 and 0.99949
+        ((1, 0), (0.9995003, 0.0316088), 0.5, [0.99975015, 0.0158044]),
+        ((1, 0), (0.9994900, 0.0319331), 0.5, [0.9998725, 0.0159686]),
+    ],
+)
+def test_slerp_by_hand(
+    first: tuple[float, ...], second: tuple[float, ...], t: float, expected: list[float]
+) -> None:
+    assert merge_lists("slerp", [first, second], t=t) == pytest.approx(expected, abs=1e-6)
+
+
+def test_slerp_takes_an_angle_for_each_tensor() -> None:
+    first = {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([1.0, 0.0])}
+    second = {"a": torch.tensor([0.0, 1.0]), "b": torch.tensor([1.0, 0.0])}
+    merged = merger("slerp")([first, second], {})
+    assert merged["a"].tolist() == pytest.approx([ROOT / 2, ROOT / 2])
+    assert merged["b"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("vector", "density", "gamma", "expected"),
+    [
+        ((-9, 1, 4, 2), 0.5, 0.25, [0, 0, 4, 2]),
+        ((-9, 1, 4, 2), 0.25, 0.5, [0, 0, 0, 2]),
+        ((-9, 1, 4, 2), 0.75, 0.25, [0, 1, 4, 2]),
+        ((-9, 1, 4, 2), 0.5, 0.0, [-9, 0, 4, 0]),
+        ((-9, 1, 4, 2), 1.0, 0.0, [-9, 1, 4, 2]),
+        # of those that tie, the first in order are the smallest
+        ((3, -3, 3, -3), 0.5, 0.25, [0, -3, 3, 0]),
+        ((1, 2, -1, 2, 1, 2), 0.5, 0.2, [0, 2, 0, 2, 1, 0]),
+        ((0, 0, 5, 0), 0.5, 0.25, [0, 0, 0, 0]),
+        # int(0.2 * 4) and int(0.9) are 0: nothing stays
+        ((-9, 1, 4, 2), 0.2, 0.0, [0, 0, 0, 0]),
+        ((7,), 0.9, 0.0, [0]),
+    ],
+)
+def test_breadcrumbs_by_hand(
+    vector: tuple[float, ...], density: float, gamma: float, expected: list[float]
+) -> None:
+    options = {"density": density, "gamma": gamma}
+    assert merge_lists("breadcrumbs", [vector], scale=1.0, **options) == expected
+    base = [10.0] * len(vector)
+    moved = [[value + 10 for value in vector]] * 2
+    merged = merge_lists("breadcrumbs", moved, base, scale=0.5, **options)
+    assert merged == [value + 10 for value in expected]
+
+
+def test_breadcrumbs_ranks_in_each_tensor() -> None:
+    expert = {"large": torch.tensor([8.0, 7.0]), "small": torch.tensor([2.0, 1.0])}
+    base = {name: torch.zeros(2) for name in expert}
+    merged = merger("breadcrumbs", density=0.5, gamma=0.5, scale=1.0)([expert], base)
+    assert {n: t.tolist() for n, t in merged.items()} == {"large": [0, 7], "small": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("experts", "options", "expected"),
+    [
+        ([(4, 1), (3, -4)], {}, [7, 0]),
+        ([(4, 1), (3, -4)], {"agree": 1}, [7, -3]),
+        ([(4, 1), (3, -4)], {"agree": 1, "scale": 0.5}, [3.5, -1.5]),
+        # equality is enough: 2 = 1/2 * 4, 1 = 1/2 * 2
+        ([(2, 1), (4, 2)], {}, [6, 3]),
+        ([(2, 1), (4, 2)], {"threshold": 0.75}, [0, 0]),
+        ([(1, 1), (1, 1), (1, 9)], {"agree": 3}, [3, 0]),
+        ([(1, 1), (1, 1), (-1, 9)], {"agree": 2, "threshold": 1.0}, [1, 0]),
+    ],
+)
+def test_consensus_by_hand(
+    experts: list[tuple[float, ...]], options: dict[str, Any], expected: list[float]
+) -> None:
+    options = {"threshold": 0.5, "scale": 1.0, **options}
+    assert merge_lists("consensus", experts, **options) == expected
+    moved = [[value + 10 for value in expert] for expert in experts]
+    merged = merge_lists("consensus", moved, [10.0, 10.0], **options)
+    assert merged == [value + 10 for value in expected]
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_consensus_without_a_threshold_is_task_arithmetic(least: int) -> None:
+    experts, base = models()
+    merged = merger("consensus", threshold=0, agree=least, scale=0.3)(experts, base)
+    close(merged, merger("task_arithmetic", scale=0.3)(experts, base))
+
+
+def test_consensus_keeps_less_the_more_must_agree() -> None:
+    experts, base = models()
+    merged = [merger("consensus", agree=least)(experts, base)["weight"] for least in (1, 2, 3)]
+    kept = [int((tensor != base["weight"]).sum()) for tensor in merged]
+    assert kept[0] > kept[1] > kept[2]
+
+
+@pytest.mark.parametrize(
+    ("vectors", "expected"),
+    [
+        # cos 1/sqrt(2): t = sqrt(2) / (1 + 1/sqrt(2))
+        ([(1, 0), (3, 3)], [2 * ROOT / (1 + ROOT / 2), 1.5 * ROOT / (1 + ROOT / 2)]),
+        # parallel of any length: t = 1; orthogonal or opposed: t = 0
+        ([(1, 2), (2, 4)], [1.5, 3]),
+        ([(1, 0), (0, 5)], [0, 0]),
+        ([(1, 2), (-1, -2)], [0, 0]),
+        ([(1, 0), (-1, 0.1)], [0, 0]),
+        # cosines 1, 0 and 0 in the mean 1/3: t = 3 * 1/3 / (1 + 2 * 1/3) = 0.6
+        ([(1, 0), (2, 0), (0, 3)], [0.6, 0.6]),
+        # a zero vector has cosine 0: cosines 1, 0 and 0 again
+        ([(1, 2), (5, 10), (0, 0)], [1.2, 2.4]),
+        ([(1, 2), (0, 0)], [0, 0]),
+        ([(0, 0), (0, 0)], [0, 0]),
+        ([(3, -1)], [3, -1]),
+    ],
+)
+def test_model_stock_by_hand(vectors: list[tuple[float, ...]], expected: list[float]) -> None:
+    assert merge_lists("model_stock", vectors) == pytest.approx(expected, abs=1e-6)
+    moved = [[value + 10 for value in vector] for vector in vectors]
+    merged = merge_lists("model_stock", moved, (10, 10))
+    assert merged == pytest.approx([value + 10 for value in expected])
+
+
+def test_model_stock_of_tiny_task_vectors_has_their_angle() -> None:
+    """mergekit raises a product of lengths to 1e-6 at least, so that these would have none."""
+    vectors = [(1e-5, 0), (3e-5, 3e-5)]
+    expected = [1e-5 * 2 * ROOT / (1 + ROOT / 2), 1e-5 * 1.5 * ROOT / (1 + ROOT / 2)]
+    assert merge_lists("model_stock", vectors) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["slerp", "model_stock"])
+def test_sums_over_a_tensor_do_not_depend_on_its_pieces(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experts, base = group(2)
+    expected = dict(merger(name)(experts, base))
+    for size in (1, 5, 7):
+        monkeypatch.setitem(harness.MERGERS[name].function.__globals__, "PIECE", size)
+        close(merger(name)(experts, base), expected)
+
+
+@pytest.mark.parametrize("name", ["average", "linear", "task_arithmetic"])
 @pytest.mark.parametrize("given", [[], [1.0], [0.5, 0.25, 0.25]])
 def test_one_weight_for_each_expert(name: str, given: list[float]) -> None:
     with pytest.raises(BadOption, match=rf"{name} got {len(given)} weights for 2 experts"):
@@ -494,6 +822,50 @@ def test_one_weight_for_each_expert(name: str, given: list[float]) -> None:
 def test_density_is_a_share(density: float) -> None:
     with pytest.raises(BadOption, match=f"density of ties is {density:g}, expected a share"):
         merge_lists("ties", [(1,), (2,)], density=density)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("breadcrumbs", {"density": 0}, "density of breadcrumbs is 0, expected a share in (0, 1]"),
+        ("breadcrumbs", {"density": 1.5}, "density of breadcrumbs is 1.5, expected a share"),
+        ("breadcrumbs", {"density": float("nan")}, "density of breadcrumbs is nan"),
+        (
+            "breadcrumbs",
+            {"gamma": -0.1},
+            "gamma of breadcrumbs is -0.1, expected a share in [0, 1)",
+        ),
+        ("breadcrumbs", {"gamma": 1}, "gamma of breadcrumbs is 1, expected a share in [0, 1)"),
+        ("breadcrumbs", {"density": 0.9, "gamma": 0.2}, "add up to 1.1, expected at most 1"),
+        ("consensus", {"threshold": -1}, "threshold of consensus is -1, expected 0 or more"),
+        ("consensus", {"threshold": float("nan")}, "threshold of consensus is nan"),
+        ("consensus", {"agree": 0}, "agree of consensus is 0 for 2 experts, expected at least 1"),
+        ("consensus", {"agree": 3}, "agree of consensus is 3 for 2 experts"),
+        ("slerp", {"t": -0.1}, "t of slerp is -0.1, expected a share in [0, 1]"),
+        ("slerp", {"t": 1.1}, "t of slerp is 1.1, expected a share in [0, 1]"),
+        ("slerp", {"t": float("nan")}, "t of slerp is nan, expected a share in [0, 1]"),
+    ],
+)
+def test_options_out_of_range(name: str, options: dict[str, Any], message: str) -> None:
+    """Found when the method is called: no tensor has been computed."""
+    empty: StateDict = {}
+    with pytest.raises(BadOption, match=re.escape(message)):
+        merger(name, **options)([empty, empty], empty)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_slerp_is_of_two(count: int) -> None:
+    empty: StateDict = {}
+    with pytest.raises(BadOption, match=f"slerp got {count} experts, expected exactly 2"):
+        merger("slerp")([empty] * count, empty)
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.3, 0.7, 0.9])
+def test_breadcrumbs_may_keep_all_that_is_not_largest(gamma: float) -> None:
+    """1 - 0.9 and 0.9 do not always add up to 1 in binary."""
+    expert = [range(1, 11)]
+    merged = merge_lists("breadcrumbs", expert, density=1 - gamma, gamma=gamma, scale=1.0)
+    assert np.count_nonzero(merged) == int(10 * (1 - gamma))
 
 
 TWO = [(4, 1), (-1, 3)]
@@ -629,6 +1001,37 @@ def test_ties_with_scalars_and_empty_tensors(trim: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_scalars_stay_scalars_and_float64_stays_wide(name: str) -> None:
+    experts = [
+        {"scale": torch.tensor(value, dtype=torch.float64), "none": torch.zeros(0, 2)}
+        for value in (3.0, 5.0)
+    ]
+    base = {"scale": torch.tensor(1.0, dtype=torch.float64), "none": torch.zeros(0, 2)}
+    merged = merger(name)(experts, base)
+    assert merged["scale"].shape == ()
+    assert merged["scale"].dtype == torch.float64
+    assert merged["none"].shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("linear", 4), ("model_stock", 4), ("slerp", 4), ("breadcrumbs", 1)]
+)
+def test_a_scalar_is_a_vector_of_one_entry(name: str, expected: float) -> None:
+    """Two of one sign are parallel; no whole entry is the 14.3 % that breadcrumbs keeps."""
+    experts = [{"scale": torch.tensor(value)} for value in (3.0, 5.0)]
+    merged = merger(name)(experts, {"scale": torch.tensor(1.0)})
+    assert merged["scale"].item() == expected
+
+
+def test_breadcrumbs_ranks_float64_as_float32() -> None:
+    """0.1 rounds up to float32; what is kept must be counted with the rounded magnitudes."""
+    expert = {"w": torch.tensor([0.1, 0.3, 0.2], dtype=torch.float64)}
+    base = {"w": torch.zeros(3, dtype=torch.float64)}
+    merge = merger("breadcrumbs", density=0.67, gamma=0.0, scale=1.0)
+    assert merge([expert], base)["w"].tolist() == [0, 0.3, 0.2]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_only_empty_tensors(name: str) -> None:
     empty = {"none": torch.zeros(0)}
     assert merger(name)([empty, empty], empty)["none"].shape == (0,)
@@ -638,6 +1041,11 @@ def test_only_empty_tensors(name: str) -> None:
     ("name", "options"),
     [
         ("average", {}),
+        ("breadcrumbs", {"density": 1.0, "gamma": 0.0, "scale": 1.0}),
+        ("consensus", {"agree": 1, "scale": 1.0}),
+        ("linear", {}),
+        ("linear", {"weights": [3.0]}),
+        ("model_stock", {}),
         ("task_arithmetic", {"scale": 1.0}),
         *(("ties", {"density": 1.0, "trim": trim}) for trim in ("global", "tensor")),
         *(("ties", {"density": 1.0, "combine": how}) for how in ("sum", "max")),
@@ -662,7 +1070,22 @@ def test_task_arithmetic_by_one_over_n_is_the_average(count: int) -> None:
     close(merged, merger("average")(experts, base))
 
 
-def test_average_does_not_read_the_base() -> None:
-    experts, _ = models()
-    assert not harness.MERGERS["average"].task_vectors
-    close(merger("average")(experts, {}), merger("average")(experts, model(0)))
+@pytest.mark.parametrize("name", ["average", "linear", "slerp"])
+def test_the_base_is_not_read(name: str) -> None:
+    experts, _ = group(2)
+    assert not harness.MERGERS[name].task_vectors
+    close(merger(name)(experts, {}), merger(name)(experts, model(0)))
+
+
+def test_linear_of_equal_weights_is_the_average() -> None:
+    experts, base = models()
+    expected = bits(merger("average")(experts, base))
+    assert bits(merger("linear", weights=[7, 7, 7])(experts, base)) == expected
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_laws_broken_by_default_are_said_where_it_is_registered(name: str) -> None:
+    experts, base = group(2 if name in PAIRS else EXPERTS)
+    copies = merger(name)([experts[0]] * len(experts), base)
+    broken = not all(torch.allclose(copies[n], t, atol=1e-6) for n, t in experts[0].items())
+    assert broken == ("copies" in harness.MERGERS[name].breaks)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from harness import Recipe, Rows, merge, merging
+from harness import Recipe, Rows, folders, merge
 from harness.checkpoints import open_checkpoint
 from harness.cli import main
 from harness.encode import forward
@@ -191,7 +191,7 @@ def test_a_large_merge_is_written_in_shards(
     minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     merge(same_task(minis("bert")), out=tmp_path / "whole")
-    monkeypatch.setattr(merging, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(folders, "SHARD_BYTES", 20_000)
     merge(same_task(minis("bert")), out=tmp_path / "merged")
     assert len(list((tmp_path / "merged").glob("model-*.safetensors"))) > 1
     assert content(tmp_path / "merged") == content(tmp_path / "whole")
@@ -325,8 +325,10 @@ def test_merge_json_records_everything_that_went_in(minis: Minis, tmp_path: Path
         "options": {
             "density": 0.4,
             "scale": 1.0,
+            "weights": None,
             "trim": "global",
             "convention": "mergelm",
+            "undecided": "majority",
             "combine": "mean",
         },
     }

@@ -1,8 +1,9 @@
-"""What every pre-merging method promises, and what DARE draws, drops and rescales."""
+"""What every pre-merging method promises, and what DARE and DELLA draw, drop and rescale."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -27,6 +28,7 @@ Premerge: TypeAlias = Callable[[Sequence[StateDict], StateDict], Sequence[StateD
 #: name -> (options, laws that this method rightly breaks)
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "dare": ({}, {"place in the list"}),
+    "della": ({}, {"place in the list"}),
 }
 
 #: further options of the same methods
@@ -37,6 +39,10 @@ VARIANTS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("dare", {"on": "weights"}, {"place in the list", "zero task vectors"}),
     ("dare", {"strategy": "magnitude"}, set()),
     ("dare", {"strategy": "magnitude", "on": "weights"}, {"zero task vectors"}),
+    ("della", {"drop_rate": 0.9, "seed": 7, "rescale": False}, {"place in the list"}),
+    ("della", {"epsilon": 1.0}, {"place in the list"}),
+    ("della", {"drop_rate": 0.0, "epsilon": 0.0}, set()),
+    ("della", {"drop_rate": 1.0, "epsilon": 0.0}, set()),
 ]
 TABLE = [
     pytest.param(name, options, broken, id=str(Choice(name, options)))
@@ -247,12 +253,31 @@ def test_law_passes_what_is_right_and_catches_something(law: str) -> None:
 # Random masks ------------------------------------------------------------------------------
 
 
+def reference_draw(
+    shape: tuple[int, ...], method: str, seed: int, index: int, name: str
+) -> np.ndarray:
+    word = hashlib.sha256(f"{seed}|{method}|{index}|{name}".encode()).digest()[:8]
+    numbers = np.random.Generator(np.random.PCG64(sum(b << 8 * i for i, b in enumerate(word))))
+    return numbers.random(int(np.prod(shape))).reshape(shape)
+
+
 def reference_dropped(
     shape: tuple[int, ...], drop_rate: float, seed: int, index: int, name: str
 ) -> np.ndarray:
-    word = hashlib.sha256(f"{seed}|dare|{index}|{name}".encode()).digest()[:8]
-    numbers = np.random.Generator(np.random.PCG64(sum(b << 8 * i for i, b in enumerate(word))))
-    return (numbers.random(int(np.prod(shape))) < drop_rate).reshape(shape)
+    return reference_draw(shape, "dare", seed, index, name) < drop_rate
+
+
+def reference_probabilities(vector: np.ndarray, drop_rate: float, epsilon: float) -> np.ndarray:
+    """Drop probabilities by rank, row by row."""
+    count = len(vector) if vector.ndim > 1 else 1
+    rows = vector.reshape(count, vector.size // max(1, count))
+    found = np.full(rows.shape, drop_rate)
+    for row, magnitudes in zip(found, np.abs(rows), strict=True):
+        if row.size > 1:
+            ranked = sorted(range(row.size), key=lambda i, m=magnitudes: (m[i], i))
+            ends = drop_rate + epsilon / 2, drop_rate - epsilon / 2
+            row[ranked] = np.linspace(*ends, row.size)
+    return found.reshape(vector.shape)
 
 
 @few
@@ -289,6 +314,35 @@ def test_dare_agrees_with_numpy(drop_rate: float, on: str, rescale: bool) -> Non
             np.testing.assert_allclose(state[name].numpy(), kept + origin, rtol=1e-6, atol=1e-6)
 
 
+WINDOWS = [(0.5, 0.14), (0.3, 0.0), (0.5, 1.0), (0.9, 0.2), (0.1, 0.2), (0.0, 0.0), (1.0, 0.0)]
+
+
+@few
+@given(
+    st.lists(st.integers(0, 5), max_size=3).map(tuple),
+    st.sampled_from([1, 3, 1000]),
+    st.integers(0, 10**6),
+    st.sampled_from(WINDOWS),
+    st.booleans(),
+)
+def test_della_agrees_with_numpy(
+    shape: tuple[int, ...], levels: int, seed: int, window: tuple[float, float], rescale: bool
+) -> None:
+    numbers = np.random.default_rng(seed)
+    # a coarse grid: exact in float32, with many ties
+    vectors = [np.asarray(numbers.integers(-levels, levels + 1, shape) / 16.0) for _ in range(2)]
+    origin = np.asarray(numbers.integers(-9, 9, shape), dtype=np.float32)
+    della = premerge("della", drop_rate=window[0], epsilon=window[1], rescale=rescale, seed=seed)
+    experts = [{"a.b": torch.from_numpy(np.asarray(origin + v, np.float32))} for v in vectors]
+    after = della(experts, {"a.b": torch.from_numpy(origin)})
+    for index, (state, vector) in enumerate(zip(after, vectors, strict=True)):
+        p = reference_probabilities(vector, *window)
+        stays = reference_draw(shape, "della", seed, index, "a.b") >= p
+        divisor = np.where(stays, 1 - p, 1) if rescale else 1.0
+        expected = origin + np.where(stays, vector / divisor, 0)
+        np.testing.assert_allclose(state["a.b"].numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
 def test_a_mask_once_drawn_stays_the_same() -> None:
     """Literal values: a change of the stream would change merges that somebody has published."""
     drawn = random_keep((2, 4), 0.5, 0, 0, "encoder.layer.0.attention.self.query.weight")
@@ -299,14 +353,28 @@ def test_masks_follow_the_entries_whatever_the_memory_layout() -> None:
     expert = model(1)
     turned = {n: t.mT.contiguous().mT if t.ndim > 1 else t for n, t in expert.items()}
     assert not turned["weight"].is_contiguous()
-    for strategy in ("random", "magnitude"):
-        dare = premerge("dare", strategy=strategy)
-        assert bits(dare([turned], model(0))) == bits(dare([expert], model(0)))
+    for method in (
+        premerge("dare", strategy="random"),
+        premerge("dare", strategy="magnitude"),
+        premerge("della"),
+    ):
+        assert bits(method([turned], model(0))) == bits(method([expert], model(0)))
 
 
-def test_another_seed_gives_other_masks() -> None:
+def test_rows_do_not_depend_on_how_many_are_worked_on_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     experts, base = models()
-    first, second = (premerge("dare", seed=seed)(experts, base)[0] for seed in (0, 1))
+    expected = bits(premerge("della")(experts, base))
+    for size in (1, 4, 7):
+        monkeypatch.setitem(harness.PREMERGE["della"].function.__globals__, "PIECE", size)
+        assert bits(premerge("della")(experts, base)) == expected
+
+
+@pytest.mark.parametrize("name", ["dare", "della"])
+def test_another_seed_gives_other_masks(name: str) -> None:
+    experts, base = models()
+    first, second = (premerge(name, seed=seed)(experts, base)[0] for seed in (0, 1))
     assert bits([first]) != bits([second])
 
 
@@ -340,13 +408,27 @@ def test_rescaling_keeps_the_expectation(drop_rate: float, on: str) -> None:
     assert (after["w"] - base["w"]).mean().item() == pytest.approx(1 - drop_rate, abs=4 * deviation)
 
 
-def test_the_mean_over_seeds_is_the_task_vector() -> None:
+@pytest.mark.parametrize(("name", "variance"), [("dare", 1.0), ("della", 0.6 / 0.4)])
+def test_the_mean_over_seeds_is_the_task_vector(name: str, variance: float) -> None:
+    """An entry v that falls with probability p varies by v^2 p / (1 - p)."""
     expert, base = model(1), model(0)
     seeds = range(300)
-    runs = [premerge("dare", seed=seed)([expert], base)[0]["weight"] for seed in seeds]
+    options = {"epsilon": 0.2} if name == "della" else {}
+    runs = [premerge(name, seed=seed, **options)([expert], base)[0]["weight"] for seed in seeds]
     vector = expert["weight"] - base["weight"]
     error = torch.stack(runs).mean(0) - expert["weight"]
-    assert (error.abs() <= 4 * vector.abs() / len(seeds) ** 0.5).all()
+    assert (error.abs() <= 4 * vector.abs() * (variance / len(seeds)) ** 0.5).all()
+
+
+@pytest.mark.parametrize(("drop_rate", "epsilon"), [(0.5, 0.14), (0.5, 0.8), (0.9, 0.2)])
+def test_the_larger_an_entry_the_less_often_it_falls(drop_rate: float, epsilon: float) -> None:
+    """Of every quarter of the ranks, the share that falls is p in the middle of the quarter."""
+    row = torch.randperm(SIZE, generator=torch.Generator().manual_seed(0)) + 1.0
+    options = {"drop_rate": drop_rate, "epsilon": epsilon, "rescale": False}
+    (after,) = premerge("della", **options)([{"w": row}], {"w": torch.zeros(SIZE)})
+    fell = (after["w"] == 0)[row.argsort()].double().view(4, -1).mean(dim=1)
+    expected = torch.tensor([drop_rate + epsilon * c / 8 for c in (3, 1, -1, -3)])
+    assert fell.tolist() == pytest.approx(expected.tolist(), abs=4 * 0.5 / (SIZE / 4) ** 0.5)
 
 
 # By hand -----------------------------------------------------------------------------------
@@ -404,6 +486,36 @@ def test_random_by_hand(rescale: bool) -> None:
     assert dare_list([3] * 40, [1] * 40, on="weights", **options) == [whole * k for k in kept]
 
 
+@pytest.mark.parametrize("rescale", [True, False])
+@pytest.mark.parametrize(
+    ("vector", "window", "probabilities"),
+    [
+        ([3, -1, 2], (0.5, 0.2), [0.4, 0.6, 0.5]),
+        ([[3, -1, 2], [0, 7, 0]], (0.5, 0.2), [[0.4, 0.6, 0.5], [0.6, 0.4, 0.5]]),
+        ([[[1, 2], [3, 4]]], (0.3, 0.6), [[[0.6, 0.4], [0.2, 0.0]]]),
+        ([[5], [1]], (0.5, 0.2), [[0.5], [0.5]]),
+        (5, (0.5, 1.0), 0.5),
+        ([1, 2], (0.5, 1.0), [1.0, 0.0]),
+    ],
+)
+def test_della_by_hand(
+    vector: Any, window: tuple[float, float], probabilities: Any, rescale: bool
+) -> None:
+    """Each entry of a row, or of a tensor without rows, falls or is divided by its own 1 - p."""
+    tensor, p = (torch.tensor(values, dtype=torch.float32) for values in (vector, probabilities))
+    base = {"w": torch.full_like(tensor, 2.0)}
+    seen = set()
+    for seed in range(30):
+        options = {"drop_rate": window[0], "epsilon": window[1], "rescale": rescale, "seed": seed}
+        (after,) = premerge("della", **options)([{"w": tensor + 2}], base)
+        moved = after["w"] - 2
+        stays = torch.from_numpy(reference_draw(tuple(p.shape), "della", seed, 0, "w")) >= p
+        whole = tensor / (1 - p) if rescale else tensor
+        torch.testing.assert_close(moved, torch.where(stays, whole, 0.0))
+        seen.add(str(stays.tolist()))
+    assert len(seen) > 1 or window[1] == 1
+
+
 # Edges -------------------------------------------------------------------------------------
 
 
@@ -422,11 +534,26 @@ def test_nothing_dropped_and_all_dropped(strategy: str, rescale: bool) -> None:
         assert not any(tensor.any() for tensor in state.values())
 
 
-@pytest.mark.parametrize("name", harness.MERGERS)
-def test_nothing_dropped_before_a_merger_changes_nothing(name: str) -> None:
+@pytest.mark.parametrize("rescale", [True, False])
+def test_della_drops_nothing_or_all(rescale: bool) -> None:
     experts, base = models()
+    options = {"epsilon": 0.0, "rescale": rescale}
+    for state, expert in zip(
+        premerge("della", drop_rate=0.0, **options)(experts, base), experts, strict=True
+    ):
+        close(state, expert)
+    for state in premerge("della", drop_rate=1.0, **options)(experts, base):
+        assert bits([state]) == bits([base])
+
+
+@pytest.mark.parametrize("name", [n for n, entry in harness.MERGERS.items() if not entry.needs])
+@pytest.mark.parametrize("before", ["dare", "della"])
+def test_nothing_dropped_before_a_merger_changes_nothing(name: str, before: str) -> None:
+    experts, base = models()
+    experts = experts[: 2 if name == "slerp" else EXPERTS]
     merge = harness.MERGERS[name].function
-    after = premerge("dare", drop_rate=0.0)(experts, base)
+    options = {"epsilon": 0.0} if before == "della" else {}
+    after = premerge(before, drop_rate=0.0, **options)(experts, base)
     close(merge(after, base), merge(experts, base))
 
 
@@ -434,6 +561,34 @@ def test_nothing_dropped_before_a_merger_changes_nothing(name: str) -> None:
 def test_drop_rate_is_a_share(drop_rate: float) -> None:
     with pytest.raises(BadOption, match=f"drop_rate of dare is {drop_rate:g}, expected a share"):
         dare_list([1], [1], drop_rate=drop_rate)
+
+
+@pytest.mark.parametrize(
+    ("drop_rate", "epsilon", "window"),
+    [(0.95, 0.2, "0.85 to 1.05"), (0.0, 0.14, "-0.07 to 0.07"), (0.5, -0.2, "0.6 to 0.4")],
+)
+def test_the_window_of_della_lies_within_shares(
+    drop_rate: float, epsilon: float, window: str
+) -> None:
+    found = f"drop_rate {drop_rate:g} and epsilon {epsilon:g} of della drop with probabilities"
+    with pytest.raises(BadOption, match=f"{found} {window}, expected a window within"):
+        premerge("della", drop_rate=drop_rate, epsilon=epsilon)([{}], {})
+
+
+@pytest.mark.parametrize("options", [{"drop_rate": math.nan}, {"epsilon": math.nan}])
+def test_the_window_of_della_is_a_number(options: dict[str, float]) -> None:
+    with pytest.raises(BadOption, match="nan to nan, expected a window within"):
+        premerge("della", **options)([{}], {})
+
+
+@pytest.mark.parametrize("percent", range(0, 101, 5))
+def test_a_window_may_touch_its_ends(percent: int) -> None:
+    """0.95 + 0.1 / 2 is 1 to who wrote it, whatever it is in binary."""
+    drop_rate = percent / 100
+    epsilon = 2 * min(drop_rate, 1 - drop_rate)
+    experts, base = models()
+    for state in premerge("della", drop_rate=drop_rate, epsilon=epsilon)(experts, base):
+        assert all(torch.isfinite(tensor).all() for tensor in state.values())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 import torch
@@ -19,55 +19,84 @@ def ties(
     experts: Sequence[StateDict],
     base: StateDict,
     *,
-    density: float = 0.2,
+    density: float | list[float] = 0.2,
     scale: float = 1.0,
+    weights: list[float] | None = None,
     trim: Literal["global", "tensor"] = "global",
     convention: Literal["mergelm", "original"] = "mergelm",
+    undecided: Literal["majority", "positive"] = "majority",
     combine: Literal["mean", "sum", "max"] = "mean",
 ) -> StateDict:
     """base + scale * (the trimmed task vectors, combined where their signs agree).
 
     `density` is the share of entries kept in each task vector, by magnitude over the whole vector
-    (`trim="global"`, the paper) or in every tensor (`trim="tensor"`, mergekit). `convention`
-    counts what a global trim drops, of d entries: int(d * (1 - density)) up to the threshold
-    itself, which stays (`mergelm`), or d - int(d * density) (`original`).
+    (`trim="global"`, the paper) or in every tensor (`trim="tensor"`, mergekit); one for all, or one
+    for each expert. `convention` counts what a global trim drops, of d entries:
+    int(d * (1 - density)) up to the threshold itself, which stays (`mergelm`), or
+    d - int(d * density) (`original`). `weights`, one for each expert, multiply the trimmed vectors;
+    the mean is then the weighted one. Entries that sum to 0 elect the sign that most others did, or
+    always + (`undecided="positive"`, mergekit).
 
     By hand: vectors (4, 1) and (-1, 3) at density 0.5, `tensor`: trimmed (4, 0) and (0, 3), elected
     (+, +), merged (4, 3).
     """
-    if not 0 < density <= 1:
-        raise BadOption(f"density of ties is {density:g}, expected a share in (0, 1]")
-    vectors = task_vectors(experts, base)
+    shares = _one_each("densities", density, len(experts))
+    for share in shares:
+        if not 0 < share <= 1:
+            raise BadOption(f"density of ties is {share:g}, expected a share in (0, 1]")
+    factors = None if weights is None else _one_each("weights", weights, len(experts))
+    thinned = list(zip(task_vectors(experts, base), shares, strict=True))
+    merge = partial(
+        _elect_and_merge, base, scale=scale, weights=factors, undecided=undecided, combine=combine
+    )
     if trim == "tensor":
-        trimmed = [each(lambda v: _trim_tensor(v, density), vector) for vector in vectors]
-        return _elect_and_merge(trimmed, base, lambda _, *parts: parts, scale, combine)
-    thresholds = [_threshold(vector, density, convention) for vector in vectors]
+        return merge([_trimmed(*pair) for pair in thinned], lambda _, *parts: parts)
+    thresholds = [_threshold(*pair, convention) for pair in thinned]
 
     def trim_entries(origin: torch.Tensor, *tuned: torch.Tensor) -> list[torch.Tensor]:
         pairs = zip(tuned, thresholds, strict=True)
         return [_trim_entries(weight - origin, threshold()) for weight, threshold in pairs]
 
-    return _elect_and_merge(experts, base, trim_entries, scale, combine)
+    return merge(experts, trim_entries)
+
+
+def _one_each(what: str, given: float | list[float], count: int) -> list[float]:
+    values = given if isinstance(given, list) else [given] * count
+    if len(values) != count:
+        raise BadOption(f"ties got {len(values)} {what} for {count} experts; expected one each")
+    return values
 
 
 def _elect_and_merge(
-    states: Sequence[StateDict],
     base: StateDict,
-    trim: Callable[..., Sequence[torch.Tensor]],
+    states: Sequence[StateDict],
+    trimmed: Callable[..., Sequence[torch.Tensor]],
+    *,
     scale: float,
+    weights: Sequence[float] | None,
+    undecided: str,
     combine: str,
 ) -> StateDict:
-    """base + scale * merged; `trim` makes trimmed task vectors of pieces of the base and states."""
+    """base + scale * merged; `trimmed` are task vectors made of pieces of the base and states."""
+
+    def trim(*pieces: torch.Tensor) -> Sequence[torch.Tensor]:
+        parts = trimmed(*pieces)
+        if weights is None:
+            return parts
+        return [part * weight for part, weight in zip(parts, weights, strict=True)]
 
     @cache
     def majority() -> float:
         """The sign that most entries elect over the whole vector (for entries that sum to 0)."""
+        if undecided == "positive":
+            return 1.0
         elected = entrywise(lambda *pieces: total(trim(*pieces)).sign(), base, *states)
         balance = sum(float(elected[name].double().sum()) for name in elected)
         return float((balance > 0) - (balance < 0))
 
     def merge(origin: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
-        return _disjoint(trim(origin, *tensors), majority, combine).mul_(scale).add_(origin)
+        parts = trim(origin, *tensors)
+        return _disjoint(parts, majority, combine, weights).mul_(scale).add_(origin)
 
     return entrywise(merge, base, *states)
 
@@ -90,6 +119,10 @@ def _trim_entries(vector: torch.Tensor, threshold: float) -> torch.Tensor:
     return vector.masked_fill_(vector.abs().to(torch.float32) < threshold, 0)
 
 
+def _trimmed(vector: StateDict, density: float) -> StateDict:
+    return each(lambda tensor: _trim_tensor(tensor, density), vector)
+
+
 def _trim_tensor(vector: torch.Tensor, density: float) -> torch.Tensor:
     """Keep exactly int(density * numel) entries, at least one; of equals, the first in order."""
     flat = vector.abs().flatten()
@@ -104,9 +137,15 @@ def _trim_tensor(vector: torch.Tensor, density: float) -> torch.Tensor:
 
 
 def _disjoint(
-    parts: Sequence[torch.Tensor], majority: Callable[[], float], combine: str
+    parts: Sequence[torch.Tensor],
+    majority: Callable[[], float],
+    combine: str,
+    weights: Sequence[float] | None,
 ) -> torch.Tensor:
-    """Per entry, combine the parts that are nonzero and have the elected sign."""
+    """Per entry, combine the parts that are nonzero and have the elected sign.
+
+    The mean divides by the weights of those that are combined, by default 1 each.
+    """
     summed = total(parts)
     sign = summed.sign()
     present = parts[0] != 0
@@ -117,13 +156,13 @@ def _disjoint(
         sign[undecided] = majority()
     result = torch.zeros_like(summed)
     count = torch.zeros_like(summed)
-    for part in parts:
+    for part, weight in zip(parts, weights or [1.0] * len(parts), strict=True):
         agrees = (part * sign) > 0
         if combine == "max":
             result = torch.where(agrees, torch.maximum(result, part.abs()), result)
         else:
             result.add_(part * agrees)
-            count.add_(agrees)
+            count.add_(agrees, alpha=weight)
     if combine == "max":
         return result * sign
-    return result.div_(count.clamp_(min=1)) if combine == "mean" else result
+    return result.div_(count.masked_fill_(count == 0, 1)) if combine == "mean" else result

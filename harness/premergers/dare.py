@@ -13,7 +13,7 @@ from harness.rng import rng
 from harness.weights import each_named
 
 
-@premerge("dare", paper="arXiv:2311.03099")
+@premerge("dare", paper="arXiv:2311.03099", breaks=("order", "copies", "tied"))
 def dare(
     experts: Sequence[StateDict],
     base: StateDict,

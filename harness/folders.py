@@ -1,0 +1,152 @@
+"""Shell: a plan -> a folder that plain transformers loads, with its record and model card."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from safetensors.torch import save_file
+
+from harness import weights
+from harness.checkpoints import INDEX, MERGE_FILE, SINGLE, copy_tokenizer, new_folder
+from harness.plans import Plan, short_method
+from harness.types import Checkpoint, StateDict
+
+SHARD_BYTES = 5 * 10**9
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it since the last call, and how much in all."""
+
+
+def write(
+    found: Plan,
+    out: Path,
+    observed: Mapping[str, weights.Observed],
+    progress: Progress,
+    *,
+    trials: Mapping[str, Any] | None = None,
+) -> None:
+    """Stream a plan to a folder that plain transformers loads; `trials` go into its record."""
+    with new_folder(out, MERGE_FILE) as folder:
+        digest = _write_weights(found.state, folder, progress)
+        first = found.experts[0]
+        copy_tokenizer(first.path, folder)
+        if found.recipe.heads == "keep":
+            _write_heads(found, folder)
+        _write_json(folder / "config.json", _config(found))
+        record = _record(found, out, digest, observed, trials)
+        _write_json(folder / MERGE_FILE, record)
+        (folder / "README.md").write_text(_card(found), encoding="utf-8")
+
+
+def _write_weights(state: StateDict, folder: Path, progress: Progress) -> str:
+    shards = _shards(state)
+    digests: dict[str, str] = {}
+    placed: dict[str, str] = {}
+    for number, names in enumerate(shards, start=1):
+        file = SINGLE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+        tensors = {}
+        for name in names:
+            tensors[name] = state[name].contiguous()
+            digests[name] = weights.tensor_digest(name, tensors[name])
+            placed[name] = file
+            progress("merging tensors", 1, len(state))
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+    if len(shards) > 1:
+        size = sum(spec.bytes for spec in weights.specs(state).values())
+        _write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": placed})
+    return weights.join_digests(digests)
+
+
+def _shards(state: StateDict) -> list[list[str]]:
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, spec in weights.specs(state).items():
+        if shards[-1] and filled + spec.bytes > SHARD_BYTES:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += spec.bytes
+    return shards
+
+
+def _write_heads(found: Plan, folder: Path) -> None:
+    """Every expert's head under heads/<task>/, with its configuration (labels, kind)."""
+    for expert, task in zip(found.experts, found.tasks, strict=True):
+        place = folder / "heads" / task
+        place.mkdir(parents=True)
+        tensors = {name: expert.weights[name].contiguous() for name in found.fresh}
+        save_file(tensors, place / SINGLE, metadata={"format": "pt"})
+        _write_json(place / "config.json", expert.config)
+
+
+def _config(found: Plan) -> dict[str, Any]:
+    config = dict(found.experts[0].config)
+    if found.recipe.heads == "keep":
+        for key in ("id2label", "label2id", "problem_type", "num_labels", "architectures"):
+            config.pop(key, None)
+        if found.base is not None and "architectures" in found.base.config:
+            config["architectures"] = found.base.config["architectures"]
+    return config
+
+
+def _record(
+    found: Plan,
+    out: Path,
+    digest: str,
+    observed: Mapping[str, weights.Observed],
+    trials: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    def origin(checkpoint: Checkpoint) -> dict[str, str]:
+        named = {"source": checkpoint.source, "digest": observed[checkpoint.source].digest()}
+        if checkpoint.path.is_dir() and Path(checkpoint.source).exists():
+            named["relative"] = os.path.relpath(checkpoint.path, out)
+        return named
+
+    recipe = found.recipe
+    statistics = [one for supply in found.supplies for one in supply.described()]
+    return {
+        "method": short_method(recipe),
+        "digest": digest,
+        "tasks": list(dict.fromkeys(found.tasks)),
+        "base": origin(found.base) if found.base else None,
+        "experts": [
+            {**origin(expert), **({"task": found.tasks[i]} if found.tasks else {})}
+            for i, expert in enumerate(found.experts)
+        ],
+        "premerge": [{"name": c.name, "options": dict(c.options)} for c in recipe.premerge],
+        "merger": {"name": recipe.merger.name, "options": dict(recipe.merger.options)},
+        "heads": recipe.heads,
+        "seed": recipe.seed,
+        **({"statistics": statistics} if statistics else {}),
+        **({"tuned": dict(trials)} if trials else {}),
+        **({"report": dict(found.report)} if found.report else {}),
+        "versions": {name: version(name) for name in ("merging-harness", "torch", "safetensors")},
+    }
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _card(found: Plan) -> str:
+    """A model card with the metadata by which the Hub shows merges."""
+    recipe = found.recipe
+    models = [found.base.source] if found.base else [e.source for e in found.experts]
+    lines = ["---", "base_model:", *(f"- {name}" for name in models)]
+    lines += ["base_model_relation: merge", "library_name: transformers", "tags:", "- merge", "---"]
+    lines += [
+        "",
+        f"# {short_method(recipe)}",
+        "",
+        f"Merged with `{recipe.method}`; heads: {recipe.heads}.",
+    ]
+    lines += ["", "| expert | task |", "|---|---|"]
+    tasks = found.tasks or ("",) * len(found.experts)
+    lines += [f"| {e.source} | {t} |" for e, t in zip(found.experts, tasks, strict=True)]
+    lines += ["", f"All options, seeds and content hashes are in `{MERGE_FILE}`.", ""]
+    return "\n".join(lines)

@@ -1,0 +1,94 @@
+"""Fisher merging: the mean weighted by each expert's certainty (Matena & Raffel 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Literal
+
+import torch
+
+from harness import StateDict, merger
+from harness.errors import BadOption
+from harness.weights import Lazy, entrywise, mean, select, specs, total
+
+
+@merger("fisher", paper="arXiv:2111.09832", task_vectors=False)
+def fisher(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    fisher: Sequence[StateDict],
+    normalize: Literal["model", "tensor", "none"] = "model",
+    floor: float = 1e-6,
+    floor_is: Literal["added", "minimum"] = "added",
+    weights: list[float] | None = None,
+) -> StateDict:
+    """sum_i c_i F_i theta_i / sum_i c_i F_i, entry by entry (eq. 6).
+
+    `fisher` are the diagonals F_i by the name of the parameter, of its shape. To each entry `floor`
+    is added, or it is raised to it (`floor_is="minimum"`). c_i is the expert's weight (one by
+    default; a common factor cancels, so the Procrustes paper's 0.3 for all changes nothing),
+    divided by the L2 norm of F_i over the whole model or over the tensor, plus the floor. Where
+    all entries are 0 the mean is taken. The report counts the entries that no expert's Fisher
+    reaches, which the floor alone decides. The base is not read.
+
+    By hand: theta = (0, 4), F = (3, 1), no floor, not normalised: (0 * 3 + 4 * 1) / 4 = 1.
+    """
+    if floor < 0:
+        raise BadOption(f"floor of fisher is {floor:g}, expected 0 or more")
+    if weights is not None and (
+        len(weights) != len(experts) or min(weights) < 0 or not sum(weights)
+    ):
+        raise BadOption(
+            f"fisher got the weights {':'.join(map(str, weights))} for {len(experts)} experts; "
+            "expected one each, none negative and not all 0"
+        )
+    scales = weights or [1.0] * len(experts)
+    known = specs(mean(experts))
+    share = _share(fisher, list(known), normalize, floor)
+    unreached: dict[str, int] = {}
+
+    def compute(name: str) -> torch.Tensor:
+        shares = [scale * share(i, name) for i, scale in enumerate(scales)]
+        # a common factor cancels; without it the products leave the range of float32
+        shares = [one / max(shares) for one in shares]
+        unreached.pop(name, None)
+
+        def ratio(*pieces: torch.Tensor) -> torch.Tensor:
+            thetas, diagonals = pieces[: len(experts)], pieces[len(experts) :]
+            if missed := int((total(diagonals) == 0).sum()):
+                unreached[name] = unreached.get(name, 0) + missed
+            lifted = [
+                (one + floor if floor_is == "added" else one.clamp(min=floor)).mul_(scale)
+                for one, scale in zip(diagonals, shares, strict=True)
+            ]
+            below = total(lifted)
+            above = total([t * f for t, f in zip(thetas, lifted, strict=True)])
+            return torch.where(below > 0, above / below, total(thetas) / len(thetas))
+
+        return entrywise(ratio, *(select(one, [name]) for one in (*experts, *fisher)))[name]
+
+    return Lazy(known, compute, {"entries with no Fisher": unreached})
+
+
+def _share(
+    fisher: Sequence[StateDict], names: Sequence[str], normalize: str, floor: float
+) -> Callable[[int, str], float]:
+    """1 / (norm + floor) of an expert's Fisher, over the merged tensors or over one."""
+
+    @cache
+    def squares(index: int, name: str) -> float:
+        return float(fisher[index][name].double().square().sum())
+
+    @cache
+    def whole(index: int) -> float:
+        return sum(squares(index, name) for name in sorted(names))
+
+    def share(index: int, name: str) -> float:
+        if normalize == "none":
+            return 1.0
+        norm = (whole(index) if normalize == "model" else squares(index, name)) ** 0.5
+        return 1 / (norm + floor) if norm + floor else 1.0
+
+    return share

@@ -1,0 +1,44 @@
+"""Incremental merging: best expert first, one more at a time (Jin et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from harness import StateDict, merger
+from harness.errors import BadOption
+from harness.weights import Lazy, mean, specs
+
+
+@merger("incremental", paper="arXiv:2212.09849", task_vectors=False)
+def incremental(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    score: Callable[[StateDict], float],
+    count: int | None = None,
+) -> StateDict:
+    """The mean of the `count` experts (default: all) that score best alone on held-out rows.
+
+    No expert is turned down: the report has the order, of equals the first, and the curve, the
+    score of the mean of the first 1, 2, ..., `count` (the figure on incremental merging). The
+    order holds for any merger that is given the experts in it. The base is not read.
+    """
+    taken = len(experts) if count is None else count
+    if not 1 <= taken <= len(experts):
+        raise BadOption(
+            f"count of incremental is {count} for {len(experts)} experts, "
+            f"expected 1 to {len(experts)}"
+        )
+    report: dict[str, Any] = {}
+
+    @cache
+    def merged() -> StateDict:
+        alone = [score(expert) for expert in experts]
+        order = sorted(range(len(experts)), key=lambda i: -alone[i])[:taken]
+        further = [score(mean([experts[i] for i in order[:k]])) for k in range(2, taken + 1)]
+        report.update({"alone": alone, "order": order, "curve": [alone[order[0]], *further]})
+        return mean([experts[i] for i in order])
+
+    return Lazy(specs(mean(experts)), lambda name: merged()[name], report)

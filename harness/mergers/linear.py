@@ -1,0 +1,40 @@
+"""The weighted average of the experts (Wortsman et al. 2022, arXiv:2203.05482)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from harness import StateDict, merger
+from harness.errors import BadOption
+from harness.weights import mean
+
+
+@merger("linear", paper="arXiv:2203.05482", task_vectors=False)
+def linear(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    weights: list[float] | None = None,
+    normalize: bool = True,
+) -> StateDict:
+    """sum of weight_i * expert_i, divided by the sum of the weights if `normalize`.
+
+    The weights are 1 each unless given, and may be negative. Raises BadOption unless there is one
+    for each expert, and for weights that sum to 0 where that sum would divide. The base is not
+    read.
+
+    By hand: entries 1 and 5 with weights 3 and 1 give (3 + 5) / 4 = 2, or 8 unnormalised.
+    """
+    given = [1.0] * len(experts) if weights is None else weights
+    if len(given) != len(experts):
+        raise BadOption(
+            f"linear got {len(given)} weights for {len(experts)} experts; expected one each"
+        )
+    total = math.fsum(given)
+    # 0.1 + 0.2 - 0.3 is 2.8e-17 in binary, and 0 to who wrote it
+    if normalize and abs(total) <= 1e-12 * math.fsum(map(abs, given)):
+        raise BadOption(
+            "the weights of linear sum to 0, expected a sum to divide by; or use normalize=false"
+        )
+    return mean(experts, [weight / total for weight in given] if normalize else given)

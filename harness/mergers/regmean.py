@@ -1,0 +1,116 @@
+"""RegMean: the linear maps nearest to the experts' on their own inputs (Jin et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from scipy.linalg import lapack
+
+from harness import StateDict, merger
+from harness.errors import BadOption
+from harness.weights import Lazy, Spec, mean, specs
+
+DEAD = 1e-12
+"""An input whose summed square is below this share of the largest is one that never moves."""
+SINGULAR = 1e-10
+"""Below this share of the largest eigenvalue, a direction counts as one that no input has."""
+
+
+@merger("regmean", paper="arXiv:2212.09849", task_vectors=False)
+def regmean(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    gram: Sequence[StateDict],
+    off_diagonal: float = 0.9,
+) -> StateDict:
+    """For every linear layer W = (sum_i G_i)^-1 sum_i G_i W_i (eq. 2), the mean for all else.
+
+    `gram` are the inner products of each expert's inputs, [in, in], by the name of the weight
+    [out, in]; its entries off the diagonal are multiplied by `off_diagonal` (section 3.3), from 0,
+    which weighs every input by itself, to 1. The least squares of the paper, solved in float64 for
+    the difference from the mean: an input that never moves keeps the mean, and where the sum is
+    singular the nearest solution to the mean is taken. The report has the condition number of
+    every layer (in the 1-norm) and says where this was needed. The base is not read.
+
+    By hand: W_1 = (1, 0), W_2 = (0, 1), G_1 = diag(3, 1), G_2 = diag(1, 1): W = (3/4, 1/2).
+    """
+    if not 0 <= off_diagonal <= 1:
+        raise BadOption(f"off_diagonal of regmean is {off_diagonal:g}, expected one in [0, 1]")
+    averaged = mean(experts)
+    known = specs(experts[0])
+    solved = {name for name in known if all(name in one for one in gram)}
+    condition: dict[str, float] = {}
+    report: dict[str, Any] = {"condition": condition}
+
+    def compute(name: str) -> torch.Tensor:
+        if name not in solved:
+            return averaged[name]
+        weights = [expert[name].double() for expert in experts]
+        grams = [_shrunk(one[name].double(), off_diagonal) for one in gram]
+        found, facts = nearest(weights, grams)
+        condition[name] = facts.pop("condition")
+        for fact, value in facts.items():
+            report.setdefault(fact, {})[name] = value
+        return found.to(types[name].dtype)
+
+    types = specs(averaged)
+    return Lazy(
+        {name: Spec(known[name].shape, types[name].dtype) for name in known}, compute, report
+    )
+
+
+def _shrunk(gram: torch.Tensor, off_diagonal: float) -> torch.Tensor:
+    shrunk = gram * off_diagonal
+    shrunk.diagonal().copy_(gram.diagonal())
+    return shrunk
+
+
+def nearest(
+    weights: Sequence[torch.Tensor], grams: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """W minimising sum_i tr (W - W_i) G_i (W - W_i)^T, of those the nearest to the mean.
+
+    Weights are [out, in], Gram matrices [in, in], all float64. The facts are the condition number,
+    how many inputs never move and how many directions no input has, if there are any.
+    """
+    middle = torch.stack(list(weights)).mean(0)
+    left = torch.stack(list(grams)).sum(0)
+    right = sum(
+        (g @ (w - middle).T for w, g in zip(weights, grams, strict=True)), left.new_zeros(())
+    )
+    moving = left.diagonal() > DEAD * left.diagonal().max()
+    facts: dict[str, Any] = {"condition": 1.0}
+    if not bool(moving.all()):
+        facts["inputs that never move"] = int((~moving).sum())
+        left, right = left[moving][:, moving], right[moving]
+    if not len(left):
+        return middle, facts
+    step, condition, missing = _solve(left, right)
+    facts["condition"] = condition
+    if missing:
+        facts["directions that no input has"] = missing
+    found = middle.clone()
+    found[:, moving] += step.T
+    return found, facts
+
+
+def _solve(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, float, int]:
+    """The least solution X of left X = right, the condition number, the rank that is missing.
+
+    By Cholesky; where that fails or loses the digits, by the pseudo-inverse.
+    """
+    norm = float(left.abs().sum(0).max())
+    factor, failed = lapack.dpotrf(left.numpy(), lower=True)
+    share = 0.0 if failed else float(lapack.dpocon(factor, norm, uplo="L")[0])
+    if share > SINGULAR:
+        found, _ = lapack.dpotrs(factor, right.numpy(), lower=True)
+        return torch.from_numpy(found), 1 / share, 0
+    values, vectors = torch.linalg.eigh(left)
+    real = values > SINGULAR * values[-1]
+    scaled = (vectors[:, real].T @ right) / values[real][:, None]
+    missing = int((~real).sum())
+    condition = float(values[-1] / values[real][0])
+    return vectors[:, real] @ scaled, condition, missing

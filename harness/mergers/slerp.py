@@ -1,0 +1,55 @@
+"""Spherical interpolation of two models, as mergekit has it (Goddard 2024, arXiv:2403.13257)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from harness import StateDict, merger
+from harness.errors import BadOption
+from harness.weights import PIECE, each
+
+PARALLEL = 0.9995
+"""Cosine above which, in magnitude, the arc is taken for its chord."""
+
+
+@merger("slerp", paper="arXiv:2403.13257", task_vectors=False)
+def slerp(experts: Sequence[StateDict], base: StateDict, *, t: float = 0.5) -> StateDict:
+    """(sin((1 - t) * angle) * first + sin(t * angle) * second) / sin(angle), for two experts.
+
+    Every tensor is one vector with an angle of its own; lengths take part in the sum as they are.
+    Where the two are nearly (anti)parallel, or one of them is 0 and there is no angle, it is
+    (1 - t) * first + t * second. Raises BadOption unless there are two experts, and for t outside
+    [0, 1]. The base is not read.
+
+    By hand: (2, 0) and (0, 4) at t = 1/2 give (2, 4) / sqrt(2), where the average is (1, 2).
+    """
+    if len(experts) != 2:
+        raise BadOption(
+            f"slerp got {len(experts)} experts, expected exactly 2; linear merges any number"
+        )
+    if not 0 <= t <= 1:
+        raise BadOption(f"t of slerp is {t:g}, expected a share in [0, 1]")
+
+    def interpolate(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        cosine = _cosine(first, second)
+        one, other = 1 - t, t
+        if abs(cosine) <= PARALLEL:
+            angle = math.acos(cosine)
+            one, other = (math.sin(share * angle) / math.sin(angle) for share in (one, other))
+        return (first * one).add_(second, alpha=other)
+
+    return each(interpolate, *experts)
+
+
+def _cosine(first: torch.Tensor, second: torch.Tensor) -> float:
+    """The cosine of the angle between two tensors, summed in float64; 1 if one of them is 0."""
+    products = torch.zeros(2, 2, dtype=torch.float64)
+    both = (torch.split(tensor.reshape(-1), PIECE) for tensor in (first, second))
+    for pieces in zip(*both, strict=True):
+        rows = torch.stack(pieces).double()
+        products += rows @ rows.T
+    lengths = float(products.diagonal().prod().sqrt())
+    return float(products[0, 1]) / lengths if lengths else 1.0

@@ -1,0 +1,45 @@
+"""Model soups: the mean of all experts, or of those that help (Wortsman et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Literal
+
+from harness import StateDict, merger
+from harness.weights import Lazy, mean, specs
+
+
+@merger("soup", paper="arXiv:2203.05482", task_vectors=False)
+def soup(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    score: Callable[[StateDict], float],
+    select: Literal["greedy", "uniform"] = "greedy",
+) -> StateDict:
+    """The mean of the experts that are kept: all (`uniform`), or by Recipe 1 of the paper.
+
+    `greedy`: best first by their own score on held-out rows, of equals the first; each stays if
+    the mean with it scores no lower than without. The report has every score that decided, with
+    experts by their place. The base is not read.
+    """
+    if select == "uniform":
+        return mean(experts)
+    report: dict[str, Any] = {}
+
+    @cache
+    def merged() -> StateDict:
+        alone = [score(expert) for expert in experts]
+        first, *others = sorted(range(len(experts)), key=lambda i: -alone[i])
+        kept, best, trials = [first], alone[first], []
+        for index in others:
+            found = score(mean([experts[i] for i in (*kept, index)]))
+            trials.append({"with": index, "score": found, "stays": found >= best})
+            if found >= best:
+                kept.append(index)
+                best = found
+        report.update({"alone": alone, "trials": trials, "kept": kept, "score": best})
+        return mean([experts[i] for i in kept])
+
+    return Lazy(specs(mean(experts)), lambda name: merged()[name], report)

@@ -1,0 +1,68 @@
+"""DELLA: drop small entries of task vectors more often (Deep et al. 2024, arXiv:2406.11617)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from harness import StateDict, premerge
+from harness.errors import BadOption
+from harness.rng import rng
+from harness.weights import PIECE, each_named
+
+
+@premerge("della", paper="arXiv:2406.11617", breaks=("order", "copies", "tied"))
+def della(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    drop_rate: float = 0.5,
+    epsilon: float = 0.14,
+    rescale: bool = True,
+    seed: int = 0,
+) -> list[StateDict]:
+    """Experts whose task vectors lost entries, the smaller the likelier.
+
+    In every row (what one index of the first axis holds; a tensor of one axis is a row) the drop
+    probability p falls evenly with the rank of the magnitude, from drop_rate + epsilon / 2 for the
+    smallest to drop_rate - epsilon / 2 for the largest: epsilon is the paper's window, twice
+    mergekit's. Of equal ones the first in order is the smaller. What stays is divided by 1 - p if
+    `rescale`. Every expert and tensor has a draw of its own. Raises BadOption unless the window
+    lies in [0, 1].
+
+    By hand: of the row (3, -1, 2) at drop_rate 0.5 and epsilon 0.2, p is (0.4, 0.6, 0.5); if all
+    stay they become (5, -2.5, 4).
+    """
+    low, high = drop_rate - epsilon / 2, drop_rate + epsilon / 2
+    if not 0 <= low <= high <= 1:
+        raise BadOption(
+            f"drop_rate {drop_rate:g} and epsilon {epsilon:g} of della drop with probabilities "
+            f"{low:g} to {high:g}, expected a window within [0, 1]"
+        )
+
+    def pruned(index: int, expert: StateDict) -> StateDict:
+        def fn(name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
+            vector = (weight - origin).contiguous()
+            rows = vector.flatten(1) if vector.ndim > 1 else vector.view(1, -1)
+            numbers = rng(seed, "della", index, name)
+            for part in torch.split(rows, max(1, PIECE // max(1, rows.shape[1]))):
+                drop = _probabilities(part, drop_rate, epsilon)
+                part *= torch.from_numpy(numbers.random(part.shape)) >= drop
+                if rescale:
+                    # where p is 1 nothing stays that could be divided
+                    part /= (1 - drop).masked_fill_(drop == 1, 1)
+            return vector.add_(origin)
+
+        return each_named(fn, expert, base)
+
+    return [pruned(index, expert) for index, expert in enumerate(experts)]
+
+
+def _probabilities(rows: torch.Tensor, drop_rate: float, epsilon: float) -> torch.Tensor:
+    """The drop probability of every entry by its rank in its row, in float64."""
+    size = rows.shape[1]
+    centred = (size - 1) / 2 - torch.arange(size, dtype=torch.float64)
+    by_rank = (drop_rate + epsilon * centred / max(size - 1, 1)).clamp_(0, 1)
+    order = rows.abs().argsort(dim=1, stable=True)
+    return torch.empty(rows.shape, dtype=torch.float64).scatter_(1, order, by_rank.expand_as(order))

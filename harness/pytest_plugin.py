@@ -1,0 +1,87 @@
+"""`pytest --merger NAME` and `pytest --premerge NAME`: the laws of `harness check` as test items.
+
+Every run of pytest loads this file, so nothing heavy is imported before one of the flags is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from harness.conformance import Battery, Finding
+    from harness.laws import Kind, Law
+
+FLAGS: tuple[tuple[Kind, str], ...] = (
+    ("merger", "merging method"),
+    ("premerge", "pre-merging method"),
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One flag for each kind of method."""
+    group = parser.getgroup("harness", "laws of merging methods")
+    for kind, called in FLAGS:
+        group.addoption(
+            f"--{kind}",
+            dest=f"harness_{kind}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"test the laws of a {called}: NAME or module:function, with options "
+            "NAME:key=value,...; may be repeated",
+        )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Add a test for every law of every method that a flag names."""
+    for kind, _ in FLAGS:
+        for text in session.config.getoption(f"harness_{kind}"):
+            items.extend(_tests(session, kind, text))
+
+
+def _tests(session: pytest.Session, kind: Kind, text: str) -> Iterator[LawTest]:
+    from harness.conformance import battery
+    from harness.errors import HarnessError
+    from harness.registry import parse_choice
+
+    try:
+        found = battery(kind, parse_choice(text))
+    except HarnessError as error:
+        raise pytest.UsageError(f"--{kind} {text}: {error}") from error
+    for law in found.laws:
+        name = f"{kind} {text}[{law.name}]"
+        # a law stands in no file of the user's, so its name is all there is to call it by
+        yield LawTest.from_parent(session, name=name, nodeid=name, battery=found, law=law)
+
+
+class LawBroken(Exception):
+    """A finding that is a failure."""
+
+
+class LawTest(pytest.Item):
+    """One law about one method: it fails with the line that `harness check` prints."""
+
+    def __init__(self, *, battery: Battery, law: Law, **known: Any) -> None:
+        super().__init__(**known)
+        self.battery = battery
+        self.law = law
+
+    def runtest(self) -> None:
+        """Try the law."""
+        finding: Finding = self.battery.find(self.law)
+        if not finding.ok:
+            raise LawBroken(finding)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any) -> Any:
+        """The finding alone: where in this file it was raised tells nothing."""
+        if isinstance(excinfo.value, LawBroken):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, *args)
+
+    def reportinfo(self) -> tuple[Any, None, str]:
+        """There is no file to point at."""
+        return self.path, None, self.name

@@ -1,0 +1,507 @@
+"""Wrong mergers and pre-merging methods, as a real author could have written them.
+
+Each breaks the law that stands beside it in `WRONG_MERGERS` or `WRONG_PREMERGE`; nothing here is
+registered, and `tests.faults:NAME` is how the battery finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from harness import StateDict, weights
+from harness.errors import BadOption, IncompatibleWeights
+from harness.rng import rng
+
+Merge: TypeAlias = Callable[..., StateDict]
+Move: TypeAlias = Callable[..., Sequence[StateDict]]
+
+# What is right -----------------------------------------------------------------------------
+
+
+def right(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    return weights.each(lambda *t: torch.stack(t).mean(0), *experts)
+
+
+def right_pair(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    if len(experts) != 2:
+        raise BadOption(f"got {len(experts)} experts, expected exactly 2")
+    return weights.mean(experts)
+
+
+def right_with_gram(
+    experts: Sequence[StateDict], base: StateDict, *, gram: Sequence[StateDict]
+) -> StateDict:
+    """Linear layers that agree best with the experts' on their own inputs; the mean of the rest."""
+    solved = {name for name in experts[0] if all(name in one for one in gram)}
+
+    def fn(name: str, *tensors: torch.Tensor) -> torch.Tensor:
+        if name not in solved:
+            return torch.stack(tensors).mean(0)
+        products = [one[name] for one in gram]
+        right = sum(g @ t.double().T for g, t in zip(products, tensors, strict=True))
+        return torch.linalg.solve(sum(products), right).T.float()
+
+    return weights.each_named(fn, *experts)
+
+
+def right_with_fisher(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    fisher: Sequence[StateDict],
+    floor: float = 1e-6,
+) -> StateDict:
+    def fn(*tensors: torch.Tensor) -> torch.Tensor:
+        models, shares = tensors[: len(experts)], tensors[len(experts) :]
+        shares = [share + floor for share in shares]
+        return sum(m * s for m, s in zip(models, shares, strict=True)) / sum(shares)
+
+    return weights.entrywise(fn, *experts, *fisher)
+
+
+def right_with_score(
+    experts: Sequence[StateDict], base: StateDict, *, score: Callable[[StateDict], float]
+) -> StateDict:
+    """The mean of the two experts of the highest score."""
+
+    @cache
+    def best() -> StateDict:
+        return weights.mean(sorted(experts, key=score)[-2:])
+
+    return weights.Lazy(weights.specs(weights.mean(experts)), lambda name: best()[name])
+
+
+def untouched(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return [weights.each(torch.clone, expert) for expert in experts]
+
+
+def turned_units(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Exact: the units between the two feed-forward layers are listed backwards."""
+
+    def fn(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if ".intermediate.dense." in name:
+            return tensor.flip(0)
+        if name.endswith(".output.dense.weight") and ".attention." not in name:
+            return tensor.flip(1)
+        return tensor.clone()
+
+    return [weights.each_named(fn, expert) for expert in experts]
+
+
+# Mergers that are wrong --------------------------------------------------------------------
+
+
+def lost_tensor(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Merges what has two axes, and forgets the rest."""
+    merged = right(experts, base)
+    return weights.select(merged, [name for name in merged if len(base[name].shape) == 2])
+
+
+def flattened(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    return {name: tensor.flatten() for name, tensor in right(experts, base).items()}
+
+
+def float64_leak(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    merged = right(experts, base)
+    known = {name: spec._replace(dtype=torch.float64) for name, spec in weights.specs(base).items()}
+    return weights.Lazy(known, lambda name: merged[name].double())
+
+
+def wrong_header(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Computes in float64 and does not say so."""
+    return weights.each(lambda *t: torch.stack(t).double().mean(0), *experts)
+
+
+def in_place_sum(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Accumulates into the first expert."""
+
+    def add(*tensors: torch.Tensor) -> torch.Tensor:
+        for tensor in tensors[1:]:
+            tensors[0].add_(tensor)
+        return tensors[0] / len(tensors)
+
+    return weights.each(add, *experts)
+
+
+def written_base(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    return weights.each(lambda b, *t: b.copy_(torch.stack(t).mean(0)).clone(), base, *experts)
+
+
+def alias(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Returns the base's own tensors where no expert has moved."""
+    merged = right(experts, base)
+
+    def fn(name: str, origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+        return origin if name.endswith("LayerNorm.bias") else merged[name]
+
+    return weights.each_named(fn, base, *experts)
+
+
+def first_expert(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    return weights.each(torch.clone, experts[0])
+
+
+def running_mean(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Halves at every step, so that the last expert weighs most."""
+    merged = experts[0]
+    for expert in experts[1:]:
+        merged = weights.mean([merged, expert])
+    return weights.each(torch.clone, merged)
+
+
+def summed(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """The sum of the task vectors, not said to leave what copies agree on."""
+    return weights.each(
+        lambda b, *t: b + weights.total(t), base, *weights.task_vectors(experts, base)
+    )
+
+
+def forgotten_base(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    return weights.mean(weights.task_vectors(experts, base))
+
+
+def no_length(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Task vectors scaled to one length: 0 / 0 for an expert that did not move."""
+
+    def fn(origin: torch.Tensor, *vectors: torch.Tensor) -> torch.Tensor:
+        lengths = [vector.norm() for vector in vectors]
+        mean = sum(lengths) / len(lengths)
+        units = [vector / length * mean for vector, length in zip(vectors, lengths, strict=True)]
+        return origin + sum(units) / len(units)
+
+    return weights.each(fn, base, *weights.task_vectors(experts, base))
+
+
+def by_position(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Takes the tensors of all models to stand in one order."""
+    vectors = [torch.cat([tensor.flatten() for tensor in e.values()]) for e in experts]
+    pieces = torch.stack(vectors).mean(0).split([tensor.numel() for tensor in base.values()])
+    pairs = zip(base, pieces, strict=True)
+    return {name: piece.view(base[name].shape).clone() for name, piece in pairs}
+
+
+def global_noise(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    return weights.each(
+        lambda tensor: tensor + torch.rand_like(tensor) * 1e-7, right(experts, base)
+    )
+
+
+def seeded_once(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """One generator for all tensors: what each draws depends on which were asked for before."""
+    numbers = torch.Generator().manual_seed(0)
+
+    def fn(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor + torch.rand(tensor.shape, generator=numbers) * 1e-7
+
+    return weights.each(fn, right(experts, base))
+
+
+def norm_of_pieces(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Takes a sum over what `entrywise` hands it for one over the tensor."""
+
+    def fn(*pieces: torch.Tensor) -> torch.Tensor:
+        shares = [piece.abs().sum() for piece in pieces]
+        weighted = [piece * share for piece, share in zip(pieces, shares, strict=True)]
+        return sum(weighted) / sum(shares)
+
+    return weights.entrywise(fn, *experts)
+
+
+def eager(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Everything at once."""
+    return dict(right(experts, base))
+
+
+def kept_outputs(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    merged = right(experts, base)
+    return weights.Lazy(weights.specs(merged), cache(lambda name: merged[name]))
+
+
+def whole_vectors(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Looks at all of every expert at once, as published codes flatten a model to one vector."""
+
+    @cache
+    def lengths() -> list[torch.Tensor]:
+        models = [dict(expert) for expert in experts]
+        return [torch.stack([t.norm() for t in model.values()]).norm() for model in models]
+
+    def fn(*tensors: torch.Tensor) -> torch.Tensor:
+        shares = [length / sum(lengths()) for length in lengths()]
+        return sum(tensor * share for tensor, share in zip(tensors, shares, strict=True))
+
+    return weights.each(fn, *experts)
+
+
+def half_sums(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Accumulates in the type of the file."""
+    merged = weights.mean(experts)
+    return weights.Lazy(
+        weights.specs(merged),
+        lambda name: (sum(expert[name] for expert in experts) / len(experts)).float(),
+    )
+
+
+def kept_embeddings(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Leaves the embeddings of words alone, by a name of theirs."""
+    merged = right(experts, base)
+    return weights.Lazy(
+        weights.specs(merged),
+        lambda name: base[name].float().clone() if "word_embeddings" in name else merged[name],
+    )
+
+
+def own_positions(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Fills in the position ids that its author's model class has, counted as RoBERTa's."""
+    merged = right(experts, base)
+    if not any("position_embeddings" in name for name in base):
+        return merged
+    return {**merged, "bert.embeddings.position_ids": torch.arange(2, 12)[None]}
+
+
+def skipped_shapes(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Keeps the base's where shapes differ."""
+
+    def compute(name: str) -> torch.Tensor:
+        tensors = [expert[name].float() for expert in experts]
+        if any(tensor.shape != base[name].shape for tensor in tensors):
+            return base[name].float().clone()
+        return torch.stack(tensors).mean(0)
+
+    return weights.Lazy(weights.specs(weights.mean(experts)), compute)
+
+
+def swallowed(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Keeps the base's where anything goes wrong."""
+    merged = right(experts, base)
+
+    def compute(name: str) -> torch.Tensor:
+        try:
+            return merged[name]
+        except Exception:
+            return base[name].float().clone()
+
+    return weights.Lazy(weights.specs(merged), compute)
+
+
+def unnamed_error(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Says that something went wrong, and not where."""
+    merged = right(experts, base)
+
+    def compute(name: str) -> torch.Tensor:
+        try:
+            return merged[name]
+        except Exception as error:
+            raise IncompatibleWeights("these models cannot be merged") from error
+
+    return weights.Lazy(weights.specs(merged), compute)
+
+
+def first_gram(
+    experts: Sequence[StateDict], base: StateDict, *, gram: Sequence[StateDict]
+) -> StateDict:
+    """Mixes up which inputs are whose: the first expert gets those of the second."""
+    return right_with_gram(experts, base, gram=[*gram[1:], gram[1]])
+
+
+def eager_fisher(
+    experts: Sequence[StateDict], base: StateDict, *, fisher: Sequence[StateDict]
+) -> StateDict:
+    return right_with_fisher(experts, base, fisher=[dict(one) for one in fisher])
+
+
+def scaled_in_place(
+    experts: Sequence[StateDict], base: StateDict, *, fisher: Sequence[StateDict]
+) -> StateDict:
+    """Normalises the statistics where they are."""
+
+    def fn(*tensors: torch.Tensor) -> torch.Tensor:
+        shares = [t.add_(1e-6) for t in tensors[len(experts) :]]
+        return sum(m * s for m, s in zip(tensors, shares, strict=False)) / sum(shares)
+
+    return weights.each(fn, *experts, *fisher)
+
+
+#: a wrong merger -> the law that must catch it
+WRONG_MERGERS: dict[Merge, str] = {
+    lost_tensor: "shapes",
+    flattened: "shapes",
+    float64_leak: "shapes",
+    wrong_header: "shapes",
+    in_place_sum: "inputs",
+    written_base: "inputs",
+    alias: "inputs",
+    scaled_in_place: "inputs",
+    first_expert: "order",
+    running_mean: "order",
+    first_gram: "order",
+    summed: "copies",
+    forgotten_base: "zero",
+    no_length: "zero",
+    by_position: "bytes",
+    global_noise: "bytes",
+    seeded_once: "bytes",
+    norm_of_pieces: "bytes",
+    eager: "memory",
+    kept_outputs: "memory",
+    whole_vectors: "memory",
+    eager_fisher: "memory",
+    half_sums: "half",
+    kept_embeddings: "tied",
+    own_positions: "buffers",
+    skipped_shapes: "errors",
+    swallowed: "errors",
+    unnamed_error: "errors",
+}
+
+# Pre-merging methods that are wrong --------------------------------------------------------
+
+
+def halved(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Half of every task vector: it moves copies of one model, and does not say so."""
+    return [weights.mean([expert, base]) for expert in experts]
+
+
+def lost_expert(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """The first was the reference, and is not given back."""
+    return untouched(experts[1:], base)
+
+
+def moved_float64(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return [weights.each(lambda a: a.double(), expert) for expert in experts]
+
+
+def moved_in_place(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return [weights.each(lambda a, b: a.add_(b) / 2, expert, base) for expert in experts]
+
+
+def handed_through(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return [weights.select(expert, list(expert)) for expert in experts]
+
+
+def to_the_first(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Half-way to the first expert, whichever that is."""
+    return [weights.mean([expert, experts[0]]) for expert in experts]
+
+
+def task_vectors(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Forgets to add the base again."""
+    return weights.task_vectors(experts, base)
+
+
+def masks_in_file_order(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Masks drawn one after the other, in the order in which tensors stand in the file."""
+
+    def masked(expert: StateDict) -> StateDict:
+        numbers = np.random.default_rng(0)
+        shapes = {name: spec.shape for name, spec in weights.specs(expert).items()}
+        keep = {n: torch.tensor(numbers.random(shape) > 0.5) for n, shape in shapes.items()}
+        return weights.each_named(lambda n, a, b: (a - b) * keep[n] + b, expert, base)
+
+    return [masked(expert) for expert in experts]
+
+
+def masks_on_access(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    numbers = np.random.default_rng(0)
+
+    def mask(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a - b) * torch.tensor(numbers.random(a.shape) > 0.5) + b
+
+    return [weights.each(mask, expert, base) for expert in experts]
+
+
+def moved_at_once(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    return [dict(state) for state in untouched(experts, base)]
+
+
+def kept_experts(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Every expert is read whole when the first tensor of one is asked for."""
+
+    @cache
+    def whole() -> list[dict[str, torch.Tensor]]:
+        return [dict(expert) for expert in experts]
+
+    def one(place: int) -> StateDict:
+        known = weights.specs(experts[place])
+        return weights.Lazy(known, lambda name: whole()[place][name].float().clone())
+
+    return [one(place) for place in range(len(experts))]
+
+
+def half_steps(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """The task vector is taken in the type of the file."""
+
+    def one(expert: StateDict) -> StateDict:
+        known = weights.specs(weights.mean([expert]))
+        return weights.Lazy(known, lambda n: (expert[n] * 3 - base[n] * 2).float() / 3)
+
+    return [one(expert) for expert in experts]
+
+
+def masks_by_name(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """A mask for each name: two names of one tensor get two masks."""
+
+    def fn(name: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a - b) * torch.tensor(rng(0, name).random(a.shape) > 0.5) + b
+
+    return [weights.each_named(fn, expert, base) for expert in experts]
+
+
+def moved_positions(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    if not any("position_embeddings" in name for name in base):
+        return untouched(experts, base)
+    own = {"bert.embeddings.position_ids": torch.arange(2.0, 12.0)[None]}
+    return [{**state, **own} for state in untouched(experts, base)]
+
+
+def moved_or_not(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Keeps the base's where anything goes wrong."""
+    return [swallowed([expert], base) for expert in experts]
+
+
+def rotated_queries(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Turns queries about and forgets the keys."""
+
+    def fn(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.flip(0) if ".query." in name else tensor.clone()
+
+    return [weights.each_named(fn, expert) for expert in experts]
+
+
+def forgotten_bias(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Lists the units between the feed-forward layers backwards, but not their biases."""
+    whole = turned_units(experts, base)
+
+    def one(expert: StateDict, turned: StateDict) -> StateDict:
+        def fn(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.clone() if name.endswith(".bias") else turned[name]
+
+        return weights.each_named(fn, expert)
+
+    return [one(*pair) for pair in zip(experts, whole, strict=True)]
+
+
+#: a wrong pre-merging method -> the law that must catch it
+WRONG_PREMERGE: dict[Move, str] = {
+    lost_expert: "shapes",
+    moved_float64: "shapes",
+    moved_in_place: "inputs",
+    handed_through: "inputs",
+    to_the_first: "order",
+    halved: "copies",
+    task_vectors: "zero",
+    masks_in_file_order: "bytes",
+    masks_on_access: "bytes",
+    moved_at_once: "memory",
+    kept_experts: "memory",
+    half_steps: "half",
+    masks_by_name: "tied",
+    moved_positions: "buffers",
+    moved_or_not: "errors",
+    rotated_queries: "exact",
+    forgotten_bias: "exact",
+}

@@ -1,0 +1,527 @@
+"""The law battery: what it says of what we ship, and that every law catches what it must."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import harness
+from harness import Choice, StateDict, toys, weights
+from harness.conformance import (
+    LAWS,
+    Battery,
+    Finding,
+    battery,
+    check_merger,
+    check_premerge,
+    of_merger,
+    of_premerge,
+    ok,
+)
+from harness.errors import BadOption, UnknownName
+from harness.laws import Kind, Watch
+from harness.registry import Merger, Premerge, parse_choice
+from tests import faults
+
+MERGER_LAWS = [law for law in LAWS if law != "exact"]
+
+
+def lines(findings: Sequence[Finding]) -> str:
+    return "\n".join(map(str, findings))
+
+
+def named(function: object) -> str:
+    return f"tests.faults:{function.__name__}"  # type: ignore[attr-defined]
+
+
+def one(found: Battery, law: str) -> Finding:
+    return found.find(LAWS[law])
+
+
+def merger(
+    function: faults.Merge, breaks: tuple[str, ...] = (), **options: harness.types.Scalar
+) -> Battery:
+    name = named(function)
+    return of_merger(Merger(name, function, breaks=breaks), Choice(name, options))
+
+
+def premerge(
+    function: faults.Move, breaks: tuple[str, ...] = (), *, exact: bool = False
+) -> Battery:
+    name = named(function)
+    return of_premerge(Premerge(name, function, exact=exact, breaks=breaks), Choice(name))
+
+
+# What we ship ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", harness.MERGERS)
+def test_every_merger_of_ours_keeps_the_laws(name: str) -> None:
+    findings = check_merger(Choice(name))
+    assert ok(findings), lines(findings)
+
+
+@pytest.mark.parametrize("name", harness.PREMERGE)
+def test_every_pre_merging_method_of_ours_keeps_the_laws(name: str) -> None:
+    findings = check_premerge(Choice(name))
+    assert ok(findings), lines(findings)
+
+
+#: options of ours, and the laws that break with them
+MERGER_OPTIONS = {
+    "average:weights=0.5:0.375:0.125": {"order"},
+    "breadcrumbs:density=1.0,gamma=0.0,scale=0.333333333": set(),
+    "consensus:threshold=0.5,agree=1,scale=1.0": {"copies"},
+    "consensus:threshold=0.4,agree=3,scale=0.333333333": set(),
+    "linear:weights=1:2:5": {"order"},
+    "linear:weights=1:1:1": set(),
+    "linear:weights=1:2:5,normalize=false": {"order", "copies", "zero"},
+    "regmean:off_diagonal=0": set(),
+    "slerp:t=0.25": {"order"},
+    "soup:select=uniform": set(),
+    "task_arithmetic:scale=0.333333333": set(),
+    "task_arithmetic:weights=0.5:-1.0:0.25": {"order", "copies"},
+    "ties:density=1.0": set(),
+    "ties:density=0.3,convention=original": {"copies"},
+    "ties:density=0.4,trim=tensor": {"copies"},
+    "ties:density=1.0,trim=tensor,combine=max": set(),
+    "ties:density=1.0,combine=sum": {"copies"},
+    "ties:density=1.0,combine=sum,scale=0.333333333": set(),
+}
+PREMERGE_OPTIONS = {
+    "dare:drop_rate=0.9,seed=7,rescale=false": {"order", "copies", "tied", "exact"},
+    "dare:drop_rate=0.0": set(),
+    "dare:drop_rate=1.0": {"copies", "exact"},
+    "dare:on=weights": {"order", "copies", "zero", "tied", "exact"},
+    "dare:strategy=magnitude": {"copies", "exact"},
+    "dare:strategy=magnitude,on=weights": {"copies", "zero", "exact"},
+}
+
+
+@pytest.mark.parametrize("text", MERGER_OPTIONS)
+def test_options_of_mergers_of_ours(text: str) -> None:
+    findings = check_merger(parse_choice(text))
+    assert {f.law for f in findings if f.verdict != "holds"} == MERGER_OPTIONS[text], lines(
+        findings
+    )
+
+
+@pytest.mark.parametrize("text", PREMERGE_OPTIONS)
+def test_options_of_pre_merging_methods_of_ours(text: str) -> None:
+    findings = check_premerge(parse_choice(text))
+    found = {f.law for f in findings if f.verdict != "holds"}
+    assert found == PREMERGE_OPTIONS[text], lines(findings)
+
+
+# Planted faults: a law that catches nothing promises nothing -------------------------------
+
+
+@pytest.mark.parametrize("fault", faults.WRONG_MERGERS, ids=lambda fault: fault.__name__)
+def test_a_wrong_merger_is_caught(fault: faults.Merge) -> None:
+    finding = one(merger(fault), faults.WRONG_MERGERS[fault])
+    assert finding.verdict == "breaks", finding
+
+
+@pytest.mark.parametrize("fault", faults.WRONG_PREMERGE, ids=lambda fault: fault.__name__)
+def test_a_wrong_pre_merging_method_is_caught(fault: faults.Move) -> None:
+    law = faults.WRONG_PREMERGE[fault]
+    finding = one(premerge(fault, exact=law == "exact"), law)
+    assert finding.verdict == "breaks", finding
+
+
+@pytest.mark.parametrize("law", MERGER_LAWS)
+def test_harness_check_refuses_a_wrong_merger(law: str) -> None:
+    fault = next(fault for fault, caught_by in faults.WRONG_MERGERS.items() if caught_by == law)
+    findings = check_merger(Choice(named(fault)))
+    assert [finding.law for finding in findings] == MERGER_LAWS
+    assert law in [finding.law for finding in findings if finding.verdict == "breaks"]
+    assert not ok(findings)
+
+
+def test_harness_check_refuses_a_wrong_pre_merging_method() -> None:
+    findings = check_premerge(Choice(named(faults.masks_by_name)))
+    assert [finding.law for finding in findings] == [*LAWS]
+    assert [finding.law for finding in findings if not finding.ok] == ["copies", "tied"]
+    assert not ok(findings)
+
+
+def test_every_law_catches_something() -> None:
+    assert {*faults.WRONG_MERGERS.values()} == {*MERGER_LAWS}
+    assert {*faults.WRONG_PREMERGE.values()} == {*LAWS}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [faults.right, faults.right_with_gram, faults.right_with_fisher, faults.right_with_score],
+    ids=lambda function: function.__name__,
+)
+def test_what_is_right_keeps_every_law(function: faults.Merge) -> None:
+    findings = check_merger(Choice(named(function)))
+    assert [f.verdict for f in findings] == ["holds"] * len(MERGER_LAWS), lines(findings)
+
+
+def test_a_pre_merging_method_that_does_nothing_keeps_every_law() -> None:
+    findings = check_premerge(Choice(named(faults.untouched)))
+    assert [f.verdict for f in findings] == ["holds"] * len(LAWS), lines(findings)
+
+
+@pytest.mark.parametrize(
+    ("fault", "law", "reason"),
+    [
+        (faults.lost_tensor, "shapes", "'bert.embeddings.LayerNorm.bias' is missing"),
+        (faults.flattened, "shapes", "'bert.embeddings.word_embeddings.weight' is float32 (88,)"),
+        (faults.in_place_sum, "inputs", "after merging, expert 1: 'bert.embeddings.word_emb"),
+        (faults.alias, "inputs", "after writing to the output, base: 'bert.embeddings.LayerN"),
+        (faults.running_mean, "order", "with experts in order 3, 2, 1, 'bert.embeddings"),
+        (faults.no_length, "zero", "weight' at [0, 0] is nan, expected "),
+        (faults.by_position, "bytes", "with the tensors of the inputs in another order, 'bert"),
+        (faults.global_noise, "bytes", "run again, 'bert"),
+        (faults.seeded_once, "bytes", "asked for its tensors backwards, 'bert"),
+        (faults.norm_of_pieces, "bytes", "worked on in pieces of 17 entries, 'bert"),
+        (faults.eager, "memory", "138 tensors are read when the function is called, expected"),
+        (faults.kept_outputs, "memory", "_embeddings.weight' is asked for again and nothing is re"),
+        (faults.whole_vectors, "memory", "alive at 'bert.embeddings.word_embeddings.weight', exp"),
+        (faults.half_sums, "half", "from float16, 'bert.embeddings.word_embeddings.weight' at ["),
+        (faults.kept_embeddings, "tied", "untied from 'bert.embeddings.word_embeddings.weight': "),
+        (faults.own_positions, "buffers", "'bert.embeddings.position_ids'"),
+        (faults.unnamed_error, "errors", "NaN: the error does not name 'bert.pooler.dense.weight"),
+        (faults.skipped_shapes, "errors", "called with another shape of 'bert.pooler.dense.wei"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_reason_names_the_tensor_in_one_line(fault: faults.Merge, law: str, reason: str) -> None:
+    finding = one(merger(fault), law)
+    assert reason in finding.detail
+    assert "\n" not in str(finding)
+    assert str(finding).startswith(f"{law:<7}  breaks ")
+
+
+def test_an_error_that_is_caught_and_forgotten_is_found_at_nan_too() -> None:
+    def swallowing(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+        def fn(name: str, *tensors: torch.Tensor) -> torch.Tensor:
+            return torch.stack(tensors).mean(0)
+
+        def guarded(state: StateDict) -> StateDict:
+            def read(name: str) -> torch.Tensor:
+                try:
+                    return state[name]
+                except harness.HarnessError:
+                    return base[name]
+
+            return weights.Lazy(weights.specs(base), read)
+
+        return weights.each_named(fn, *map(guarded, experts))
+
+    found = of_merger(Merger("average", swallowing), Choice("average"))
+    assert one(found, "errors").detail.startswith("NaN in 'bert.pooler.dense.weight' of the last")
+
+
+def test_a_pipeline_that_merges_what_is_damaged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def merge(recipe: harness.Recipe, *, out: Path) -> None:
+        shutil.copytree(recipe.experts[0], out)
+
+    monkeypatch.setattr("harness.laws.merge", merge)
+    finding = one(merger(faults.right), "errors")
+    assert finding.detail == (
+        "a missing tensor: 'bert.pooler.dense.weight' of the last expert is merged without an error"
+    )
+
+
+def test_an_error_that_leaves_something_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def merge(recipe: harness.Recipe, *, out: Path) -> None:
+        shutil.copytree(recipe.experts[0], out)
+        raise harness.HarnessError("'bert.pooler.dense.weight' is missing")
+
+    monkeypatch.setattr("harness.laws.merge", merge)
+    assert one(merger(faults.right), "errors").detail == "an error left out behind"
+
+
+# Laws that a method says it breaks ---------------------------------------------------------
+
+
+def scaled(experts: Sequence[StateDict], base: StateDict, *, scale: float = 1.0) -> StateDict:
+    """Task arithmetic; at 1/3, with three experts, it is the mean."""
+    vectors = weights.task_vectors(experts, base)
+    return weights.each(lambda b, *v: b + scale * sum(v), base, *vectors)
+
+
+def said(breaks: tuple[str, ...], **options: harness.types.Scalar) -> Finding:
+    found = of_merger(Merger("scaled", scaled, breaks=breaks), Choice("scaled", options))
+    return one(found, "copies")
+
+
+def test_a_law_that_is_said_to_break_must_break() -> None:
+    assert (said(("copies",)).verdict, said(("copies",)).ok) == ("rightly breaks", True)
+    assert (said(()).verdict, said(()).ok) == ("breaks", False)
+    finding = one(merger(faults.right, ("copies",)), "copies")
+    assert (finding.verdict, finding.ok) == ("said to break, holds", False)
+
+
+def test_with_other_options_a_law_may_hold_that_is_said_to_break() -> None:
+    finding = said(("copies",), scale=1 / 3)
+    assert (finding.verdict, finding.ok) == ("holds", True)
+    assert finding.detail.endswith("; said to break with the default options")
+    assert said(("copies",), scale=0.5).verdict == "rightly breaks"
+
+
+def test_with_other_options_a_law_may_break_that_is_said_to_hold_and_they_are_printed() -> None:
+    finding = said((), scale=0.5)
+    assert not finding.ok
+    assert finding.detail.endswith(" (scaled:scale=0.5)")
+    findings = check_merger(parse_choice("average:weights=0.5:0.3:0.2"))
+    assert [f.law for f in findings if not f.ok] == ["order"]
+    assert "(average:weights=0.5:0.3:0.2)" in lines(findings)
+
+
+def test_options_that_are_the_defaults_are_the_defaults() -> None:
+    assert said(("copies",), scale=1.0).verdict == "rightly breaks"
+    found = of_merger(Merger("right", faults.right, breaks=("copies",)), Choice("right"))
+    assert found.explicit is None
+
+
+@pytest.mark.parametrize("name", ["copy", "idempotent", "exact"])
+def test_only_a_law_can_be_said_to_break(name: str) -> None:
+    with pytest.raises(UnknownName, match=f"says that it breaks '{name}', no law; "):
+        of_merger(Merger("right", faults.right, breaks=(name,)), Choice("right"))
+
+
+def test_a_crash_is_no_way_to_break_a_law_rightly() -> None:
+    def function(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+        raise ZeroDivisionError("of nothing")
+
+    entry = Merger("average", function, breaks=("copies",))
+    finding = one(of_merger(entry, Choice("average")), "copies")
+    assert (finding.verdict, finding.detail) == ("breaks", "ZeroDivisionError: of nothing")
+
+
+# Exactness ---------------------------------------------------------------------------------
+
+
+def test_exact_is_a_claim_that_is_proved() -> None:
+    finding = one(premerge(faults.turned_units, exact=True), "exact")
+    assert finding.verdict == "holds"
+    assert "with 18 tensors changed" in finding.detail
+    assert "not claimed" not in finding.detail
+
+
+def test_what_is_not_said_to_be_exact_need_not_be_and_may() -> None:
+    finding = one(premerge(faults.rotated_queries), "exact")
+    assert (finding.verdict, finding.ok) == ("rightly breaks", True)
+    finding = one(premerge(faults.turned_units), "exact")
+    assert finding.ok
+    assert finding.detail.endswith("; not claimed")
+
+
+def test_exact_that_is_said_to_break_must_break() -> None:
+    assert one(premerge(faults.rotated_queries, ("exact",)), "exact").ok
+    assert not one(premerge(faults.turned_units, ("exact",)), "exact").ok
+
+
+# How many experts --------------------------------------------------------------------------
+
+
+def test_a_merger_of_two_is_tried_with_two_and_that_is_said() -> None:
+    findings = check_merger(Choice(named(faults.right_pair)))
+    assert ok(findings)
+    assert all(finding.detail.endswith(" (2 experts)") for finding in findings)
+
+
+def test_one_weight_each_is_tried_with_as_many_experts() -> None:
+    assert battery("merger", parse_choice("average:weights=0.1:0.2:0.3:0.4")).method.experts == 4
+    finding = one(battery("merger", parse_choice("average:weights=0.9:0.1")), "order")
+    assert finding.detail.endswith(" (average:weights=0.9:0.1, 2 experts)")
+
+
+def test_a_value_that_no_number_of_experts_makes_good_is_bad_input() -> None:
+    with pytest.raises(BadOption, match="density of ties is 7, expected a share"):
+        check_merger(parse_choice("ties:density=7"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("merger", "avrage", "did you mean 'average'"),
+        ("merger", "tests.faults:nothing", "no merger at 'tests.faults:nothing'"),
+        ("merger", "ties:densty=1", "did you mean 'density'"),
+        ("premerge", "dare:seed=x", "expected a whole number"),
+    ],
+)
+def test_bad_input_is_one_error(kind: Kind, text: str, message: str) -> None:
+    with pytest.raises((BadOption, UnknownName), match=message):
+        battery(kind, parse_choice(text))
+
+
+def test_a_need_that_nobody_knows_is_named() -> None:
+    def function(
+        experts: Sequence[StateDict], base: StateDict, *, horoscope: StateDict
+    ) -> StateDict:
+        return base
+
+    with pytest.raises(BadOption, match="asks for 'horoscope'"):
+        of_merger(Merger("toy", function), Choice("toy"))
+
+
+def test_a_method_that_fails_outright_breaks_laws_and_not_the_battery() -> None:
+    def function(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+        raise ZeroDivisionError("x" * 500 + "\n")
+
+    finding = one(of_merger(Merger("average", function), Choice("average")), "shapes")
+    assert finding.verdict == "breaks"
+    assert finding.detail.startswith("ZeroDivisionError: xxx")
+    assert finding.detail.endswith("...")
+    assert len(finding.detail) <= 200
+
+
+# Toys --------------------------------------------------------------------------------------
+
+
+def test_toys_of_needs_are_what_the_harness_gives() -> None:
+    shapes = {**toys.NETWORK, **toys.ODD}
+    needs = toys.needed(["gram", "fisher", "score"], shapes, 3)
+    assert len(needs["gram"]) == len(needs["fisher"]) == 3
+    for gram in needs["gram"]:
+        assert {len(shapes[name]) for name in gram} == {2}
+        assert {tensor.dtype for tensor in gram.values()} == {torch.float64}
+        for name, tensor in gram.items():
+            assert tensor.shape == (shapes[name][1],) * 2
+            assert torch.equal(tensor, tensor.T)
+            assert torch.linalg.eigvalsh(tensor)[0] > 0
+    for fisher in needs["fisher"]:
+        assert {name: tuple(tensor.shape) for name, tensor in fisher.items()} == shapes
+        assert all((tensor >= 0).all() for tensor in fisher.values())
+    first, second = needs["gram"][:2]
+    assert not any(torch.equal(first[name], second[name]) for name in first)
+    first, second, third = (toys.model(seed, shapes) for seed in (1, 2, 3))
+    for trials in (
+        ([first, second], [first], [second], [third]),
+        ([first, second], [first, second, third]),
+    ):
+        scores = [needs["score"](weights.mean(trial)) for trial in trials]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_an_expert_keeps_what_belongs_to_it_in_another_order() -> None:
+    family = toys.family(3, ["gram", "score"])
+    turned = family.ordered([2, 0, 1])
+    assert [turned.experts.index(expert) for expert in family.experts[2:]] == [0]
+    assert turned.needs["gram"][0] is family.needs["gram"][2]
+    assert turned.needs["score"] is family.needs["score"]
+
+
+def test_toys_are_made_fresh() -> None:
+    first, second = toys.family(3, ["fisher"]), toys.family(3, ["fisher"])
+    for states in zip(
+        [first.base, *first.experts, *first.needs["fisher"]],
+        [second.base, *second.experts, *second.needs["fisher"]],
+        strict=True,
+    ):
+        assert weights.digest(states[0]) == weights.digest(states[1])
+        assert not any(states[0][n].data_ptr() == states[1][n].data_ptr() for n in ("odd.bias",))
+
+
+def test_a_tensor_lives_as_long_as_a_view_of_it() -> None:
+    watch = Watch()
+    state = watch.state({"a": torch.ones(4, 3), "scalar": torch.tensor(1.0)})
+    row = state["a"][0].detach()
+    array = state["scalar"].numpy()
+    assert (watch.reads, watch.alive) == (2, 2)
+    del row
+    assert watch.alive == 1
+    del array
+    assert (watch.alive, watch.most) == (0, 2)
+
+
+# It leaves nothing behind ------------------------------------------------------------------
+
+
+def test_the_battery_leaves_the_world_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = (weights.PIECE, random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    numbers, known = torch.get_rng_state(), list(harness.MERGERS)
+    check_merger(Choice(named(faults.global_noise)))
+    check_merger(Choice(named(faults.swallowed)))
+    assert before == (weights.PIECE, random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    assert torch.equal(numbers, torch.get_rng_state())
+    assert list(harness.MERGERS) == known
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_warning_of_a_method_is_no_finding() -> None:
+    def function(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+        warnings.warn("think of it", stacklevel=2)
+        return faults.right(experts, base)
+
+    assert one(of_merger(Merger("toy", function), Choice("toy")), "shapes").ok
+
+
+# The pytest plugin -------------------------------------------------------------------------
+
+MEDIAN = """
+import torch
+from harness import weights
+
+def median(experts, base):
+    return weights.each(lambda *t: torch.stack(t).median(dim=0).values, *experts)
+
+def last(experts, base, *, twice: bool = False):
+    return weights.each(torch.clone, experts[-1])
+"""
+
+
+def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_plugin_runs_the_laws_with_no_test_file(tmp_path: Path) -> None:
+    (tmp_path / "median.py").write_text(MEDIAN)
+    done = pytest_in(
+        tmp_path, "-v", "--merger=median:median", "--merger=median:last:twice=true", "-k", "order"
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "merger median:median[order] PASSED" in done.stdout
+    assert "merger median:last:twice=true[order] FAILED" in done.stdout
+    reason = next(line for line in done.stdout.splitlines() if line.startswith("order  "))
+    assert "with experts in order 3, 2, 1, 'bert.embeddings.word_emb" in reason
+    assert "1 failed, 1 passed, 20 deselected" in done.stdout
+
+
+def test_the_plugin_adds_laws_to_other_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n")
+    flags = ("--merger", "average", "--premerge", "dare:drop_rate=0.0", "-k", "own or shapes")
+    done = pytest_in(tmp_path, "-q", *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    others = len(MERGER_LAWS) + len(LAWS) - 2
+    assert f"3 passed, {others} deselected" in done.stdout
+
+
+def test_the_plugin_says_a_wrong_name_in_one_line(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, "--merger", "avrage")
+    assert done.returncode == 4
+    assert "ERROR: --merger avrage: no merger is called 'avrage'" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_the_plugin_costs_nothing_where_no_flag_is_given(tmp_path: Path) -> None:
+    code = (
+        "import sys, pytest; status = pytest.main(['--collect-only', '-q']);"
+        "assert status == 5, status; assert 'harness.pytest_plugin' in sys.modules;"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    heavy = {"torch", "numpy", "transformers", "datasets", "safetensors", "yaml", "pydantic"}
+    assert not heavy & set(done.stdout.split())
