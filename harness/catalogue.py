@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.registry import MERGERS, METRICS, PREMERGE, PROTOCOLS, TASKS, options
+from harness.plans import parts
+from harness.registry import MERGERS, METRICS, PREMERGE, PROTOCOLS, TASKS, Merger, options
 from harness.types import Task
 
 REGISTRIES: Mapping[str, Mapping[str, Any]] = {
@@ -26,12 +27,21 @@ def catalogue(what: str) -> list[dict[str, Any]]:
             "name": name,
             "summary": _task_summary(value) if isinstance(value, Task) else _first_line(value),
             "paper": value.paper,
-            "options": {}
-            if isinstance(value, Task)
-            else {option.name: option.default for option in options(value.function).values()},
+            "options": {
+                option.name: option.default
+                for function in _functions(value)
+                for option in options(function).values()
+            },
         }
         for name, value in registry.items()
     ]
+
+
+def _functions(value: Any) -> tuple[Callable[..., Any], ...]:
+    """The functions whose options an entry has; a merger's are also those of its statistics."""
+    if isinstance(value, Task):
+        return ()
+    return parts(value) if isinstance(value, Merger) else (value.function,)
 
 
 def _first_line(value: Any) -> str:

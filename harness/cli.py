@@ -229,12 +229,16 @@ def merge(
     }
     given = {name: value for name, value in flags.items() if value is not None}
     if len(experts) == 1 and Path(experts[0]).suffix in (".yaml", ".yml", ".json"):
+        places: dict[str, Any] = {
+            name: given.pop(name) for name in ("device", "data_dir") if name in given
+        }
         if given:
+            flag = next(iter(given)).replace("_", "-")
             raise BadRecipe(
-                f"--{next(iter(given)).replace('_', '-')} and the recipe {experts[0]} both say what to merge; "
+                f"--{flag} and the recipe {experts[0]} both say what to merge; "
                 "expected one of them: write it into the recipe"
             )
-        recipe = read_recipe(experts[0])
+        recipe = read_recipe(experts[0]).model_copy(update=places)
     else:
         recipe = validated(Recipe, {"experts": experts, **given}, "merge")
     if dry_run:

@@ -109,6 +109,8 @@ def _record(
 
     recipe = found.recipe
     statistics = [one for supply in found.supplies for one in supply.described()]
+    judged = found.judge is not None and bool(trials or found.report)
+    scored_on = list(found.judge.splits) if judged and found.judge else []
     return {
         "method": short_method(recipe),
         "digest": digest,
@@ -123,6 +125,7 @@ def _record(
         "heads": recipe.heads,
         "seed": recipe.seed,
         **({"statistics": statistics} if statistics else {}),
+        **({"scored_on": scored_on} if scored_on else {}),
         **({"tuned": dict(trials)} if trials else {}),
         **({"report": dict(found.report)} if found.report else {}),
         "versions": {name: version(name) for name in ("merging-harness", "torch", "safetensors")},

@@ -128,6 +128,9 @@ def resolve_model(run: Run) -> Model:
         _task_of(found, given or only) for given, found in zip(expert_tasks, opened, strict=True)
     )
     tasks = tuple(f"{task.name}@{split}" for task, split in parsed)
+    for task in merged.get("scored_on", ()) if merged else ():
+        if task in tasks:
+            raise BadRecipe(f"{run.model} was tuned on {task}; expected another split to report")
     kept = _kept(checkpoint, path)
     role, method = _standing(path, kept, alone=not run.experts)
     pattern = next(iter([*kept.values(), *opened, checkpoint]))

@@ -108,7 +108,7 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
     recipe = found.recipe.model_copy(update={"merger": Choice(choice.name, chosen)})
     found = replace(found, recipe=recipe)
     given: dict[str, Any] = {supply.kind: supply.promises() for supply in found.supplies}
-    if found.judge is not None:
+    if SCORE in merger.needs:
         given[SCORE] = found.judge
     own = {name: chosen[name] for name in chosen if name not in _of_passes(merger)}
     merged = merger.function(found.bodies, found.origin, **own, **given)

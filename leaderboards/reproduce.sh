@@ -19,9 +19,12 @@ for task in mrpc rte; do
 done
 for task in $textcls; do expert "$task" "textcls/$task" 0; done
 
-# Same task: five seeds each, three methods, with and without DARE.
+# Fisher and Gram matrices are computed once for every expert, with and without DARE, and cached.
+mergers="average task_arithmetic ties regmean fisher"
+
+# Same task: five seeds each, five methods, with and without DARE.
 for task in mrpc rte; do
-  for merger in average task_arithmetic ties; do
+  for merger in $mergers; do
     for premerge in "" dare; do
       out="merged/$task-${premerge:+$premerge-}$merger"
       [ -f "$out/merge.json" ] ||
@@ -32,12 +35,15 @@ for task in mrpc rte; do
   done
 done
 
-# Different tasks: one expert each, three methods; the base under the same protocols is the control.
-for merger in average task_arithmetic ties; do
-  out="merged/textcls-$merger"
-  [ -f "$out/merge.json" ] ||
-    harness merge $(printf 'experts/%s ' $textcls) --base "$base" --merger "$merger" --out "$out"
-  harness evaluate --model "$out" --output-path leaderboards/records/different-tasks
+# Different tasks: one expert each; the base under the same protocols is the control.
+for premerge in "" dare; do
+  for merger in $mergers; do
+    out="merged/textcls-${premerge:+$premerge-}$merger"
+    [ -f "$out/merge.json" ] ||
+      harness merge $(printf 'experts/%s ' $textcls) --base "$base" --merger "$merger" \
+        ${premerge:+--premerge "$premerge"} --out "$out"
+    harness evaluate --model "$out" --output-path leaderboards/records/different-tasks
+  done
 done
 
 for board in same-task different-tasks; do

@@ -1,11 +1,9 @@
-"""What every merger promises, what each one computes, and the edges."""
+"""What each merger computes, and the edges. What every one promises is in test_conformance.py."""
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import combinations
 from typing import Any, TypeAlias
@@ -17,57 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import harness
-from harness import Choice, StateDict, weights
+from harness import StateDict
 from harness.errors import BadOption
-from tests.states import EXPERTS, SHAPES, close, few, model, models
+from tests.states import close, few, model, models
 
 Merge: TypeAlias = Callable[[Sequence[StateDict], StateDict], StateDict]
 Arrays: TypeAlias = "dict[str, np.ndarray]"
 
-#: name -> (options, laws that this method rightly breaks)
-CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "average": ({}, set()),
-    "breadcrumbs": ({"density": 0.5, "gamma": 0.25}, {"idempotent"}),
-    "consensus": ({}, {"idempotent"}),
-    "linear": ({}, set()),
-    "model_stock": ({}, set()),
-    "slerp": ({}, set()),
-    "task_arithmetic": ({"scale": 0.3}, {"idempotent"}),
-    "ties": ({"density": 0.5}, {"idempotent"}),
-}
-#: methods of exactly two models
-PAIRS = {"slerp"}
-
-#: further options of the same methods
-VARIANTS: list[tuple[str, dict[str, Any], set[str]]] = [
-    ("average", {"weights": [0.5, 0.375, 0.125]}, {"order of experts"}),
-    ("breadcrumbs", {}, {"idempotent"}),
-    ("breadcrumbs", {"density": 1.0, "gamma": 0.0, "scale": 1 / 3}, set()),
-    ("consensus", {"threshold": 0.5, "agree": 1, "scale": 1.0}, {"idempotent"}),
-    ("consensus", {"threshold": 0.4, "agree": 3, "scale": 1 / 3}, set()),
-    ("linear", {"weights": [1, 2, 5]}, {"order of experts"}),
-    ("linear", {"weights": [-1, 2, 1]}, {"order of experts"}),
-    ("linear", {"weights": [1, 1, 1]}, set()),
-    (
-        "linear",
-        {"weights": [1, 2, 5], "normalize": False},
-        {"order of experts", "idempotent", "zero task vectors"},
-    ),
-    ("slerp", {"t": 0.25}, {"order of experts"}),
-    ("slerp", {"t": 1.0}, {"order of experts"}),
-    ("task_arithmetic", {"scale": 1 / 3}, set()),
-    ("task_arithmetic", {"weights": [0.5, -1.0, 0.25]}, {"order of experts", "idempotent"}),
-    ("ties", {"density": 1.0}, set()),
-    ("ties", {"density": 0.3, "convention": "original"}, {"idempotent"}),
-    ("ties", {"density": 0.4, "trim": "tensor"}, {"idempotent"}),
-    ("ties", {"density": 1.0, "trim": "tensor", "combine": "max"}, set()),
-    ("ties", {"density": 1.0, "combine": "sum"}, {"idempotent"}),
-    ("ties", {"density": 1.0, "combine": "sum", "scale": 1 / 3}, set()),
-]
-TABLE = [
-    pytest.param(name, options, broken, id=str(Choice(name, options)))
-    for name, options, broken in [*((name, *case) for name, case in CASES.items()), *VARIANTS]
-]
+#: those that need nothing but weights; the others are in test_fisher_regmean.py and test_soups.py
+NAMES = [name for name, entry in harness.MERGERS.items() if not entry.needs]
 
 
 def merger(name: str, **options: Any) -> Merge:
@@ -76,248 +32,6 @@ def merger(name: str, **options: Any) -> Merge:
 
 def bits(state: StateDict, names: Iterable[str] | None = None) -> dict[str, bytes]:
     return {name: state[name].numpy().tobytes() for name in names or state}
-
-
-# Laws --------------------------------------------------------------------------------------
-
-Law: TypeAlias = Callable[[Merge, int], None]
-
-LAWS: dict[str, Law] = {}
-
-
-def law(name: str) -> Callable[[Law], Law]:
-    return lambda check: LAWS.setdefault(name, check)
-
-
-def group(count: int, dtype: torch.dtype = torch.float32) -> tuple[list[StateDict], StateDict]:
-    """So many experts and their base, made fresh."""
-    experts, base = models(dtype)
-    return experts[:count], base
-
-
-@law("names and shapes")
-def _(merge: Merge, count: int) -> None:
-    experts, base = group(count)
-    merged = merge(experts, base)
-    assert sorted(merged) == sorted(base)
-    assert {n: t.shape for n, t in merged.items()} == {n: t.shape for n, t in base.items()}
-    assert {n: spec.shape for n, spec in weights.specs(merged).items()} == SHAPES
-
-
-@law("float32")
-def _(merge: Merge, count: int) -> None:
-    for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        experts, base = group(count, dtype)
-        merged = merge(experts, base)
-        assert {tensor.dtype for tensor in merged.values()} == {torch.float32}
-        assert {spec.dtype for spec in weights.specs(merged).values()} == {torch.float32}
-        wide = merge([weights.each(torch.clone, e) for e in experts], base)
-        assert bits(merged) == bits(wide)
-
-
-@law("inputs untouched")
-def _(merge: Merge, count: int) -> None:
-    experts, base = group(count)
-    dict(merge(experts, base))
-    fresh, origin = group(count)
-    assert [bits(m) for m in (*experts, base)] == [bits(m) for m in (*fresh, origin)]
-
-
-@law("not aliased")
-def _(merge: Merge, count: int) -> None:
-    experts, base = group(count)
-    for tensor in merge(experts, base).values():
-        tensor.fill_(7)
-    fresh, origin = group(count)
-    assert [bits(m) for m in (*experts, base)] == [bits(m) for m in (*fresh, origin)]
-
-
-@law("order of experts")
-def _(merge: Merge, count: int) -> None:
-    experts, base = group(count)
-    expected = merge(experts, base)
-    close(merge(experts[::-1], base), expected)
-    close(merge([*experts[1:], experts[0]], base), expected)
-
-
-@law("idempotent")
-def _(merge: Merge, count: int) -> None:
-    experts, base = group(count)
-    close(merge([experts[0]] * count, base), experts[0])
-
-
-@law("zero task vectors")
-def _(merge: Merge, count: int) -> None:
-    _, base = group(count)
-    close(merge([base] * count, base), base)
-
-
-@law("order of tensors")
-def _(merge: Merge, count: int) -> None:
-    experts, base = group(count)
-    expected = bits(merge(experts, base))
-    shuffled = [
-        dict(random.Random(i).sample(list(e.items()), len(e))) for i, e in enumerate(experts)
-    ]
-    backwards = dict(reversed(list(base.items())))
-    assert bits(merge(shuffled, backwards)) == expected
-
-
-@law("same bytes")
-def _(merge: Merge, count: int) -> None:
-    experts, base = group(count)
-    merged = merge(experts, base)
-    first = bits(merged)
-    assert bits(merged, reversed(list(merged))) == first
-    assert bits(merge(experts, base)) == first
-
-
-@law("lazy")
-def _(merge: Merge, count: int) -> None:
-    experts, base = group(count)
-    read: list[str] = []
-
-    def watched(state: StateDict) -> StateDict:
-        return weights.Lazy(weights.specs(state), lambda name: read.append(name) or state[name])
-
-    weights.specs(merge([watched(e) for e in experts], watched(base)))
-    assert not read
-
-
-def test_every_merger_of_weights_alone_has_a_line() -> None:
-    assert set(CASES) == {name for name, entry in harness.MERGERS.items() if not entry.needs}
-
-
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize(("name", "options", "broken"), TABLE)
-def test_law(name: str, options: dict[str, Any], broken: set[str], law: str) -> None:
-    with pytest.raises(AssertionError) if law in broken else nullcontext():
-        LAWS[law](merger(name, **options), 2 if name in PAIRS else EXPERTS)
-
-
-# Planted faults: a law that catches nothing promises nothing -------------------------------
-
-
-def right(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return weights.each(lambda *t: torch.stack(t).mean(0), *experts)
-
-
-def dropped_name(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    merged = right(experts, base)
-    return weights.select(merged, [name for name in merged if name != "bias"])
-
-
-def flattened(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return {name: tensor.flatten() for name, tensor in right(experts, base).items()}
-
-
-def float64_leak(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return weights.each(lambda *t: torch.stack(t).double().mean(0), *experts)
-
-
-def half_sums(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return {n: torch.stack([e[n] for e in experts]).mean(0).float() for n in base}
-
-
-def in_place(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    def add(*tensors: torch.Tensor) -> torch.Tensor:
-        for tensor in tensors[1:]:
-            tensors[0].add_(tensor)
-        return tensors[0] / len(tensors)
-
-    return weights.each(add, *experts)
-
-
-def writes_base(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return weights.each(lambda b, *t: b.copy_(torch.stack(t).mean(0)).clone(), base, *experts)
-
-
-def first_expert(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return weights.each(torch.clone, experts[0])
-
-
-def alias(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return weights.each(lambda tensor: tensor, experts[0])
-
-
-def base_alias(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return weights.each(lambda tensor: tensor.view_as(tensor), base)
-
-
-def running_mean(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    merged = experts[0]
-    for expert in experts[1:]:
-        merged = weights.mean([merged, expert])
-    return weights.each(torch.clone, merged)
-
-
-def summed(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return weights.each(
-        lambda b, *t: b + weights.total(t), base, *weights.task_vectors(experts, base)
-    )
-
-
-def forgotten_base(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return weights.mean(weights.task_vectors(experts, base))
-
-
-def base_twice(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return weights.each(torch.add, right(experts, base), base)
-
-
-def by_position(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    vectors = [torch.cat([tensor.flatten() for tensor in e.values()]) for e in experts]
-    pieces = torch.stack(vectors).mean(0).split([tensor.numel() for tensor in base.values()])
-    return {n: piece.view(SHAPES[n]).clone() for n, piece in zip(base, pieces, strict=True)}
-
-
-def noisy(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return weights.each(
-        lambda tensor: tensor + torch.rand_like(tensor) * 1e-7, right(experts, base)
-    )
-
-
-def counts_reads(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    reads: list[int] = []
-    return weights.each(lambda t: reads.append(0) or t * len(reads), right(experts, base))
-
-
-def eager(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    return dict(right(experts, base))
-
-
-#: a wrong merger -> the law that must catch it
-FAULTS: dict[Merge, str] = {
-    dropped_name: "names and shapes",
-    flattened: "names and shapes",
-    float64_leak: "float32",
-    half_sums: "float32",
-    in_place: "inputs untouched",
-    writes_base: "inputs untouched",
-    alias: "not aliased",
-    base_alias: "not aliased",
-    first_expert: "order of experts",
-    running_mean: "order of experts",
-    summed: "idempotent",
-    forgotten_base: "zero task vectors",
-    base_twice: "zero task vectors",
-    by_position: "order of tensors",
-    noisy: "same bytes",
-    counts_reads: "same bytes",
-    eager: "lazy",
-}
-
-
-@pytest.mark.parametrize(("fault", "law"), FAULTS.items(), ids=lambda v: getattr(v, "__name__", v))
-def test_law_catches_a_planted_fault(fault: Merge, law: str) -> None:
-    with pytest.raises(AssertionError):
-        LAWS[law](fault, EXPERTS)
-
-
-@pytest.mark.parametrize("law", LAWS)
-def test_law_passes_what_is_right_and_catches_something(law: str) -> None:
-    LAWS[law](right, EXPERTS)
-    assert law in FAULTS.values()
 
 
 # Agreement with a second implementation ----------------------------------------------------
@@ -804,7 +518,8 @@ def test_model_stock_of_tiny_task_vectors_has_their_angle() -> None:
 def test_sums_over_a_tensor_do_not_depend_on_its_pieces(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experts, base = group(2)
+    experts, base = models()
+    experts = experts[:2]
     expected = dict(merger(name)(experts, base))
     for size in (1, 5, 7):
         monkeypatch.setitem(harness.MERGERS[name].function.__globals__, "PIECE", size)
@@ -1000,7 +715,7 @@ def test_ties_with_scalars_and_empty_tensors(trim: str) -> None:
     assert merged["none"].shape == (0, 2)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_scalars_stay_scalars_and_float64_stays_wide(name: str) -> None:
     experts = [
         {"scale": torch.tensor(value, dtype=torch.float64), "none": torch.zeros(0, 2)}
@@ -1031,7 +746,7 @@ def test_breadcrumbs_ranks_float64_as_float32() -> None:
     assert merge([expert], base)["w"].tolist() == [0, 0.3, 0.2]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_only_empty_tensors(name: str) -> None:
     empty = {"none": torch.zeros(0)}
     assert merger(name)([empty, empty], empty)["none"].shape == (0,)
@@ -1072,7 +787,7 @@ def test_task_arithmetic_by_one_over_n_is_the_average(count: int) -> None:
 
 @pytest.mark.parametrize("name", ["average", "linear", "slerp"])
 def test_the_base_is_not_read(name: str) -> None:
-    experts, _ = group(2)
+    experts = models()[0][:2]
     assert not harness.MERGERS[name].task_vectors
     close(merger(name)(experts, {}), merger(name)(experts, model(0)))
 
@@ -1081,11 +796,3 @@ def test_linear_of_equal_weights_is_the_average() -> None:
     experts, base = models()
     expected = bits(merger("average")(experts, base))
     assert bits(merger("linear", weights=[7, 7, 7])(experts, base)) == expected
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_laws_broken_by_default_are_said_where_it_is_registered(name: str) -> None:
-    experts, base = group(2 if name in PAIRS else EXPERTS)
-    copies = merger(name)([experts[0]] * len(experts), base)
-    broken = not all(torch.allclose(copies[n], t, atol=1e-6) for n, t in experts[0].items())
-    assert broken == ("copies" in harness.MERGERS[name].breaks)

@@ -1,12 +1,10 @@
-"""What every pre-merging method promises, and what DARE and DELLA draw, drop and rescale."""
+"""What DARE and DELLA draw, drop and rescale; what both promise is in test_conformance.py."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import random
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -17,37 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import harness
-from harness import Choice, StateDict, weights
+from harness import Choice, StateDict
 from harness.errors import BadOption
 from harness.premergers.dare import random_keep
 from harness.registry import resolve
 from tests.states import EXPERTS, SHAPES, close, few, model, models
 
 Premerge: TypeAlias = Callable[[Sequence[StateDict], StateDict], Sequence[StateDict]]
-
-#: name -> (options, laws that this method rightly breaks)
-CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "dare": ({}, {"place in the list"}),
-    "della": ({}, {"place in the list"}),
-}
-
-#: further options of the same methods
-VARIANTS: list[tuple[str, dict[str, Any], set[str]]] = [
-    ("dare", {"drop_rate": 0.9, "seed": 7, "rescale": False}, {"place in the list"}),
-    ("dare", {"drop_rate": 0.0}, set()),
-    ("dare", {"drop_rate": 1.0}, set()),
-    ("dare", {"on": "weights"}, {"place in the list", "zero task vectors"}),
-    ("dare", {"strategy": "magnitude"}, set()),
-    ("dare", {"strategy": "magnitude", "on": "weights"}, {"zero task vectors"}),
-    ("della", {"drop_rate": 0.9, "seed": 7, "rescale": False}, {"place in the list"}),
-    ("della", {"epsilon": 1.0}, {"place in the list"}),
-    ("della", {"drop_rate": 0.0, "epsilon": 0.0}, set()),
-    ("della", {"drop_rate": 1.0, "epsilon": 0.0}, set()),
-]
-TABLE = [
-    pytest.param(name, options, broken, id=str(Choice(name, options)))
-    for name, options, broken in [*((name, *case) for name, case in CASES.items()), *VARIANTS]
-]
 
 
 def premerge(name: str, **options: Any) -> Premerge:
@@ -56,198 +30,6 @@ def premerge(name: str, **options: Any) -> Premerge:
 
 def bits(states: Iterable[StateDict]) -> list[dict[str, bytes]]:
     return [{name: state[name].numpy().tobytes() for name in sorted(state)} for state in states]
-
-
-# Laws --------------------------------------------------------------------------------------
-
-LAWS: dict[str, Callable[[Premerge], None]] = {}
-
-
-def law(name: str) -> Callable[[Callable[[Premerge], None]], Callable[[Premerge], None]]:
-    return lambda check: LAWS.setdefault(name, check)
-
-
-@law("names and shapes")
-def _(premerge: Premerge) -> None:
-    experts, base = models()
-    after = premerge(experts, base)
-    assert len(after) == len(experts)
-    for state in after:
-        assert {name: tuple(tensor.shape) for name, tensor in state.items()} == SHAPES
-        assert {name: spec.shape for name, spec in weights.specs(state).items()} == SHAPES
-
-
-@law("float32")
-def _(premerge: Premerge) -> None:
-    for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        experts, base = models(dtype)
-        after = premerge(experts, base)
-        for state in after:
-            assert {tensor.dtype for tensor in state.values()} == {torch.float32}
-            assert {spec.dtype for spec in weights.specs(state).values()} == {torch.float32}
-        wide = premerge([weights.each(torch.clone, e) for e in experts], base)
-        assert bits(after) == bits(wide)
-
-
-@law("inputs untouched")
-def _(premerge: Premerge) -> None:
-    experts, base = models()
-    bits(premerge(experts, base))
-    assert bits([*experts, base]) == bits([*models()[0], models()[1]])
-
-
-@law("not aliased")
-def _(premerge: Premerge) -> None:
-    experts, base = models()
-    for state in premerge(experts, base):
-        for tensor in state.values():
-            tensor.fill_(7)
-    assert bits([*experts, base]) == bits([*models()[0], models()[1]])
-
-
-@law("place in the list")
-def _(premerge: Premerge) -> None:
-    experts, base = models()
-    for found, expected in zip(
-        premerge(experts[::-1], base), [*premerge(experts, base)][::-1], strict=True
-    ):
-        close(found, expected)
-
-
-@law("zero task vectors")
-def _(premerge: Premerge) -> None:
-    _, base = models()
-    for state in premerge([base] * EXPERTS, base):
-        close(state, base)
-
-
-@law("order of tensors")
-def _(premerge: Premerge) -> None:
-    experts, base = models()
-    expected = bits(premerge(experts, base))
-    shuffled = [dict(random.Random(i).sample([*e.items()], len(e))) for i, e in enumerate(experts)]
-    assert bits(premerge(shuffled, dict(reversed(base.items())))) == expected
-
-
-@law("same bytes")
-def _(premerge: Premerge) -> None:
-    experts, base = models()
-    expected = bits(premerge(experts, base))
-    again = premerge(experts, base)
-    lonely = again[-1]["patch"].numpy().tobytes()
-    assert lonely == expected[-1]["patch"]
-    assert bits(again[::-1]) == expected[::-1]
-    assert bits(again) == expected
-
-
-@law("lazy")
-def _(premerge: Premerge) -> None:
-    experts, base = models()
-    read: list[str] = []
-
-    def watched(state: StateDict) -> StateDict:
-        return weights.Lazy(weights.specs(state), lambda name: read.append(name) or state[name])
-
-    for state in premerge([watched(e) for e in experts], watched(base)):
-        weights.specs(state)
-    assert not read
-
-
-def test_every_pre_merging_method_has_a_line() -> None:
-    assert set(CASES) == set(harness.PREMERGE)
-
-
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize(("name", "options", "broken"), TABLE)
-def test_law(name: str, options: dict[str, Any], broken: set[str], law: str) -> None:
-    with pytest.raises(AssertionError) if law in broken else nullcontext():
-        LAWS[law](premerge(name, **options))
-
-
-# Planted faults: a law that catches nothing promises nothing -------------------------------
-
-
-def right(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
-    return [weights.mean([expert, base]) for expert in experts]
-
-
-def lost_expert(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
-    return right(experts[1:], base)
-
-
-def lost_name(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
-    return [weights.select(state, ["bias", "weight"]) for state in right(experts, base)]
-
-
-def float64_leak(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
-    return [weights.each(lambda a, b: a.double().add(b) / 2, e, base) for e in experts]
-
-
-def in_place(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
-    return [weights.each(lambda a, b: a.add_(b) / 2, expert, base) for expert in experts]
-
-
-def alias(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
-    return [weights.each(lambda tensor: tensor, expert) for expert in experts]
-
-
-def first_expert(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
-    return right([experts[0]] * len(experts), base)
-
-
-def forgotten_base(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
-    return weights.task_vectors(experts, base)
-
-
-def one_stream(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
-    """Masks drawn one after the other, in the order in which tensors stand in the file."""
-
-    def masked(expert: StateDict) -> StateDict:
-        numbers = np.random.default_rng(0)
-        keep = {n: torch.tensor(numbers.random(t.shape) > 0.5) for n, t in expert.items()}
-        return weights.each_named(lambda n, a, b: (a - b) * keep[n] + b, expert, base)
-
-    return [masked(expert) for expert in experts]
-
-
-def stream_on_access(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
-    numbers = np.random.default_rng(0)
-
-    def mask(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return (a - b) * torch.tensor(numbers.random(a.shape) > 0.5) + b
-
-    return [weights.each(mask, expert, base) for expert in experts]
-
-
-def eager(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
-    return [dict(state) for state in right(experts, base)]
-
-
-#: a wrong method -> the law that must catch it
-FAULTS: dict[Premerge, str] = {
-    lost_expert: "names and shapes",
-    lost_name: "names and shapes",
-    float64_leak: "float32",
-    in_place: "inputs untouched",
-    alias: "not aliased",
-    first_expert: "place in the list",
-    forgotten_base: "zero task vectors",
-    one_stream: "order of tensors",
-    stream_on_access: "same bytes",
-    eager: "lazy",
-}
-
-
-@pytest.mark.parametrize(("fault", "law"), FAULTS.items(), ids=lambda v: getattr(v, "__name__", v))
-def test_law_catches_a_planted_fault(fault: Premerge, law: str) -> None:
-    with pytest.raises(AssertionError):
-        LAWS[law](fault)
-
-
-@pytest.mark.parametrize("law", LAWS)
-def test_law_passes_what_is_right_and_catches_something(law: str) -> None:
-    LAWS[law](right)
-    assert law in FAULTS.values()
 
 
 # Random masks ------------------------------------------------------------------------------

@@ -53,12 +53,11 @@ def fisher(
         shares = [scale * share(i, name) for i, scale in enumerate(scales)]
         # a common factor cancels; without it the products leave the range of float32
         shares = [one / max(shares) for one in shares]
-        unreached.pop(name, None)
+        missed: list[int] = []
 
         def ratio(*pieces: torch.Tensor) -> torch.Tensor:
             thetas, diagonals = pieces[: len(experts)], pieces[len(experts) :]
-            if missed := int((total(diagonals) == 0).sum()):
-                unreached[name] = unreached.get(name, 0) + missed
+            missed.append(int((total(diagonals) == 0).sum()))
             lifted = [
                 (one + floor if floor_is == "added" else one.clamp(min=floor)).mul_(scale)
                 for one, scale in zip(diagonals, shares, strict=True)
@@ -67,7 +66,10 @@ def fisher(
             above = total([t * f for t, f in zip(thetas, lifted, strict=True)])
             return torch.where(below > 0, above / below, total(thetas) / len(thetas))
 
-        return entrywise(ratio, *(select(one, [name]) for one in (*experts, *fisher)))[name]
+        found = entrywise(ratio, *(select(one, [name]) for one in (*experts, *fisher)))[name]
+        if any(missed):
+            unreached[name] = sum(missed)
+        return found
 
     return Lazy(known, compute, {"entries with no Fisher": unreached})
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Literal
 
 import torch
 
 from harness import StateDict, merger
 from harness.errors import BadOption
-from harness.weights import each, entrywise, smallest_magnitude, specs, task_vectors, total
+from harness.weights import each, entrywise, once, smallest_magnitude, specs, task_vectors, total
 
 
 @merger("ties", paper="arXiv:2306.01708", breaks=("copies",))
@@ -85,7 +85,7 @@ def _elect_and_merge(
             return parts
         return [part * weight for part, weight in zip(parts, weights, strict=True)]
 
-    @cache
+    @once
     def majority() -> float:
         """The sign that most entries elect over the whole vector (for entries that sum to 0)."""
         if undecided == "positive":
@@ -108,7 +108,7 @@ def _threshold(vector: StateDict, density: float, convention: str) -> Callable[[
     dropped = int(size * round(1 - density, 12))
     if convention == "original":
         dropped = size - int(size * density)
-    return cache(lambda: smallest_magnitude(vector, dropped) if dropped else 0.0)
+    return once(lambda: smallest_magnitude(vector, dropped) if dropped else 0.0)
 
 
 def _trim_entries(vector: torch.Tensor, threshold: float) -> torch.Tensor:
