@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,12 @@ def _unusual(
     return found
 
 
+@cache
+def _versions() -> dict[str, str]:
+    names = ("merging-harness", "torch", "transformers", "faiss-cpu", "scikit-learn")
+    return {name: version(name) for name in names}
+
+
 def _max_length(run: Run, task: Task) -> int:
     return run.max_length or task.finetune.max_length
 
@@ -243,10 +250,7 @@ def _description(
         if merged
         else (),
         "teachers": tuple(t.digest for t in teachers) if entry.adapts == "unlabeled" else (),
-        "versions": {
-            name: version(name)
-            for name in ("merging-harness", "torch", "transformers", "faiss-cpu", "scikit-learn")
-        },
+        "versions": dict(_versions()),
     }
 
 

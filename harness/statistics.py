@@ -1,7 +1,7 @@
 """Shell: what some mergers ask of data, computed on an expert's own rows, cached by content.
 
 A statistic is one tensor per weight and holds no row of the data, so a file of it can be handed to
-who merges without handing over the rows (RegMean, arXiv:2212.09849, section 3.2).
+who merges without handing over the rows (RegMean, arXiv:2212.09849).
 
 `gram`    inner products of the inputs of every linear layer, [in, in] in float64
 `fisher`  the diagonal of the Fisher information, of the shape of every parameter, in float32
@@ -92,7 +92,7 @@ def gram(
     same input share one matrix: the second result maps the name of each weight to the one it is
     kept under. Layers that never ran have none.
 
-    RegMean, arXiv:2212.09849, section 3.1.
+    RegMean, arXiv:2212.09849.
     """
     names = {module: name for name, module in model.named_modules() if _linear(module)}
     calls: list[tuple[str, torch.Tensor]] = []
@@ -174,7 +174,7 @@ def fisher(
 
     Labels of tokens, and of the classes of a multi-label row, are independent given the row: the
     information of a row is the sum of theirs, over those with a gold label (any but -100).
-    Matena & Raffel 2022, arXiv:2111.09832, eq. 5; methods.md 1.4 lists the variants.
+    Matena & Raffel 2022, arXiv:2111.09832.
     """
     parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     totals = {name: torch.zeros_like(p) for name, p in parameters.items()}

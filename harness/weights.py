@@ -295,46 +295,70 @@ class Observed(Mapping[str, torch.Tensor]):
 # Order statistics --------------------------------------------------------------------------
 
 _HIGH = 1 << 15
-_LOW = 1 << 16
+_SAMPLE = 1 << 18
 
 
-def smallest_magnitude(state: StateDict, rank: int) -> float:
-    """The `rank`-th smallest absolute value (1-based) of all entries, exactly.
+def smallest_magnitude(state: StateDict, rank: int, *, minus: StateDict | None = None) -> float:
+    """The `rank`-th smallest absolute value (1-based) of all entries, exactly, as float32.
 
-    The bits of a non-negative float32 order as integers do, so two counting passes, over the high
-    and then the low half of the bits, find the value with one tensor in memory at a time.
+    Of the state, or of its difference from another. The bits of a non-negative float32 order as
+    integers do. A sample tells the high half of the bits within one; one counting pass over the
+    low halves of those three finds the value, with one tensor in memory at a time. Where the
+    sample was wrong, a pass over the high halves comes before.
     """
-    high = _count(state, lambda bits: bits >> 16, _HIGH, None)
-    before = torch.cumsum(high, 0)
-    top = int(torch.searchsorted(before, rank))
-    below = int(before[top - 1]) if top else 0
-    low = _count(state, lambda bits: bits & (_LOW - 1), _LOW, top)
-    bottom = int(torch.searchsorted(torch.cumsum(low, 0), rank - below))
-    word = torch.tensor((top << 16) | bottom, dtype=torch.int32)
-    return float(word.view(torch.float32))
+    found = _within(state, minus, rank, max(0, _sampled(state, minus, rank) - 1), 3)
+    if found is None:
+        high = _count(state, minus, lambda bits: bits >> 16, _HIGH)
+        found = _within(state, minus, rank, int(torch.searchsorted(high.cumsum(0), rank)), 1)
+    assert found is not None, "the rank is not among the entries"
+    return found
+
+
+def _sampled(state: StateDict, minus: StateDict | None, rank: int) -> int:
+    """The high half of the bits near which the value lies, by a sample of evenly spaced entries."""
+    size = sum(torch.Size(spec.shape).numel() for spec in specs(state).values())
+    stride = (size // _SAMPLE) | 1  # odd: rows of a matrix have an even width
+    both = [one for one in (state, minus) if one is not None]
+    picked = torch.cat([_bits([one[n].reshape(-1)[::stride] for one in both]) for n in state])
+    place = min(len(picked), max(1, round(rank / size * len(picked))))
+    return int(picked.kthvalue(place).values) >> 16
+
+
+def _within(
+    state: StateDict, minus: StateDict | None, rank: int, top: int, count: int
+) -> float | None:
+    """The value of this rank, if the high half of its bits is one of `count` from `top`."""
+    start, size = (top << 16) - 1, count << 16  # what lies outside falls into the first or last
+    found = _count(state, minus, lambda bits: (bits - start).clamp_(0, size + 1), size + 2)
+    below, inside = int(found[0]), found[1:-1].cumsum(0)
+    if not below < rank <= below + int(inside[-1]):
+        return None
+    word = start + 1 + int(torch.searchsorted(inside, rank - below))
+    return float(torch.tensor(word, dtype=torch.int32).view(torch.float32))
 
 
 def _count(
     state: StateDict,
+    minus: StateDict | None,
     part: Callable[[torch.Tensor], torch.Tensor],
     size: int,
-    within: int | None,
 ) -> torch.Tensor:
+    """How many entries have each value of `part` of the bits of their magnitude."""
     counts = torch.zeros(size, dtype=torch.int64)
     for name in state:
-        flat = state[name].reshape(-1)
+        flat = [one[name].reshape(-1) for one in (state, minus) if one is not None]
 
-        def count(group: slice, flat: torch.Tensor = flat) -> torch.Tensor:
-            bits = torch.cat([_bits(piece) for piece in torch.split(flat[group], PIECE)])
-            if within is not None:
-                bits = bits[(bits >> 16) == within]
-            return torch.bincount(part(bits), minlength=size)
+        def count(group: slice, flat: Sequence[torch.Tensor] = flat) -> torch.Tensor:
+            pieces = zip(*(torch.split(tensor[group], PIECE) for tensor in flat), strict=True)
+            return torch.bincount(torch.cat([part(_bits(p)) for p in pieces]), minlength=size)
 
-        # a table of counts is as large as a piece: one for several
-        for found in by_piece(count, flat.numel(), 8 * PIECE):
+        # a table of counts is larger than a piece: one for several
+        for found in by_piece(count, flat[0].numel(), 16 * PIECE):
             counts += found
     return counts
 
 
-def _bits(piece: torch.Tensor) -> torch.Tensor:
-    return piece.to(torch.float32).abs().view(torch.int32)
+def _bits(piece: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The bits of the magnitudes of a piece, or of the difference of two."""
+    entries = _wide(piece[0]) - _wide(piece[1]) if len(piece) > 1 else piece[0]
+    return entries.to(torch.float32).abs().view(torch.int32)

@@ -8,6 +8,7 @@ depending on the rest of the sentence ("wanted to", "never", "barely").
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -186,6 +187,7 @@ def rows_of(
 ) -> Callable[[str], list[Row]]:
     """A function from a split to its rows, which take turns in the class they are made for."""
 
+    @cache
     def generate(split: str) -> list[Row]:
         random = rng(SEED, "embedded", name, split)
         found: dict[str, Row] = {}

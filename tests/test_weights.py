@@ -77,6 +77,21 @@ def test_smallest_magnitude_of_equal_entries() -> None:
     assert {weights.smallest_magnitude(state, rank) for rank in (1, 65_537, 70_000)} == {0.5}
 
 
+def test_smallest_magnitude_where_the_sample_is_wrong() -> None:
+    """Zeros stand on every sampled place, so the sample says that the value is 0."""
+    size = 3 << 18
+    entries = torch.rand(size, generator=torch.Generator().manual_seed(0)) + 1
+    entries[::3] = 0
+    found = weights.smallest_magnitude({"w": entries}, size // 2)
+    assert found == float(entries.sort().values[size // 2 - 1])
+
+
+def test_smallest_magnitude_of_a_difference() -> None:
+    first, second = {"w": torch.tensor([1.0, -4.0, 2.5])}, {"w": torch.tensor([3.0, -3.5, 2.5])}
+    found = [weights.smallest_magnitude(first, rank, minus=second) for rank in (1, 2, 3)]
+    assert found == [0, 0.5, 2]
+
+
 def test_smallest_magnitude_holds_one_tensor_at_a_time() -> None:
     read: list[str] = []
     state = counted({"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}, read)

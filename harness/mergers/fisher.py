@@ -24,7 +24,7 @@ def fisher(
     floor_is: Literal["added", "minimum"] = "added",
     weights: list[float] | None = None,
 ) -> StateDict:
-    """sum_i c_i F_i theta_i / sum_i c_i F_i, entry by entry (eq. 6).
+    """sum_i c_i F_i theta_i / sum_i c_i F_i, entry by entry.
 
     `fisher` are the diagonals F_i by the name of the parameter, of its shape. To each entry `floor`
     is added, or it is raised to it (`floor_is="minimum"`). c_i is the expert's weight (one by

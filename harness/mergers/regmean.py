@@ -26,10 +26,10 @@ def regmean(
     gram: Sequence[StateDict],
     off_diagonal: float = 0.9,
 ) -> StateDict:
-    """For every linear layer W = (sum_i G_i)^-1 sum_i G_i W_i (eq. 2), the mean for all else.
+    """For every linear layer W = (sum_i G_i)^-1 sum_i G_i W_i, the mean for all else.
 
     `gram` are the inner products of each expert's inputs, [in, in], by the name of the weight
-    [out, in]; its entries off the diagonal are multiplied by `off_diagonal` (section 3.3), from 0,
+    [out, in]; its entries off the diagonal are multiplied by `off_diagonal`, from 0,
     which weighs every input by itself, to 1. The least squares of the paper, solved in float64 for
     the difference from the mean: an input that never moves keeps the mean, and where the sum is
     singular the nearest solution to the mean is taken. The report has the condition number of
