@@ -136,7 +136,7 @@ def _trim_tensor(vector: torch.Tensor, density: float) -> torch.Tensor:
     """
     if not vector.numel():
         return vector
-    sizes = vector.flatten().to(torch.float32).abs_()
+    sizes = vector.flatten().to(torch.float32).abs()
     kept = max(1, int(density * len(sizes)))
     threshold = smallest_magnitude({"": sizes}, len(sizes) - kept + 1)
     keep = sizes > threshold
