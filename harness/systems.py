@@ -16,7 +16,7 @@ from harness.models import Model, experts_of
 from harness.recipes import Run
 from harness.records import CHOICE_SPLIT, Role
 from harness.registry import PROTOCOLS, EvaluationProtocol, resolve
-from harness.types import Checkpoint, Choice, Draw, Rows, Scalar, Task
+from harness.types import Checkpoint, Choice, Draw, Rows, Scalar, StateDict, Task
 
 POOL_SPLIT = "train90"
 
@@ -130,7 +130,8 @@ def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) ->
     yield system_of(task, run, model.role, model.name, (merged,), head, model.method)
     if model.base is not None:
         body = [name for name in model.base.weights if not is_head(name)]
-        both = weights.union(weights.select(model.base.weights, body), merged.weights)
+        encoder = weights.select(model.base.weights, body)
+        both = weights.union(encoder, _plain_head(merged, experts), merged.weights)
         known = weights.select(both, list(merged.weights))
         control = replace(merged, weights=known, source=model.base.source)
         yield system_of(task, run, "base", model.base.name, (control,), head)
@@ -143,6 +144,21 @@ def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) ->
             read, head = reference.on(task)
             called = reference.name, (read,), head, reference.method
             yield system_of(task, run, "reference", *called)
+
+
+def _plain_head(merged: Checkpoint, experts: Sequence[System]) -> StateDict:
+    """The mean of the experts' heads, if there are several alike: what the base is read under.
+
+    Not the merged head: one base is the control of every merge of the same experts.
+    """
+    names = [name for name in merged.weights if is_head(name)]
+    known = weights.specs(weights.select(merged.weights, names))
+    heads = [expert.members[0].weights for expert in experts]
+    shapes = [{n: weights.specs(head)[n].shape for n in names if n in head} for head in heads]
+    if len(heads) < 2 or any(found != {n: known[n].shape for n in names} for found in shapes):
+        return {}
+    mean = weights.mean([weights.select(head, names) for head in heads])
+    return weights.cast_like(mean, merged.weights)
 
 
 def teachers_of(system: System, experts: Sequence[System]) -> list[System]:
