@@ -345,17 +345,26 @@ def _count(
 ) -> torch.Tensor:
     """How many entries have each value of `part` of the bits of their magnitude."""
     counts = torch.zeros(size, dtype=torch.int64)
+    both = [one for one in (state, minus) if one is not None]
     for name in state:
-        flat = [one[name].reshape(-1) for one in (state, minus) if one is not None]
-
-        def count(group: slice, flat: Sequence[torch.Tensor] = flat) -> torch.Tensor:
-            pieces = zip(*(torch.split(tensor[group], PIECE) for tensor in flat), strict=True)
-            return torch.bincount(torch.cat([part(_bits(p)) for p in pieces]), minlength=size)
-
-        # a table of counts is larger than a piece: one for several
-        for found in by_piece(count, flat[0].numel(), 16 * PIECE):
-            counts += found
+        _add_counts(counts, [one[name].reshape(-1) for one in both], part)
     return counts
+
+
+def _add_counts(
+    counts: torch.Tensor,
+    flat: Sequence[torch.Tensor],
+    part: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """Add those of one tensor. A function, so that it is let go before the next is read."""
+
+    def count(group: slice) -> torch.Tensor:
+        pieces = zip(*(torch.split(tensor[group], PIECE) for tensor in flat), strict=True)
+        return torch.bincount(torch.cat([part(_bits(p)) for p in pieces]), minlength=len(counts))
+
+    # a table of counts is larger than a piece: one for several
+    for found in by_piece(count, flat[0].numel(), 16 * PIECE):
+        counts += found
 
 
 def _bits(piece: Sequence[torch.Tensor]) -> torch.Tensor:
