@@ -36,12 +36,10 @@ for task in mrpc rte; do
 done
 
 # Different tasks: one expert each; the base under the same protocols is the control.
-for merger in $mergers dare-regmean dare-fisher; do
+for merger in $mergers; do
   out="merged/textcls-$merger"
-  premerge=$([[ $merger == dare-* ]] && echo "--premerge dare" || true)
   [ -f "$out/merge.json" ] ||
-    harness merge $(printf 'experts/%s ' $textcls) --base "$base" --merger "${merger#dare-}" \
-      $premerge --out "$out"
+    harness merge $(printf 'experts/%s ' $textcls) --base "$base" --merger "$merger" --out "$out"
   harness evaluate --model "$out" --output-path leaderboards/records/different-tasks
 done
 
