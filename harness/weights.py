@@ -296,6 +296,8 @@ class Observed(Mapping[str, torch.Tensor]):
 
 _HIGH = 1 << 15
 _SAMPLE = 1 << 18
+_COUNTED = 1 << 19
+"""Entries that share a table of counts, which is larger than a piece."""
 
 
 def smallest_magnitude(state: StateDict, rank: int, *, minus: StateDict | None = None) -> float:
@@ -362,8 +364,7 @@ def _add_counts(
         pieces = zip(*(torch.split(tensor[group], PIECE) for tensor in flat), strict=True)
         return torch.bincount(torch.cat([part(_bits(p)) for p in pieces]), minlength=len(counts))
 
-    # a table of counts is larger than a piece: one for several
-    for found in by_piece(count, flat[0].numel(), 16 * PIECE):
+    for found in by_piece(count, flat[0].numel(), _COUNTED):
         counts += found
 
 
