@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import xxhash
 
@@ -15,6 +18,8 @@ from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.types import StateDict
 
 T = TypeVar("T")
+Magnitudes: TypeAlias = "npt.NDArray[np.float32]"
+Counts: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class Spec(NamedTuple):
@@ -68,6 +73,11 @@ def specs(state: StateDict) -> dict[str, Spec]:
     return {name: Spec(tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
 
 
+def size(state: StateDict) -> int:
+    """How many entries all tensors have together."""
+    return sum(math.prod(spec.shape) for spec in specs(state).values())
+
+
 def each(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
     """The lazy state dict `fn(first[name], second[name], ...)`, in float32.
 
@@ -83,24 +93,38 @@ def each_named(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict
     return Lazy(found, lambda name: fn(name, *(_wide(state[name]) for state in states)))
 
 
-PIECE = 1 << 15
-"""Entries that an entrywise formula works on at a time.
-
-Its temporaries stay in cache, and torch takes no second thread for so few: with larger pieces its
-threads wait for one another at every operation, which on a busy machine is most of the time. The
-cores share the pieces instead.
-"""
+PIECE = 1 << 17
+"""Entries that an entrywise formula works on at a time: its temporaries stay in cache."""
 
 
 def by_piece(fn: Callable[[slice], T], size: int, step: int | None = None) -> list[T]:
-    """`fn` of every piece of a flat tensor of this size, in order, on all cores."""
+    """`fn` of every piece of a flat tensor of this size, in order, on all cores.
+
+    The cores share the pieces, one thread of torch on each. Torch's own threads wait for one
+    another after every operation, which costs several times the work when another process holds
+    a core.
+    """
     step = step or PIECE
     parts = [slice(start, start + step) for start in range(0, size, step)]
-    workers = min(torch.get_num_threads(), len(parts))
+    threads = torch.get_num_threads()
+    workers = min(threads, len(parts))
     if workers < 2:
         return [fn(part) for part in parts]
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(fn, parts))
+    found: dict[int, T] = {}
+    waiting = iter(enumerate(parts))
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        for place, part in waiting:
+            found[place] = fn(part)
+
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            for done in [pool.submit(work) for _ in range(workers)]:
+                done.result()
+    finally:
+        torch.set_num_threads(threads)
+    return [found[place] for place in range(len(parts))]
 
 
 def once(fn: Callable[[], T]) -> Callable[[], T]:
@@ -135,6 +159,20 @@ def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
 
     found = _widened(states)
     return Lazy(found, compute)
+
+
+def in_pieces(fn: Callable[..., T], *states: StateDict) -> Iterator[T]:
+    """`fn` of the flat pieces of every tensor, in order, in at least float32.
+
+    Names are those of the first state; one tensor of each state is in memory at a time.
+    """
+
+    def of_one(name: str) -> list[T]:
+        flat = [state[name].reshape(-1) for state in states]
+        return by_piece(lambda part: fn(*(_wide(t[part]) for t in flat)), flat[0].numel())
+
+    for name in states[0]:
+        yield from of_one(name)
 
 
 def _widened(states: Sequence[StateDict]) -> dict[str, Spec]:
@@ -175,6 +213,20 @@ def total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     for tensor in tensors[1:]:
         result.add_(tensor)
     return result
+
+
+def after(ready: Callable[[], object], state: StateDict) -> StateDict:
+    """The state, of which no tensor is computed before `ready` has been called.
+
+    What a formula finds out once for all tensors is found out with all cores this way, and not
+    inside one of its pieces.
+    """
+
+    def compute(name: str) -> torch.Tensor:
+        ready()
+        return state[name]
+
+    return Lazy(specs(state), compute)
 
 
 def select(state: StateDict, names: Iterable[str]) -> StateDict:
@@ -294,81 +346,105 @@ class Observed(Mapping[str, torch.Tensor]):
 
 # Order statistics --------------------------------------------------------------------------
 
-_HIGH = 1 << 15
 _SAMPLE = 1 << 18
-_COUNTED = 1 << 19
-"""Entries that share a table of counts, which is larger than a piece."""
+_HELD = 1 / 8
+"""The share of all entries above which those in the bracket are counted and not held."""
 
 
 def smallest_magnitude(state: StateDict, rank: int, *, minus: StateDict | None = None) -> float:
     """The `rank`-th smallest absolute value (1-based) of all entries, exactly, as float32.
 
-    Of the state, or of its difference from another. The bits of a non-negative float32 order as
-    integers do. A sample tells the high half of the bits within one; one counting pass over the
-    low halves of those three finds the value, with one tensor in memory at a time. Where the
-    sample was wrong, a pass over the high halves comes before.
+    Of the state, or of its difference from another. A sample tells between which two values it
+    lies; one pass counts what is smaller and keeps what is between them, about a hundredth, with
+    one tensor in memory at a time. Where the sample was wrong, two more passes count.
     """
-    found = _within(state, minus, rank, max(0, _sampled(state, minus, rank) - 1), 3)
-    if found is None:
-        high = _count(state, minus, lambda bits: bits >> 16, _HIGH)
-        found = _within(state, minus, rank, int(torch.searchsorted(high.cumsum(0), rank)), 1)
-    assert found is not None, "the rank is not among the entries"
-    return found
+    low, high = _bracket(state, minus, rank)
+    found = _between(state, minus, rank, low, high)
+    return _counted(state, minus, rank) if found is None else found
 
 
-def _sampled(state: StateDict, minus: StateDict | None, rank: int) -> int:
-    """The high half of the bits near which the value lies, by a sample of evenly spaced entries."""
-    size = sum(torch.Size(spec.shape).numel() for spec in specs(state).values())
-    stride = (size // _SAMPLE) | 1  # odd: rows of a matrix have an even width
-    both = [one for one in (state, minus) if one is not None]
-    picked = torch.cat([_bits([one[n].reshape(-1)[::stride] for one in both]) for n in state])
-    place = min(len(picked), max(1, round(rank / size * len(picked))))
-    return int(picked.kthvalue(place).values) >> 16
+def _bracket(state: StateDict, minus: StateDict | None, rank: int) -> tuple[float, float]:
+    """Two magnitudes with the wanted one between them, by a sample of evenly spaced entries."""
+    entries = size(state)
+    stride = (entries // _SAMPLE) | 1  # odd: rows of a matrix have an even width
+    both = [state] if minus is None else [minus, state]
+    picked = [_magnitudes(*(one[n].reshape(-1)[::stride] for one in both)) for n in state]
+    ordered = np.sort(np.concatenate(picked))
+    # five standard deviations of the rank, where it is widest
+    place, margin = round(rank / entries * len(ordered)), 1 + round(2.5 * math.sqrt(len(ordered)))
+    low = ordered[place - margin] if place >= margin else 0.0
+    high = ordered[place + margin] if place + margin < len(ordered) else math.inf
+    return float(low), float(high)
 
 
-def _within(
-    state: StateDict, minus: StateDict | None, rank: int, top: int, count: int
+def _between(
+    state: StateDict, minus: StateDict | None, rank: int, low: float, high: float
 ) -> float | None:
-    """The value of this rank, if the high half of its bits is one of `count` from `top`."""
-    start, size = (top << 16) - 1, count << 16  # what lies outside falls into the first or last
-    found = _count(state, minus, lambda bits: (bits - start).clamp_(0, size + 1), size + 2)
-    below, inside = int(found[0]), found[1:-1].cumsum(0)
-    if not below < rank <= below + int(inside[-1]):
-        return None
-    word = start + 1 + int(torch.searchsorted(inside, rank - below))
-    return float(torch.tensor(word, dtype=torch.int32).view(torch.float32))
+    """The value of this rank if it lies from `low` to `high`, with few entries between them."""
+
+    def sort_out(values: Magnitudes) -> tuple[int, int, Magnitudes, int]:
+        near = values[(values >= low) & (values <= high)]
+        inside = near[(near > low) & (near < high)]
+        # many entries may be equal, as the zeros of a sparse difference: those are not held
+        at_low = int(np.count_nonzero(near == low))
+        at_high = len(near) - len(inside) - at_low
+        return int(np.count_nonzero(values < low)), at_low, inside, at_high
+
+    smaller = at_low = held = at_high = 0
+    kept: list[Magnitudes] = []
+    for found in _passed(sort_out, state, minus):
+        smaller, at_low, at_high = smaller + found[0], at_low + found[1], at_high + found[3]
+        kept.append(found[2])
+        held += len(found[2])
+        if held > max(_SAMPLE, _HELD * size(state)):
+            return None
+    place = rank - smaller
+    if 0 < place <= at_low:
+        return low
+    place -= at_low
+    if 0 < place <= held:
+        return float(np.partition(np.concatenate(kept), place - 1)[place - 1])
+    return high if 0 < place - held <= at_high else None
 
 
-def _count(
-    state: StateDict,
-    minus: StateDict | None,
-    part: Callable[[torch.Tensor], torch.Tensor],
-    size: int,
-) -> torch.Tensor:
-    """How many entries have each value of `part` of the bits of their magnitude."""
-    counts = torch.zeros(size, dtype=torch.int64)
-    both = [one for one in (state, minus) if one is not None]
-    for name in state:
-        _add_counts(counts, [one[name].reshape(-1) for one in both], part)
-    return counts
+def _counted(state: StateDict, minus: StateDict | None, rank: int) -> float:
+    """The value of this rank by counting the high halves of the bits, then the low halves.
 
-
-def _add_counts(
-    counts: torch.Tensor,
-    flat: Sequence[torch.Tensor],
-    part: Callable[[torch.Tensor], torch.Tensor],
-) -> None:
-    """Add those of one tensor. A function, so that it is let go before the next is read."""
-
-    def count(group: slice) -> torch.Tensor:
-        pieces = zip(*(torch.split(tensor[group], PIECE) for tensor in flat), strict=True)
-        return torch.bincount(torch.cat([part(_bits(p)) for p in pieces]), minlength=len(counts))
-
-    for found in by_piece(count, flat[0].numel(), _COUNTED):
+    The bits of a non-negative float32 order as integers do.
+    """
+    half, counts = 1 << 16, np.zeros(1 << 16, dtype=np.int64)
+    for found in _passed(
+        lambda v: np.bincount(v.view(np.int32) >> 16, minlength=half), state, minus
+    ):
         counts += found
+    ends = counts.cumsum()
+    top = int(np.searchsorted(ends, rank))
+    rank -= int(ends[top - 1]) if top else 0
+
+    def low_halves(values: Magnitudes) -> Counts:
+        bits = values.view(np.int32)
+        return np.bincount(bits[bits >> 16 == top] & (half - 1), minlength=half)
+
+    counts[:] = 0
+    for found in _passed(low_halves, state, minus):
+        counts += found
+    word = (top << 16) + int(np.searchsorted(counts.cumsum(), rank))
+    return float(np.array(word, dtype=np.int32).view(np.float32))
 
 
-def _bits(piece: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The bits of the magnitudes of a piece, or of the difference of two."""
-    entries = _wide(piece[0]) - _wide(piece[1]) if len(piece) > 1 else piece[0]
-    return entries.to(torch.float32).abs().view(torch.int32)
+def _passed(
+    fn: Callable[[Magnitudes], T], state: StateDict, minus: StateDict | None
+) -> Iterator[T]:
+    """`fn` of the magnitudes of every piece of every tensor."""
+    return in_pieces(
+        lambda *piece: fn(_magnitudes(*piece)), *([state] if minus is None else [minus, state])
+    )
+
+
+def _magnitudes(*piece: torch.Tensor) -> Magnitudes:
+    """The magnitudes of a piece, or of the difference of two, in numpy.
+
+    Its comparisons and selections are several times as fast as torch's.
+    """
+    entries = _wide(piece[-1]) - _wide(piece[0]) if len(piece) > 1 else piece[0]
+    return entries.to(torch.float32).abs().numpy()

@@ -86,6 +86,55 @@ def test_smallest_magnitude_where_the_sample_is_wrong() -> None:
     assert found == float(entries.sort().values[size // 2 - 1])
 
 
+SPREADS = {
+    "normal": lambda numbers, size: numbers.normal(size=size),
+    "mostly zero": lambda numbers, size: numbers.normal(size=size) * (numbers.random(size) > 0.9),
+    "few values": lambda numbers, size: numbers.integers(0, 4, size),
+    "one value and noise": lambda numbers, size: np.where(
+        numbers.random(size) > 0.5, 2.0, numbers.random(size)
+    ),
+    "sorted": lambda numbers, size: np.sort(numbers.random(size)),
+    "wide": lambda numbers, size: np.exp(20 * numbers.normal(size=size)),
+}
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("held", [weights._HELD, 1e-9])
+def test_smallest_magnitude_by_a_sample(
+    spread: str, held: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the value is an end of the bracket, inside, or counted as more than may be held."""
+    monkeypatch.setattr(weights, "_SAMPLE", 100)
+    monkeypatch.setattr(weights, "_HELD", held)
+    monkeypatch.setattr(weights, "PIECE", 999)
+    entries = SPREADS[spread](np.random.default_rng(0), 20_000).astype(np.float32)
+    whole = torch.from_numpy(entries)
+    state = {"a": whole[:7000].view(70, 100), "b": whole[7000:]}
+    for rank in (1, 300, 2000, 9_999, 10_000, 16_000, 18_500, 20_000):
+        assert weights.smallest_magnitude(state, rank) == smallest(entries, rank)
+
+
+def test_pieces_of_every_tensor_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "PIECE", 2)
+    first = {"a": torch.arange(5).half(), "none": torch.zeros(0), "b": torch.tensor([[5.0], [6.0]])}
+    second = {name: tensor + 1 for name, tensor in reversed(first.items())}
+    found = weights.in_pieces(lambda x, y: (x.tolist(), y.dtype, (y - x).tolist()), first, second)
+    entries, types, differences = zip(*found, strict=True)
+    assert [entry for piece in entries for entry in piece] == [0, 1, 2, 3, 4, 5, 6]
+    assert set(types) == {torch.float32}
+    assert {step for piece in differences for step in piece} == {1}
+    assert max(map(len, entries)) == 2
+
+
+def test_pieces_leave_torch_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "PIECE", 2)
+    threads = torch.get_num_threads()
+    weights.by_piece(lambda part: part, 9)
+    with pytest.raises(ZeroDivisionError):
+        weights.by_piece(lambda part: 1 // 0, 9)
+    assert torch.get_num_threads() == threads
+
+
 def test_smallest_magnitude_of_a_difference() -> None:
     first, second = {"w": torch.tensor([1.0, -4.0, 2.5])}, {"w": torch.tensor([3.0, -3.5, 2.5])}
     found = [weights.smallest_magnitude(first, rank, minus=second) for rank in (1, 2, 3)]

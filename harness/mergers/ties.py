@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
@@ -11,7 +10,17 @@ import torch
 
 from harness import StateDict, merger
 from harness.errors import BadOption
-from harness.weights import each, entrywise, once, smallest_magnitude, specs, task_vectors, total
+from harness.weights import (
+    after,
+    each,
+    entrywise,
+    in_pieces,
+    once,
+    size,
+    smallest_magnitude,
+    task_vectors,
+    total,
+)
 
 
 @merger("ties", paper="arXiv:2306.01708", breaks=("copies",))
@@ -58,7 +67,7 @@ def ties(
         pairs = zip(tuned, thresholds, strict=True)
         return [_trim_entries(weight - origin, threshold()) for weight, threshold in pairs]
 
-    return merge(experts, trim_entries)
+    return after(lambda: [found() for found in thresholds], merge(experts, trim_entries))
 
 
 def _one_each(what: str, given: float | list[float], count: int) -> list[float]:
@@ -91,26 +100,26 @@ def _elect_and_merge(
         """The sign that most entries elect over the whole vector (for entries that sum to 0)."""
         if undecided == "positive":
             return 1.0
-        elected = entrywise(lambda *pieces: total(trim(*pieces)).sign(), base, *states)
-        balance = sum(float(elected[name].double().sum()) for name in elected)
+        signs = in_pieces(lambda *pieces: total(trim(*pieces)).sign().sum(), base, *states)
+        balance = sum(map(int, signs))
         return float((balance > 0) - (balance < 0))
 
     def merge(origin: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         parts = trim(origin, *tensors)
         return _disjoint(parts, majority, combine, weights).mul_(scale).add_(origin)
 
-    return entrywise(merge, base, *states)
+    return after(majority, entrywise(merge, base, *states))
 
 
 def _threshold(
     expert: StateDict, base: StateDict, density: float, convention: str
 ) -> Callable[[], float]:
     """The magnitude below which entries are zeroed, found when it is first asked for."""
-    size = sum(math.prod(spec.shape) for spec in specs(base).values())
+    entries = size(base)
     # 1 - 0.9 is not 0.1 in binary; the count must be that of the decimal the user wrote
-    dropped = int(size * round(1 - density, 12))
+    dropped = int(entries * round(1 - density, 12))
     if convention == "original":
-        dropped = size - int(size * density)
+        dropped = entries - int(entries * density)
     return once(lambda: smallest_magnitude(expert, dropped, minus=base) if dropped else 0.0)
 
 
