@@ -19,29 +19,23 @@ for task in mrpc rte; do
 done
 for task in $textcls; do expert "$task" "textcls/$task" 0; done
 
-# Fisher and Gram matrices are computed once for every expert, with and without DARE, and cached.
-mergers="average task_arithmetic ties regmean fisher"
-
-# Same task: five seeds each, five methods, with and without DARE.
-for task in mrpc rte; do
-  for merger in $mergers; do
+# Five methods, with and without DARE. Fisher and Gram matrices are computed once for every expert,
+# as it goes into the merger, and cached.
+merges() { # board name expert...
+  for merger in average task_arithmetic ties regmean fisher; do
     for premerge in "" dare; do
-      out="merged/$task-${premerge:+$premerge-}$merger"
+      out="merged/$2-${premerge:+$premerge-}$merger"
       [ -f "$out/merge.json" ] ||
-        harness merge experts/$task-{0,1,2,3,4} --base "$base" --merger "$merger" \
+        harness merge "${@:3}" --base "$base" --merger "$merger" \
           ${premerge:+--premerge "$premerge"} --out "$out"
-      harness evaluate --model "$out" --output-path leaderboards/records/same-task
+      harness evaluate --model "$out" --output-path "leaderboards/records/$1"
     done
   done
-done
-
-# Different tasks: one expert each; the base under the same protocols is the control.
-for merger in $mergers; do
-  out="merged/textcls-$merger"
-  [ -f "$out/merge.json" ] ||
-    harness merge $(printf 'experts/%s ' $textcls) --base "$base" --merger "$merger" --out "$out"
-  harness evaluate --model "$out" --output-path leaderboards/records/different-tasks
-done
+}
+# Same task: five seeds each. Different tasks: one expert each. The base, under the same protocols,
+# is the control.
+for task in mrpc rte; do merges same-task "$task" experts/$task-{0,1,2,3,4}; done
+merges different-tasks textcls $(printf 'experts/%s ' $textcls)
 
 for board in same-task different-tasks; do
   harness leaderboard "leaderboards/records/$board" --out "leaderboards/$board"
