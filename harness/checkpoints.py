@@ -142,7 +142,7 @@ def _download(source: str, revision: str | None) -> Path:
 def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
     """The lazy state dict of a folder: one safetensors file, or shards with their index."""
     if (path / SINGLE).is_file():
-        return _open_file(path / SINGLE)
+        return open_file(path / SINGLE)
     if (path / INDEX).is_file():
         placed = read_json(path / INDEX, "a shard index").get("weight_map")
         if not isinstance(placed, dict) or not placed:
@@ -152,7 +152,7 @@ def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
             raise BrokenCheckpoint(
                 f"{path / INDEX} names the shard {outside[0]}, expected a file beside it"
             )
-        state = union(*(_open_file(path / shard) for shard in shards))
+        state = union(*(open_file(path / shard) for shard in shards))
         for name, shard in placed.items():
             if name not in state:
                 raise BrokenCheckpoint(
@@ -170,7 +170,8 @@ def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
     raise BrokenCheckpoint(f"{path} holds no weights; expected {SINGLE} or {INDEX}")
 
 
-def _open_file(path: Path) -> StateDict:
+def open_file(path: Path) -> StateDict:
+    """The lazy state dict of one safetensors file. Raises BrokenCheckpoint, naming it."""
     try:
         handle: Any = safe_open(path, framework="pt")
         found = {}

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from harness.errors import BadOption, BadRecipe, HarnessError
+from harness.types import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.plans import Plan
+    from harness.recipes import Recipe
     from harness.records import Record
 
 app = typer.Typer(
@@ -84,19 +84,19 @@ def _methods(text: str | None) -> tuple[str, ...]:
 
 
 @contextmanager
-def _bars() -> Iterator[Callable[[str, int, int], None]]:
+def _bars() -> Iterator[Progress]:
     """A progress bar on stderr for everything that is counted under a name of its own."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.progress import Progress as Bars
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    shown = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+    shown = Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True))
     known: dict[str, Any] = {}
 
     def advance(what: str, done: int, total: int) -> None:
@@ -104,7 +104,9 @@ def _bars() -> Iterator[Callable[[str, int, int], None]]:
             shown.start()
         if what not in known:
             known[what] = shown.add_task(what, total=total)
-        shown.advance(known[what], done)
+        # what is told again was read from the cache: an expert teaches several models
+        if not shown.tasks[known[what]].finished:
+            shown.advance(known[what], done)
 
     try:
         yield advance
@@ -212,7 +214,6 @@ def merge(
 ) -> None:
     """Merge experts into one folder that transformers loads."""
     from harness.merging import merge as run
-    from harness.recipes import Recipe, read_recipe, validated
 
     flags = {
         "base": base,
@@ -227,20 +228,7 @@ def merge(
         "device": device,
         "data_dir": str(data_dir) if data_dir else None,
     }
-    given = {name: value for name, value in flags.items() if value is not None}
-    if len(experts) == 1 and Path(experts[0]).suffix in (".yaml", ".yml", ".json"):
-        places: dict[str, Any] = {
-            name: given.pop(name) for name in ("device", "data_dir") if name in given
-        }
-        if given:
-            flag = next(iter(given)).replace("_", "-")
-            raise BadRecipe(
-                f"--{flag} and the recipe {experts[0]} both say what to merge; "
-                "expected one of them: write it into the recipe"
-            )
-        recipe = read_recipe(experts[0]).model_copy(update=places)
-    else:
-        recipe = validated(Recipe, {"experts": experts, **given}, "merge")
+    recipe = _recipe(experts, flags)
     if dry_run:
         found = run(recipe, out=out, dry_run=True, allow_pickle=allow_pickle)
         print(_described(found))
@@ -252,14 +240,29 @@ def merge(
     print(f"wrote {out}")
 
 
+def _recipe(experts: Sequence[str], flags: Mapping[str, Any]) -> Recipe:
+    """The recipe in the one file given in place of experts, or the one that the flags make."""
+    from harness.recipes import Recipe, read_recipe, validated
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    if len(experts) == 1 and Path(experts[0]).suffix in (".yaml", ".yml", ".json"):
+        places: dict[str, Any] = {
+            name: given.pop(name) for name in ("device", "data_dir") if name in given
+        }
+        if given:
+            flag = next(iter(given)).replace("_", "-")
+            raise BadRecipe(
+                f"--{flag} and the recipe {experts[0]} both say what to merge; "
+                "expected one of them: write it into the recipe"
+            )
+        return read_recipe(experts[0]).model_copy(update=places)
+    return validated(Recipe, {"experts": experts, **given}, "merge")
+
+
 def _described(found: Plan) -> str:
-    import math
-
     from harness.plans import short_method
-    from harness.weights import specs
+    from harness.weights import size
 
-    shapes = specs(found.state)
-    count = sum(math.prod(spec.shape) for spec in shapes.values())
     tasks = found.tasks or ("task unknown",) * len(found.experts)
     lines = [f"method   {short_method(found.recipe)}", f"heads    {found.recipe.heads}"]
     if found.base is not None:
@@ -267,8 +270,9 @@ def _described(found: Plan) -> str:
     lines += [f"expert   {e.source} ({t})" for e, t in zip(found.experts, tasks, strict=True)]
     if found.recipe.tune is not None and found.judge is not None:
         lines.append(f"tuned    {found.recipe.tune} on {', '.join(found.judge.splits)}")
+    entries, megabytes = size(found.state) / 1e6, found.size / 1e6
     lines.append(
-        f"weights  {len(shapes)} tensors, {count / 1e6:.1f} M entries, {found.size / 1e6:.1f} MB"
+        f"weights  {len(found.state)} tensors, {entries:.1f} M entries, {megabytes:.1f} MB"
     )
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from harness.errors import BadOption, HarnessError, UnknownName
 from harness.laws import LAWS, Broken, Kind, Law, Method, global_seed
+from harness.plans import of_passes, parts
 from harness.registry import MERGERS, PREMERGE, Merger, Premerge, needs, resolve
 from harness.types import Choice
 
@@ -158,8 +159,10 @@ def of_premerge(entry: Premerge, choice: Choice) -> Battery:
 
 def _battery(kind: Kind, called: str, entry: Merger | Premerge, choice: Choice) -> Battery:
     _check_said(kind, called, entry)
-    options = resolve(called, choice, entry.function)
-    explicit = options != resolve(called, Choice(choice.name), entry.function)
+    given = resolve(called, choice, *parts(entry))
+    explicit = given != resolve(called, Choice(choice.name), *parts(entry))
+    # toys of statistics stand in for those of a pass, whose options are checked and end here
+    options = {name: value for name, value in given.items() if name not in of_passes(entry)}
     method = Method(kind, Choice(choice.name, options), entry.function, needs(entry.function))
     return Battery(_on_enough(method), entry.breaks, (), choice if explicit else None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -16,12 +16,10 @@ import xxhash
 from harness import weights
 from harness.checkpoints import TOKENIZER_FILES, build_model, check_tokenizer, is_head
 from harness.errors import BrokenCheckpoint, MissingHead
-from harness.types import Array, Checkpoint, Features, Head, Rows
+from harness.types import Array, Checkpoint, Features, Head, Rows, Steps
 
 LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
 """What a configuration says that the forward pass does not read."""
-
-Progress = Callable[[int], None]
 
 
 def encode(
@@ -33,7 +31,7 @@ def encode(
     max_length: int,
     batch_size: int = 32,
     device: str = "auto",
-    progress: Progress | None = None,
+    progress: Steps | None = None,
 ) -> Features:
     """Features of the rows, from the cache or by one forward pass over them.
 
@@ -113,7 +111,7 @@ def forward(
     max_length: int,
     batch_size: int = 32,
     device: str = "auto",
-    progress: Progress | None = None,
+    progress: Steps | None = None,
 ) -> tuple[Array, Array]:
     """Inputs of the final linear layer [rows, width] and its outputs [rows, outputs], float32.
 

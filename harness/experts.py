@@ -142,7 +142,7 @@ def _train(
 
 
 def _settings(default: Hyperparameters, overrides: Mapping[str, float | None]) -> Hyperparameters:
-    given = {name: value for name, value in overrides.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     for name, value in given.items():
         if name not in asdict(default):
             raise BadOption(
@@ -151,7 +151,7 @@ def _settings(default: Hyperparameters, overrides: Mapping[str, float | None]) -
         zero_is_fine = name in ("warmup", "weight_decay")
         if value < 0 or (value == 0 and not zero_is_fine):
             raise BadOption(f"{name} is {value}, expected a positive number")
-    return replace(default, **given)  # type: ignore[arg-type]
+    return replace(default, **given)
 
 
 def _workdir(out: Path, request: Mapping[str, Any]) -> Path:

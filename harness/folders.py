@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from safetensors.torch import save_file
 
 from harness import weights
 from harness.checkpoints import INDEX, MERGE_FILE, SINGLE, copy_tokenizer, new_folder
 from harness.plans import Plan, short_method
-from harness.types import Checkpoint, StateDict
+from harness.types import Checkpoint, Progress, StateDict
 
 SHARD_BYTES = 5 * 10**9
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it since the last call, and how much in all."""
 
 
 def write(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,7 +13,7 @@ from harness.encode import forward
 from harness.errors import BadRecipe
 from harness.labels import columns, predicted
 from harness.metrics import score
-from harness.types import Checkpoint, Rows, StateDict, Task
+from harness.types import Checkpoint, Progress, Rows, StateDict, Task
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Judge:
     data_dir: str | None = None
     device: str = "auto"
     expected: int = 1
-    progress: Callable[[str, int, int], None] | None = None
+    progress: Progress | None = None
 
     @cached_property
     def rows(self) -> tuple[Rows, ...]:

@@ -10,10 +10,11 @@ from typing import Any
 from harness import weights
 from harness.checkpoints import MERGE_FILE, check_output
 from harness.errors import BadOption, OutputExists
-from harness.folders import Progress, write
+from harness.folders import write
 from harness.plans import Plan, composed, parts, plan
 from harness.recipes import Recipe, read_recipe
 from harness.registry import MERGERS, options
+from harness.types import Progress
 
 TRIALS = 1000
 """More candidates than this are taken for a slip in the step."""

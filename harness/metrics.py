@@ -73,7 +73,7 @@ def evaluation_module(task: Task) -> Any:
     import evaluate
     from datasets import Features, Value
 
-    class TaskMetric(evaluate.Metric):  # type: ignore[misc]
+    class TaskMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
             return evaluate.MetricInfo(
                 description=f"{', '.join(task.metrics)} of {task.name}",

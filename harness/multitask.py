@@ -57,7 +57,7 @@ class MultiTask(torch.nn.Module):
             input_ids=input_ids, attention_mask=attention_mask, labels=labels, **segments
         )
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # torch has overloads
         """One copy of the encoder: safetensors refuses to write a tensor twice."""
         found = super().state_dict(*args, **kwargs)
         return {name: tensor for name, tensor in found.items() if name not in self._again}
@@ -194,7 +194,7 @@ def _trainer_class() -> Any:
     """Transformers' Trainer, with batches of its own; the import takes seconds."""
     from transformers import Trainer
 
-    class BatchTrainer(Trainer):  # type: ignore[misc]
+    class BatchTrainer(Trainer):  # type: ignore[misc]  # transformers has no types
         batches: TaskBatches
 
         def get_train_dataloader(self) -> Any:

@@ -12,10 +12,11 @@ from harness.data import parse_task
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead, UnknownName
 from harness.judge import Judge
 from harness.labels import same
+from harness.passes import PASSES
 from harness.recipes import Recipe
-from harness.registry import MERGERS, PREMERGE, Merger, Premerge, options, resolve
-from harness.statistics import PASSES, Supply
-from harness.types import Checkpoint, Choice, Scalar, StateDict
+from harness.registry import MERGERS, PREMERGE, Merger, Premerge, needs, options, resolve
+from harness.statistics import Supply
+from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
 SCORE = "score"
 HELD_OUT = "heldout10"
@@ -27,9 +28,10 @@ class Plan:
 
     `recipe` has every option filled in and heads decided. `bodies`, `origin` and `tops` are what
     goes into the merger after the pre-merging methods: encoders (with heads, if they are merged
-    alike), the base, and heads. `fresh` are the names of head tensors. `needs` are what the merger
-    asks for beside weights, by keyword. `merged` is what the merger returned, `state` what is
-    written: with averaged heads and buffers, in the experts' types, without kept heads.
+    alike), the base, and heads. `fresh` are the names of head tensors. `supplies` and `judge` are
+    what the merger asks for beside weights: statistics, and scores of candidates. `merged` is what
+    the merger returned, `state` what is written: with averaged heads and buffers, in the experts'
+    types, without kept heads.
     """
 
     recipe: Recipe
@@ -61,7 +63,7 @@ def plan(
     *,
     allow_pickle: bool = False,
     observed: dict[str, weights.Observed] | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """Check a recipe by headers alone and compose the lazy merge.
 
@@ -110,7 +112,7 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
     given: dict[str, Any] = {supply.kind: supply.promises() for supply in found.supplies}
     if SCORE in merger.needs:
         given[SCORE] = found.judge
-    own = {name: chosen[name] for name in chosen if name not in _of_passes(merger)}
+    own = {name: chosen[name] for name in chosen if name not in of_passes(merger)}
     merged = merger.function(found.bodies, found.origin, **own, **given)
     whole = merged
     if recipe.heads == "average":
@@ -128,20 +130,27 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
 # Options -----------------------------------------------------------------------------------
 
 
-def parts(merger: Merger) -> tuple[Callable[..., Any], ...]:
-    """The functions whose options a merger has: its own, and those of the statistics it needs."""
-    for need in merger.needs:
-        if need not in (*PASSES, SCORE):
+def parts(entry: Merger | Premerge) -> tuple[Callable[..., Any], ...]:
+    """The functions whose options a method has: its own, and those of the statistics it needs.
+
+    Raises UnknownName for something else that it needs; a pre-merging method is given nothing.
+    """
+    wanted = needs(entry.function)
+    known = (*PASSES, SCORE) if isinstance(entry, Merger) else ()
+    offered = f"one of {', '.join(known)}, or " if known else ""
+    for need in wanted:
+        if need not in known:
             raise UnknownName(
-                f"merger '{merger.name}' asks for '{need}' by a keyword without a default; known "
-                f"are {', '.join((*PASSES, SCORE))}: give it a default if it is an option"
+                f"{entry.name} asks for '{need}', a keyword-only parameter without a default; "
+                f"expected {offered}a default"
             )
-    return (merger.function, *(PASSES[need] for need in merger.needs if need in PASSES))
+    return (entry.function, *(PASSES[need] for need in wanted if need in PASSES))
 
 
-def _of_passes(merger: Merger) -> set[str]:
-    own = set(options(merger.function))
-    return {name for part in parts(merger)[1:] for name in options(part)} - own
+def of_passes(entry: Merger | Premerge) -> set[str]:
+    """The options of a method that are those of its statistics alone."""
+    own = set(options(entry.function))
+    return {name for part in parts(entry)[1:] for name in options(part)} - own
 
 
 def _filled(recipe: Recipe, merger: Merger, before: Sequence[Premerge]) -> Recipe:
@@ -157,7 +166,7 @@ def _filled(recipe: Recipe, merger: Merger, before: Sequence[Premerge]) -> Recip
         update={
             "merger": filled("merger", recipe.merger, *parts(merger)),
             "premerge": tuple(
-                filled("pre-merging method", choice, entry.function)
+                filled("pre-merging method", choice, *parts(entry))
                 for choice, entry in zip(recipe.premerge, before, strict=True)
             ),
         }
@@ -166,7 +175,7 @@ def _filled(recipe: Recipe, merger: Merger, before: Sequence[Premerge]) -> Recip
 
 def short_method(recipe: Recipe) -> str:
     """The method as the papers print it, `dare[ties]`, with options that are not the default."""
-    before = "+".join(str(_short(c, PREMERGE[c.name].function)) for c in recipe.premerge)
+    before = "+".join(str(_short(c, *parts(PREMERGE[c.name]))) for c in recipe.premerge)
     merger = str(_short(recipe.merger, *parts(MERGERS[recipe.merger.name])))
     return f"{before}[{merger}]" if before else merger
 
@@ -287,9 +296,7 @@ def _ingredients(found: Plan, merger: Merger, before: Sequence[Premerge]) -> Pla
     return replace(found, bodies=tuple(bodies), origin=origin, tops=tuple(tops))
 
 
-def _supplied(
-    found: Plan, merger: Merger, progress: Callable[[str, int, int], None] | None
-) -> Plan:
+def _supplied(found: Plan, merger: Merger, progress: Progress | None) -> Plan:
     """The plan with what the merger needs beside weights; no data is read yet."""
     recipe = found.recipe
     kinds = [need for need in merger.needs if need in PASSES]
@@ -318,7 +325,7 @@ def _supplied(
     return replace(found, supplies=supplies, judge=judge)
 
 
-def judge_of(found: Plan, progress: Callable[[str, int, int], None] | None) -> Judge:
+def judge_of(found: Plan, progress: Progress | None) -> Judge:
     """What scores a candidate merge: the tasks and splits asked for, by default held-out rows."""
     asked = found.recipe.tune_on or tuple(f"{t}@{HELD_OUT}" for t in dict.fromkeys(found.tasks))
     places = []

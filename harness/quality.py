@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import Literal, TypeAlias
 
 import numpy as np
-from pydantic import ValidationError
 from scipy.stats import t
 from tabulate import tabulate
 
@@ -31,11 +30,11 @@ from harness.merging import merge
 from harness.metrics import score
 from harness.plans import parts, short_method
 from harness.recipes import Frozen, Recipe, Run
-from harness.records import Record, record_path, safe
+from harness.records import Record, read_as, record_path, safe
 from harness.registry import MERGERS, TASKS, resolve
-from harness.run import DEFAULTS, Progress, evaluate
+from harness.run import DEFAULTS, evaluate
 from harness.systems import POOL_SPLIT
-from harness.types import Choice, Scalar
+from harness.types import Choice, Progress, Scalar
 from harness.weights import digest, join_digests
 
 MINIATURES = Path(__file__).parent / "miniatures"
@@ -330,14 +329,7 @@ def write_baseline(found: Quality, path: Path) -> None:
 
 def read_baseline(path: Path) -> Quality:
     """What a merger reached once. Raises BrokenRecord naming the file and what is wrong."""
-    try:
-        return Quality(**json.loads(path.read_text(encoding="utf-8")))
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise BrokenRecord(f"{path}: field '{field}': {first['msg']}") from error
-    except (ValueError, TypeError, OSError) as error:
-        raise BrokenRecord(f"{path} cannot be read as a baseline: {error}") from error
+    return read_as(Quality, path, "a baseline")
 
 
 def _check_fresh(kept: Quality, choice: Choice, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -20,6 +20,7 @@ from harness.errors import BadRecipe
 from harness.registry import parse_choice
 from harness.types import Choice
 
+Model = TypeVar("Model", bound="Frozen")
 Heads = Literal["auto", "merge", "average", "keep"]
 
 
@@ -94,7 +95,7 @@ class Run(Frozen):
     allow_pickle: bool = False
 
 
-def validated(kind: type[Recipe] | type[Run], values: Mapping[str, Any], where: str) -> Any:
+def validated(kind: type[Model], values: Mapping[str, Any], where: str) -> Model:
     """A recipe or run of the values. Raises BadRecipe, naming the field, for what does not fit."""
     try:
         return kind(**values)

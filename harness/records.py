@@ -15,7 +15,7 @@ import xxhash
 from pydantic import ValidationError
 
 from harness.errors import BrokenRecord
-from harness.recipes import Frozen
+from harness.recipes import Frozen, Model
 from harness.types import Array64, Predictions
 
 Role = Literal["merged", "base", "expert", "ensemble", "reference"]
@@ -147,14 +147,19 @@ def write_json(path: Path, record: Record) -> None:
 
 def read_record(path: Path) -> Record:
     """The record in a file. Raises BrokenRecord naming the file and what is wrong with it."""
+    return read_as(Record, path, "a record")
+
+
+def read_as(kind: type[Model], path: Path, what: str) -> Model:
+    """The model of this kind in a JSON file. Raises BrokenRecord naming the file and the fault."""
     try:
-        return Record(**json.loads(path.read_text(encoding="utf-8")))
+        return kind(**json.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise BrokenRecord(f"{path}: field '{field}': {first['msg']}") from error
     except (ValueError, TypeError, OSError) as error:
-        raise BrokenRecord(f"{path} cannot be read as a record: {error}") from error
+        raise BrokenRecord(f"{path} cannot be read as {what}: {error}") from error
 
 
 def read_records(places: Iterable[str | Path]) -> list[Record]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -52,15 +52,13 @@ from harness.types import (
     Features,
     Head,
     Predictions,
+    Progress,
     Rows,
     Scalar,
     Task,
 )
 
 DEFAULTS = Run(model="")
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being encoded, rows done since the last call and rows in all."""
 
 
 def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:

@@ -20,6 +20,10 @@ StateDict: TypeAlias = "Mapping[str, torch.Tensor]"
 Kind: TypeAlias = Literal["classification", "regression"]
 Scalar: TypeAlias = "bool | int | float | str | list[float] | None"
 Row: TypeAlias = "Mapping[str, Any]"
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it since the last call, and how much in all."""
+Steps: TypeAlias = Callable[[int], None]
+"""Called with how much was done since the last call."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "electra": {**BERT_LIKE, "embedding_size": 16},
 }
+FAST: dict[str, Any] = {
+    "learning_rate": 5e-3,
+    "epochs": 3,
+    "batch_size": 8,
+    "max_length": 24,
+    "progress": False,
+}
+"""Settings under which a miniature learns in a second."""
 
 
 def tokenizer(folder: Path) -> None:

@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,8 @@ from harness.conformance import (
     ok,
 )
 from harness.errors import BadOption, UnknownName
-from harness.laws import Kind, Watch
+from harness.laws import Kind
+from harness.laws.calls import Watch
 from harness.registry import Merger, Premerge, parse_choice
 from tests import faults
 
@@ -40,8 +42,8 @@ def lines(findings: Sequence[Finding]) -> str:
     return "\n".join(map(str, findings))
 
 
-def named(function: object) -> str:
-    return f"tests.faults:{function.__name__}"  # type: ignore[attr-defined]
+def named(function: Any) -> str:
+    return f"tests.faults:{function.__name__}"
 
 
 def one(found: Battery, law: str) -> Finding:
@@ -230,7 +232,7 @@ def test_a_pipeline_that_merges_what_is_damaged_is_found(monkeypatch: pytest.Mon
     def merge(recipe: harness.Recipe, *, out: Path) -> None:
         shutil.copytree(recipe.experts[0], out)
 
-    monkeypatch.setattr("harness.laws.merge", merge)
+    monkeypatch.setattr("harness.laws.folders.merge", merge)
     finding = one(merger(faults.right), "errors")
     assert finding.detail == (
         "a missing tensor: 'bert.pooler.dense.weight' of the last expert is merged without an error"
@@ -242,7 +244,7 @@ def test_an_error_that_leaves_something_behind_is_found(monkeypatch: pytest.Monk
         shutil.copytree(recipe.experts[0], out)
         raise harness.HarnessError("'bert.pooler.dense.weight' is missing")
 
-    monkeypatch.setattr("harness.laws.merge", merge)
+    monkeypatch.setattr("harness.laws.folders.merge", merge)
     assert one(merger(faults.right), "errors").detail == "an error left out behind"
 
 
@@ -367,8 +369,24 @@ def test_a_need_that_nobody_knows_is_named() -> None:
     ) -> StateDict:
         return base
 
-    with pytest.raises(BadOption, match="asks for 'horoscope'"):
+    with pytest.raises(UnknownName, match=r"'horoscope', .* expected one of gram, .* or a default"):
         of_merger(Merger("toy", function), Choice("toy"))
+
+
+def test_a_pre_merging_method_is_given_nothing() -> None:
+    def function(
+        experts: Sequence[StateDict], base: StateDict, *, gram: Sequence[StateDict]
+    ) -> Sequence[StateDict]:
+        return experts
+
+    with pytest.raises(UnknownName, match=r"toy asks for 'gram', .*; expected a default"):
+        of_premerge(Premerge("toy", function), Choice("toy"))
+
+
+def test_options_of_a_statistic_are_checked_and_change_no_law() -> None:
+    assert ok(check_merger(parse_choice("fisher:examples=64,estimator=empirical")))
+    with pytest.raises(BadOption, match="did you mean 'examples'"):
+        check_merger(parse_choice("regmean:exampels=64"))
 
 
 def test_a_method_that_fails_outright_breaks_laws_and_not_the_battery() -> None:

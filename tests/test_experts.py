@@ -18,16 +18,9 @@ from harness.labels import predicted
 from harness.metrics import score
 from harness.rng import rng
 from harness.weights import digest
-from tests.conftest import model
+from tests.conftest import FAST, model
 
 TASK = "glue/sst2"
-FAST: dict[str, Any] = {
-    "learning_rate": 5e-3,
-    "epochs": 3,
-    "batch_size": 8,
-    "max_length": 24,
-    "progress": False,
-}
 
 
 @pytest.fixture(scope="module")

@@ -25,18 +25,11 @@ from harness.registry import TASKS
 from harness.rng import rng
 from harness.trainers import with_new_head
 from harness.weights import digest, specs
-from tests.conftest import FAMILIES, model
+from tests.conftest import FAMILIES, FAST, model
 
 SST2, RTE, STSB = "glue/sst2", "glue/rte", "glue/stsb"
 ALL = (SST2, RTE, STSB)
 ROWS = {SST2: 160, RTE: 90, STSB: 200}
-FAST: dict[str, Any] = {
-    "learning_rate": 5e-3,
-    "epochs": 3,
-    "batch_size": 8,
-    "max_length": 24,
-    "progress": False,
-}
 
 
 @pytest.fixture(scope="module")

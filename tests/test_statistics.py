@@ -28,8 +28,9 @@ from harness.checkpoints import open_checkpoint
 from harness.cli import main
 from harness.data import take
 from harness.errors import BadData
+from harness.passes import PASSES, cotangents, fisher, gram, softmax_roots
 from harness.rng import rng
-from harness.statistics import collect, cotangents, drawn, fisher, gram, softmax_roots
+from harness.statistics import collect, drawn
 from harness.types import Rows
 from tests.conftest import BERT_LIKE, FAMILIES, model
 from tests.toys import THREE, TOY, VALUE, registered
@@ -52,7 +53,7 @@ def rows_of(task: Task = TOY, examples: int = EXAMPLES) -> Rows:
 def defaults(kind: str, **changed: Any) -> dict[str, Any]:
     from harness.registry import options
 
-    known = options(statistics.PASSES[kind]).values()
+    known = options(PASSES[kind]).values()
     return {option.name: option.default for option in known} | {"examples": EXAMPLES} | changed
 
 
@@ -504,7 +505,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "of another model": (["{a},{a}"], ["no file of statistics was computed on", "b as it goes"]),
     "one for two": (["{a}"], ["1 files of statistics for 2 experts"]),
     "another kind": (["{a-fisher},{a}"], ["holds fisher statistics, expected gram"]),
-    "not there": (["{a},nowhere.safetensors"], ["nowhere.safetensors does not exist"]),
+    "not there": (["{a},nowhere.safetensors"], ["nowhere.safetensors is missing"]),
     "no statistics": (["{a},{weights}"], ["does not say what statistics it holds"]),
     "after dare": (["{a},{b}", "--base", "{base}", "--premerge", "dare"], ["pre-merging methods"]),
     "another task": (["{a},{b}", "--tasks", "toy/twin"], ["computed on toy/pairs@train90",
@@ -546,7 +547,7 @@ ASKED: dict[str, tuple[list[str], str]] = {
     "another type": (["--merger", "fisher:estimator=guess"], "'exact' or 'empirical'"),
     "another split": (["--task", "toy/pairs@test"], "toy/pairs@train90, found '@test'"),
     "other labels": (["--task", "toy/three"], "toy/three expects x, y, z"),
-    "in the way": (["--out", "{weights}"], "does not say what statistics it holds"),
+    "in the way": (["--out", "{weights}"], "exists and is no file of statistics"),
 }
 
 
