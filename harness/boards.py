@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +15,17 @@ from harness.errors import BrokenRecord
 from harness.records import CHOICE_SPLIT, Record, read_records
 
 PROTOCOL_ORDER = ("current", "knn", "ft-classifier")
+SINGLES = ("expert", "single")
 SUMMARY = ("experts, min", "experts, mean", MAX := "experts, max")
 BEST_SINGLE = f"best single ({CHOICE_SPLIT})"
-CHOSEN_HOW = (
-    f"`best single` is the expert with the best Current Eval on {CHOICE_SPLIT}; "
-    "`experts, max` is the best on the reported rows themselves, an oracle."
-)
+AVERAGE_SINGLE = "average single"
+HOW = {
+    AVERAGE_SINGLE: "`average single` is the mean over all experts with the labels of a task, each "
+    "of them read on it.",
+    BEST_SINGLE: f"`best single` is the expert with the best Current Eval on {CHOICE_SPLIT}, over "
+    "the tasks that the same experts are read on.",
+    MAX: f"`{MAX}` is the best on the reported rows themselves, an oracle.",
+}
 HEADLINE_SHOTS = 5
 
 
@@ -119,8 +124,9 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     """Records as rows and cells.
 
     Rows: the experts (one row if every task has one); where a task has several, min, mean and max
-    over them and, if they were read on held-out rows, the best of them there; the ensemble, other
-    references, the base, then the merged models, by method or by name.
+    over them; where experts were read on one another's tasks, the mean over all of them; the best
+    one on held-out rows, if they were read there; the ensemble, other references, the base, then
+    the merged models, by method or by name.
     """
     chosen = best_single(records)
     records = reported(records)
@@ -128,20 +134,23 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     per_task = {
         task: {r.digest for r in records if r.role == "expert" and r.task == task} for task in tasks
     }
-    single = max((len(found) for found in per_task.values()), default=0) <= 1
+    one_each = max((len(found) for found in per_task.values()), default=0) <= 1
+    abroad = {record.digest for record in records if record.role == "single"}
     cells: dict[tuple[str, Reading, str], Cell] = {}
     owner: dict[tuple[str, Reading, str], str] = {}
-    roles = ("expert", "ensemble", "reference", "base", "merged")
+    roles = ("expert", "single", "ensemble", "reference", "base", "merged")
     order: dict[str, list[str]] = {role: [] for role in roles}
-    individual: dict[tuple[Reading, str], dict[str, Cell]] = {}
+    known: dict[tuple[Reading, str], dict[str, Cell]] = {}
     for record in records:
-        name = row_name(record, by_method=by_method, single=single)
+        name = row_name(record, by_method=by_method, one_each=one_each)
         if name not in order[record.role]:
             order[record.role].append(name)
         for reading in readings([record]):
             found = Cell(tuple(100 * v for v in record.values(reading.shots or None)))
-            if record.role == "expert":
-                individual.setdefault((reading, record.task), {})[record.digest] = found
+            if record.role in SINGLES:
+                known.setdefault((reading, record.task), {})[record.digest] = found
+            if record.role == "expert" and record.digest in abroad:
+                cells[record.model, reading, record.task] = found
             key = (name, reading, record.task)
             if owner.setdefault(key, record.digest) != record.digest:
                 raise BrokenRecord(
@@ -149,54 +158,63 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
                     f"({owner[key][:12]}, {record.digest[:12]}); expected one: render them apart"
                 )
             cells[key] = found
-    summary: list[str] = []
-    if not single:
-        summary = list(SUMMARY)
-        for (reading, task), known in individual.items():
-            values = [cell.mean for cell in known.values()]
-            for name, value in zip(
-                summary, (min(values), float(np.mean(values)), max(values)), strict=True
-            ):
+    for (reading, task), singles in known.items():
+        if singles.keys() - per_task[task]:
+            mean = float(np.mean([cell.mean for cell in singles.values()]))
+            cells[AVERAGE_SINGLE, reading, task] = Cell((mean,))
+        if chosen.get(task) in singles:
+            cells[BEST_SINGLE, reading, task] = singles[chosen[task]]
+        own = [cell.mean for digest, cell in singles.items() if digest in per_task[task]]
+        if own and not one_each:
+            values = min(own), float(np.mean(own)), max(own)
+            for name, value in zip(SUMMARY, values, strict=True):
                 cells[name, reading, task] = Cell((value,))
-            if task in chosen and chosen[task] in known:
-                cells[BEST_SINGLE, reading, task] = known[chosen[task]]
-    shown = [] if by_method and not single else order["expert"]
-    best = [BEST_SINGLE] if chosen else []
-    named = [name for role in roles[1:] for name in order[role]]
+    shown = order["expert"] if one_each or not by_method else []
+    shown = shown if by_method else [*shown, *order["single"]]
+    of_many = [*SUMMARY, AVERAGE_SINGLE, BEST_SINGLE]
+    summary = [name for name in of_many if any(row == name for row, _, _ in cells)]
+    named = [name for role in roles[2:] for name in order[role]]
     # a merge may stand in the records for itself and, beside another one, as a reference
-    rows = tuple(dict.fromkeys([*shown, *summary, *best, *named]))
+    rows = tuple(dict.fromkeys([*shown, *summary, *named]))
     return Grid(rows, tuple(readings(records)), tasks, cells)
 
 
 def best_single(records: Sequence[Record]) -> dict[str, str]:
     """By task, the digest of the one expert of several with the best score on held-out rows.
 
-    Only where all of them were read there, under Current Eval and on the same rows. Ties go to the
-    first, in the order in which they were merged.
+    Tasks that the same experts were read on have the same best one, by the mean over them. Only
+    where all experts were read under Current Eval on the same held-out rows. Ties go to the first,
+    in the order in which they were merged.
     """
-    found = {}
-    for task in dict.fromkeys(record.task for record in reported(records)):
-        name, _, split = task.partition("@")
-        ours = [r for r in records if r.task == task and r.role in ("expert", "merged")]
-        present = {r.digest for r in ours if r.role == "expert"}
-        merged = [source.digest for r in ours for source in r.experts]
-        experts = [d for d in dict.fromkeys([*merged, *(r.digest for r in ours)]) if d in present]
-        if len(experts) < 2 or split == CHOICE_SPLIT:
+    tasks = dict.fromkeys(record.task for record in reported(records))
+    pools = {
+        task: frozenset(r.digest for r in records if r.task == task and r.role in SINGLES)
+        for task in tasks
+        if task.partition("@")[2] != CHOICE_SPLIT
+    }
+    found: dict[str, str] = {}
+    for pool in dict.fromkeys(pools.values()):
+        shared = [task for task in pools if pools[task] == pool]
+        values = [_heldout(records, task, pool) for task in shared]
+        if len(pool) < 2 or not all(values):
             continue
-        for values in _heldout(records, f"{name}@{CHOICE_SPLIT}"):
-            if present <= values.keys():
-                found[task] = max(experts, key=lambda digest: values[digest])
+        ours = [r for r in records if r.task in shared]
+        merged = [source.digest for r in ours if r.role == "merged" for source in r.experts]
+        order = [d for d in dict.fromkeys([*merged, *(r.digest for r in ours)]) if d in pool]
+        scores = {digest: float(np.mean([known[digest] for known in values])) for digest in order}
+        found |= dict.fromkeys(shared, max(order, key=lambda digest: scores[digest]))
     return found
 
 
-def _heldout(records: Sequence[Record], task: str) -> list[dict[str, float]]:
-    """Current Eval's scores of the experts on a task, by digest, for each set of rows of it."""
+def _heldout(records: Sequence[Record], task: str, pool: Collection[str]) -> dict[str, float]:
+    """Current Eval of these experts on the held-out rows of a task, by digest; {} unless all."""
+    held = f"{task.partition('@')[0]}@{CHOICE_SPLIT}"
     by_rows: dict[object, dict[str, float]] = {}
     for record in records:
-        if (record.task, record.role, record.protocol) == (task, "expert", "current"):
+        if (record.task, record.protocol) == (held, "current") and record.role in SINGLES:
             values = by_rows.setdefault(record.dataset.get("digest"), {})
             values[record.digest] = record.scores[0].value
-    return list(by_rows.values())
+    return next((values for values in by_rows.values() if values.keys() >= {*pool}), {})
 
 
 def reported(records: Sequence[Record]) -> list[Record]:
@@ -204,7 +222,7 @@ def reported(records: Sequence[Record]) -> list[Record]:
 
     These are of experts on held-out rows of a task that other models were read on other rows of.
     """
-    others = {record.task for record in records if record.role != "expert"}
+    others = {record.task for record in records if record.role not in SINGLES}
     names = {task.partition("@")[0] for task in others}
 
     def chooses(task: str) -> bool:
@@ -214,10 +232,12 @@ def reported(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if not chooses(record.task)]
 
 
-def row_name(record: Record, *, by_method: bool, single: bool) -> str:
+def row_name(record: Record, *, by_method: bool, one_each: bool) -> str:
     """How a table calls the row of a record."""
     if record.role == "expert":
-        return "expert of the task" if single else record.model
+        return "expert of the task" if one_each else record.model
+    if record.role == "single":
+        return record.model
     if record.role == "base":
         return "base" if by_method else f"base ({record.model})"
     if record.role == "ensemble":
@@ -387,8 +407,8 @@ def board(records: Sequence[Record]) -> tuple[str, str]:
         + "; ".join(f"{task} {_metrics(records, task)}" for task in found.tasks)
         + ".",
     ]
-    if BEST_SINGLE in found.rows:
-        markdown.append(CHOSEN_HOW)
+    if {BEST_SINGLE, AVERAGE_SINGLE} & {*found.rows}:
+        markdown.append(" ".join(text for row, text in HOW.items() if row in found.rows))
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     spread = [f"{column} sd" for column in found.columns]

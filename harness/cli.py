@@ -358,6 +358,9 @@ def evaluate(
     best_single: Annotated[
         bool, typer.Option("--best-single", help="Also choose one of several experts on heldout10.")
     ] = False,
+    singles: Annotated[
+        bool, typer.Option("--singles", help="Also read each expert on tasks with its labels.")
+    ] = False,
     tasks: Annotated[str | None, typer.Option(help="T1,T2@split,...")] = None,
     protocols: Annotated[
         str | None, typer.Option(help="P1,P2:key=value,...; default: every protocol.")
@@ -391,6 +394,7 @@ def evaluate(
         "base": base,
         "references": _split(references),
         "best_single": best_single,
+        "singles": singles,
         "tasks": _split(tasks),
         "protocols": _methods(protocols),
         "shots": _numbers("--shots", shots),

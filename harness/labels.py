@@ -20,6 +20,11 @@ def same(first: Sequence[str], second: Sequence[str]) -> bool:
     return list(map(normal, first)) == list(map(normal, second))
 
 
+def fit(found: Sequence[str], task: Task) -> bool:
+    """Whether these are the label names of a task, in any order; none for a regression."""
+    return sorted(map(normal, found)) == sorted(map(normal, task.labels))
+
+
 def generic(labels: Sequence[str]) -> bool:
     """Whether the names are the placeholders that transformers writes when nobody named them."""
     return bool(labels) and all(name == f"LABEL_{i}" for i, name in enumerate(labels))
@@ -34,7 +39,7 @@ def columns(task: Task, found: Sequence[str], where: str, *, by_index: bool = Fa
     if task.kind == "regression":
         if not found:
             return [0]
-    elif sorted(map(normal, found)) == sorted(map(normal, task.labels)):
+    elif fit(found, task):
         names = [normal(name) for name in found]
         return [names.index(normal(name)) for name in task.labels]
     elif generic(found) and len(found) == len(task.labels) and by_index:

@@ -22,7 +22,7 @@ from harness.checkpoints import (
 )
 from harness.data import parse_task
 from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead
-from harness.labels import generic, normal, same
+from harness.labels import fit, generic, same
 from harness.mergekit.config import ingredients
 from harness.recipes import Run
 from harness.records import Role
@@ -63,8 +63,9 @@ class Model:
             return task.name in self.kept
         if own.tasks:
             return task.name in own.tasks
-        named = sorted(map(normal, own.labels)) == sorted(map(normal, task.labels))
-        return named or (generic(own.labels) and len(own.labels) == len(task.labels))
+        return fit(own.labels, task) or (
+            generic(own.labels) and len(own.labels) == len(task.labels)
+        )
 
     def on(self, task: Task) -> tuple[Checkpoint, str]:
         """The checkpoint with the head for a task, and whose head that is.
@@ -88,6 +89,17 @@ def experts_of(model: Model, task: Task) -> list[Checkpoint]:
         expert
         for expert, name in zip(model.experts, model.expert_tasks, strict=True)
         if name == task.name
+    ]
+
+
+def others_of(model: Model, task: Task) -> list[Checkpoint]:
+    """The experts of other tasks whose labels are those of this one."""
+    return [
+        expert
+        for expert, name in zip(model.experts, model.expert_tasks, strict=True)
+        if name != task.name
+        and parse_task(name)[0].kind == task.kind
+        and fit(expert.labels or (), task)
     ]
 
 

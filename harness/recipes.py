@@ -80,6 +80,7 @@ class Run(Frozen):
     base: str | None = None
     references: tuple[str, ...] = ()
     best_single: bool = False
+    singles: bool = False
     tasks: tuple[str, ...] = ()
     protocols: tuple[Method, ...] = ()
     shots: tuple[int, ...] = (1, 5, 10)

@@ -18,7 +18,8 @@ from harness.errors import BrokenRecord
 from harness.recipes import Frozen, Model
 from harness.types import Array64, Predictions
 
-Role = Literal["merged", "base", "expert", "ensemble", "reference"]
+Role = Literal["merged", "base", "expert", "single", "ensemble", "reference"]
+"""An `expert` is read on its own task, a `single` is one read on a task of another."""
 
 CHOICE_SPLIT = "heldout10"
 """Experts' scores on this split choose the best single one; a choice on the reported split is an

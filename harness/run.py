@@ -13,11 +13,11 @@ import torch
 from scipy.special import softmax
 
 from harness.checkpoints import check_place, check_ready
-from harness.data import origin
+from harness.data import origin, parse_task
 from harness.encode import encode, final_head
 from harness.errors import BadOption, MissingHead
 from harness.metrics import score
-from harness.models import Model, experts_of, resolve_model
+from harness.models import Model, resolve_model
 from harness.recipes import Run
 from harness.records import (
     Adaptation,
@@ -39,9 +39,10 @@ from harness.systems import (
     applicable,
     asked_protocols,
     candidates,
+    check_singles,
     choosing,
+    experts_on,
     part_of,
-    system_of,
     systems_of,
     teachers_of,
 )
@@ -71,13 +72,12 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     _check_device(run.device)
     protocols = asked_protocols(run)
     model = resolve_model(run)
+    if run.singles:
+        check_singles(model, [parse_task(name)[0] for name in model.tasks])
     parts = [part_of(run, name, protocols) for name in model.tasks]
     work = []
     for part in parts:
-        experts = [
-            system_of(part.task, run, "expert", expert.name, (expert,), "own")
-            for expert in experts_of(model, part.task)
-        ]
+        experts = experts_on(run, model, part.task)
         systems = systems_of(run, model, part, experts)
         work += [(part, system, teachers_of(system, experts)) for system in systems]
     chosen = applicable(run, protocols, work)

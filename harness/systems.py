@@ -12,7 +12,7 @@ from harness.checkpoints import is_head
 from harness.data import draw, load_rows, parse_task, take
 from harness.errors import BadRecipe, MissingHead, MissingTeacher
 from harness.labels import columns
-from harness.models import Model, experts_of
+from harness.models import Model, experts_of, others_of
 from harness.recipes import Run
 from harness.records import CHOICE_SPLIT, Role
 from harness.registry import PROTOCOLS, EvaluationProtocol, resolve
@@ -123,15 +123,24 @@ def system_of(
     return System(name, role, method or role, members, tuple(orders), head)
 
 
+def experts_on(run: Run, model: Model, task: Task) -> list[System]:
+    """The experts of a task and, if asked for, those of other tasks that have its labels."""
+    found: list[tuple[Role, Checkpoint]] = [("expert", one) for one in experts_of(model, task)]
+    if run.singles:
+        found += [("single", one) for one in others_of(model, task)]
+    return [system_of(task, run, role, one.name, (one,), "own") for role, one in found]
+
+
 def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) -> Iterator[System]:
-    """The model and its reference rows on one task."""
+    """The model and its reference rows on one task; `experts` are those that can be read on it."""
     task = part.task
     merged, head = model.on(task)
     yield system_of(task, run, model.role, model.name, (merged,), head, model.method)
     if model.base is not None:
         body = [name for name in model.base.weights if not is_head(name)]
         encoder = weights.select(model.base.weights, body)
-        both = weights.union(encoder, _plain_head(merged, experts), merged.weights)
+        own = [expert for expert in experts if expert.role == "expert"]
+        both = weights.union(encoder, _plain_head(merged, own), merged.weights)
         known = weights.select(both, list(merged.weights))
         control = replace(merged, weights=known, source=model.base.source)
         yield system_of(task, run, "base", model.base.name, (control,), head)
@@ -162,22 +171,32 @@ def _plain_head(merged: Checkpoint, experts: Sequence[System]) -> StateDict:
 
 
 def teachers_of(system: System, experts: Sequence[System]) -> list[System]:
-    """Whose outputs a tuned head is fitted to: those of the task's experts.
+    """Whose outputs a tuned head is fitted to: those of the task's own experts.
 
     An expert teaches itself, and so does a reference that no expert stands beside.
     """
-    alone = system.role == "expert" or (system.role == "reference" and not experts)
-    return [system] if alone else list(experts)
+    own = [expert for expert in experts if expert.role == "expert"]
+    alone = system.role == "expert" or (system.role == "reference" and not own)
+    return [system] if alone else own
+
+
+def check_singles(model: Model, tasks: Sequence[Task]) -> None:
+    """Raise BadRecipe where no expert can be read on a task of another."""
+    if not any(others_of(model, task) for task in tasks):
+        raise BadRecipe(
+            "experts are read on one another's tasks where those have the same labels, found none "
+            "that do; leave out --singles"
+        )
 
 
 def candidates(run: Run, model: Model, parts: Sequence[Part]) -> list[tuple[Part, System]]:
-    """Each expert of a task that has several, on the rows that choose the best single one.
+    """Each expert on the rows that choose the best single one, for tasks that have several.
 
     Raises BadRecipe where there is nothing to choose, or the reported rows would choose.
     """
     found = []
     for part in parts:
-        experts = experts_of(model, part.task)
+        experts = experts_on(run, model, part.task)
         if len(experts) < 2:
             continue
         if part.split in (CHOICE_SPLIT, "train"):
@@ -187,10 +206,7 @@ def candidates(run: Run, model: Model, parts: Sequence[Part]) -> list[tuple[Part
             )
         rows = load_rows(part.task, CHOICE_SPLIT, folder=run.data_dir, limit=run.limit)
         held = Part(part.task, CHOICE_SPLIT, rows, None, ())
-        found += [
-            (held, system_of(part.task, run, "expert", expert.name, (expert,), "own"))
-            for expert in experts
-        ]
+        found += [(held, expert) for expert in experts]
     if not found:
         raise BadRecipe(
             "the best single expert is chosen among several of one task, found none with more "
@@ -221,6 +237,7 @@ def applicable(
         "merged": taught,
         "base": taught,
         "expert": taught,
+        "single": taught,
         "reference": taught,
         "ensemble": [asked for asked in taught if not asked.adapts],
     }

@@ -245,6 +245,50 @@ def test_there_is_no_best_single_unless_every_expert_was_read_on_the_same_rows()
     assert not best_single(two_tasks())
 
 
+def abroad(*heldout: float) -> list[Record]:
+    """Experts of RTE and MRPC on both tasks, and on the held-out rows of both."""
+    digests = {name: name.ljust(32, "0") for name in ("r", "m")}
+    scores = {("r", RTE): 0.9, ("m", RTE): 0.5, ("r", MRPC): 0.6, ("m", MRPC): 0.8}
+    held = (HELDOUT, "glue/mrpc@heldout10")
+    scores |= dict(zip([(n, task) for n in digests for task in held], heldout, strict=False))
+
+    def role(name: str, task: str) -> Role:
+        return "expert" if task.startswith("glue/rte") == (name == "r") else "single"
+
+    experts = [
+        record(role(name, task), name, task, "current", value, digest=digests[name])
+        for (name, task), value in scores.items()
+    ]
+    merged = [record("merged", "x", task, "current", 0.7) for task in (RTE, MRPC)]
+    return [*merged, *experts]
+
+
+@pytest.mark.parametrize("by_method", [True, False])
+def test_experts_on_one_anothers_tasks(by_method: bool) -> None:
+    found = grid(abroad(0.9, 0.2, 0.5, 0.7), by_method=by_method)
+    assert found.tasks == (RTE, MRPC)
+    values = {
+        name: [round(cell.mean) for cell in found.row(name, found.readings[0]) if cell]
+        for name in found.rows
+    }
+    singles = {} if by_method else {"m": [50, 80, 65], "r": [90, 60, 75]}
+    assert values == {
+        "expert of the task": [90, 80, 85],
+        **singles,
+        "average single": [70, 70, 70],
+        BEST_SINGLE: [50, 80, 65],  # r is better on RTE's held-out rows, m on the mean of both
+        "ties" if by_method else "x (ties)": [70, 70, 70],
+    }
+
+
+def test_the_best_single_of_several_tasks_is_read_on_the_held_out_rows_of_all() -> None:
+    assert best_single(abroad(0.9, 0.2, 0.5, 0.7)).keys() == {RTE, MRPC}
+    assert not best_single(abroad(0.9, 0.2, 0.5))
+    whole, _ = board(abroad(0.9, 0.2, 0.5, 0.7))
+    assert "`average single` is the mean over all experts" in whole
+    assert "experts, max" not in whole
+
+
 def test_held_out_rows_that_a_merge_was_read_on_are_reported() -> None:
     records = [*chosen_from(0.5, 0.4, 0.9), record("merged", "m", HELDOUT, "current", 0.5)]
     found = grid(records, by_method=True)

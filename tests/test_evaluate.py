@@ -751,3 +751,90 @@ def test_a_choice_that_cannot_be_made_is_refused(
     assert err.count("\n") == 1
     assert all(word in err for word in words), err
     assert not evaluate.out.exists()
+
+
+# Experts on one another's tasks -----------------------------------------------------------------
+
+QNLI = "glue/qnli@validation"
+
+
+@pytest.fixture(scope="session")
+def shared(room: Room) -> Path:
+    """A merge of experts of two tasks with the same labels, heads and all."""
+    folder = room.data / "glue" / "qnli"
+    folder.mkdir()
+    for split, count in (("train", 50), ("validation", 19)):
+        found = table(("question", "sentence"), [i % 2 for i in range(count)])
+        pq.write_table(found, folder / f"{split}.parquet")
+    qnli = model(room.root / "qnli", ENTAILMENT, seed=5, near=room.base)
+    out = room.root / "shared"
+    experts = [str(room.rte[0]), str(qnli), "--base", str(room.base)]
+    uneven = ["--merger", "linear:weights=3:1", "--heads", "merge"]
+    flags = ["--tasks", "glue/rte,glue/qnli", *uneven, "--out", str(out)]
+    assert main(["merge", *experts, *flags]) == 0
+    return out
+
+
+def accuracy(folder: Path, task: str, data: Path) -> float:
+    """Of an expert on a task, by a forward pass of its own."""
+    name, _, split = task.partition("@")
+    rows = load_rows(TASKS[name], split, folder=data)
+    logits = encode.forward(open_checkpoint(folder), rows, max_length=128)[1]
+    return float((logits.argmax(axis=1) == rows.labels).mean())
+
+
+def test_singles_are_every_expert_on_every_task_of_its_labels(
+    room: Room, shared: Path, evaluate: Evaluate
+) -> None:
+    found = evaluate.records(shared, "--singles", "--best-single")
+    for task, own, other in ((PAIR, "rte0", "qnli"), (QNLI, "qnli", "rte0")):
+        rows = ["merged", "base", "expert", "single"]
+        assert roles(found, task, "current") == [*rows, "ensemble"]
+        assert roles(found, task, "ft-classifier") == rows
+        mine = [r for r in found if r["task"] == task]
+        read = {r["role"]: r for r in mine if r["protocol"] == "current"}
+        assert (read["expert"]["model"], read["single"]["model"]) == (own, other)
+        value = accuracy(room.root / other, task, room.data)
+        assert read["single"]["scores"][0]["value"] == value
+        taught = {r["role"]: r["teachers"] for r in mine if r["protocol"] == "ft-classifier"}
+        assert taught["single"] == taught["expert"] == [read["expert"]["digest"]]
+    held = [(r["role"], r["model"]) for r in found if r["task"].endswith("@heldout10")]
+    assert held == [("expert", "rte0"), ("single", "qnli"), ("expert", "qnli"), ("single", "rte0")]
+
+
+def test_singles_have_rows_of_their_own(room: Room, shared: Path, evaluate: Evaluate) -> None:
+    flags = ("--singles", "--best-single", "--protocols", "current")
+    out, _ = evaluate(shared, *flags)
+    rows = {line.split("  ")[0]: line.split()[-3:] for line in out.splitlines()}
+
+    def printed(values: Sequence[float]) -> list[str]:
+        return [f"{100 * value:.1f}" for value in (*values, np.mean(values))]
+
+    def read(split: str) -> dict[str, list[float]]:
+        tasks = [f"glue/{task}@{split}" for task in ("rte", "qnli")]
+        return {
+            name: [accuracy(room.root / name, task, room.data) for task in tasks]
+            for name in ("rte0", "qnli")
+        }
+
+    both, held = read("validation"), read("heldout10")
+    for name, values in both.items():
+        assert rows[name] == printed(values)
+    assert rows["average single"] == printed(np.mean(list(both.values()), axis=0))
+    assert rows["expert of the task"] == printed([both["rte0"][0], both["qnli"][1]])
+    best = max(held, key=lambda name: sum(held[name]))
+    assert rows[BEST_SINGLE] == rows[best]
+
+
+def test_experts_stay_at_home_unless_asked_for(shared: Path, evaluate: Evaluate) -> None:
+    found = evaluate.records(shared, "--protocols", "current")
+    assert {r["role"] for r in found} == {"merged", "base", "expert"}
+    more = evaluate.records(shared, "--protocols", "current", "--singles")
+    assert [r for r in more if r["role"] in ("merged", "base", "expert")] == found
+
+
+def test_singles_where_no_labels_are_shared_are_refused(room: Room, evaluate: Evaluate) -> None:
+    _, err = evaluate(room.across, "--singles", "--protocols", "current", status=2)
+    assert err.count("\n") == 1
+    assert "have the same labels, found none that do; leave out --singles" in err
+    assert not evaluate.out.exists()
