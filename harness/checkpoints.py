@@ -41,17 +41,18 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 DTYPES = {
+    "I64": torch.int64,
     "F64": torch.float64,
     "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
     "I32": torch.int32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
     "I16": torch.int16,
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+"""By safetensors' names, in the order in which it lays tensors out in a file."""
 
 
 def is_head(name: str) -> bool:

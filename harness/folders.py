@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from harness import weights
 from harness.checkpoints import INDEX, MERGE_FILE, SINGLE, copy_tokenizer, new_folder
 from harness.plans import Plan, short_method
+from harness.stream import write_file
 from harness.types import Checkpoint, Progress, StateDict
 
 SHARD_BYTES = 5 * 10**9
@@ -42,17 +43,16 @@ def write(
 
 def _write_weights(state: StateDict, folder: Path, progress: Progress) -> str:
     shards = _shards(state)
+
+    def step(done: int) -> None:
+        progress("merging tensors", done, len(state))
+
     digests: dict[str, str] = {}
     placed: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
         file = SINGLE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        tensors = {}
-        for name in names:
-            tensors[name] = state[name].contiguous()
-            digests[name] = weights.tensor_digest(name, tensors[name])
-            placed[name] = file
-            progress("merging tensors", 1, len(state))
-        save_file(tensors, folder / file, metadata={"format": "pt"})
+        digests |= write_file(folder / file, weights.select(state, names), step)
+        placed |= dict.fromkeys(names, file)
     if len(shards) > 1:
         size = sum(spec.bytes for spec in weights.specs(state).values())
         _write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": placed})

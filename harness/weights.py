@@ -287,10 +287,14 @@ def _shape(spec: Spec) -> str:
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
     """A hash of a tensor's name, type, shape and bytes."""
     state = xxhash.xxh3_128(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-    if tensor.numel():
-        flat = tensor.detach().contiguous().flatten().view(torch.uint8)
-        state.update(flat.numpy().data)
+    state.update(flat_bytes(tensor))
     return str(state.hexdigest())
+
+
+def flat_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor in order, without a copy where it is contiguous."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
 def join_digests(parts: Mapping[str, str]) -> str:
