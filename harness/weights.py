@@ -17,6 +17,7 @@ import xxhash
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.types import StateDict
 
+S = TypeVar("S")
 T = TypeVar("T")
 Magnitudes: TypeAlias = "npt.NDArray[np.float32]"
 Counts: TypeAlias = "npt.NDArray[np.int64]"
@@ -98,14 +99,18 @@ PIECE = 1 << 17
 
 
 def by_piece(fn: Callable[[slice], T], size: int, step: int | None = None) -> list[T]:
-    """`fn` of every piece of a flat tensor of this size, in order, on all cores.
+    """`fn` of every piece of a flat tensor of this size, in order, on all cores."""
+    step = step or PIECE
+    return spread(fn, [slice(start, start + step) for start in range(0, size, step)])
 
-    The cores share the pieces, one thread of torch on each. Torch's own threads wait for one
+
+def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
+    """`fn` of every part, in order, on all cores.
+
+    The cores share the parts, one thread of torch on each. Torch's own threads wait for one
     another after every operation, which costs several times the work when another process holds
     a core.
     """
-    step = step or PIECE
-    parts = [slice(start, start + step) for start in range(0, size, step)]
     threads = torch.get_num_threads()
     workers = min(threads, len(parts))
     if workers < 2:
@@ -125,6 +130,17 @@ def by_piece(fn: Callable[[slice], T], size: int, step: int | None = None) -> li
     finally:
         torch.set_num_threads(threads)
     return [found[place] for place in range(len(parts))]
+
+
+def _flat(states: Sequence[StateDict], name: str) -> list[torch.Tensor]:
+    """The tensors of this name, flat; large ones are read, checked and hashed on all cores."""
+
+    def read(state: StateDict) -> torch.Tensor:
+        return state[name].reshape(-1)
+
+    if math.prod(specs(states[0])[name].shape) < PIECE:
+        return [read(state) for state in states]
+    return spread(read, states)
 
 
 def once(fn: Callable[[], T]) -> Callable[[], T]:
@@ -147,7 +163,7 @@ def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
     """
 
     def compute(name: str) -> torch.Tensor:
-        flat = [state[name].reshape(-1) for state in states]
+        flat = _flat(states, name)
         result = torch.empty(found[name].shape, dtype=found[name].dtype)
         pieces = result.view(-1)
 
@@ -168,7 +184,7 @@ def in_pieces(fn: Callable[..., T], *states: StateDict) -> Iterator[T]:
     """
 
     def of_one(name: str) -> list[T]:
-        flat = [state[name].reshape(-1) for state in states]
+        flat = _flat(states, name)
         return by_piece(lambda part: fn(*(_wide(t[part]) for t in flat)), flat[0].numel())
 
     for name in states[0]:
@@ -310,7 +326,8 @@ def digest(state: StateDict) -> str:
 
 def check_finite(name: str, tensor: torch.Tensor, where: str) -> None:
     """Raise BrokenCheckpoint, naming the tensor, if an entry is NaN or infinite."""
-    if tensor.is_floating_point() and tensor.numel():
+    # a sum is NaN or infinite if an entry is, or if it overflows; half the time of a closer look
+    if tensor.is_floating_point() and not torch.isfinite(tensor.sum(dtype=torch.float32)):
         low, high = torch.aminmax(tensor)
         if not (torch.isfinite(low) and torch.isfinite(high)):
             found = "NaN" if torch.isnan(low) or torch.isnan(high) else "infinite"
