@@ -21,20 +21,25 @@ for task in $textcls; do expert "$task" "textcls/$task" 0; done
 
 # Five methods, with and without DARE. Fisher and Gram matrices are computed once for every expert,
 # as it goes into the merger, and cached.
+merge() { # board name merger premerge expert...
+  [ -f "merged/$2/merge.json" ] ||
+    harness merge "${@:5}" --base "$base" --merger "$3" ${4:+--premerge "$4"} --out "merged/$2"
+  harness evaluate --model "merged/$2" --output-path "leaderboards/records/$1"
+}
 merges() { # board name expert...
   for merger in average task_arithmetic ties regmean fisher; do
     for premerge in "" dare; do
-      out="merged/$2-${premerge:+$premerge-}$merger"
-      [ -f "$out/merge.json" ] ||
-        harness merge "${@:3}" --base "$base" --merger "$merger" \
-          ${premerge:+--premerge "$premerge"} --out "$out"
-      harness evaluate --model "$out" --output-path "leaderboards/records/$1"
+      merge "$1" "$2-${premerge:+$premerge-}$merger" "$merger" "$premerge" "${@:3}"
     done
   done
 }
 # Same task: five seeds each. Different tasks: one expert each. The base, under the same protocols,
 # is the control.
 for task in mrpc rte; do merges same-task "$task" experts/$task-{0,1,2,3,4}; done
+# The published code's Fisher, to compare.
+for task in mrpc rte; do
+  merge same-task "$task-fisher-mergelm" fisher:estimator=mergelm "" experts/$task-{0,1,2,3,4}
+done
 merges different-tasks textcls $(printf 'experts/%s ' $textcls)
 
 for board in same-task different-tasks; do
