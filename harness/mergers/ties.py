@@ -11,6 +11,7 @@ import torch
 from harness import StateDict, merger
 from harness.errors import BadOption
 from harness.weights import (
+    PIECE,
     after,
     each,
     entrywise,
@@ -145,13 +146,22 @@ def _trim_tensor(vector: torch.Tensor, density: float) -> torch.Tensor:
     """
     if not vector.numel():
         return vector
-    sizes = vector.flatten().to(torch.float32).abs()
-    kept = max(1, int(density * len(sizes)))
-    threshold = smallest_magnitude({"": sizes}, len(sizes) - kept + 1)
-    keep = sizes > threshold
-    ties_at = (sizes == threshold).nonzero()[: kept - int(keep.sum()), 0]
-    keep[ties_at] = True
-    return vector.mul_(keep.view_as(vector))
+    entries = vector.view(-1)
+    kept = max(1, int(density * len(entries)))
+    threshold = smallest_magnitude({"": entries}, len(entries) - kept + 1)
+    pieces = torch.split(entries, PIECE)
+
+    def sizes_of(piece: torch.Tensor) -> torch.Tensor:
+        return piece.to(torch.float32).abs()
+
+    spare = kept - sum(int((sizes_of(piece) > threshold).sum()) for piece in pieces)
+    for piece in pieces:
+        sizes = sizes_of(piece)
+        equal = sizes == threshold
+        first = equal & (equal.cumsum(0) <= spare)
+        spare -= int(first.sum())
+        piece.mul_(first | (sizes > threshold))
+    return vector
 
 
 def _disjoint(

@@ -10,7 +10,7 @@ import torch
 from harness import StateDict, premerge
 from harness.errors import BadOption
 from harness.rng import rng
-from harness.weights import each_named
+from harness.weights import PIECE, each_named
 
 
 @premerge("dare", paper="arXiv:2311.03099", breaks=("order", "copies", "tied"))
@@ -37,32 +37,36 @@ def dare(
         def fn(name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
             if not drop_rate:
                 return weight.clone()
-            vector = weight - origin if on == "task_vector" else weight
+            vector = weight - origin if on == "task_vector" else weight.clone()
             if strategy == "random":
                 keep = random_keep(tuple(vector.shape), drop_rate, seed, index, name)
             else:
                 keep = magnitude_keep(vector, drop_rate)
-            kept = drop(vector, keep, 1 - drop_rate if rescale else 1.0)
-            return kept.add_(origin) if on == "task_vector" else kept
+            drop(vector, keep, 1 - drop_rate if rescale else 1.0)
+            return vector.add_(origin) if on == "task_vector" else vector
 
         return each_named(fn, expert, base)
 
     return [dropped(index, expert) for index, expert in enumerate(experts)]
 
 
-def drop(vector: torch.Tensor, keep: torch.Tensor, divisor: float) -> torch.Tensor:
-    """The vector where `keep` is true, divided by the divisor; zero elsewhere (and if it is 0)."""
-    kept = vector * keep
-    return kept.div_(divisor) if divisor else kept.zero_()
+def drop(vector: torch.Tensor, keep: torch.Tensor, divisor: float) -> None:
+    """Zero the vector where `keep` is false, divide the rest (all is zero if the divisor is)."""
+    vector.mul_(keep)
+    if divisor:
+        vector.div_(divisor)
+    else:
+        vector.zero_()
 
 
 def random_keep(
     shape: tuple[int, ...], drop_rate: float, seed: int, index: int, name: str
 ) -> torch.Tensor:
     """Which entries of tensor `name` of expert `index` stay: a boolean tensor of the shape."""
-    size = torch.Size(shape).numel()
-    draw = rng(seed, "dare", index, name).random(size)
-    return torch.from_numpy(draw >= drop_rate).view(shape)
+    numbers, keep = rng(seed, "dare", index, name), torch.empty(shape, dtype=torch.bool)
+    for piece in torch.split(keep.view(-1), PIECE):  # the draws, eight times as large, are not held
+        piece.copy_(torch.from_numpy(numbers.random(len(piece)) >= drop_rate))
+    return keep
 
 
 def magnitude_keep(vector: torch.Tensor, drop_rate: float) -> torch.Tensor:
