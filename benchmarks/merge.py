@@ -102,6 +102,7 @@ def measure(job: str, work: Path, models: int) -> Cost:
     experts = [str(work / f"expert-{index}") for index in range(models)]
     out = work / "out" / "model"
     shutil.rmtree(out.parent, ignore_errors=True)
+    os.sync()  # what the job before wrote must not slow this one down
     if job == PLAIN:
         return watched(reading_and_writing(experts, out))
     if job in THEIRS:

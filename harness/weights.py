@@ -98,10 +98,9 @@ PIECE = 1 << 17
 """Entries that an entrywise formula works on at a time: its temporaries stay in cache."""
 
 
-def by_piece(fn: Callable[[slice], T], size: int, step: int | None = None) -> list[T]:
+def by_piece(fn: Callable[[slice], T], size: int) -> list[T]:
     """`fn` of every piece of a flat tensor of this size, in order, on all cores."""
-    step = step or PIECE
-    return spread(fn, [slice(start, start + step) for start in range(0, size, step)])
+    return spread(fn, [slice(start, start + PIECE) for start in range(0, size, PIECE)])
 
 
 def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
