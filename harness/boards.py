@@ -430,7 +430,7 @@ def board(records: Sequence[Record]) -> tuple[str, str]:
         markdown += [
             "## How much of the loss is the head's",
             "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier "
-            "Eval minus Current Eval. Share: recovered over loss, where there is a loss.",
+            "Eval minus Current Eval. Share: recovered over loss, where a point or more is lost.",
             _markdown(lines, headers),
         ]
     return "\n\n".join(markdown) + "\n", table.getvalue()
@@ -460,9 +460,12 @@ def _head_share(records: Sequence[Record]) -> list[list[str]]:
         found = verdict([r.model_copy(update={"role": "merged"}) for r in mine] + experts)
         if found is None:
             continue
-        share = f"{100 * found.recovered / found.loss:.0f} %" if found.loss > 0 else ""
+        # of less, the share is that of rounding and chance
+        share = f"{100 * found.recovered / found.loss:.0f} %" if found.loss >= 1 else ""
         numbers = (found.experts, found.current, found.tuned, found.loss, found.recovered)
-        lines.append([method, str(found.tasks), *(f"{n:.1f}" for n in numbers), share])
+        lines.append(
+            [method, str(found.tasks), *(f"{round(n, 1) + 0.0:.1f}" for n in numbers), share]
+        )
     return lines
 
 

@@ -443,6 +443,21 @@ def test_the_board_has_the_share_of_the_head() -> None:
     assert cells == ["ties", "1", "70.0", "60.0", "64.0", "10.0", "4.0", "40 %"]
 
 
+@pytest.mark.parametrize(
+    ("current", "loss", "share"),
+    [(0.69, "1.0", "400 %"), (0.692, "0.8", ""), (0.7004, "0.0", ""), (0.72, "-2.0", "")],
+)
+def test_the_share_of_less_than_a_point_is_left_out(current: float, loss: str, share: str) -> None:
+    records = [
+        record("expert", "e", RTE, "current", 0.7),
+        record("merged", "m", RTE, "current", current),
+        record("merged", "m", RTE, "ft-classifier", {5: [current + 0.04]}),
+    ]
+    row = board(records)[0].strip().splitlines()[-1]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert (cells[5], cells[-1]) == (loss, share)
+
+
 def test_the_order_of_the_places_is_kept_and_files_are_sorted(tmp_path: Path) -> None:
     first = written(tmp_path / "a", one_task())
     second = written(tmp_path / "b", [record("merged", "n", RTE, "current", 0.9, method="dare")])
