@@ -149,15 +149,20 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
             found = Cell(tuple(100 * v for v in record.values(reading.shots or None)))
             if record.role in SINGLES:
                 known.setdefault((reading, record.task), {})[record.digest] = found
-            if record.role == "expert" and record.digest in abroad:
-                cells[record.model, reading, record.task] = found
-            key = (name, reading, record.task)
-            if owner.setdefault(key, record.digest) != record.digest:
-                raise BrokenRecord(
-                    f"two different models are called '{name}' on {record.task} "
-                    f"({owner[key][:12]}, {record.digest[:12]}); expected one: render them apart"
-                )
-            cells[key] = found
+            # an expert that was read abroad has a row of its own, the same model on every task
+            keys = [(name, record.task)] if record.role != "single" else []
+            if record.digest in abroad and record.role in SINGLES and not by_method:
+                keys += [(record.model, record.task), (record.model, "")]
+            for row, task in keys:
+                key = (row, reading, task)
+                if owner.setdefault(key, record.digest) != record.digest:
+                    on = f" on {task}" if task else ""
+                    raise BrokenRecord(
+                        f"two different models are called '{row}'{on} ({owner[key][:12]}, "
+                        f"{record.digest[:12]}); expected one: render them apart"
+                    )
+                if task:
+                    cells[key] = found
     for (reading, task), singles in known.items():
         if singles.keys() - per_task[task]:
             mean = float(np.mean([cell.mean for cell in singles.values()]))
@@ -195,7 +200,8 @@ def best_single(records: Sequence[Record]) -> dict[str, str]:
     found: dict[str, str] = {}
     for pool in dict.fromkeys(pools.values()):
         shared = [task for task in pools if pools[task] == pool]
-        values = [_heldout(records, task, pool) for task in shared]
+        names = dict.fromkeys(task.partition("@")[0] for task in shared)
+        values = [_heldout(records, name, pool) for name in names]
         if len(pool) < 2 or not all(values):
             continue
         ours = [r for r in records if r.task in shared]
@@ -208,7 +214,7 @@ def best_single(records: Sequence[Record]) -> dict[str, str]:
 
 def _heldout(records: Sequence[Record], task: str, pool: Collection[str]) -> dict[str, float]:
     """Current Eval of these experts on the held-out rows of a task, by digest; {} unless all."""
-    held = f"{task.partition('@')[0]}@{CHOICE_SPLIT}"
+    held = f"{task}@{CHOICE_SPLIT}"
     by_rows: dict[object, dict[str, float]] = {}
     for record in records:
         if (record.task, record.protocol) == (held, "current") and record.role in SINGLES:
@@ -241,7 +247,7 @@ def row_name(record: Record, *, by_method: bool, one_each: bool) -> str:
     if record.role == "base":
         return "base" if by_method else f"base ({record.model})"
     if record.role == "ensemble":
-        return "logit ensemble"
+        return "logit ensemble" if record.method == record.role else f"logit {record.method}"
     if record.role == "reference":
         return f"{record.model} ({record.method})"
     plain = by_method or record.model == record.method

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.plans import parts
-from harness.registry import MERGERS, METRICS, PREMERGE, PROTOCOLS, TASKS, Merger, Premerge, options
+from harness.registry import MERGERS, METRICS, PREMERGE, PROTOCOLS, TASKS, Merger, options
 from harness.types import Task
 
 REGISTRIES: Mapping[str, Mapping[str, Any]] = {
@@ -41,7 +41,7 @@ def _functions(value: Any) -> tuple[Callable[..., Any], ...]:
     """The functions whose options an entry has; a merger's are also those of its statistics."""
     if isinstance(value, Task):
         return ()
-    return parts(value) if isinstance(value, Merger | Premerge) else (value.function,)
+    return parts(value) if isinstance(value, Merger) else (value.function,)
 
 
 def _first_line(value: Any) -> str:

@@ -137,12 +137,13 @@ def parts(entry: Merger | Premerge) -> tuple[Callable[..., Any], ...]:
     """
     wanted = needs(entry.function)
     known = (*PASSES, SCORE) if isinstance(entry, Merger) else ()
+    kind = "merger" if isinstance(entry, Merger) else "pre-merging method"
     offered = f"one of {', '.join(known)}, or " if known else ""
     for need in wanted:
         if need not in known:
             raise UnknownName(
-                f"{entry.name} asks for '{need}', a keyword-only parameter without a default; "
-                f"expected {offered}a default"
+                f"{kind} '{entry.name}' asks for '{need}', a keyword-only parameter without a "
+                f"default; expected {offered}a default"
             )
     return (entry.function, *(PASSES[need] for need in wanted if need in PASSES))
 

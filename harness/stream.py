@@ -25,10 +25,16 @@ def write_file(path: Path, state: StateDict, step: Steps) -> dict[str, str]:
     """Write every tensor of a state to a new file; the result are their digests by name.
 
     `step` is called with 1 for each tensor that was computed. Raises IncompatibleWeights for a
-    tensor that is not what the state's specs say, and OSError where the disk is full.
+    tensor of a type that is not read, or that is not what the state's specs say, and OSError where
+    the disk is full.
     """
     known = weights.specs(state)
     codes = list(DTYPES)
+    for name, spec in known.items():
+        if spec.dtype not in CODES:
+            raise IncompatibleWeights(
+                f"'{name}' is {spec.dtype}, which is not written; expected {', '.join(codes)}"
+            )
     names = sorted(known, key=lambda name: (codes.index(CODES[known[name].dtype]), name))
     digests: dict[str, str] = {}
     with path.open("wb") as file, ThreadPoolExecutor(1) as pool:

@@ -134,20 +134,21 @@ def experts_on(run: Run, model: Model, task: Task) -> list[System]:
 def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) -> Iterator[System]:
     """The model and its reference rows on one task; `experts` are those that can be read on it."""
     task = part.task
+    own = [expert for expert in experts if expert.role == "expert"]
     merged, head = model.on(task)
     yield system_of(task, run, model.role, model.name, (merged,), head, model.method)
     if model.base is not None:
         body = [name for name in model.base.weights if not is_head(name)]
         encoder = weights.select(model.base.weights, body)
-        own = [expert for expert in experts if expert.role == "expert"]
         both = weights.union(encoder, _plain_head(merged, own), merged.weights)
         known = weights.select(both, list(merged.weights))
         control = replace(merged, weights=known, source=model.base.source)
         yield system_of(task, run, "base", model.base.name, (control,), head)
     yield from experts
-    if len(experts) > 1:
-        members = tuple(expert.members[0] for expert in experts)
-        yield system_of(task, run, "ensemble", "ensemble", members, "own")
+    for group, method in ((own, "ensemble"), (experts, "ensemble of all")):
+        if len(group) > 1 and (group is own or len(experts) > len(own)):
+            members = tuple(expert.members[0] for expert in group)
+            yield system_of(task, run, "ensemble", "ensemble", members, "own", method)
     for reference in model.references:
         if reference.has_head(task):
             read, head = reference.on(task)
@@ -181,7 +182,13 @@ def teachers_of(system: System, experts: Sequence[System]) -> list[System]:
 
 
 def check_singles(model: Model, tasks: Sequence[Task]) -> None:
-    """Raise BadRecipe where no expert can be read on a task of another."""
+    """Raise BadRecipe where no expert can be read on a task of another, or rows would be mixed."""
+    names = [expert.name for expert in model.experts]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadRecipe(
+            f"two experts are called '{twice[0]}', and rows are told apart by folder; "
+            "expected names that differ for --singles: rename one"
+        )
     if not any(others_of(model, task) for task in tasks):
         raise BadRecipe(
             "experts are read on one another's tasks where those have the same labels, found none "

@@ -108,7 +108,7 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
 
     The cores share the parts, one thread of torch on each. Torch's own threads wait for one
     another after every operation, which costs several times the work when another process holds
-    a core.
+    a core. A thread that uses torch for the first time meanwhile keeps to one core as well.
     """
     threads = torch.get_num_threads()
     workers = min(threads, len(parts))
@@ -119,8 +119,13 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
 
     def work() -> None:
         torch.set_num_threads(1)
-        for place, part in waiting:
-            found[place] = fn(part)
+        try:
+            for place, part in waiting:
+                found[place] = fn(part)
+        except BaseException:
+            for _ in waiting:  # the others stop as well
+                pass
+            raise
 
     try:
         with ThreadPoolExecutor(workers) as pool:
@@ -387,7 +392,7 @@ def _bracket(state: StateDict, minus: StateDict | None, rank: int) -> tuple[floa
     """Two magnitudes with the wanted one between them, by a sample of evenly spaced entries."""
     entries = size(state)
     stride = (entries // _SAMPLE) | 1  # odd: rows of a matrix have an even width
-    both = [state] if minus is None else [minus, state]
+    both = [state] if minus is None else [state, minus]
     picked = [_magnitudes(*(one[n].reshape(-1)[::stride] for one in both)) for n in state]
     ordered = np.sort(np.concatenate(picked))
     # five standard deviations of the rank, where it is widest
@@ -457,7 +462,7 @@ def _passed(
 ) -> Iterator[T]:
     """`fn` of the magnitudes of every piece of every tensor."""
     return in_pieces(
-        lambda *piece: fn(_magnitudes(*piece)), *([state] if minus is None else [minus, state])
+        lambda *piece: fn(_magnitudes(*piece)), *([state] if minus is None else [state, minus])
     )
 
 
@@ -466,5 +471,5 @@ def _magnitudes(*piece: torch.Tensor) -> Magnitudes:
 
     Its comparisons and selections are several times as fast as torch's.
     """
-    entries = _wide(piece[-1]) - _wide(piece[0]) if len(piece) > 1 else piece[0]
+    entries = _wide(piece[0]) - _wide(piece[1]) if len(piece) > 1 else piece[0]
     return entries.to(torch.float32).abs().numpy()

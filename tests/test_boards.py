@@ -281,6 +281,29 @@ def test_experts_on_one_anothers_tasks(by_method: bool) -> None:
     }
 
 
+def test_two_experts_of_one_name_are_no_single_row() -> None:
+    mixed = [r.model_copy(update={"model": "final"}) for r in abroad() if r.role != "merged"]
+    with pytest.raises(BrokenRecord, match="two different models are called 'final'"):
+        evaluation_table(mixed)
+    assert grid(mixed, by_method=True).rows == ("expert of the task", "average single")
+
+
+def test_the_ensemble_of_all_is_not_that_of_the_task() -> None:
+    both = [
+        record("ensemble", "ensemble", RTE, "current", 0.7, digest="0" * 32),
+        record("ensemble", "ensemble", RTE, "current", 0.8, method="ensemble of all"),
+    ]
+    assert grid(both, by_method=True).rows == ("logit ensemble", "logit ensemble of all")
+
+
+def test_held_out_rows_count_once_for_every_task() -> None:
+    records = abroad(0.9, 0.2, 0.5, 0.7)
+    others = [r for r in records if r.task == RTE]
+    again = [r.model_copy(update={"task": "glue/rte@test"}) for r in others]
+    chosen = best_single(records)
+    assert best_single([*records, *again]) == {**chosen, "glue/rte@test": chosen[RTE]}
+
+
 def test_the_best_single_of_several_tasks_is_read_on_the_held_out_rows_of_all() -> None:
     assert best_single(abroad(0.9, 0.2, 0.5, 0.7)).keys() == {RTE, MRPC}
     assert not best_single(abroad(0.9, 0.2, 0.5))

@@ -379,7 +379,9 @@ def test_a_pre_merging_method_is_given_nothing() -> None:
     ) -> Sequence[StateDict]:
         return experts
 
-    with pytest.raises(UnknownName, match=r"toy asks for 'gram', .*; expected a default"):
+    with pytest.raises(
+        UnknownName, match=r"pre-merging method 'toy' asks for 'gram', .*; expected a default"
+    ):
         of_premerge(Premerge("toy", function), Choice("toy"))
 
 

@@ -833,6 +833,33 @@ def test_experts_stay_at_home_unless_asked_for(shared: Path, evaluate: Evaluate)
     assert [r for r in more if r["role"] in ("merged", "base", "expert")] == found
 
 
+def test_singles_of_one_name_are_refused_before_any_pass(
+    room: Room, shared: Path, evaluate: Evaluate, tmp_path: Path, no_forward: Callable[[], None]
+) -> None:
+    shutil.copytree(room.root / "qnli", tmp_path / "rte0")
+    no_forward()
+    experts = f"{room.rte[0]},{tmp_path / 'rte0'}"
+    _, err = evaluate(shared, "--singles", "--experts", experts, status=2)
+    assert err.count("\n") == 1
+    assert "two experts are called 'rte0'" in err
+
+
+def test_an_ensemble_of_all_stands_beside_that_of_the_task(
+    room: Room, shared: Path, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    out = tmp_path / "three"
+    qnli = room.root / "qnli"
+    tasks = ["--tasks", "glue/rte,glue/rte,glue/qnli", "--heads", "merge"]
+    assert main(["merge", *map(str, (*room.rte, qnli)), *tasks, "--out", str(out)]) == 0
+    evaluate.records(out, "--protocols", "current")
+    found = evaluate.records(out, "--protocols", "current", "--singles")
+    named = [(r["task"], r["method"]) for r in found if r["role"] == "ensemble"]
+    assert named == [(PAIR, "ensemble"), (PAIR, "ensemble of all"), (QNLI, "ensemble of all")]
+    table = evaluation_table(read_records([evaluate.out]))
+    rows = {line.split("  ")[0] for line in table.splitlines()}
+    assert {"logit ensemble", "logit ensemble of all"} <= rows
+
+
 def test_singles_where_no_labels_are_shared_are_refused(room: Room, evaluate: Evaluate) -> None:
     _, err = evaluate(room.across, "--singles", "--protocols", "current", status=2)
     assert err.count("\n") == 1

@@ -69,6 +69,12 @@ def test_what_is_not_as_announced_is_an_error(tmp_path: Path) -> None:
         write_file(tmp_path / "file", state, lambda done: None)
 
 
+def test_a_type_that_is_not_read_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(IncompatibleWeights, match=r"'w' is torch.complex64, .* expected I64, "):
+        write_file(tmp_path / "file", {"w": torch.zeros(2, dtype=torch.complex64)}, print)
+    assert not (tmp_path / "file").exists()
+
+
 def test_an_error_of_the_disk_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(name: str, tensor: torch.Tensor) -> str:
         raise OSError(28, "No space left on device")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -133,6 +135,19 @@ def test_pieces_leave_torch_its_threads(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ZeroDivisionError):
         weights.by_piece(lambda part: 1 // 0, 9)
     assert torch.get_num_threads() == threads
+
+
+def test_an_error_stops_all_workers() -> None:
+    seen: list[int] = []
+
+    def fail_first(part: int) -> int:
+        seen.append(part)
+        time.sleep(0.002)
+        return 1 // part
+
+    with pytest.raises(ZeroDivisionError):
+        weights.spread(fail_first, range(500))
+    assert len(seen) < 100
 
 
 def test_smallest_magnitude_of_a_difference() -> None:

@@ -142,7 +142,8 @@ def _trimmed(vector: StateDict, density: float) -> StateDict:
 def _trim_tensor(vector: torch.Tensor, density: float) -> torch.Tensor:
     """Keep exactly int(density * numel) entries, at least one; of equals, the first in order.
 
-    Magnitudes are compared in float32, as mergekit does.
+    The vector, contiguous and nobody else's, is changed in place. Magnitudes are compared in
+    float32, as mergekit does.
     """
     if not vector.numel():
         return vector

@@ -75,4 +75,4 @@ def magnitude_keep(vector: torch.Tensor, drop_rate: float) -> torch.Tensor:
     rank = int(flat.numel() * drop_rate)
     if not rank:
         return torch.ones_like(vector, dtype=torch.bool)
-    return vector.abs() > flat.kthvalue(rank).values
+    return (flat > flat.kthvalue(rank).values).view_as(vector)
