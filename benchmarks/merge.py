@@ -111,14 +111,14 @@ def measure(job: str, work: Path, models: int) -> Cost:
 
 
 def reading_and_writing(experts: list[str], out: Path) -> Callable[[], object]:
-    import torch  # noqa: F401  (its own memory is not the job's)
     from safetensors import safe_open
     from safetensors.torch import save_file
 
     def job() -> None:
         for expert in experts:
             with safe_open(f"{expert}/model.safetensors", framework="pt") as file:
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  (no mapping)
+                names = file.keys()
+                tensors = {name: file.get_tensor(name).clone() for name in names}
         out.mkdir(parents=True)
         save_file(tensors, out / "model.safetensors")
 
@@ -128,8 +128,6 @@ def reading_and_writing(experts: list[str], out: Path) -> Callable[[], object]:
 def merging(
     merger: str, premerge: tuple[str, ...], experts: list[str], base: str, out: Path
 ) -> Callable[[], object]:
-    import torch  # noqa: F401  (nor is its time)
-
     from harness import Recipe, merge
     from harness.registry import MERGERS
 
@@ -206,7 +204,8 @@ def sizes(work: Path) -> tuple[int, int]:
 
     file = work / "base" / "model.safetensors"
     with safe_open(file, framework="pt") as opened:
-        shapes = [opened.get_slice(name).get_shape() for name in opened.keys()]  # noqa: SIM118  (no mapping)
+        names = opened.keys()
+        shapes = [opened.get_slice(name).get_shape() for name in names]
     return file.stat().st_size, 4 * max(map(math.prod, shapes))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Sequence
+import typing
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 from tabulate import tabulate
 
 from harness.errors import BrokenRecord
-from harness.records import CHOICE_SPLIT, Record, read_records
+from harness.records import CHOICE_SPLIT, Record, Role, read_records
 
 PROTOCOL_ORDER = ("current", "knn", "ft-classifier")
 SINGLES = ("expert", "single")
@@ -138,8 +139,7 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     abroad = {record.digest for record in records if record.role == "single"}
     cells: dict[tuple[str, Reading, str], Cell] = {}
     owner: dict[tuple[str, Reading, str], str] = {}
-    roles = ("expert", "single", "ensemble", "reference", "base", "merged")
-    order: dict[str, list[str]] = {role: [] for role in roles}
+    order: dict[str, list[str]] = {role: [] for role in typing.get_args(Role)}
     known: dict[tuple[Reading, str], dict[str, Cell]] = {}
     for record in records:
         name = row_name(record, by_method=by_method, one_each=one_each)
@@ -150,38 +150,46 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
             if record.role in SINGLES:
                 known.setdefault((reading, record.task), {})[record.digest] = found
             # an expert that was read abroad has a row of its own, the same model on every task
-            keys = [(name, record.task)] if record.role != "single" else []
+            rows = [name] if record.role != "single" else []
             if record.digest in abroad and record.role in SINGLES and not by_method:
-                keys += [(record.model, record.task), (record.model, "")]
-            for row, task in keys:
-                key = (row, reading, task)
+                rows.append(record.model)
+            for row in rows:
+                key = (row, reading, record.task)
                 if owner.setdefault(key, record.digest) != record.digest:
-                    on = f" on {task}" if task else ""
                     raise BrokenRecord(
-                        f"two different models are called '{row}'{on} ({owner[key][:12]}, "
-                        f"{record.digest[:12]}); expected one: render them apart"
+                        f"two different models are called '{row}' on {record.task} "
+                        f"({owner[key][:12]}, {record.digest[:12]}); "
+                        "expected one: render them apart"
                     )
-                if task:
-                    cells[key] = found
-    for (reading, task), singles in known.items():
-        if singles.keys() - per_task[task]:
-            mean = float(np.mean([cell.mean for cell in singles.values()]))
-            cells[AVERAGE_SINGLE, reading, task] = Cell((mean,))
-        if chosen.get(task) in singles:
-            cells[BEST_SINGLE, reading, task] = singles[chosen[task]]
-        own = [cell.mean for digest, cell in singles.items() if digest in per_task[task]]
-        if own and not one_each:
-            values = min(own), float(np.mean(own)), max(own)
-            for name, value in zip(SUMMARY, values, strict=True):
-                cells[name, reading, task] = Cell((value,))
+                cells[key] = found
+    for (reading, task), read in known.items():
+        best = read.get(chosen.get(task, ""))
+        for name, cell in _over_experts(read, per_task[task], best, one_each=one_each).items():
+            cells[name, reading, task] = cell
     shown = order["expert"] if one_each or not by_method else []
     shown = shown if by_method else [*shown, *order["single"]]
     of_many = [*SUMMARY, AVERAGE_SINGLE, BEST_SINGLE]
     summary = [name for name in of_many if any(row == name for row, _, _ in cells)]
-    named = [name for role in roles[2:] for name in order[role]]
+    named = [name for role in ("ensemble", "reference", "base", "merged") for name in order[role]]
     # a merge may stand in the records for itself and, beside another one, as a reference
-    rows = tuple(dict.fromkeys([*shown, *summary, *named]))
-    return Grid(rows, tuple(readings(records)), tasks, cells)
+    lines = tuple(dict.fromkeys([*shown, *summary, *named]))
+    return Grid(lines, tuple(readings(records)), tasks, cells)
+
+
+def _over_experts(
+    read: Mapping[str, Cell], own: Collection[str], best: Cell | None, *, one_each: bool
+) -> dict[str, Cell]:
+    """The rows over the experts that were read on a task, by digest; `own` are those of it."""
+    found = {}
+    if read.keys() - own:
+        found[AVERAGE_SINGLE] = Cell((float(np.mean([cell.mean for cell in read.values()])),))
+    if best is not None:
+        found[BEST_SINGLE] = best
+    means = [cell.mean for digest, cell in read.items() if digest in own]
+    if means and not one_each:
+        values = min(means), float(np.mean(means)), max(means)
+        found |= {name: Cell((value,)) for name, value in zip(SUMMARY, values, strict=True)}
+    return found
 
 
 def best_single(records: Sequence[Record]) -> dict[str, str]:

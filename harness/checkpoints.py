@@ -176,7 +176,8 @@ def open_file(path: Path) -> StateDict:
     try:
         handle: Any = safe_open(path, framework="pt")
         found = {}
-        for name in handle.keys():  # noqa: SIM118  (a handle is no mapping)
+        names = handle.keys()
+        for name in names:
             part = handle.get_slice(name)
             kind = part.get_dtype()
             if kind not in DTYPES:

@@ -75,16 +75,17 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     if run.singles:
         check_singles(model, [parse_task(name)[0] for name in model.tasks])
     parts = [part_of(run, name, protocols) for name in model.tasks]
-    work = []
-    for part in parts:
-        experts = experts_on(run, model, part.task)
-        systems = systems_of(run, model, part, experts)
-        work += [(part, system, teachers_of(system, experts)) for system in systems]
+    readers = [(part, experts_on(run, model, part.task)) for part in parts]
+    work = [
+        (part, system, teachers_of(system, experts))
+        for part, experts in readers
+        for system in systems_of(run, model, part, experts)
+    ]
     chosen = applicable(run, protocols, work)
     asked = [(*found, chosen[found[1].role]) for found in work]
     if run.best_single:
         asked += [
-            (part, system, [system], [choosing()]) for part, system in candidates(run, model, parts)
+            (part, system, [system], [choosing()]) for part, system in candidates(run, readers)
         ]
     for _, system, _ in work:
         for member in system.members:

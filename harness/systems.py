@@ -131,10 +131,15 @@ def experts_on(run: Run, model: Model, task: Task) -> list[System]:
     return [system_of(task, run, role, one.name, (one,), "own") for role, one in found]
 
 
+def _own(experts: Sequence[System]) -> list[System]:
+    """Those that are experts of the very task they are read on."""
+    return [expert for expert in experts if expert.role == "expert"]
+
+
 def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) -> Iterator[System]:
     """The model and its reference rows on one task; `experts` are those that can be read on it."""
     task = part.task
-    own = [expert for expert in experts if expert.role == "expert"]
+    own = _own(experts)
     merged, head = model.on(task)
     yield system_of(task, run, model.role, model.name, (merged,), head, model.method)
     if model.base is not None:
@@ -145,8 +150,9 @@ def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) ->
         control = replace(merged, weights=known, source=model.base.source)
         yield system_of(task, run, "base", model.base.name, (control,), head)
     yield from experts
-    for group, method in ((own, "ensemble"), (experts, "ensemble of all")):
-        if len(group) > 1 and (group is own or len(experts) > len(own)):
+    groups = {"ensemble": own, "ensemble of all": experts if len(experts) > len(own) else []}
+    for method, group in groups.items():
+        if len(group) > 1:
             members = tuple(expert.members[0] for expert in group)
             yield system_of(task, run, "ensemble", "ensemble", members, "own", method)
     for reference in model.references:
@@ -176,7 +182,7 @@ def teachers_of(system: System, experts: Sequence[System]) -> list[System]:
 
     An expert teaches itself, and so does a reference that no expert stands beside.
     """
-    own = [expert for expert in experts if expert.role == "expert"]
+    own = _own(experts)
     alone = system.role == "expert" or (system.role == "reference" and not own)
     return [system] if alone else own
 
@@ -196,14 +202,15 @@ def check_singles(model: Model, tasks: Sequence[Task]) -> None:
         )
 
 
-def candidates(run: Run, model: Model, parts: Sequence[Part]) -> list[tuple[Part, System]]:
+def candidates(
+    run: Run, readers: Sequence[tuple[Part, Sequence[System]]]
+) -> list[tuple[Part, System]]:
     """Each expert on the rows that choose the best single one, for tasks that have several.
 
     Raises BadRecipe where there is nothing to choose, or the reported rows would choose.
     """
     found = []
-    for part in parts:
-        experts = experts_on(run, model, part.task)
+    for part, experts in readers:
         if len(experts) < 2:
             continue
         if part.split in (CHOICE_SPLIT, "train"):

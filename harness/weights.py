@@ -393,7 +393,7 @@ def _bracket(state: StateDict, minus: StateDict | None, rank: int) -> tuple[floa
     entries = size(state)
     stride = (entries // _SAMPLE) | 1  # odd: rows of a matrix have an even width
     both = [state] if minus is None else [state, minus]
-    picked = [_magnitudes(*(one[n].reshape(-1)[::stride] for one in both)) for n in state]
+    picked = [_magnitudes(*(_wide(one[n].reshape(-1)[::stride]) for one in both)) for n in state]
     ordered = np.sort(np.concatenate(picked))
     # five standard deviations of the rank, where it is widest
     place, margin = round(rank / entries * len(ordered)), 1 + round(2.5 * math.sqrt(len(ordered)))
@@ -437,12 +437,18 @@ def _counted(state: StateDict, minus: StateDict | None, rank: int) -> float:
 
     The bits of a non-negative float32 order as integers do.
     """
-    half, counts = 1 << 16, np.zeros(1 << 16, dtype=np.int64)
-    for found in _passed(
-        lambda v: np.bincount(v.view(np.int32) >> 16, minlength=half), state, minus
-    ):
-        counts += found
-    ends = counts.cumsum()
+    half = 1 << 16
+
+    def high_halves(values: Magnitudes) -> Counts:
+        return np.bincount(values.view(np.int32) >> 16, minlength=half)
+
+    def ends_of(part: Callable[[Magnitudes], Counts]) -> Counts:
+        counts = np.zeros(half, dtype=np.int64)
+        for found in _passed(part, state, minus):
+            counts += found
+        return counts.cumsum()
+
+    ends = ends_of(high_halves)
     top = int(np.searchsorted(ends, rank))
     rank -= int(ends[top - 1]) if top else 0
 
@@ -450,10 +456,7 @@ def _counted(state: StateDict, minus: StateDict | None, rank: int) -> float:
         bits = values.view(np.int32)
         return np.bincount(bits[bits >> 16 == top] & (half - 1), minlength=half)
 
-    counts[:] = 0
-    for found in _passed(low_halves, state, minus):
-        counts += found
-    word = (top << 16) + int(np.searchsorted(counts.cumsum(), rank))
+    word = (top << 16) + int(np.searchsorted(ends_of(low_halves), rank))
     return float(np.array(word, dtype=np.int32).view(np.float32))
 
 
@@ -471,5 +474,5 @@ def _magnitudes(*piece: torch.Tensor) -> Magnitudes:
 
     Its comparisons and selections are several times as fast as torch's.
     """
-    entries = _wide(piece[0]) - _wide(piece[1]) if len(piece) > 1 else piece[0]
+    entries = piece[0] - piece[1] if len(piece) > 1 else piece[0]
     return entries.to(torch.float32).abs().numpy()

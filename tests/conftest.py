@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,23 @@ FAST: dict[str, Any] = {
     "progress": False,
 }
 """Settings under which a miniature learns in a second."""
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Training that stops like Ctrl-C after its first checkpoint."""
+    from transformers import Trainer
+
+    saved = Trainer._save_checkpoint
+
+    def save_and_stop(self: Any, *args: Any, **kwargs: Any) -> None:
+        saved(self, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_save_checkpoint", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def tokenizer(folder: Path) -> None:

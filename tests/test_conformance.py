@@ -464,15 +464,21 @@ def test_a_tensor_lives_as_long_as_a_view_of_it() -> None:
 # It leaves nothing behind ------------------------------------------------------------------
 
 
+def world() -> tuple[object, ...]:
+    """What a method may change for everybody."""
+    numbers = np.random.get_state()[1].tolist()  # noqa: NPY002  (the global state is what is asked)
+    return weights.PIECE, random.getstate(), numbers
+
+
 def test_the_battery_leaves_the_world_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = (weights.PIECE, random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    before = world()
     numbers, known = torch.get_rng_state(), list(harness.MERGERS)
     check_merger(Choice(named(faults.global_noise)))
     check_merger(Choice(named(faults.swallowed)))
-    assert before == (weights.PIECE, random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    assert world() == before
     assert torch.equal(numbers, torch.get_rng_state())
     assert list(harness.MERGERS) == known
     assert not list(tmp_path.iterdir())

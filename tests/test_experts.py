@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from harness.labels import predicted
 from harness.metrics import score
 from harness.rng import rng
 from harness.weights import digest
-from tests.conftest import FAST, model
+from tests.conftest import FAST, interrupted, model
 
 TASK = "glue/sst2"
 
@@ -88,16 +87,9 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
 ) -> None:
     from transformers import Trainer
 
-    out, saved = room / "again", Trainer._save_checkpoint
-
-    def save_and_stop(self: Any, *args: Any, **kwargs: Any) -> None:
-        saved(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_save_checkpoint", save_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            harness.finetune(room / "base", TASK, out=out, data_dir=room / "data", **FAST)
+    out = room / "again"
+    with interrupted():
+        harness.finetune(room / "base", TASK, out=out, data_dir=room / "data", **FAST)
     assert not out.exists()
     assert list((room / "again.unfinished").glob("checkpoint-*"))
     with pytest.raises(harness.HarnessError, match="other arguments"):

@@ -25,7 +25,7 @@ from harness.registry import TASKS
 from harness.rng import rng
 from harness.trainers import with_new_head
 from harness.weights import digest, specs
-from tests.conftest import FAMILIES, FAST, model
+from tests.conftest import FAMILIES, FAST, interrupted, model
 
 SST2, RTE, STSB = "glue/sst2", "glue/rte", "glue/stsb"
 ALL = (SST2, RTE, STSB)
@@ -248,21 +248,9 @@ def test_every_task_is_learned(mtl: Path) -> None:
     assert all(score["value"] > 0.8 for score in scores.values()), scores
 
 
-def test_an_interrupted_run_resumes_to_the_same_bytes(
-    room: Path, mtl: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import Trainer
-
-    saved = Trainer._save_checkpoint
-
-    def save_and_stop(self: Any, *args: Any, **kwargs: Any) -> None:
-        saved(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_save_checkpoint", save_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            trained(room, "again")
+def test_an_interrupted_run_resumes_to_the_same_bytes(room: Path, mtl: Path) -> None:
+    with interrupted():
+        trained(room, "again")
     assert not (room / "again").exists()
     with pytest.raises(harness.HarnessError, match="other arguments"):
         trained(room, "again", SST2, RTE)
