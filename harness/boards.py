@@ -13,6 +13,7 @@ import numpy as np
 from tabulate import tabulate
 
 from harness.errors import BrokenRecord
+from harness.files import check_place, write_text
 from harness.records import CHOICE_SPLIT, Record, Role, read_records
 
 PROTOCOL_ORDER = ("current", "knn", "ft-classifier")
@@ -485,10 +486,10 @@ def _head_share(records: Sequence[Record]) -> list[list[str]]:
 
 def leaderboard(places: Sequence[str | Path], *, out: str | Path) -> list[Path]:
     """Render the board of all records in files and folders to `out`/board.md and board.csv."""
+    check_place(Path(out).absolute())
     markdown, table = board(read_records(places))
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "board.md", folder / "board.csv"]
     for path, text in zip(written, (markdown, table), strict=True):
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
     return written

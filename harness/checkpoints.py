@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +13,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from harness.errors import BrokenCheckpoint, IncompatibleWeights, OutputExists
+from harness.errors import BrokenCheckpoint, IncompatibleWeights
+from harness.files import Layout, read_json
 from harness.types import Checkpoint, StateDict
 from harness.weights import Lazy, Spec, floating, specs, union
 
@@ -40,6 +39,19 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "merges.txt",
 )
+MODEL_FILES = (
+    SINGLE,
+    INDEX,
+    "model-*-of-*.safetensors",
+    "config.json",
+    "README.md",
+    *TOKENIZER_FILES,
+    f"heads/*/{SINGLE}",
+    "heads/*/config.json",
+)
+"""Patterns of all that a folder of a model holds that this program writes."""
+MERGE = Layout("a merge", MERGE_FILE, (MERGE_FILE, *MODEL_FILES))
+EXPERT = Layout("an expert", EXPERT_FILE, (EXPERT_FILE, *MODEL_FILES))
 DTYPES = {
     "I64": torch.int64,
     "F64": torch.float64,
@@ -81,19 +93,6 @@ def open_checkpoint(
         labels=labels_of(config, str(path / "config.json")) if has_head else None,
         tasks=recorded_tasks(path),
     )
-
-
-def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The object in a JSON file. Raises BrokenCheckpoint naming the file and what it should be."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BrokenCheckpoint(f"{path} is missing; expected {what}") from None
-    except (ValueError, OSError) as error:
-        raise BrokenCheckpoint(f"{path} cannot be read as {what}: {error}") from error
-    if not isinstance(found, dict):
-        raise BrokenCheckpoint(f"{path} holds a {type(found).__name__}, expected {what}")
-    return found
 
 
 def recorded_tasks(path: Path) -> tuple[str, ...]:
@@ -342,42 +341,7 @@ def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
             )
 
 
-# Writing -----------------------------------------------------------------------------------
-
-
-def check_place(folder: Path) -> None:
-    """Raise OutputExists where a folder cannot be, because a file is in the way."""
-    taken = next(place for place in (folder, *folder.parents) if place.exists())
-    if not taken.is_dir():
-        raise OutputExists(f"{taken} is a file, expected a folder: choose another output")
-
-
-def check_output(out: Path, marker: str) -> None:
-    """Raise OutputExists unless `out` is free, empty, or written by this program before."""
-    check_place(out.absolute().parent)
-    if out.is_dir() and (not any(out.iterdir()) or (out / marker).is_file()):
-        return
-    if out.exists():
-        raise OutputExists(
-            f"{out} exists and was not written by this program (it holds no {marker}); "
-            "expected a new or empty folder: choose another --out or move it away"
-        )
-
-
-@contextmanager
-def new_folder(out: Path, marker: str) -> Iterator[Path]:
-    """A temporary folder beside `out` that takes its place only when the block succeeds."""
-    check_output(out, marker)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        yield partial
-        partial.chmod(0o755)
-        if out.exists():
-            shutil.rmtree(out)
-        partial.rename(out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+# Tokenizers --------------------------------------------------------------------------------
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -36,6 +36,7 @@ ClickError: Any = typer.BadParameter.__mro__[2]
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Local data: DIR/<suite>/<task>/<split>.parquet.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
@@ -143,6 +144,7 @@ def finetune(
     max_length: Annotated[int | None, typer.Option(help="Tokens. Default: the task's.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use the first N rows of each split.")] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="Train in mixed bfloat16.")] = False,
+    force: Force = False,
     data_dir: DataDir = None,
 ) -> None:
     """Fine-tune a base on a task, or on several together; an interrupted run resumes when it is
@@ -167,6 +169,7 @@ def finetune(
         data_dir=data_dir,
         limit=limit,
         bf16=bf16,
+        force=force,
         **overrides,
     )
     record = json.loads((out / "expert.json").read_text(encoding="utf-8"))
@@ -207,6 +210,7 @@ def merge(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check headers, write nothing.")
     ] = False,
+    force: Force = False,
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
     ] = False,
@@ -230,12 +234,12 @@ def merge(
     }
     recipe = _recipe(experts, flags)
     if dry_run:
-        found = run(recipe, out=out, dry_run=True, allow_pickle=allow_pickle)
+        found = run(recipe, out=out, force=force, dry_run=True, allow_pickle=allow_pickle)
         print(_described(found))
         print(f"would write {out}; only headers were read")
         return
     with _bars() as advance:
-        found = run(recipe, out=out, allow_pickle=allow_pickle, progress=advance)
+        found = run(recipe, out=out, force=force, allow_pickle=allow_pickle, progress=advance)
     print(_described(found))
     print(f"wrote {out}")
 

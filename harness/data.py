@@ -12,6 +12,7 @@ import numpy as np
 import xxhash
 
 from harness.errors import BadData, BadRecipe, LabelMismatch
+from harness.files import replacing
 from harness.labels import normal, same
 from harness.registry import TASKS
 from harness.rng import rng
@@ -193,10 +194,8 @@ def prepare(tasks: Sequence[str], folder: str | Path) -> list[Path]:
             path = Path(folder) / task.name / f"{split}.parquet"
             if not path.is_file():
                 table = _checked(task, _from_hub(task, split))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                partial = path.with_suffix(".partial")
-                table.to_parquet(partial)
-                partial.replace(path)
+                with replacing(path) as file:
+                    table.to_parquet(file)
             written.append(path)
     return written
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from harness.boards import evaluation_table, leaderboard, verdict
-from harness.checkpoints import check_output
 from harness.experts import finetune
+from harness.files import Layout, check_output, write_text
 from harness.merging import merge
 from harness.miniature import make_base
 from harness.recipes import Recipe, Run
@@ -15,29 +15,29 @@ from harness.run import evaluate
 from harness.types import Choice
 
 MARKER = "demo.txt"
+DEMO = Layout("a demo", MARKER, ("*",))
 TASKS = ("embedded/topic", "embedded/comparison", "embedded/outcome")
 MERGERS = ("average", "task_arithmetic", "ties")
 
 
 def demo(out: Path, width: int | None = None) -> None:
     """Make a base and an expert per task, merge them three ways, evaluate, print what came out."""
-    check_output(out, MARKER)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARKER).write_text("Written by `harness demo`; running it again replaces it.\n")
+    check_output(out, DEMO, force=True)
+    write_text(out / MARKER, "Written by `harness demo`; running it again replaces it.\n")
     _say("pretraining a small base")
     base = make_base(out / "base")
     experts = []
     for task in TASKS:
         _say(f"fine-tuning an expert of {task}")
         expert = out / "experts" / task.rpartition("/")[2]
-        finetune(base, task, out=expert, progress=False)
+        finetune(base, task, out=expert, progress=False, force=True)
         experts.append(str(expert))
     records = []
     for name in MERGERS:
         _say(f"merging by {name} and evaluating")
         merged = out / "merged" / name
         recipe = Recipe(experts=tuple(experts), base=str(base), merger=Choice(name))
-        merge(recipe, out=merged)
+        merge(recipe, out=merged, force=True)
         records.append(evaluate(Run(model=str(merged), output=str(out / "records"))))
     print(evaluation_table([record for part in records for record in part], width))
     print("\nValues x100, ± standard deviation over draws.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile
@@ -16,6 +15,7 @@ import xxhash
 from harness import weights
 from harness.checkpoints import TOKENIZER_FILES, build_model, check_tokenizer, is_head
 from harness.errors import BrokenCheckpoint, MissingHead
+from harness.files import replacing
 from harness.types import Array, Checkpoint, Features, Head, Rows, Steps
 
 LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
@@ -98,10 +98,8 @@ def _read(path: Path) -> tuple[Array, Array] | None:
 
 
 def _write(path: Path, x: Array, logits: Array) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as file:
+    with replacing(path) as file:
         np.savez(file, x=x, logits=logits)
-    Path(file.name).replace(path)
 
 
 def forward(

@@ -11,8 +11,16 @@ HarnessError
 ├── MissingTeacher        a protocol needs an expert's outputs and no expert of the task is known
 ├── BadData               a data set without the split, columns, labels or rows that are needed
 ├── BrokenRecord          a record file that cannot be read back
-└── OutputExists          an output folder that holds something this program did not write
+├── OutputExists          an output that holds something already, or that another run is writing
+├── CannotWrite           an output that the system does not let us write: no space, no right
+├── NotFinite             a merge, or what a model computes, that is NaN or infinite
+└── CellsFailed           cells of an evaluation that could not be scored; all others are saved
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 
 class HarnessError(Exception):
@@ -60,4 +68,24 @@ class BrokenRecord(HarnessError):
 
 
 class OutputExists(HarnessError):
-    """An output folder that holds something this program did not write."""
+    """An output that holds something already, or that another run is writing."""
+
+
+class CannotWrite(HarnessError):
+    """An output that the system does not let us write."""
+
+
+class NotFinite(HarnessError):
+    """A merge, or what a model computes, that holds NaN or infinite entries."""
+
+
+class CellsFailed(HarnessError):
+    """Cells of an evaluation that could not be scored, a line for each.
+
+    `records` are those of all other cells, which are saved.
+    """
+
+    def __init__(self, failures: Sequence[str], records: Sequence[Any]) -> None:
+        super().__init__("; ".join(failures))
+        self.failures = tuple(failures)
+        self.records = tuple(records)

@@ -11,9 +11,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints import EXPERT_FILE, check_output, new_folder, open_checkpoint, quiet
+from harness.checkpoints import EXPERT, EXPERT_FILE, open_checkpoint, quiet
 from harness.data import load_rows, parse_task
 from harness.errors import BadOption, BadRecipe, OutputExists
+from harness.files import check_output, new_folder, write_json
 from harness.labels import predicted
 from harness.metrics import score
 from harness.multitask import check_shared, multi_task
@@ -34,6 +35,7 @@ def finetune(
     data_dir: str | Path | None = None,
     limit: int | None = None,
     bf16: bool = False,
+    force: bool = False,
     progress: bool = True,
     **overrides: float | None,
 ) -> Checkpoint:
@@ -41,16 +43,16 @@ def finetune(
 
     Several `tasks` instead of one `task` train one encoder with a head for each, which are written
     as a merge with kept heads is. `overrides` are fields of `Hyperparameters`; the defaults are the
-    task's. Tasks that are trained together keep their own batch size and maximum length and must
-    agree in the rest. `seed` orders the data and drops units, `head_seed` (default: `seed`)
-    initialises the heads. An interrupted run resumes when it is called again with the same
-    arguments. The folder records tasks, split, seeds, hyperparameters and the scores on
-    `task@heldout10` in expert.json.
+    task's; `force` replaces an older expert there. Tasks that are trained together keep their own
+    batch size and maximum length and must agree in the rest. `seed` orders the data and drops
+    units, `head_seed` (default: `seed`) initialises the heads. An interrupted run resumes when it
+    is called again with the same arguments. The folder records tasks, split, seeds, hyperparameters
+    and the scores on `task@heldout10` in expert.json.
     """
     asked = [(one, _settings(one.finetune, overrides)) for one in _asked(task, tasks)]
     check_shared({one.name: settings for one, settings in asked})
     out = Path(out)
-    check_output(out, EXPERT_FILE)
+    check_output(out, EXPERT, force=force)
     source = open_checkpoint(base)
     parts = [
         Training(
@@ -76,12 +78,11 @@ def finetune(
         else:
             prepared = multi_task(source, parts, request, workdir, progress)
         scores = _train(prepared, parts, workdir, progress)
-        with new_folder(out, EXPERT_FILE) as folder:
+        with new_folder(out, EXPERT, force=force) as folder:
             prepared.trainer.model.save_pretrained(folder)
             prepared.trainer.processing_class.save_pretrained(folder)
             record = {**request, "scores": {name: asdict(one) for name, one in scores.items()}}
-            text = json.dumps(record, indent=2) + "\n"
-            (folder / EXPERT_FILE).write_text(text, encoding="utf-8")
+            write_json(folder / EXPERT_FILE, record)
     shutil.rmtree(workdir)
     return open_checkpoint(out)
 

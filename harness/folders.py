@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -12,7 +11,8 @@ from typing import Any
 from safetensors.torch import save_file
 
 from harness import weights
-from harness.checkpoints import INDEX, MERGE_FILE, SINGLE, copy_tokenizer, new_folder
+from harness.checkpoints import INDEX, MERGE, MERGE_FILE, SINGLE, copy_tokenizer
+from harness.files import new_folder, write_json, write_text
 from harness.plans import Plan, short_method
 from harness.stream import write_file
 from harness.types import Checkpoint, Progress, StateDict
@@ -27,18 +27,19 @@ def write(
     progress: Progress,
     *,
     trials: Mapping[str, Any] | None = None,
+    force: bool = False,
 ) -> None:
     """Stream a plan to a folder that plain transformers loads; `trials` go into its record."""
-    with new_folder(out, MERGE_FILE) as folder:
+    with new_folder(out, MERGE, force=force) as folder:
         digest = _write_weights(found.state, folder, progress)
         first = found.experts[0]
         copy_tokenizer(first.path, folder)
         if found.recipe.heads == "keep":
             _write_heads(found, folder)
-        _write_json(folder / "config.json", _config(found))
+        write_json(folder / "config.json", _config(found))
         record = _record(found, out, digest, observed, trials)
-        _write_json(folder / MERGE_FILE, record)
-        (folder / "README.md").write_text(_card(found), encoding="utf-8")
+        write_json(folder / MERGE_FILE, record)
+        write_text(folder / "README.md", _card(found))
 
 
 def _write_weights(state: StateDict, folder: Path, progress: Progress) -> str:
@@ -55,7 +56,7 @@ def _write_weights(state: StateDict, folder: Path, progress: Progress) -> str:
         placed |= dict.fromkeys(names, file)
     if len(shards) > 1:
         size = sum(spec.bytes for spec in weights.specs(state).values())
-        _write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": placed})
+        write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": placed})
     return weights.join_digests(digests)
 
 
@@ -78,7 +79,7 @@ def _write_heads(found: Plan, folder: Path) -> None:
         place.mkdir(parents=True)
         tensors = {name: expert.weights[name].contiguous() for name in found.fresh}
         save_file(tensors, place / SINGLE, metadata={"format": "pt"})
-        _write_json(place / "config.json", expert.config)
+        write_json(place / "config.json", expert.config)
 
 
 def _config(found: Plan) -> dict[str, Any]:
@@ -127,10 +128,6 @@ def _record(
         **({"report": dict(found.report)} if found.report else {}),
         "versions": {name: version(name) for name in ("merging-harness", "torch", "safetensors")},
     }
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _card(found: Plan) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import weights
-from harness.checkpoints import MERGE_FILE, check_output
+from harness.checkpoints import MERGE
 from harness.errors import BadOption, OutputExists
+from harness.files import check_output
 from harness.folders import write
 from harness.plans import Plan, composed, parts, plan
 from harness.recipes import Recipe, read_recipe
@@ -24,19 +25,20 @@ def merge(
     recipe: Recipe | str | Path,
     *,
     out: str | Path,
+    force: bool = False,
     dry_run: bool = False,
     allow_pickle: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
     """Merge as the recipe (or its YAML file) says and write the folder `out`.
 
-    Returns the plan. With `dry_run` everything that headers can tell is checked and nothing is
-    written. `progress` is called with what is being done, how much since the last call and how
-    much in all. Raises a HarnessError before anything is written, or for NaN and Inf while
-    streaming, with no partial output left.
+    `force` replaces an older merge there. Returns the plan. With `dry_run` everything that headers
+    can tell is checked and nothing is written. `progress` is called with what is being done, how
+    much since the last call and how much in all. Raises a HarnessError before anything is written,
+    or for NaN and Inf while streaming, with no partial output left.
     """
     asked = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
-    check_output(Path(out), MERGE_FILE)
+    check_output(Path(out), MERGE, force=force)
     observed: dict[str, weights.Observed] = {}
     found = plan(asked, allow_pickle=allow_pickle, observed=observed, progress=progress)
     for part in (*found.experts, *([found.base] if found.base else [])):
@@ -52,7 +54,8 @@ def merge(
     trials = None
     if candidates:
         found, trials = tuned(candidates)
-    write(found, Path(out), observed, progress or (lambda what, done, total: None), trials=trials)
+    tell = progress or (lambda what, done, total: None)
+    write(found, Path(out), observed, tell, trials=trials, force=force)
     return found
 
 

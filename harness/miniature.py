@@ -5,7 +5,6 @@ It is an ordinary Hugging Face folder: what reads a published base reads it as w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +13,15 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from harness.checkpoints import new_folder, quiet
+from harness.checkpoints import MODEL_FILES, quiet
 from harness.data import load_rows
+from harness.files import Layout, new_folder, write_json
 from harness.registry import TASKS
 from harness.types import Rows
 
 SUITE, SPLIT = "embedded/", "train90"
 MINIATURE_FILE = "miniature.json"
+MINIATURE = Layout("a base", MINIATURE_FILE, (MINIATURE_FILE, *MODEL_FILES))
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MASK = SPECIAL.index("[MASK]")
 LENGTH = 64
@@ -39,14 +40,18 @@ def make_base(
     of threads. Raises OutputExists for a folder made by something else.
     """
     suite = [load_rows(task, SPLIT) for name, task in TASKS.items() if name.startswith(SUITE)]
-    with new_folder(Path(out), MINIATURE_FILE) as folder, one_thread(), torch.random.fork_rng([]):
+    with (
+        new_folder(Path(out), MINIATURE, force=True) as folder,
+        one_thread(),
+        torch.random.fork_rng([]),
+    ):
         torch.manual_seed(seed)
         tokenizer = word_tokenizer(suite)
         model = untrained(len(tokenizer), width, layers)
         pretrain(model, suite, tokenizer, steps)
         save(model.bert, tokenizer, folder)
         record = {"seed": seed, "steps": steps, "width": width, "layers": layers}
-        (folder / MINIATURE_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / MINIATURE_FILE, record)
     return Path(out)
 
 

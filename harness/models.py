@@ -18,10 +18,10 @@ from harness.checkpoints import (
     labels_of,
     open_checkpoint,
     open_weights,
-    read_json,
 )
 from harness.data import parse_task
 from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead
+from harness.files import read_json
 from harness.labels import fit, generic, same
 from harness.mergekit.config import ingredients
 from harness.recipes import Run

@@ -23,9 +23,10 @@ from scipy.stats import t
 from tabulate import tabulate
 
 from harness.boards import HEADLINE_SHOTS, PROTOCOL_ORDER
-from harness.checkpoints import check_place, open_checkpoint
+from harness.checkpoints import open_checkpoint
 from harness.data import load_rows, parse_task
 from harness.errors import BadOption, BrokenRecord
+from harness.files import check_place, write_text
 from harness.merging import merge
 from harness.metrics import score
 from harness.plans import parts, short_method
@@ -188,7 +189,7 @@ def measure(choice: Choice, folder: Path, progress: Progress | None = None) -> Q
         recipe = Recipe(experts=sources, base=base, merger=asked, device=DEVICE)
         step = _within(setting, progress)
         try:
-            merge(recipe, out=out, progress=step)
+            merge(recipe, out=out, force=True, progress=step)
         except BadOption as error:
             refused[setting] = error
             continue
@@ -323,8 +324,7 @@ def write_baseline(found: Quality, path: Path) -> None:
     """Write what a merger reached, a line for each list of scores."""
     text = json.dumps(found.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
     text = re.sub(r"(?<=\[)[^\[\]]+(?=\])", lambda found: " ".join(found[0].split()), text)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")
+    write_text(path, text + "\n")
 
 
 def read_baseline(path: Path) -> Quality:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -17,6 +16,7 @@ from pydantic import (
 )
 
 from harness.errors import BadRecipe
+from harness.files import read_yaml
 from harness.registry import parse_choice
 from harness.types import Choice
 
@@ -110,15 +110,7 @@ def validated(kind: type[Model], values: Mapping[str, Any], where: str) -> Model
 
 def read_recipe(path: str | Path) -> Recipe:
     """The recipe in a YAML (or JSON) file. Raises BadRecipe naming the file and the field."""
-    try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadRecipe(f"{path} does not exist; expected a recipe in YAML") from None
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        reason = str(error).replace("\n", " ")
-        raise BadRecipe(f"{path} cannot be read as YAML: {reason}") from error
-    if not isinstance(found, dict):
-        raise BadRecipe(f"{path} holds a {type(found).__name__}, expected experts, merger, ...")
+    found = read_yaml(Path(path), "a recipe: experts, merger, ...", error=BadRecipe)
     if found.keys() & {"merge_method", "slices", "modules"}:
         from harness.mergekit.recipe import recipe_of
 

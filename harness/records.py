@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +13,7 @@ import xxhash
 from pydantic import ValidationError
 
 from harness.errors import BrokenRecord
+from harness.files import read_json, replacing, write_json
 from harness.recipes import Frozen, Model
 from harness.types import Array64, Predictions
 
@@ -128,22 +127,9 @@ def write_record(path: Path, record: Record, labels: Array64, found: Sequence[Pr
         name = f"shots={drawn.shots},seed={drawn.seed}" if drawn else "prediction"
         columns[name] = prediction.values
     table = pyarrow.table({name: np.asarray(column) for name, column in columns.items()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+    with replacing(path.with_suffix(".parquet")) as file:
         pyarrow.parquet.write_table(table, file)
-    Path(file.name).replace(path.with_suffix(".parquet"))
-    write_json(path, record)
-
-
-def write_json(path: Path, record: Record) -> None:
-    """Write the record alone, atomically."""
-    text = json.dumps(record.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as out:
-        out.write(text + "\n")
-        out.flush()
-        os.fsync(out.fileno())
-    Path(out.name).chmod(0o644)
-    Path(out.name).replace(path)
+    write_json(path, record.model_dump(mode="json"), indent=1, sort_keys=True)
 
 
 def read_record(path: Path) -> Record:
@@ -154,13 +140,11 @@ def read_record(path: Path) -> Record:
 def read_as(kind: type[Model], path: Path, what: str) -> Model:
     """The model of this kind in a JSON file. Raises BrokenRecord naming the file and the fault."""
     try:
-        return kind(**json.loads(path.read_text(encoding="utf-8")))
+        return kind(**read_json(path, what, error=BrokenRecord))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise BrokenRecord(f"{path}: field '{field}': {first['msg']}") from error
-    except (ValueError, TypeError, OSError) as error:
-        raise BrokenRecord(f"{path} cannot be read as {what}: {error}") from error
 
 
 def read_records(places: Iterable[str | Path]) -> list[Record]:

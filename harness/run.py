@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from harness.checkpoints import check_place, check_ready
+from harness.checkpoints import check_ready
 from harness.data import origin, parse_task
 from harness.encode import encode, final_head
 from harness.errors import BadOption, MissingHead
+from harness.files import check_place, write_json
 from harness.metrics import score
 from harness.models import Model, resolve_model
 from harness.recipes import Run
@@ -27,7 +28,6 @@ from harness.records import (
     identity,
     read_record,
     record_path,
-    write_json,
     write_record,
 )
 from harness.registry import EvaluationProtocol, resolve
@@ -151,7 +151,7 @@ def _named(kept: Record, path: Path, values: Mapping[str, Any]) -> Record:
     if all(getattr(kept, key) == value for key, value in called.items()):
         return kept
     renamed = kept.model_copy(update=called)
-    write_json(path, renamed)
+    write_json(path, renamed.model_dump(mode="json"), indent=1, sort_keys=True)
     return renamed
 
 

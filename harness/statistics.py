@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,6 @@ from safetensors.torch import save_file
 
 from harness import weights
 from harness.checkpoints import (
-    check_place,
     check_ready,
     classifier_on_meta,
     open_checkpoint,
@@ -31,6 +29,7 @@ from harness.checkpoints import (
 from harness.data import load_rows, parse_task, take
 from harness.encode import cache_dir, content_key
 from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, OutputExists
+from harness.files import check_place, replacing
 from harness.labels import columns
 from harness.passes import PASSES, Pass, linear_layers
 from harness.registry import MERGERS, options, parse_choice, resolve
@@ -129,14 +128,8 @@ def write_statistic(
     path: Path, tensors: Mapping[str, torch.Tensor], description: Mapping[str, Any]
 ) -> None:
     """Write tensors and what they are into one safetensors file, at once or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as file:
-        partial = Path(file.name)
-    try:
-        save_file(dict(tensors), partial, metadata={KEY: json.dumps(description)})
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as file:
+        save_file(dict(tensors), file.name, metadata={KEY: json.dumps(description)})
 
 
 def read_statistic(path: str | Path) -> Statistic:
@@ -246,10 +239,8 @@ def statistic(
     columns(found, checkpoint.labels or (), checkpoint.source)
     supply = Supply(kinds[0], chosen, [checkpoint], [found.name], (), data_dir, device)
     made = supply.obtain(0, progress)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    shutil.copyfile(made.source, partial)
-    partial.replace(path)
+    with replacing(path) as file, open(made.source, "rb") as source:
+        shutil.copyfileobj(source, file)
     return read_statistic(path)
 
 

@@ -22,6 +22,7 @@ ALLOWED = {
     "harness.errors": set(),
     "harness.types": set(),
     "harness.rng": set(),
+    "harness.files": {"harness.errors"},
     "harness.labels": {"harness.errors", "harness.types"},
     "harness.registry": {"harness.errors", "harness.types"},
     "harness.weights": {"harness.errors", "harness.types"},

@@ -529,7 +529,7 @@ RECIPES: dict[str, Case] = {
     ),
     "missing": (
         lambda p: p.merge(str(p.root / "nothing.yaml")),
-        ["nothing.yaml does not exist", "a recipe"],
+        ["nothing.yaml is missing", "a recipe"],
     ),
     "list": (lambda p: p.merge(p.recipe("- a\n- b\n")), ["recipe.yaml holds a list"]),
     "empty": (lambda p: p.merge(p.recipe("")), ["recipe.yaml holds"]),
@@ -634,7 +634,7 @@ OUTPUT: dict[str, Case] = {
     ),
     "merge over a file": (
         lambda p: p.merge(out=f"{p.foreign()}/chapter.tex"),
-        ["chapter.tex exists"],
+        ["chapter.tex is a file, expected a folder"],
     ),
     "merge below a file": (
         lambda p: p.merge(out=f"{p.foreign()}/chapter.tex/merged"),

@@ -495,7 +495,7 @@ def test_the_order_of_the_places_is_kept_and_files_are_sorted(tmp_path: Path) ->
     ("text", "says"),
     [
         ("{", "cannot be read as a record"),
-        ("[]", "cannot be read as a record"),
+        ("[]", "holds a list, expected a record"),
         ("{}", "field 'model': Field required"),
         (None, "does not exist"),
     ],

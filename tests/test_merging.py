@@ -427,9 +427,10 @@ def test_a_dry_run_reads_headers_alone_and_writes_nothing(
 def test_a_merge_takes_the_place_of_an_earlier_one(minis: Minis, tmp_path: Path) -> None:
     out = tmp_path / "merged"
     merge(same_task(minis("bert"), tasks=("glue/rte", "glue/qnli")), out=out)
-    (out / "stale").touch()
-    merge(same_task(minis("bert")), out=out)
-    assert not (out / "stale").exists()
+    with pytest.raises(OutputExists, match=r"holds a merge already; .* --force"):
+        merge(same_task(minis("bert")), out=out)
+    assert (out / "heads").exists()
+    merge(same_task(minis("bert")), out=out, force=True)
     assert not (out / "heads").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["merged"]
 
@@ -450,7 +451,7 @@ def test_a_failed_merge_leaves_the_earlier_one_in_place(minis: Minis, tmp_path: 
         found["b"], tmp_path / "b", lambda tensors: tensors["classifier.bias"].fill_(math.inf)
     )
     with pytest.raises(BrokenCheckpoint, match=r"'classifier\.bias' .* infinite"):
-        merge(same_task({**found, "b": broken}), out=out)
+        merge(same_task({**found, "b": broken}), out=out, force=True)
     assert content(out) == before
     assert [path.name for path in out.parent.iterdir()] == ["merged"]
 
@@ -460,5 +461,5 @@ def test_a_merge_never_takes_the_place_of_what_it_is_made_of(minis: Minis, tmp_p
     merge(same_task(found), out=out)
     before = content(out)
     with pytest.raises(OutputExists, match="which goes into the merge"):
-        merge(same_task({**found, "a": out}), out=out)
+        merge(same_task({**found, "a": out}), out=out, force=True)
     assert content(out) == before

@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from harness import toys, weights
-from harness.checkpoints import SINGLE, new_folder, open_checkpoint
+from harness.checkpoints import MERGE, SINGLE, open_checkpoint
 from harness.errors import BrokenCheckpoint, HarnessError
+from harness.files import new_folder
 from harness.laws.compare import alike, alike_at, all_alike, copied, dtype_name
 from harness.laws.law import Broken, Method, law
 from harness.merging import merge
@@ -75,7 +76,7 @@ def _merge_by_hand(method: Method, experts: Sequence[Path], base: Path, out: Pat
         weights.cast_like(found[0] if method.kind == "merger" else weights.mean(found), first),
         weights.select(origin, [name for name in origin if name not in set(moving)]),
     )
-    with new_folder(out, SINGLE) as folder:
+    with new_folder(out, MERGE) as folder:
         tensors = {name: whole[name].contiguous() for name in whole}
         for _, observed in read:
             observed.digest()

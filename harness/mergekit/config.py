@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import yaml
-
 from harness.errors import BadRecipe, BrokenCheckpoint
+from harness.files import read_yaml
 
 KEYS = ("models", "merge_method", "base_model", "parameters", "dtype", "out_dtype")
 """What is read of a configuration; of other keys but a tokenizer's only null is let through."""
@@ -137,11 +136,8 @@ class Ingredients:
 
 def ingredients(path: Path) -> Ingredients:
     """What a mergekit_config.yml names. Raises BrokenCheckpoint unless it is one of mergekit."""
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise BrokenCheckpoint(f"{path} cannot be read as YAML: {error}") from error
-    if not isinstance(found, Mapping) or "merge_method" not in found:
+    found = read_yaml(path, "mergekit's configuration")
+    if "merge_method" not in found:
         raise BrokenCheckpoint(f"{path} names no merge_method, expected mergekit's configuration")
     try:
         base = None if found.get("base_model") is None else _reference(found["base_model"])

@@ -1,0 +1,354 @@
+"""Shell: where JSON and YAML are read, with limits, and files and folders written, whole or not.
+
+What is read may come from anybody: it is data of limited size and depth, in text that can be
+written again. What is written stands beside its place under one name, `.NAME.partial`, until it is
+whole. That name is locked while a process works on it: what a killed run left is taken over by the
+next, and two runs never write the same file at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import yaml
+
+from harness.errors import BrokenCheckpoint, CannotWrite, HarnessError, OutputExists
+
+try:
+    import fcntl
+except ImportError:  # no such locks on Windows: runs that share an output take turns there by hand
+    fcntl = None  # type: ignore[assignment]
+
+LARGEST = 200 * 2**20
+"""Bytes of a JSON file: the largest tokenizers have 40 MiB."""
+LARGEST_YAML = 2**20
+DEEPEST = 64
+MOST = 100_000
+"""Values in a YAML file, with those that an alias repeats."""
+
+
+# Reading -----------------------------------------------------------------------------------
+
+
+def read_text(
+    path: Path, what: str, *, largest: int = LARGEST, error: type[HarnessError] = BrokenCheckpoint
+) -> str:
+    """The text of a file in UTF-8. Raises `error`, naming the file and what it should be."""
+    try:
+        with path.open("rb") as file:
+            found = file.read(largest + 1)
+        if len(found) > largest:
+            raise error(f"{path} is larger than {largest} bytes, expected {what}")
+        return found.decode("utf-8")
+    except FileNotFoundError:
+        raise error(f"{path} is missing; expected {what}") from None
+    except (ValueError, OSError) as cause:
+        raise error(f"{path} cannot be read as {what}: {cause}") from cause
+
+
+def read_json(
+    path: Path, what: str, *, error: type[HarnessError] = BrokenCheckpoint
+) -> dict[str, Any]:
+    """The object in a JSON file. Raises `error`, naming the file and what it should be."""
+    return parse_json(read_text(path, what, error=error), str(path), what, error=error)
+
+
+def parse_json(
+    text: str, where: str, what: str, *, error: type[HarnessError] = BrokenCheckpoint
+) -> dict[str, Any]:
+    """The object in a JSON text. Raises `error`, naming `where` and what it should be."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as cause:
+        raise error(f"{where} cannot be read as {what}: {cause}") from cause
+    return _object(found, where, what, error)
+
+
+def read_yaml(
+    path: Path, what: str, *, error: type[HarnessError] = BrokenCheckpoint
+) -> dict[str, Any]:
+    """The object in a YAML file that holds only what JSON can say. Raises `error`, naming it."""
+    text = read_text(path, what, largest=LARGEST_YAML, error=error)
+    try:
+        found = yaml.safe_load(text)
+    # the reader has a different error for each kind of tag that it cannot make a value of
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError, AttributeError) as cause:
+        reason = " ".join(str(cause).split())
+        raise error(f"{path} cannot be read as YAML: {reason}; expected {what}") from cause
+    return _object(found, str(path), what, error, most=MOST)
+
+
+def _object(
+    found: object, where: str, what: str, error: type[HarnessError], most: int | None = None
+) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise error(f"{where} holds a {type(found).__name__}, expected {what}")
+    if fault := _fault(found, most):
+        raise error(f"{where} {fault}; expected {what}")
+    return found
+
+
+def _fault(value: object, most: int | None) -> str | None:
+    """What is wrong with a value that was read: too deep, too much, or not of JSON's types.
+
+    Aliases of YAML can make a value hold itself, or a few lines billions of entries.
+    """
+    level: list[object] = [value]
+    seen = 0
+    for _ in range(DEEPEST):
+        below: list[object] = []
+        for one in level:
+            if isinstance(one, dict):
+                if odd := next((key for key in one if not isinstance(key, str)), None):
+                    return f"has the key {odd!r}, which is no text"
+                below += one.keys()
+                below += one.values()
+            elif isinstance(one, list):
+                below += one
+            elif isinstance(one, str):
+                if not one.isascii() and not _is_unicode(one):
+                    return f"has the text {one[:40]!r}, which is no Unicode"
+            elif not (one is None or isinstance(one, bool | int | float)):
+                return f"has a {type(one).__name__}, which is no text, number, list or object"
+            if most is not None and seen + len(below) > most:
+                return f"has more than {most} entries"
+        if not below:
+            return None
+        seen += len(below)
+        level = below
+    return f"is nested more than {DEEPEST} deep"
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether the text can be written: half of a surrogate pair, which JSON can spell, can not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# Writing -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def saying(path: Path) -> Iterator[None]:
+    """What the system cannot do with a path as CannotWrite: no space, no right, no such place."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CannotWrite(
+            f"{path} cannot be written: {reason}; expected a place with room and the right to "
+            "write there"
+        ) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path`, synced to disk, when the block succeeds.
+
+    Raises CannotWrite, and leaves what was there, where that is not possible.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    with saying(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = _own(partial)
+        try:
+            file.truncate(0)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        finally:
+            file.close()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whole or not at all."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def write_json(path: Path, value: object, *, indent: int = 2, sort_keys: bool = False) -> None:
+    """Write a value as JSON, whole or not at all."""
+    text = json.dumps(value, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
+    write_text(path, text + "\n")
+
+
+def _own(partial: Path) -> BinaryIO:
+    """The file of this name, made if it is not there, which no other process writes meanwhile."""
+
+    def making(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_CREAT, 0o666)
+
+    while True:
+        file = open(partial, "r+b", opener=making)  # noqa: SIM115  (handed on, locked)
+        _lock(file.fileno())
+        if _is_still(file.fileno(), partial):
+            return file
+        file.close()  # who had the lock has given the file its place
+
+
+def _lock(number: int, *, wait: bool = True) -> bool:
+    """Lock an open file or folder until it is closed; whether that was possible."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+    return True
+
+
+def _is_still(number: int, path: Path) -> bool:
+    """Whether a path still names what was opened under it."""
+    try:
+        return os.path.samestat(os.fstat(number), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+# Folders -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a kind of folder of ours is: what one says of it, its marker, and all it may hold.
+
+    `names` are patterns of paths in it.
+    """
+
+    what: str
+    marker: str
+    names: tuple[str, ...]
+
+    def foreign(self, folder: Path) -> list[str]:
+        """What stands in a folder that is not of this kind, by its path there."""
+        files = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
+        inside = sorted(path.relative_to(folder).as_posix() for path in files)
+        return [name for name in inside if not any(fnmatch(name, one) for one in self.names)]
+
+
+def check_place(folder: Path) -> None:
+    """Raise OutputExists where a folder cannot be, because a file is in the way."""
+    with saying(folder):
+        taken = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not taken.is_dir():
+        raise OutputExists(f"{taken} is a file, expected a folder: choose another output")
+
+
+def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
+    """Raise OutputExists unless `out` is free, empty, or with `force` an older one of the kind.
+
+    Nothing that this program did not write is ever replaced.
+    """
+    place = out.resolve()
+    check_place(place.parent)
+    if place == Path.cwd() or place in Path.cwd().parents:
+        raise OutputExists(f"{out} is the folder you are in, expected one of its own: name another")
+    if place.is_mount():
+        raise OutputExists(f"{out} is a mount point, expected a folder below it: name another")
+    if not os.path.lexists(place):
+        return
+    if not place.is_dir():
+        raise OutputExists(f"{place} is a file, expected a folder: choose another output")
+    with saying(out):
+        if not any(place.iterdir()):
+            return
+        foreign = layout.foreign(place)
+    if not (place / layout.marker).is_file():
+        raise OutputExists(
+            f"{out} exists and was not written by this program (it holds no {layout.marker}); "
+            "expected a new or empty folder: choose another --out or move it away"
+        )
+    if foreign:
+        shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+        raise OutputExists(
+            f"{out} holds {layout.what} and beside it {shown}, which this program did not write; "
+            "expected nothing else: move it away, or choose another --out"
+        )
+    if not force:
+        raise OutputExists(
+            f"{out} holds {layout.what} already; expected a new folder: choose another --out, or "
+            "replace it with --force"
+        )
+
+
+@contextmanager
+def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Path]:
+    """A folder that takes the place of `out` when the block succeeds; until then nothing changes.
+
+    Whoever is stopped leaves the old folder or the new one. Raises OutputExists as `check_output`
+    does, and while another run writes the same folder; CannotWrite where there is no room.
+    """
+    place = out.resolve()
+    check_output(out, layout, force=force)
+    partial = place.with_name(f".{place.name}.partial")
+    with saying(out):
+        partial.mkdir(parents=True, exist_ok=True)
+        number = os.open(partial, os.O_RDONLY) if fcntl is not None else -1
+        try:
+            if not _lock(number, wait=False) or (number >= 0 and not _is_still(number, partial)):
+                raise OutputExists(f"another run is writing {out}; wait for it, or choose another")
+            _empty(partial)
+            try:
+                yield partial
+                check_output(out, layout, force=force)  # it may have been written meanwhile
+                _swap(partial, place)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+        finally:
+            if number >= 0:
+                os.close(number)
+
+
+def _empty(folder: Path) -> None:
+    """Take away what a stopped run left."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _swap(new: Path, old: Path) -> None:
+    """Give a folder the place of another, if there is one, which goes where the new one was."""
+    if not old.exists() or not any(old.iterdir()):
+        new.replace(old)  # an empty folder is replaced at once
+    elif not _exchange(new, old):
+        aside = old.with_name(f".{old.name}.old")
+        old.replace(aside)
+        try:
+            new.replace(old)
+        except OSError:
+            aside.replace(old)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders in one step; False where the system cannot."""
+    try:
+        rename: Callable[..., int] = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
+    if rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(second))
