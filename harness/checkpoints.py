@@ -81,6 +81,7 @@ def open_checkpoint(
     """
     path = Path(source) if Path(source).exists() else _download(str(source), revision)
     config = read_json(path / "config.json", "a configuration")
+    refuse_code(config, path / "config.json")
     if not isinstance(config.get("model_type"), str):
         raise BrokenCheckpoint(f"{path / 'config.json'} has no model_type, expected its name")
     weights = open_weights(path, allow_pickle=allow_pickle)
@@ -284,8 +285,23 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def refuse_code(config: Mapping[str, Any], where: Path) -> None:
+    """Raise BrokenCheckpoint for a configuration that names code of its own (`auto_map`)."""
+    if config.get("auto_map"):
+        raise BrokenCheckpoint(
+            f"{where} names code of its own (auto_map), and no code of a checkpoint is ever run; "
+            "expected a model and a tokenizer that transformers has itself"
+        )
+
+
 def check_tokenizer(path: Path) -> None:
-    """Raise BrokenCheckpoint without a vocabulary: transformers would make up an empty one."""
+    """Raise BrokenCheckpoint without a vocabulary, and with code.
+
+    Without one transformers would make up an empty tokenizer.
+    """
+    if (path / "tokenizer_config.json").is_file():
+        place = path / "tokenizer_config.json"
+        refuse_code(read_json(place, "a tokenizer's configuration"), place)
     if not any((path / name).is_file() for name in VOCABULARY_FILES):
         raise BrokenCheckpoint(
             f"{path} has no tokenizer; expected its vocabulary beside the weights: "
@@ -342,6 +358,28 @@ def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
 
 
 # Tokenizers --------------------------------------------------------------------------------
+
+
+def open_tokenizer(path: Path) -> Any:
+    """The tokenizer in a folder, as transformers makes it, without any code of the folder's own.
+
+    Raises BrokenCheckpoint in one line for whatever it cannot make.
+    """
+    from transformers import AutoTokenizer
+
+    check_tokenizer(path)
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+    # every file and every field has a way to fail of its own, some of them a panic of Rust code,
+    # which is no Exception
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BrokenCheckpoint(
+            f"{path} has no tokenizer that can be read ({reason}); expected its files beside the "
+            "weights"
+        ) from error
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -13,8 +13,8 @@ import torch
 import xxhash
 
 from harness import weights
-from harness.checkpoints import TOKENIZER_FILES, build_model, check_tokenizer, is_head
-from harness.errors import BrokenCheckpoint, MissingHead
+from harness.checkpoints import TOKENIZER_FILES, build_model, is_head, open_tokenizer
+from harness.errors import MissingHead
 from harness.files import replacing
 from harness.types import Array, Checkpoint, Features, Head, Rows, Steps
 
@@ -144,17 +144,7 @@ def forward(
 
 def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> dict[str, list[list[int]]]:
     """Token ids and the like of every row, cut to `max_length`, not padded."""
-    from transformers import AutoTokenizer
-
-    check_tokenizer(checkpoint.path)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.path)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise BrokenCheckpoint(
-            f"{checkpoint.path} has no tokenizer that can be read ({reason}); expected its files "
-            "beside the weights"
-        ) from error
+    tokenizer = open_tokenizer(checkpoint.path)
     texts = [list(segment) for segment in zip(*rows.texts, strict=True)]
     return dict(tokenizer(*texts, truncation=True, max_length=max_length))
 
