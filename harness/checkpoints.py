@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.files import Layout, read_json
+from harness.provenance import EXPERT_FILE, MERGE_FILE, recorded_tasks
 from harness.types import Checkpoint, StateDict
 from harness.weights import Lazy, Spec, floating, specs, union
 
@@ -23,7 +24,7 @@ HEAD = re.compile(r".*(classifier|pre_classifier|classification_head)\.")
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE = "merge.json", "expert.json", "mergekit_config.yml"
+MERGEKIT_FILE = "mergekit_config.yml"
 VOCABULARY_FILES = (
     "tokenizer.json",
     "vocab.txt",
@@ -96,17 +97,6 @@ def open_checkpoint(
     )
 
 
-def recorded_tasks(path: Path) -> tuple[str, ...]:
-    """Task ids that a fine-tuning or a merge of ours left in the folder."""
-    for name in (EXPERT_FILE, MERGE_FILE):
-        if (path / name).is_file():
-            found = read_json(path / name, "a record of its making").get("tasks", [])
-            if not isinstance(found, list) or not all(isinstance(task, str) for task in found):
-                raise BrokenCheckpoint(f"{path / name} has tasks {found!r}, expected their names")
-            return tuple(found)
-    return ()
-
-
 def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Label names in the order of the outputs; none for regression.
 
@@ -130,7 +120,7 @@ def _download(source: str, revision: str | None) -> Path:
         raise BrokenCheckpoint(f"{source} does not exist; expected a folder or a Hub id")
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.safetensors", INDEX, "config.json", "*.yml", MERGE_FILE, *TOKENIZER_FILES]
+    patterns = [*MODEL_FILES, "*.safetensors", MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE]
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
     except Exception as error:  # the Hub client raises a different type for each way to fail
@@ -299,6 +289,7 @@ def check_tokenizer(path: Path) -> None:
 
     Without one transformers would make up an empty tokenizer.
     """
+    check_links(path)
     if (path / "tokenizer_config.json").is_file():
         place = path / "tokenizer_config.json"
         refuse_code(read_json(place, "a tokenizer's configuration"), place)
@@ -382,8 +373,26 @@ def open_tokenizer(path: Path) -> Any:
         ) from error
 
 
+def check_links(folder: Path) -> None:
+    """Raise BrokenCheckpoint for a tokenizer's file that is a link to outside of its checkpoint.
+
+    What it points to would be copied into every merge. The files of a Hub snapshot are links into
+    the store beside it.
+    """
+    root = folder.resolve()
+    root = root.parents[1] if root.parent.name == "snapshots" else root
+    for name in TOKENIZER_FILES:
+        path = folder / name
+        if path.is_symlink() and not path.resolve().is_relative_to(root):
+            raise BrokenCheckpoint(
+                f"{path} is a link to {path.resolve()}, outside of the checkpoint; expected the "
+                "file itself"
+            )
+
+
 def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy the tokenizer's files, as they are."""
+    check_links(source)
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)

@@ -13,22 +13,24 @@ import xxhash
 
 from harness.errors import BadData, BadRecipe, LabelMismatch
 from harness.files import replacing
-from harness.labels import normal, same
+from harness.labels import same, spelling
 from harness.registry import TASKS
 from harness.rng import rng
-from harness.types import Array64, Draw, Row, Rows, Task
+from harness.types import DERIVED, Array64, Draw, Row, Rows, Task
 
 TRAIN = "train"
-DERIVED = ("train90", "heldout10")
 SUFFIXES = ("parquet", "jsonl", "csv")
 BINS = 5
 """Regression draws its shots from this many equal-width bins of the label (methods.md 3.4)."""
 
 
-def parse_task(text: str) -> tuple[Task, str]:
-    """`glue/rte` or `glue/rte@heldout10` -> the task and the split (default: the reported one)."""
+def parse_task(text: str, where: str | None = None) -> tuple[Task, str]:
+    """`glue/rte` or `glue/rte@heldout10` -> the task and the split (default: the reported one).
+
+    A name that stands in a file, `where`, imports no code.
+    """
     name, _, split = text.partition("@")
-    task = TASKS[name]
+    task = TASKS[name] if where is None else TASKS.from_file(name, where)
     if split and split not in splits_of(task):
         raise BadData(f"task '{name}' has no split '{split}'; known: {', '.join(splits_of(task))}")
     return task, split or task.reported
@@ -37,6 +39,16 @@ def parse_task(text: str) -> tuple[Task, str]:
 def splits_of(task: Task) -> tuple[str, ...]:
     """All splits of a task: those scored, the derived ones, and the whole of train."""
     return (*task.splits, *DERIVED, TRAIN)
+
+
+def share_rows(task: Task, first: str, second: str) -> bool:
+    """Whether two splits of a task have rows in common, whatever they are called.
+
+    By position in the source: published splits hold equal texts, which are rows of their own.
+    """
+    places = [task.splits.get(split, TRAIN) for split in (first, second)]
+    apart = {first, second} == set(DERIVED)
+    return places[0] == places[1] and not apart
 
 
 def data_dir(given: str | Path | None = None) -> Path | None:
@@ -102,9 +114,10 @@ def _label(task: Task, value: Any, split: str) -> float:
         if not np.isfinite(number):
             raise BadData(f"{task}@{split} has the label {value!r}, expected a finite number")
         return number
-    names = [normal(name) for name in task.labels]
-    if isinstance(value, str) and normal(value) in names:
-        return names.index(normal(value))
+    spelled = spelling(task.labels)
+    names = [spelled(name) for name in task.labels]
+    if isinstance(value, str) and spelled(value) in names:
+        return names.index(spelled(value))
     try:
         index = float(value)
     except (TypeError, ValueError):

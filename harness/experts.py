@@ -11,13 +11,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints import EXPERT, EXPERT_FILE, open_checkpoint, quiet
+from harness.checkpoints import EXPERT, open_checkpoint, quiet
 from harness.data import load_rows, parse_task
 from harness.errors import BadOption, BadRecipe, OutputExists
 from harness.files import check_output, new_folder, write_json
 from harness.labels import predicted
 from harness.metrics import score
 from harness.multitask import check_shared, multi_task
+from harness.provenance import EXPERT_FILE
 from harness.trainers import Prepared, Training, single_task
 from harness.types import Checkpoint, Hyperparameters, Score, Task
 

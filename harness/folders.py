@@ -8,13 +8,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+import yaml
 
 from harness import weights
-from harness.checkpoints import INDEX, MERGE, MERGE_FILE, SINGLE, copy_tokenizer
+from harness.checkpoints import INDEX, MERGE, SINGLE, copy_tokenizer
 from harness.files import new_folder, write_json, write_text
 from harness.plans import Plan, short_method
+from harness.provenance import MERGE_FILE
+from harness.registry import TASKS
 from harness.stream import write_file
+from harness.text import markdown, plain
 from harness.types import Checkpoint, Progress, StateDict
 
 SHARD_BYTES = 5 * 10**9
@@ -31,13 +34,13 @@ def write(
 ) -> None:
     """Stream a plan to a folder that plain transformers loads; `trials` go into its record."""
     with new_folder(out, MERGE, force=force) as folder:
-        digest = _write_weights(found.state, folder, progress)
+        digests: dict[str, Any] = {"digest": _write_weights(found.state, folder, progress)}
         first = found.experts[0]
         copy_tokenizer(first.path, folder)
         if found.recipe.heads == "keep":
-            _write_heads(found, folder)
+            digests["head_digests"] = _write_heads(found, folder)
         write_json(folder / "config.json", _config(found))
-        record = _record(found, out, digest, observed, trials)
+        record = _record(found, out, digests, observed, trials)
         write_json(folder / MERGE_FILE, record)
         write_text(folder / "README.md", _card(found))
 
@@ -72,14 +75,17 @@ def _shards(state: StateDict) -> list[list[str]]:
     return shards
 
 
-def _write_heads(found: Plan, folder: Path) -> None:
-    """Every expert's head under heads/<task>/, with its configuration (labels, kind)."""
-    for expert, task in zip(found.experts, found.tasks, strict=True):
+def _write_heads(found: Plan, folder: Path) -> dict[str, str]:
+    """Every expert's head under heads/<task>/ with its configuration; the digest of each."""
+    digests = {}
+    for expert, top, task in zip(found.experts, found.tops, found.tasks, strict=True):
         place = folder / "heads" / task
         place.mkdir(parents=True)
-        tensors = {name: expert.weights[name].contiguous() for name in found.fresh}
-        save_file(tensors, place / SINGLE, metadata={"format": "pt"})
+        head = weights.cast_like(top, expert.weights)
+        written = write_file(place / SINGLE, head, lambda _: None, f"the head of {task}")
+        digests[task] = weights.join_digests(written)
         write_json(place / "config.json", expert.config)
+    return digests
 
 
 def _config(found: Plan) -> dict[str, Any]:
@@ -95,7 +101,7 @@ def _config(found: Plan) -> dict[str, Any]:
 def _record(
     found: Plan,
     out: Path,
-    digest: str,
+    digests: Mapping[str, Any],
     observed: Mapping[str, weights.Observed],
     trials: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
@@ -107,11 +113,12 @@ def _record(
 
     recipe = found.recipe
     statistics = [one for supply in found.supplies for one in supply.described()]
+    spelled = {task: name for task in found.tasks if (name := TASKS.spelled(task))}
     judged = found.judge is not None and bool(trials or found.report)
     scored_on = list(found.judge.splits) if judged and found.judge else []
     return {
         "method": short_method(recipe),
-        "digest": digest,
+        **digests,
         "tasks": list(dict.fromkeys(found.tasks)),
         "base": origin(found.base) if found.base else None,
         "experts": [
@@ -122,6 +129,7 @@ def _record(
         "merger": {"name": recipe.merger.name, "options": dict(recipe.merger.options)},
         "heads": recipe.heads,
         "seed": recipe.seed,
+        **({"spelled": spelled} if spelled else {}),
         **({"statistics": statistics} if statistics else {}),
         **({"scored_on": scored_on} if scored_on else {}),
         **({"tuned": dict(trials)} if trials else {}),
@@ -134,16 +142,22 @@ def _card(found: Plan) -> str:
     """A model card with the metadata by which the Hub shows merges."""
     recipe = found.recipe
     models = [found.base.source] if found.base else [e.source for e in found.experts]
-    lines = ["---", "base_model:", *(f"- {name}" for name in models)]
-    lines += ["base_model_relation: merge", "library_name: transformers", "tags:", "- merge", "---"]
+    metadata = {
+        "base_model": models,
+        "base_model_relation": "merge",
+        "library_name": "transformers",
+        "tags": ["merge"],
+    }
+    lines = ["---", yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip(), "---"]
     lines += [
         "",
-        f"# {short_method(recipe)}",
+        f"# {markdown(short_method(recipe))}",
         "",
-        f"Merged with `{recipe.method}`; heads: {recipe.heads}.",
+        f"Merged with `{plain(recipe.method)}`; heads: {recipe.heads}.",
     ]
     lines += ["", "| expert | task |", "|---|---|"]
     tasks = found.tasks or ("",) * len(found.experts)
-    lines += [f"| {e.source} | {t} |" for e, t in zip(found.experts, tasks, strict=True)]
+    rows = zip(found.experts, tasks, strict=True)
+    lines += [f"| {markdown(expert.source)} | {markdown(task)} |" for expert, task in rows]
     lines += ["", f"All options, seeds and content hashes are in `{MERGE_FILE}`.", ""]
     return "\n".join(lines)

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from harness.errors import LabelMismatch
 from harness.types import Array, Array64, Kind, Task
 
+SEPARATORS = frozenset("_-/\\.,:;'\"()[]&|")
+"""Signs that only part words; others may be all that tells two labels apart: `C`, `C++`, `C#`."""
+
 
 def normal(label: str) -> str:
     """A label name with case and separators taken out, which is how names are compared."""
-    return "".join(filter(str.isalnum, label)).casefold()
+    kept = (sign for sign in label if not sign.isspace() and sign not in SEPARATORS)
+    return "".join(kept).casefold()
+
+
+def spelling(*lists: Sequence[str]) -> Callable[[str], str]:
+    """How the names of some label lists are compared: as `normal` has them, unless that makes two
+    of a list one; then to the letter."""
+    distinct = all(len({*map(normal, names)}) == len({*names}) for names in lists)
+    return normal if distinct else str
 
 
 def same(first: Sequence[str], second: Sequence[str]) -> bool:
     """Whether two label lists have the same names in the same order."""
-    return list(map(normal, first)) == list(map(normal, second))
+    spelled = spelling(first, second)
+    return list(map(spelled, first)) == list(map(spelled, second))
 
 
 def fit(found: Sequence[str], task: Task) -> bool:
     """Whether these are the label names of a task, in any order; none for a regression."""
-    return sorted(map(normal, found)) == sorted(map(normal, task.labels))
+    spelled = spelling(found, task.labels)
+    return sorted(map(spelled, found)) == sorted(map(spelled, task.labels))
 
 
 def generic(labels: Sequence[str]) -> bool:
@@ -40,8 +53,9 @@ def columns(task: Task, found: Sequence[str], where: str, *, by_index: bool = Fa
         if not found:
             return [0]
     elif fit(found, task):
-        names = [normal(name) for name in found]
-        return [names.index(normal(name)) for name in task.labels]
+        spelled = spelling(found, task.labels)
+        names = [spelled(name) for name in found]
+        return [names.index(spelled(name)) for name in task.labels]
     elif generic(found) and len(found) == len(task.labels) and by_index:
         return list(range(len(found)))
     hint = ""

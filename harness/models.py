@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from harness import weights
 from harness.checkpoints import (
-    EXPERT_FILE,
-    MERGE_FILE,
     MERGEKIT_FILE,
     aligned_base,
     is_head,
     labels_of,
     open_checkpoint,
     open_weights,
+    refuse_code,
 )
-from harness.data import parse_task
-from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead
+from harness.data import parse_task, share_rows
+from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead, UnknownName
 from harness.files import read_json
 from harness.labels import fit, generic, same
 from harness.mergekit.config import ingredients
+from harness.provenance import EXPERT_FILE, MERGE_FILE, Merged, Origin, merged_by, trained_by
 from harness.recipes import Run
 from harness.records import Role
+from harness.registry import TASKS
 from harness.types import Checkpoint, Task
 
 
@@ -113,71 +113,108 @@ def with_head(encoder: Checkpoint, expert: Checkpoint) -> Checkpoint:
 
 def resolve_model(run: Run) -> Model:
     """Open the model, its experts and base, as given or as the folder's own record names them."""
-    path = Path(run.model)
-    merged = _merge_record(path)
     checkpoint = open_checkpoint(run.model, allow_pickle=run.allow_pickle)
-    kit = _mergekit_file(checkpoint.path)
+    path = checkpoint.path
+    merged = merged_by(path)
+    kit = _mergekit_file(path)
     if merged is not None:
-        experts, expert_tasks, base = _from_merge(run, path, merged)
+        _check_unchanged(checkpoint, merged)
+        opened, expert_tasks, base = _from_merge(run, path, merged)
     else:
-        experts, base = _from_mergekit(run, kit) if kit else (list(run.experts), run.base)
+        experts, named_base = _from_mergekit(run, kit) if kit else (list(run.experts), run.base)
         expert_tasks = _assigned(run, len(experts))
-    asked = run.tasks or (() if merged is None else tuple(merged.get("tasks", ())))
-    asked = asked or checkpoint.tasks
-    if not asked:
-        raise BadRecipe(f"{run.model} does not say its tasks; name them with --tasks")
-    opened = tuple(open_checkpoint(source, allow_pickle=run.allow_pickle) for source in experts)
+        opened = tuple(_opened(run, source) for source in experts)
+        base = _opened(run, named_base) if named_base is not None else None
+    asked = _asked_tasks(run, checkpoint, merged)
     if kit is not None:
         checkpoint = _labelled(checkpoint, opened)
         if not run.experts:
             expert_tasks = [
-                found.tasks[0] if len(found.tasks) == 1 else given
-                for given, found in zip(expert_tasks, opened, strict=True)
+                one.tasks[0] if len(one.tasks) == 1 else given
+                for given, one in zip(expert_tasks, opened, strict=True)
             ]
-    parsed = [parse_task(task) for task in asked]
-    only = parsed[0][0].name if len({task.name for task, _ in parsed}) == 1 else None
+    only = asked[0][0].name if len({task.name for task, _ in asked}) == 1 else None
     named = tuple(
-        _task_of(found, given or only) for given, found in zip(expert_tasks, opened, strict=True)
+        _task_of(one, given or only) for given, one in zip(expert_tasks, opened, strict=True)
     )
-    tasks = tuple(f"{task.name}@{split}" for task, split in parsed)
-    for task in merged.get("scored_on", ()) if merged else ():
-        if task in tasks:
-            raise BadRecipe(f"{run.model} was tuned on {task}; expected another split to report")
-    kept = _kept(checkpoint, path)
-    role, method = _standing(path, kept, alone=not run.experts)
+    kept = _kept(checkpoint, merged)
+    role, method = _standing(path, merged, kept, alone=not run.experts)
     pattern = next(iter([*kept.values(), *opened, checkpoint]))
-    found_base = None
-    if base is not None:
-        found_base = aligned_base(open_checkpoint(base, allow_pickle=run.allow_pickle), pattern)
     model = Model(
         name=checkpoint.name,
         role=role,
         method=method,
         checkpoint=checkpoint,
         kept=kept,
-        base=found_base,
+        base=aligned_base(base, pattern) if base is not None else None,
         experts=opened,
         expert_tasks=named,
-        tasks=tasks,
+        tasks=tuple(f"{task.name}@{split}" for task, split in asked),
         references=tuple(_reference(source, run) for source in run.references),
     )
-    _check_references(model, [task for task, _ in parsed])
+    _check_references(model, [task for task, _ in asked])
     return model
 
 
-def _merge_record(path: Path) -> dict[str, Any] | None:
-    """What merge.json says, if there is one."""
-    return read_json(path / MERGE_FILE, "a merge") if (path / MERGE_FILE).is_file() else None
+def _opened(run: Run, source: str) -> Checkpoint:
+    return open_checkpoint(source, allow_pickle=run.allow_pickle)
 
 
-def _standing(path: Path, kept: Mapping[str, Checkpoint], *, alone: bool) -> tuple[Role, str]:
+def _asked_tasks(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tuple[Task, str]]:
+    """The tasks to read with their splits: as asked for, else as the folder says.
+
+    Raises BadRecipe where nobody says, and for rows that the model was tuned on.
+    """
+    said = trained_by(checkpoint.path) or merged
+    spelled = said.spelled if said else {}
+    names = list(run.tasks) or [_known_task(name, spelled, run.model) for name in checkpoint.tasks]
+    if not names:
+        raise BadRecipe(f"{run.model} does not say its tasks; name them with --tasks")
+    asked = [parse_task(name) for name in names]
+    tuned_on = merged.scored_on if merged else []
+    for tuned in tuned_on:
+        name, _, tuned_split = tuned.partition("@")
+        for task, split in asked:
+            if task.name == name and share_rows(task, split, tuned_split):
+                raise BadRecipe(
+                    f"{run.model} was tuned on {tuned}, and {task}@{split} has rows of it; "
+                    "expected another split to report"
+                )
+    return asked
+
+
+def _known_task(name: str, spelled: Mapping[str, str], where: str) -> str:
+    """The name of a task in a file, if it is registered: no name in a file imports code."""
+    if name not in TASKS and name in spelled:
+        raise UnknownName(
+            f"{where} is of the task '{name}', which was given as {spelled[name]} and is not "
+            f"registered here; names in files import no code: type --tasks {spelled[name]}"
+        )
+    return name
+
+
+def _check_unchanged(checkpoint: Checkpoint, merged: Merged) -> None:
+    """Raise BrokenCheckpoint unless the weights are those that merge.json speaks of."""
+    if merged.digest is None:
+        return
+    now = weights.digest(checkpoint.weights)
+    if now != merged.digest:
+        raise BrokenCheckpoint(
+            f"{checkpoint.source} has changed since it was merged: its weights hash to {now[:12]}, "
+            f"expected {merged.digest[:12]} as its {MERGE_FILE} says; merge again, or take "
+            f"{MERGE_FILE} away to read it as a model of its own"
+        )
+
+
+def _standing(
+    path: Path, merged: Merged | None, kept: Mapping[str, Checkpoint], *, alone: bool
+) -> tuple[Role, str]:
     """The role of a model and the method it was made by, as its folder says.
 
     An expert is one only `alone`: with experts of its own it is what they made.
     """
-    merged = _merge_record(path)
     if merged is not None:
-        return "merged", str(merged.get("method", "merged"))
+        return "merged", merged.method
     trained = (path / EXPERT_FILE).is_file()
     if trained and kept:
         return "reference", "multi-task"
@@ -189,9 +226,12 @@ def _standing(path: Path, kept: Mapping[str, Checkpoint], *, alone: bool) -> tup
 
 def _reference(source: str, run: Run) -> Model:
     """A model that is read beside the one that is evaluated."""
-    checkpoint = open_checkpoint(source, allow_pickle=run.allow_pickle)
-    kept = _kept(checkpoint, checkpoint.path)
-    _, method = _standing(checkpoint.path, kept, alone=True)
+    checkpoint = _opened(run, source)
+    merged = merged_by(checkpoint.path)
+    if merged is not None:
+        _check_unchanged(checkpoint, merged)
+    kept = _kept(checkpoint, merged)
+    _, method = _standing(checkpoint.path, merged, kept, alone=True)
     return Model(
         name=checkpoint.name,
         role="reference",
@@ -258,75 +298,98 @@ def _assigned(run: Run, count: int) -> list[str | None]:
 
 
 def _from_merge(
-    run: Run, path: Path, merged: Mapping[str, Any]
-) -> tuple[list[str], list[str | None], str | None]:
-    """Experts, their tasks and the base that merge.json names, unless the run names others."""
-    recorded = merged.get("experts") or [None]
-    if not all(map(_is_origin, recorded)) or not (
-        merged.get("base") is None or _is_origin(merged["base"])
-    ):
-        raise BrokenCheckpoint(
-            f"{path / MERGE_FILE} does not say where its experts and base are and what they held; "
-            "expected a source and a digest for each"
-        )
-    base = run.base
-    if base is None and merged.get("base"):
-        base = _place(merged["base"], path, "--base", run.allow_pickle)
+    run: Run, path: Path, merged: Merged
+) -> tuple[tuple[Checkpoint, ...], list[str | None], Checkpoint | None]:
+    """Experts, their tasks and the base that merge.json names, wherever they are now."""
+    base = None
+    if run.base is not None:
+        base = _opened(run, run.base)
+        if merged.base is not None:
+            _in_order([base], [merged.base], run.model, "--base")
+    elif merged.base is not None:
+        base = _place(merged.base, path, "--base", run)
     if run.experts:
-        if len(run.experts) != len(recorded):
+        if len(run.experts) != len(merged.experts):
             raise BadRecipe(
-                f"{run.model} was merged from {len(recorded)} experts, found {len(run.experts)} "
-                "in --experts; expected one for each, in the same order"
+                f"{run.model} was merged from {len(merged.experts)} experts, found "
+                f"{len(run.experts)} in --experts; expected one for each"
             )
-        experts = list(run.experts)
+        given = [_opened(run, source) for source in run.experts]
+        experts = _in_order(given, merged.experts, run.model, "--experts")
     else:
-        experts = [_place(entry, path, "--experts", run.allow_pickle) for entry in recorded]
-    return experts, [entry.get("task") for entry in recorded], base
+        experts = [_place(origin, path, "--experts", run) for origin in merged.experts]
+    return tuple(experts), [origin.task for origin in merged.experts], base
 
 
-def _is_origin(entry: object) -> bool:
-    return isinstance(entry, dict) and {"source", "digest"} <= entry.keys()
-
-
-def _place(entry: Mapping[str, str], path: Path, flag: str, allow_pickle: bool) -> str:
-    """Where a recorded checkpoint is now: as it was named, or beside the merged folder.
-
-    Raises BrokenCheckpoint when it is gone or its weights are no longer those that were merged.
-    """
-    candidates = [entry["source"]]
-    if "relative" in entry:
-        candidates.append(str(path / entry["relative"]))
-    for candidate in candidates:
-        if Path(candidate).is_dir():
-            found = weights.digest(open_checkpoint(candidate, allow_pickle=allow_pickle).weights)
-            if found == entry["digest"]:
-                return candidate
-            raise BrokenCheckpoint(
-                f"{candidate} has changed since it was merged into {path}: its weights hash to "
-                f"{found[:12]}, expected {entry['digest'][:12]}; name the right one with {flag}"
+def _in_order(
+    given: Sequence[Checkpoint], recorded: Sequence[Origin], merged: str, flag: str
+) -> list[Checkpoint]:
+    """The given checkpoints in the order in which they were merged, told by what they hold."""
+    left = [(weights.digest(one.weights), one) for one in given]
+    ordered = []
+    for origin in recorded:
+        place = next((i for i, (known, _) in enumerate(left) if known == origin.digest), None)
+        if place is None:
+            shown = ", ".join(f"{one.source} ({known[:12]})" for known, one in left)
+            raise BadRecipe(
+                f"{merged} was merged from {origin.source}, whose weights hash to "
+                f"{origin.digest[:12]}, found {shown} in {flag}; expected those very weights"
             )
-    if "relative" not in entry:
-        return entry["source"]
+        ordered.append(left.pop(place)[1])
+    return ordered
+
+
+def _place(origin: Origin, path: Path, flag: str, run: Run) -> Checkpoint:
+    """A recorded checkpoint, where it is now: as it was named, or beside the merged folder.
+
+    Raises BrokenCheckpoint when it is gone or nothing there holds the weights that were merged.
+    """
+    beside = [str(path / origin.relative)] if origin.relative is not None else []
+    there = [place for place in (origin.source, *beside) if Path(place).is_dir()]
+    if not there and beside:
+        raise BrokenCheckpoint(
+            f"{path / MERGE_FILE} names {origin.source}, which is not there; expected that folder: "
+            f"say where it is with {flag}"
+        )
+    changed = []
+    for place in there or [origin.source]:
+        opened = _opened(run, place)
+        now = weights.digest(opened.weights)
+        if now == origin.digest:
+            return opened
+        changed.append((place, now))
+    place, now = changed[0]
     raise BrokenCheckpoint(
-        f"{path / MERGE_FILE} names {entry['source']}, which is not there; expected that folder: "
-        f"say where it is with {flag}"
+        f"{place} has changed since it was merged into {path}: its weights hash to {now[:12]}, "
+        f"expected {origin.digest[:12]}; name the right one with {flag}"
     )
 
 
-def _kept(checkpoint: Checkpoint, path: Path) -> dict[str, Checkpoint]:
-    """The encoder under each head of heads/<task>/."""
-    found = {}
-    for config in sorted((path / "heads").glob("**/config.json")):
-        task = config.parent.relative_to(path / "heads").as_posix()
+def _kept(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint]:
+    """The encoder under each head of heads/<task>/.
+
+    Raises BrokenCheckpoint for a head that is not the one merge.json speaks of.
+    """
+    heads = checkpoint.path / "heads"
+    kept = {}
+    for config in sorted(heads.glob("**/config.json")):
+        task = config.parent.relative_to(heads).as_posix()
         head = open_weights(config.parent)
+        expected = merged.head_digests.get(task) if merged else None
+        if expected is not None and weights.digest(head) != expected:
+            raise BrokenCheckpoint(
+                f"the head of {task} in {checkpoint.source} has changed since it was merged; "
+                f"expected the one that {MERGE_FILE} speaks of: merge again"
+            )
         settings = read_json(config, "a configuration")
-        found[task] = replace(
+        refuse_code(settings, config)
+        kept[task] = replace(
             checkpoint,
             config=settings,
             weights=weights.union(checkpoint.weights, head),
             labels=labels_of(settings, str(config)),
         )
-    return found
+    return kept
 
 
 def _from_mergekit(run: Run, kit: Path) -> tuple[list[str], str | None]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness import weights
 from harness.checkpoints import aligned_base, new_in_experts, open_checkpoint, vocabulary
-from harness.data import parse_task
+from harness.data import parse_task, share_rows
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead, UnknownName
 from harness.judge import Judge
 from harness.labels import same
@@ -27,8 +27,8 @@ class Plan:
     """A checked merge that has not read a weight yet.
 
     `recipe` has every option filled in and heads decided. `bodies`, `origin` and `tops` are what
-    goes into the merger after the pre-merging methods: encoders (with heads, if they are merged
-    alike), the base, and heads. `fresh` are the names of head tensors. `supplies` and `judge` are
+    the pre-merging methods left: encoders (with heads, if they are merged alike), the base, and
+    heads. `fresh` are the names of head tensors. `supplies` and `judge` are
     what the merger asks for beside weights: statistics, and scores of candidates. `merged` is what
     the merger returned, `state` what is written: with averaged heads and buffers, in the experts'
     types, without kept heads.
@@ -114,6 +114,7 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
         given[SCORE] = found.judge
     own = {name: chosen[name] for name in chosen if name not in of_passes(merger)}
     merged = merger.function(found.bodies, found.origin, **own, **given)
+    weights.check_same([found.bodies[0], merged], ["the experts", f"what {merger.name} makes"])
     whole = merged
     if recipe.heads == "average":
         whole = weights.union(whole, weights.mean(found.tops))
@@ -262,25 +263,25 @@ def _part(checkpoint: Checkpoint, names: Sequence[str]) -> StateDict:
 
 
 def _ingredients(found: Plan, merger: Merger, before: Sequence[Premerge]) -> Plan:
-    """The plan with bodies, origin and heads, after the pre-merging methods."""
+    """The plan with bodies, origin and heads, after the pre-merging methods.
+
+    Those are given whole models: what they move in an encoder may have to move in its head.
+    """
     experts, base = found.experts, found.base
     first, fresh = experts[0], set(found.fresh)
-    moving = weights.floating(first.weights)
-    head = [name for name in moving if name in fresh]
-    body = [name for name in moving if name not in fresh]
     called = [expert.source for expert in experts]
-    encoders = [
-        weights.select(e.weights, [n for n in weights.floating(e.weights) if n not in fresh])
-        for e in experts
-    ]
-    weights.check_same(encoders, called)
-    bodies: Sequence[StateDict] = [_part(expert, body) for expert in experts]
+    wholes: Sequence[StateDict] = [_part(e, weights.floating(e.weights)) for e in experts]
+    weights.check_same([_without(whole, fresh) for whole in wholes], called)
+    body = [name for name in wholes[0] if name not in fresh]
+    head = [name for name in wholes[0] if name in fresh]
     origin: StateDict = _part(base, body) if base else {}
     if base:
-        weights.check_same([bodies[0], origin], [first.source, f"the base {base.source}"])
+        encoder = weights.select(wholes[0], body)
+        weights.check_same([encoder, origin], [first.source, f"the base {base.source}"])
     for entry, choice in zip(before, found.recipe.premerge, strict=True):
-        bodies = entry.function(bodies, origin, **choice.options)
-    tops = [_part(expert, head) for expert in experts]
+        wholes = _premerged(entry, choice, wholes, origin)
+    bodies = [weights.select(whole, body) for whole in wholes]
+    tops = [weights.select(whole, [n for n in whole if n in fresh]) for whole in wholes]
     heads = found.recipe.heads
     if heads != "keep":
         weights.check_same(tops, called)
@@ -297,16 +298,31 @@ def _ingredients(found: Plan, merger: Merger, before: Sequence[Premerge]) -> Pla
     return replace(found, bodies=tuple(bodies), origin=origin, tops=tuple(tops))
 
 
+def _without(state: StateDict, names: Collection[str]) -> StateDict:
+    return weights.select(state, [name for name in state if name not in names])
+
+
+def _premerged(
+    entry: Premerge, choice: Choice, wholes: Sequence[StateDict], origin: StateDict
+) -> Sequence[StateDict]:
+    """The experts after a pre-merging method, held to the names and shapes that went in."""
+    changed = entry.function(wholes, origin, **choice.options)
+    if len(changed) != len(wholes):
+        raise IncompatibleWeights(
+            f"{entry.name} makes {len(changed)} experts of {len(wholes)}, expected as many"
+        )
+    for index, pair in enumerate(zip(wholes, changed, strict=True), start=1):
+        weights.check_same(pair, [f"expert {index}", f"expert {index} after {entry.name}"])
+    return changed
+
+
 def _supplied(found: Plan, merger: Merger, progress: Progress | None) -> Plan:
     """The plan with what the merger needs beside weights; no data is read yet."""
     recipe = found.recipe
     kinds = [need for need in merger.needs if need in PASSES]
     if recipe.statistics and not kinds:
         raise BadRecipe(f"{merger.name} needs no statistics; leave out --statistics")
-    changed = tuple(
-        replace(expert, weights=weights.select(weights.union(body, expert.weights), expert.weights))
-        for expert, body in zip(found.experts, found.bodies, strict=True)
-    )
+    changed = tuple(_changed(found))
     supplies = tuple(
         Supply(
             kind,
@@ -326,21 +342,30 @@ def _supplied(found: Plan, merger: Merger, progress: Progress | None) -> Plan:
     return replace(found, supplies=supplies, judge=judge)
 
 
+def _changed(found: Plan) -> Iterator[Checkpoint]:
+    """The experts as they enter the merger: after the pre-merging methods, with their heads."""
+    for expert, body, top in zip(found.experts, found.bodies, found.tops, strict=True):
+        whole = weights.union(body, top, expert.weights)
+        yield replace(expert, weights=weights.select(whole, expert.weights))
+
+
 def judge_of(found: Plan, progress: Progress | None) -> Judge:
     """What scores a candidate merge: the tasks and splits asked for, by default held-out rows."""
     asked = found.recipe.tune_on or tuple(f"{t}@{HELD_OUT}" for t in dict.fromkeys(found.tasks))
     places = []
     for name in asked:
         task, split = parse_task(name)
-        if split in task.splits:
-            raise BadRecipe(
-                f"{task}@{split} is a split that is reported, and nothing may be tuned on it; "
-                f"expected another: --tune-on {task}@{HELD_OUT}"
-            )
-        experts = [e for e, t in zip(found.experts, found.tasks, strict=False) if t == task.name]
+        for reported in task.splits:
+            if share_rows(task, split, reported):
+                raise BadRecipe(
+                    f"{task}@{split} has rows of {task}@{reported}, which is reported, and nothing "
+                    f"may be tuned on it; expected another: --tune-on {task}@{HELD_OUT}"
+                )
+        changed = list(_changed(found))
+        experts = [e for e, t in zip(changed, found.tasks, strict=False) if t == task.name]
         if found.recipe.heads == "keep" and not experts:
             raise BadRecipe(f"no expert is of task {task}, so no head is kept that reads it")
-        template = experts[0] if experts else found.experts[0]
+        template = experts[0] if experts else changed[0]
         rest = template.weights
         if found.recipe.heads == "average":
             rest = weights.union(weights.mean(found.tops), rest)

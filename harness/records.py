@@ -87,6 +87,8 @@ class Record(Frozen):
         return sorted({score.shots for score in self.scores}, key=lambda count: count or 0)
 
 
+LONGEST = 160
+"""Bytes of a part of a path: file systems have room for 255."""
 IDENTITY = (
     "digest", "task", "protocol", "options", "settings", "dataset", "labels", "teachers"
 )  # fmt: skip
@@ -101,8 +103,11 @@ def identity(values: Mapping[str, Any]) -> str:
 
 
 def safe(name: str) -> str:
-    """A name as one part of a path."""
-    return re.sub(r"[^\w.,@=+\[\]-]+", "-", name) or "-"
+    """A name as one part of a path, which is neither hidden, nor a way out, nor too long."""
+    kept = re.sub(r"[^\w.,@=+\[\]-]+", "-", name).lstrip(".") or "-"
+    if len(kept.encode()) <= LONGEST:
+        return kept
+    return f"{kept[: LONGEST // 4]}-{xxhash.xxh3_64_hexdigest(name.encode())}"
 
 
 def record_path(

@@ -9,10 +9,13 @@ import math
 import pkgutil
 import types
 import typing
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -100,8 +103,9 @@ V = TypeVar("V", bound=Named)
 class Registry(Mapping[str, V], Generic[V]):
     """Registered values by name. Looking up scans `package` and the entry points once.
 
-    `module:attribute` is accepted wherever a name is. `families` are prefixes `PREFIX:NAME` with
-    the `module:function` that makes a value of NAME.
+    `module:attribute` is accepted wherever somebody types a name; one that stands in a file goes
+    through `from_file`, which imports nothing. `families` are prefixes `PREFIX:NAME` with the
+    `module:function` that makes a value of NAME.
     """
 
     def __init__(
@@ -117,6 +121,7 @@ class Registry(Mapping[str, V], Generic[V]):
         self._families = families or {}
         self._values: dict[str, V] = {}
         self._origins: dict[str, str] = {}
+        self._spelled: dict[str, str] = {}
         self._scanned = False
 
     def add(self, value: V, origin: str) -> V:
@@ -131,6 +136,38 @@ class Registry(Mapping[str, V], Generic[V]):
         self._origins[value.name] = origin
         return value
 
+    def from_file(self, name: str, where: str) -> V:
+        """The value of a name that stands in a file, which never makes the harness import code."""
+        self.check_name(name, where)
+        return self[name]
+
+    def check_name(self, name: str, where: str) -> None:
+        """Raise UnknownName for a name in a file that would have to be imported."""
+        module, colon, _ = name.partition(":")
+        if colon and module not in self._families:
+            raise UnknownName(
+                f"{where} names the {self.kind} '{name}', and no name in a file imports code; "
+                f"expected a registered {self.kind}: type this one on the command line"
+            )
+
+    def holds(self, value: V) -> bool:
+        """Whether this very value is registered already."""
+        return self._values.get(value.name) == value
+
+    def spelled(self, name: str) -> str | None:
+        """The `module:attribute` that a registered value was asked for by, if it was."""
+        return self._spelled.get(name)
+
+    @contextmanager
+    def undone_by_errors(self) -> Iterator[None]:
+        """What is registered in the block stays only if the block succeeds."""
+        before = dict(self._values), dict(self._origins)
+        try:
+            yield
+        except BaseException:
+            self._values, self._origins = before
+            raise
+
     def __getitem__(self, name: str) -> V:
         self._scan()
         if name in self._values:
@@ -139,7 +176,7 @@ class Registry(Mapping[str, V], Generic[V]):
             return self._import(name)
         near = difflib.get_close_matches(name, self._values, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(self))}"
-        raise UnknownName(f"no {self.kind} is called '{name}'; {hint}")
+        raise UnknownName("; ".join([f"no {self.kind} is called '{name}'", hint, *BROKEN]))
 
     def __contains__(self, name: object) -> bool:
         self._scan()
@@ -169,26 +206,49 @@ class Registry(Mapping[str, V], Generic[V]):
             place, _, function = self._families[module].partition(":")
             made: V = getattr(importlib.import_module(place), function)(attribute)
             return made
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise UnknownName(
-                f"no {self.kind} at '{name}': {error}; expected an importable module:attribute"
-            ) from error
+        with _registering(module):
+            found = _attribute(self.kind, name)
         for value in self._values.values():
             if found is value or getattr(value, "function", None) is found:
+                self._spelled[value.name] = name
                 return value
         adopted = self._adopt(name, found)
+        self._spelled[adopted.name] = name
         return adopted if adopted.name == name else self.add(adopted, module)
+
+
+def _attribute(kind: str, name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnknownName(
+            f"no {kind} at '{name}': {error}; expected an importable module:attribute"
+        ) from error
+
+
+_registrar: ContextVar[str] = ContextVar("registrar", default="this program")
+"""Whose import registers tasks just now."""
+
+
+@contextmanager
+def _registering(name: str) -> Iterator[None]:
+    token = _registrar.set(name)
+    try:
+        yield
+    finally:
+        _registrar.reset(token)
 
 
 @cache
 def import_all(package: str) -> None:
     """Import a module, and those of its folder if it is a package: that runs their decorators."""
-    root = importlib.import_module(package)
+    with _registering(package):
+        root = importlib.import_module(package)
     _check_ours(package, root)
     for module in pkgutil.iter_modules(getattr(root, "__path__", [])):
-        importlib.import_module(f"{package}.{module.name}")
+        with _registering(f"{package}.{module.name}"):
+            importlib.import_module(f"{package}.{module.name}")
 
 
 def _check_ours(package: str, root: types.ModuleType) -> None:
@@ -204,11 +264,35 @@ def _check_ours(package: str, root: types.ModuleType) -> None:
         )
 
 
+BROKEN: list[str] = []
+"""Plug-ins that could not be loaded, a line for each: whose, and why."""
+
+
 @cache
 def load_plugins() -> None:
-    """Import what other distributions declare in the entry-point group `harness`."""
+    """Import what other distributions declare in the entry-point group `harness`.
+
+    One that fails is left out, with a warning that names it: what does not need it goes on.
+    """
     for entry in entry_points(group="harness"):
-        entry.load()
+        if broken := _loaded(entry):
+            BROKEN.append(broken)
+            warnings.warn(broken, stacklevel=2)
+
+
+def _loaded(entry: EntryPoint) -> str | None:
+    """Import a plug-in; what went wrong, if it did, and then nothing of it stays registered."""
+    whose = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
+    try:
+        with ExitStack() as stack:
+            for registry in (MERGERS, PREMERGE, PROTOCOLS, METRICS, TASKS):
+                stack.enter_context(registry.undone_by_errors())
+            stack.enter_context(_registering(f"{entry.value} of {whose}"))
+            entry.load()
+    except Exception as error:  # anybody's code, which may fail in any way
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return f"the plug-in '{entry.name}' of {whose} could not be loaded ({reason})"
+    return None
 
 
 def _callable(kind: str, name: str, found: object) -> Callable[..., Any]:
@@ -297,10 +381,10 @@ def metric(name: str, *, paper: str = "") -> Callable[[MetricFn], MetricFn]:
 
 
 def task(value: Task) -> Task:
-    """Register a task under its own name and return it."""
-    frame = inspect.currentframe()
-    caller = frame.f_back if frame else None
-    return TASKS.add(value, caller.f_globals["__name__"] if caller else "")
+    """Register a task under its own name and return it; a name is taken once."""
+    if TASKS.holds(value):
+        return value
+    return TASKS.add(value, _registrar.get())
 
 
 # Options -----------------------------------------------------------------------------------

@@ -15,18 +15,21 @@ import torch
 
 from harness import weights
 from harness.checkpoints import DTYPES
-from harness.errors import IncompatibleWeights
+from harness.errors import IncompatibleWeights, NotFinite
 from harness.types import StateDict, Steps
 
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
-def write_file(path: Path, state: StateDict, step: Steps) -> dict[str, str]:
+def write_file(
+    path: Path, state: StateDict, step: Steps, what: str = "the merge"
+) -> dict[str, str]:
     """Write every tensor of a state to a new file; the result are their digests by name.
 
-    `step` is called with 1 for each tensor that was computed. Raises IncompatibleWeights for a
-    tensor of a type that is not read, or that is not what the state's specs say, and OSError where
-    the disk is full.
+    `step` is called with 1 for each tensor that was computed. Raises NotFinite, saying of `what`,
+    for NaN and infinite entries: what is written is held to what is read. Raises
+    IncompatibleWeights for a tensor of a type that is not read, or that is not what the state's
+    specs say, and OSError where the disk is full.
     """
     known = weights.specs(state)
     codes = list(DTYPES)
@@ -40,6 +43,7 @@ def write_file(path: Path, state: StateDict, step: Steps) -> dict[str, str]:
     with path.open("wb") as file, ThreadPoolExecutor(1) as pool:
 
         def put(name: str, tensor: torch.Tensor) -> None:
+            weights.check_finite(name, tensor, what, NotFinite)
             digests[name] = weights.tensor_digest(name, tensor)
             file.write(weights.flat_bytes(tensor))
 

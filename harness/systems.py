@@ -9,7 +9,7 @@ from functools import cached_property
 
 from harness import weights
 from harness.checkpoints import is_head
-from harness.data import draw, load_rows, parse_task, take
+from harness.data import draw, load_rows, parse_task, share_rows, take
 from harness.errors import BadRecipe, MissingHead, MissingTeacher
 from harness.labels import columns
 from harness.models import Model, experts_of, others_of
@@ -96,7 +96,7 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
     if not any(asked.adapts for asked in protocols):
         return Part(task, split, test, None, ())
-    if split in ("train", POOL_SPLIT):
+    if share_rows(task, split, POOL_SPLIT):
         raise BadRecipe(
             f"shots are drawn from {task}@{POOL_SPLIT}; expected another split to score"
         )
@@ -213,7 +213,7 @@ def candidates(
     for part, experts in readers:
         if len(experts) < 2:
             continue
-        if part.split in (CHOICE_SPLIT, "train"):
+        if share_rows(part.task, part.split, CHOICE_SPLIT):
             raise BadRecipe(
                 f"the best single expert is chosen on {part.task}@{CHOICE_SPLIT}, which "
                 f"{part.name} reports; expected another split to score"

@@ -210,6 +210,10 @@ def write(folder: Path, state: Mapping[str, torch.Tensor]) -> Path:
     """The state as a Hugging Face folder: weights, configuration, vocabulary."""
     folder.mkdir()
     save_file(dict(state), folder / SINGLE)
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    count = len(state["classifier.bias"]) if "classifier.bias" in state else 2
+    labels = {str(i): ("no", "yes", "maybe")[i] for i in range(count)}
+    inverse = {name: int(i) for i, name in labels.items()}
+    config = {**CONFIG, "id2label": labels, "label2id": inverse}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     return folder

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from harness.errors import BadData
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +66,8 @@ class Task:
 
     `text` are the columns a row must have; `read` turns a row into one or two segments of text.
     `splits` maps the split a user names to the split of the source. Two more are derived from the
-    source's train split: `heldout10` (10 %, fixed seed) and `train90` (the rest).
+    source's train split: `heldout10` (10 %, fixed seed) and `train90` (the rest). Raises BadData,
+    where it is made, for fields that do not hold together.
     """
 
     name: str
@@ -81,8 +86,48 @@ class Task:
     generate: Callable[[str], Sequence[Row]] | None = None
     finetune: Hyperparameters = Hyperparameters()
 
+    def __post_init__(self) -> None:
+        for name in ("text", "labels", "metrics"):
+            given = getattr(self, name)
+            if isinstance(given, list):
+                object.__setattr__(self, name, tuple(given))
+        if fault := _fault(self):
+            raise BadData(f"task '{self.name}' has {fault}")
+
     def __str__(self) -> str:
         return self.name
+
+
+DERIVED = ("train90", "heldout10")
+"""Splits that every task has: shares of its train split."""
+
+_NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
+
+
+def _fault(task: Task) -> str | None:
+    """What is wrong with a task, and what was expected."""
+    kinds = typing.get_args(Kind)
+    if not (isinstance(task.name, str) and _NAME.fullmatch(task.name)):
+        return "this name, expected letters, digits and . + - _, in parts joined by /"
+    if task.kind not in kinds:
+        return f"the kind {task.kind!r}, expected {' or '.join(kinds)}"
+    for field_name in ("text", "labels", "metrics"):
+        given = getattr(task, field_name)
+        if not isinstance(given, tuple) or not all(isinstance(one, str) and one for one in given):
+            return f"{field_name} {given!r}, expected a tuple of names"
+        if len(set(given)) < len(given):
+            return f"the {field_name} {', '.join(given)}, expected each of them once"
+    if not task.text or not task.metrics:
+        return f"no {'metrics' if task.text else 'text'}, expected at least one name"
+    if task.kind == "classification" and len(task.labels) < 2:
+        return f"{len(task.labels)} labels, expected two or more of a classification"
+    if task.kind == "regression" and task.labels:
+        return f"the labels {', '.join(task.labels)}, expected none of a regression"
+    if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
+        return f"the split '{odd[0]}', expected a plain name beside {' and '.join(DERIVED)}"
+    if task.reported not in task.splits:
+        return f"reported='{task.reported}', expected one of {', '.join(task.splits) or 'splits'}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -117,7 +162,8 @@ class Checkpoint:
     @property
     def name(self) -> str:
         """The last part of the source, which is how tables call it."""
-        return self.source.rstrip("/").rsplit("/", 1)[-1] or self.path.resolve().name
+        last = self.source.rstrip("/").rsplit("/", 1)[-1]
+        return self.path.resolve().name if last in ("", ".", "..") else last
 
 
 @dataclass(frozen=True)

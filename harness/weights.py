@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from harness.errors import BrokenCheckpoint, IncompatibleWeights
+from harness.errors import BrokenCheckpoint, HarnessError, IncompatibleWeights
 from harness.types import StateDict
 
 S = TypeVar("S")
@@ -86,6 +86,15 @@ def each(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
     must have them.
     """
     return each_named(lambda _, *tensors: fn(*tensors), *states)
+
+
+def where_shared(fn: Callable[..., torch.Tensor], expert: StateDict, base: StateDict) -> StateDict:
+    """`fn(name, weight, origin)` of every tensor that the base has too, in float32.
+
+    The others, those of the head, stay as they are.
+    """
+    names = [name for name in expert if name in base]
+    return select(union(each_named(fn, select(expert, names), base), expert), expert)
 
 
 def each_named(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
@@ -196,13 +205,28 @@ def in_pieces(fn: Callable[..., T], *states: StateDict) -> Iterator[T]:
 
 
 def _widened(states: Sequence[StateDict]) -> dict[str, Spec]:
-    """Shapes of the first state, and the widest type of all, at least float32."""
-    known = [specs(state) for state in states]
+    """Shapes of the first state, and the widest type of all, at least float32.
+
+    Raises IncompatibleWeights, naming the tensor, where another state has not all of its names.
+    """
+    first, *others = [specs(state) for state in states]
+    for other in others:
+        if lacking := next((name for name in first if name not in other), None):
+            raise IncompatibleWeights(
+                f"'{lacking}' is not in every state of an entrywise formula; expected it in all: "
+                "the base has no head, where weights.where_shared leaves that as it is"
+            )
     return {
-        name: Spec(spec.shape, reduce(torch.promote_types, types, torch.float32))
-        for name, spec in known[0].items()
-        if (types := [other[name].dtype for other in known if name in other])
+        name: Spec(
+            spec.shape,
+            reduce(torch.promote_types, (other[name].dtype for other in others), _float(spec)),
+        )
+        for name, spec in first.items()
     }
+
+
+def _float(spec: Spec) -> torch.dtype:
+    return torch.promote_types(spec.dtype, torch.float32)
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -328,16 +352,16 @@ def digest(state: StateDict) -> str:
     return join_digests({name: tensor_digest(name, state[name]) for name in state})
 
 
-def check_finite(name: str, tensor: torch.Tensor, where: str) -> None:
-    """Raise BrokenCheckpoint, naming the tensor, if an entry is NaN or infinite."""
+def check_finite(
+    name: str, tensor: torch.Tensor, where: str, error: type[HarnessError] = BrokenCheckpoint
+) -> None:
+    """Raise the error, naming the tensor, if an entry is NaN or infinite."""
     # a sum is NaN or infinite if an entry is, or if it overflows; half the time of a closer look
     if tensor.is_floating_point() and not torch.isfinite(tensor.sum(dtype=torch.float32)):
         low, high = torch.aminmax(tensor)
         if not (torch.isfinite(low) and torch.isfinite(high)):
             found = "NaN" if torch.isnan(low) or torch.isnan(high) else "infinite"
-            raise BrokenCheckpoint(
-                f"'{name}' of {where} has {found} entries, expected finite weights"
-            )
+            raise error(f"'{name}' of {where} has {found} entries, expected finite weights")
 
 
 class Observed(Mapping[str, torch.Tensor]):

@@ -437,7 +437,12 @@ def half_steps(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]
 
     def one(expert: StateDict) -> StateDict:
         known = weights.specs(weights.mean([expert]))
-        return weights.Lazy(known, lambda n: (expert[n] * 3 - base[n] * 2).float() / 3)
+
+        def third(name: str) -> torch.Tensor:
+            origin = base.get(name, 0)
+            return (expert[name] * 3 - origin * 2).float() / 3
+
+        return weights.Lazy(known, third)
 
     return [one(expert) for expert in experts]
 
@@ -448,7 +453,7 @@ def masks_by_name(experts: Sequence[StateDict], base: StateDict) -> list[StateDi
     def fn(name: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (a - b) * torch.tensor(rng(0, name).random(a.shape) > 0.5) + b
 
-    return [weights.each_named(fn, expert, base) for expert in experts]
+    return [weights.where_shared(fn, expert, base) for expert in experts]
 
 
 def moved_positions(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
@@ -485,6 +490,36 @@ def forgotten_bias(experts: Sequence[StateDict], base: StateDict) -> list[StateD
     return [one(*pair) for pair in zip(experts, whole, strict=True)]
 
 
+def turned_pooler(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Lists the units of the pooler backwards, and the columns of the head with them: exact."""
+
+    def fn(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if ".pooler." in name:
+            return tensor.flip(0)
+        return tensor.flip(1) if name == "classifier.weight" else tensor.clone()
+
+    return [weights.each_named(fn, expert) for expert in experts]
+
+
+def forgotten_head(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Turns the pooler and leaves the head."""
+    turned = turned_pooler(experts, base)
+    heads = [weights.select(e, [n for n in e if n.startswith("classifier.")]) for e in experts]
+    return [
+        weights.each(torch.clone, weights.select(weights.union(head, state), state))
+        for head, state in zip(heads, turned, strict=True)
+    ]
+
+
+def one_head_for_all(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Gives every expert the head of the first."""
+    heads = weights.select(experts[0], [n for n in experts[0] if n.startswith("classifier.")])
+    return [
+        weights.each(torch.clone, weights.select(weights.union(heads, expert), expert))
+        for expert in experts
+    ]
+
+
 #: a wrong pre-merging method -> the law that must catch it
 WRONG_PREMERGE: dict[Move, str] = {
     lost_expert: "shapes",
@@ -504,4 +539,6 @@ WRONG_PREMERGE: dict[Move, str] = {
     moved_or_not: "errors",
     rotated_queries: "exact",
     forgotten_bias: "exact",
+    forgotten_head: "exact",
+    one_head_for_all: "heads",
 }

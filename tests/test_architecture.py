@@ -20,7 +20,7 @@ OURS = ("harness", "tasks", "protocols")
 #: module -> modules of harness that it may import; what is not listed is free
 ALLOWED = {
     "harness.errors": set(),
-    "harness.types": set(),
+    "harness.types": {"harness.errors"},
     "harness.rng": set(),
     "harness.files": {"harness.errors"},
     "harness.labels": {"harness.errors", "harness.types"},

@@ -358,7 +358,7 @@ FILES: dict[str, Case] = {
     ),
     "merge.json without experts": (
         lambda p: p.evaluate(p.wrote("merged", "merge.json", '{"experts": [3]}')),
-        ["copies/merged/merge.json", "a source and a digest"],
+        ["copies/merged/merge.json has experts.0 3", "not as `harness` writes it"],
     ),
     "broken expert.json": (
         lambda p: p.merge(p["a"], p.wrote("b", "expert.json", '{"tasks": 5}')),

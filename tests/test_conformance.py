@@ -35,7 +35,7 @@ from harness.laws.calls import Watch
 from harness.registry import Merger, Premerge, parse_choice
 from tests import faults
 
-MERGER_LAWS = [law for law in LAWS if law != "exact"]
+MERGER_LAWS = [law.name for law in LAWS.values() if "merger" in law.kinds]
 
 
 def lines(findings: Sequence[Finding]) -> str:
@@ -314,6 +314,11 @@ def test_exact_is_a_claim_that_is_proved() -> None:
     assert finding.verdict == "holds"
     assert "with 18 tensors changed" in finding.detail
     assert "not claimed" not in finding.detail
+
+
+def test_exact_moves_the_head_as_well_on_the_way_through_the_pipe() -> None:
+    finding = one(premerge(faults.turned_pooler, exact=True), "exact")
+    assert finding.verdict == "holds", finding
 
 
 def test_what_is_not_said_to_be_exact_need_not_be_and_may() -> None:

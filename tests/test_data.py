@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 import harness
 from harness import Rows, Task
 from harness.data import draw, load_rows, parse_task, prepare, take
-from harness.errors import BadData, BadRecipe, LabelMismatch, UnknownName
+from harness.errors import BadData, BadRecipe, CannotWrite, LabelMismatch, UnknownName
 
 TOY = Task(
     name="toy/pairs",
@@ -441,13 +442,13 @@ def test_prepared_files_keep_the_class_names(calls: list[tuple[Any, ...]], tmp_p
 def test_prepare_cut_short_leaves_no_file_to_be_read(
     calls: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def disk_full(_: Dataset, path: Path, **__: object) -> None:
-        Path(path).write_bytes(b"PAR1")
-        raise OSError("no space left on device")
+    def disk_full(_: Dataset, file: BinaryIO, **__: object) -> None:
+        file.write(b"PAR1")
+        raise OSError(errno.ENOSPC, "no space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(Dataset, "to_parquet", disk_full)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(CannotWrite, match="no space"):
             prepare([RTE], tmp_path)
     assert not list(tmp_path.rglob("*.parquet"))
     prepare([RTE], tmp_path)

@@ -639,7 +639,9 @@ def test_saturated_logits_stay_finite() -> None:
 def test_an_expert_taught_by_itself_stays(make: Callable[..., Encoded]) -> None:
     encoded = make()
     labels = tuple(map(str, range(CLASSES))) if encoded.kind == "classification" else ()
-    task = Task("toy", encoded.kind, ("text",), "label", labels, (), {}, "")
+    task = Task(
+        "toy", encoded.kind, ("text",), "label", labels, ("accuracy",), {"test": "test"}, "test"
+    )
     weight, bias = (part.astype(np.float64) for part in vars(encoded.head).values())
     taught = replace(
         encoded, teacher=teach(task, [encoded.pool.x.astype(np.float64) @ weight.T + bias])
@@ -671,7 +673,9 @@ def test_ft_classifier_reads_no_labels(make: Callable[..., Encoded]) -> None:
 
 
 def test_teachers_are_averaged_after_the_softmax() -> None:
-    task = Task("toy", "classification", ("text",), "label", ("a", "b"), (), {}, "")
+    task = Task(
+        "toy", "classification", ("text",), "label", ("a", "b"), ("accuracy",), {"t": "t"}, "t"
+    )
     logits = [np.array([[0.0, np.log(3.0)]]), np.array([[1000.0, -1000.0]])]
     np.testing.assert_allclose(teach(task, logits), [[0.625, 0.375]], rtol=0, atol=1e-12)
     values = replace(task, kind="regression", labels=())

@@ -6,20 +6,25 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors.torch import save_file
 
 from harness import toys, weights
-from harness.checkpoints import MERGE, SINGLE, open_checkpoint
+from harness.checkpoints import MERGE, SINGLE, build_model, open_checkpoint, open_weights
 from harness.errors import BrokenCheckpoint, HarnessError
 from harness.files import new_folder
-from harness.laws.compare import alike, alike_at, all_alike, copied, dtype_name
+from harness.laws.compare import alike, alike_at, all_alike, copied, dtype_name, same_names
 from harness.laws.law import Broken, Method, law
 from harness.merging import merge
 from harness.recipes import Recipe
+from harness.registry import TASKS
 from harness.toys import Family, Tensors
 from harness.types import Choice, StateDict
+
+DRIFT = 1e-4
+"""How far the outputs of a float32 network may move, relative to the largest, and be the same."""
 
 
 def merged(method: Method, family: Family) -> Tensors:
@@ -30,10 +35,7 @@ def merged(method: Method, family: Family) -> Tensors:
     """
     with tempfile.TemporaryDirectory(prefix="harness-check-") as place:
         root = Path(place)
-        base = toys.write(root / "base", family.base)
-        experts = [
-            toys.write(root / f"expert-{i + 1}", expert) for i, expert in enumerate(family.experts)
-        ]
+        base, experts = _written(root, family)
         there = sorted(root.iterdir())
         try:
             if method.needs:
@@ -45,6 +47,14 @@ def merged(method: Method, family: Family) -> Tensors:
                 raise Broken(f"an error left {left[0].name} behind") from None
             raise
         return copied(open_checkpoint(root / "out").weights)
+
+
+def _written(root: Path, family: Family) -> tuple[Path, list[Path]]:
+    """The folders of the base and of the experts."""
+    base = toys.write(root / "base", family.base)
+    called = [root / f"expert-{i + 1}" for i in range(len(family.experts))]
+    pairs = zip(called, family.experts, strict=True)
+    return base, [toys.write(folder, expert) for folder, expert in pairs]
 
 
 def _recipe(method: Method, experts: Sequence[Path], base: Path) -> Recipe:
@@ -147,6 +157,83 @@ def buffers(method: Method) -> None:
     if toys.BUFFER not in found:
         raise Broken(f"'{toys.BUFFER}' is missing")
     alike({toys.BUFFER: found[toys.BUFFER]}, {toys.BUFFER: counts})
+
+
+@law("exact", "premerge")
+def exact(method: Method) -> str:
+    """The outputs of a network do not move, head and all, on the way from folder to folder.
+
+    Each expert is merged by itself, by weights that are 0 for the others, once with its head merged
+    and once with it kept.
+    """
+    family = method.family(toys.NETWORK)
+    largest, touched = 0.0, 0
+    for heads in ("merge", "keep"):
+        for place, old in enumerate(family.experts):
+            after = alone(method, family, place, heads)
+            same_names(after, old)
+            before = outputs(old)
+            moved = float((outputs(after) - before).abs().max() / before.abs().max())
+            if not moved <= DRIFT:
+                raise Broken(
+                    f"outputs of expert {place + 1} move by {moved:.2g} of the largest "
+                    f"(heads: {heads})"
+                )
+            largest = max(largest, moved)
+            touched += sum(not torch.equal(after[name], old[name]) for name in old)
+    return f"by {largest:.1g} of the largest at most, with {touched // 2} tensors changed"
+
+
+@law("heads", "premerge")
+def unlike_heads(method: Method) -> None:
+    """Experts whose heads differ in size are taken, and keep their heads' size.
+
+    Those are experts of different tasks: a pre-merging method is given whole models, and a base
+    that has no head.
+    """
+    family = method.family(toys.NETWORK)
+    *others, last = family.experts
+    wider = {
+        name: torch.cat([tensor, tensor[:1]]) if name.startswith("classifier.") else tensor
+        for name, tensor in last.items()
+    }
+    unlike = Family([*others, wider], family.base, family.needs)
+    for place, old in enumerate(unlike.experts):
+        after = alone(method, unlike, place, "keep")
+        for name, tensor in old.items():
+            if after[name].shape != tensor.shape:
+                raise Broken(
+                    f"expert {place + 1}: '{name}' is {tuple(after[name].shape)}, expected "
+                    f"{tuple(tensor.shape)}"
+                )
+
+
+def alone(method: Method, family: Family, place: int, heads: Literal["merge", "keep"]) -> Tensors:
+    """One expert as it stands in the folder of a merge that gives the others no weight."""
+    tasks = list(TASKS)[: method.experts]
+    share = [float(index == place) for index in range(method.experts)]
+    with tempfile.TemporaryDirectory(prefix="harness-check-") as root:
+        base, experts = _written(Path(root), family)
+        recipe = _recipe(method, experts, base).model_copy(
+            update={"merger": Choice("average", {"weights": share}), "heads": heads}
+        )
+        out = Path(root) / "out"
+        merge(recipe.model_copy(update={"tasks": tuple(tasks)} if heads == "keep" else {}), out=out)
+        state = open_checkpoint(out).weights
+        if heads == "keep":
+            state = weights.union(state, open_weights(out / "heads" / tasks[place]))
+        return copied(state)
+
+
+def outputs(state: StateDict) -> torch.Tensor:
+    """What the network of these weights says to rows of different lengths, [rows, classes]."""
+    network = build_model(toys.CONFIG, state, "the toy")
+    numbers = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, len(toys.WORDS), (6, 8), generator=numbers)
+    mask = (torch.arange(8) < torch.tensor([8, 8, 5, 3, 2, 1])[:, None]).long()
+    with torch.inference_mode():
+        logits: torch.Tensor = network(input_ids=ids, attention_mask=mask).logits
+    return logits
 
 
 WRONG = "bert.pooler.dense.weight"

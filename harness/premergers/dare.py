@@ -10,7 +10,7 @@ import torch
 from harness import StateDict, premerge
 from harness.errors import BadOption
 from harness.rng import rng
-from harness.weights import PIECE, each_named
+from harness.weights import PIECE, where_shared
 
 
 @premerge("dare", paper="arXiv:2311.03099", breaks=("order", "copies", "tied"))
@@ -45,7 +45,7 @@ def dare(
             drop(vector, keep, 1 - drop_rate if rescale else 1.0)
             return vector.add_(origin) if on == "task_vector" else vector
 
-        return each_named(fn, expert, base)
+        return where_shared(fn, expert, base)
 
     return [dropped(index, expert) for index, expert in enumerate(experts)]
 

@@ -9,7 +9,7 @@ import torch
 from harness import StateDict, premerge
 from harness.errors import BadOption
 from harness.rng import rng
-from harness.weights import PIECE, each_named
+from harness.weights import PIECE, where_shared
 
 
 @premerge("della", paper="arXiv:2406.11617", breaks=("order", "copies", "tied"))
@@ -54,7 +54,7 @@ def della(
                     part /= (1 - drop).masked_fill_(drop == 1, 1)
             return vector.add_(origin)
 
-        return each_named(fn, expert, base)
+        return where_shared(fn, expert, base)
 
     return [pruned(index, expert) for index, expert in enumerate(experts)]
 

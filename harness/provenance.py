@@ -1,0 +1,102 @@
+"""What a folder says of its own making: expert.json and merge.json, read as values and believed in
+nothing that can be checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import BrokenCheckpoint
+from harness.files import read_json
+from harness.registry import TASKS
+
+MERGE_FILE, EXPERT_FILE = "merge.json", "expert.json"
+
+Said = TypeVar("Said", bound="Saying")
+
+
+class Saying(BaseModel):
+    """What a file says, as far as it is read; what else stands there is passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class Origin(Saying):
+    """Where a checkpoint was when it was merged, and what it held.
+
+    `relative` is the way to it from the merged folder, where it was a folder itself.
+    """
+
+    source: str
+    digest: str
+    relative: str | None = None
+    task: str | None = None
+
+
+class Merged(Saying):
+    """What merge.json says.
+
+    `digest` is that of the merged weights, `head_digests` those of kept heads by task. `scored_on`
+    are rows that candidates were scored on. `spelled` are tasks that are not registered by name:
+    what to type for them.
+    """
+
+    method: str = "merged"
+    digest: str | None = None
+    tasks: list[str] = Field(default_factory=list)
+    base: Origin | None = None
+    experts: list[Origin] = Field(default_factory=list)
+    head_digests: dict[str, str] = Field(default_factory=dict)
+    scored_on: list[str] = Field(default_factory=list)
+    spelled: dict[str, str] = Field(default_factory=dict)
+
+
+class Trained(Saying):
+    """What expert.json says."""
+
+    tasks: list[str] = Field(default_factory=list)
+    spelled: dict[str, str] = Field(default_factory=dict)
+
+
+def merged_by(folder: Path) -> Merged | None:
+    """What the folder of a merge says; None if it is none of ours."""
+    return _said(Merged, folder / MERGE_FILE, "a record of a merge")
+
+
+def trained_by(folder: Path) -> Trained | None:
+    """What the folder of an expert says; None if it is none of ours."""
+    return _said(Trained, folder / EXPERT_FILE, "a record of a fine-tuning")
+
+
+def recorded_tasks(folder: Path) -> tuple[str, ...]:
+    """Task ids that a fine-tuning or a merge of ours left in the folder."""
+    said = trained_by(folder) or merged_by(folder)
+    return tuple(said.tasks) if said else ()
+
+
+def _said(kind: type[Said], path: Path, what: str) -> Said | None:
+    if not path.is_file():
+        return None
+    values = read_json(path, what)
+    try:
+        said = kind(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise BrokenCheckpoint(
+            f"{path} has {place} {first['input']!r:.80}, which is not as `harness` writes it: "
+            f"{first['msg']}"
+        ) from error
+    for task in _named(said):
+        TASKS.check_name(task, str(path))
+    return said
+
+
+def _named(said: Saying) -> list[str]:
+    """The tasks that a file names."""
+    if isinstance(said, Merged):
+        of_experts = [origin.task for origin in said.experts if origin.task is not None]
+        return [*said.tasks, *of_experts, *(name.partition("@")[0] for name in said.scored_on)]
+    return said.tasks if isinstance(said, Trained) else []
