@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from harness import encode, folders
+from harness import encode
 from harness.cli import main
 from tests.conftest import model
 
@@ -55,6 +55,22 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pairs(rows: int, **columns: list[Any]) -> pa.Table:
     texts = {name: [f"word{i % 9}" for i in range(rows)] for name in ("sentence1", "sentence2")}
     return pa.table({**texts, "label": [i % 2 for i in range(rows)], **columns})
+
+
+def described(text: str) -> pa.Table:
+    """Rows with what the datasets library says of their columns."""
+    return pairs(12).replace_schema_metadata({"huggingface": text})
+
+
+def classes(names: list[Any]) -> pa.Table:
+    label = {"names": names, "_type": "ClassLabel"}
+    return described(json.dumps({"info": {"features": {"label": label}}}))
+
+
+def broken_text(rows: int) -> pa.Table:
+    """Rows with bytes in a column of text that are no UTF-8."""
+    buffers = pa.array([b"\xff\xfe"] * rows).buffers()
+    return pairs(rows).set_column(0, "sentence1", pa.StringArray.from_buffers(rows, *buffers[1:]))
 
 
 class Place:
@@ -613,6 +629,30 @@ DATA: dict[str, Case] = {
         lambda p: p.data("validation", pairs(2, label=[0, None])),
         ["has the label None"],
     ),
+    "words about columns that are no JSON": (
+        lambda p: p.data("validation", described('{"info":')),
+        ["the metadata of", "validation.parquet cannot be read", "datasets library"],
+    ),
+    "words about columns without end": (
+        lambda p: p.data("validation", described("[" * 100_000)),
+        ["the metadata of", "validation.parquet cannot be read"],
+    ),
+    "classes with numbers for names": (
+        lambda p: p.data("validation", classes([0, 1])),
+        ["validation.parquet says that its classes are called [0, 1]", "a list of names"],
+    ),
+    "column twice": (
+        lambda p: p.data("validation", pairs(12).append_column("label", pairs(12)["label"])),
+        ["has the column 'label' twice"],
+    ),
+    "numbers for texts": (
+        lambda p: p.data("validation", pairs(12, sentence1=list(range(12)))),
+        ["has int64 in the column 'sentence1', expected text"],
+    ),
+    "bytes that are no text": (
+        lambda p: p.data("validation", broken_text(12)),
+        ["validation.parquet cannot be read as parquet"],
+    ),
     "nothing on the hub": (
         lambda p: ["prepare", "--tasks=textcls/amazon_review_full", f"--data-dir={p.root / 'out'}"],
         ["textcls/amazon_review_full is not on the Hub", "--data-dir"],
@@ -686,7 +726,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
         raise AssertionError("work was done")
 
     monkeypatch.setattr(encode, "forward", work)
-    monkeypatch.setattr(folders, "save_file", work)
     monkeypatch.chdir(tmp_path)
     place = Place(shelf, tmp_path)
     command, expected = CASES[name]
