@@ -15,7 +15,7 @@ from torch.func import functional_call, vjp
 from torch.nn.functional import log_softmax, one_hot
 
 from harness.checkpoints import build_model
-from harness.encode import device_of, padded, tokenize
+from harness.encode import device_of, padded, running, tokenize
 from harness.labels import columns
 from harness.types import Checkpoint, Rows, Steps
 
@@ -322,7 +322,9 @@ def gram_pass(
     are read once for every batch.
     """
     read = (inputs for inputs, _ in asked.batches(batch_size, as_drawn=padding))
-    return gram(asked.model(), read, padding=padding, scale=gram_scale)
+    model = asked.model()
+    with running(asked.checkpoint.source):
+        return gram(model, read, padding=padding, scale=gram_scale)
 
 
 def fisher_pass(
@@ -336,7 +338,9 @@ def fisher_pass(
     """The Fisher diagonal over `examples` rows; see `fisher`. Only `mergelm` has batches."""
     size = batch_size if estimator == "mergelm" else 1
     read = asked.batches(size, as_drawn=True)
-    return fisher(asked.model(), read, asked.rows.task.kind, estimator=estimator), {}
+    model = asked.model()
+    with running(asked.checkpoint.source):
+        return fisher(model, read, asked.rows.task.kind, estimator=estimator), {}
 
 
 PASSES: Mapping[str, Callable[..., Found]] = {"gram": gram_pass, "fisher": fisher_pass}
