@@ -14,7 +14,7 @@ import xxhash
 
 from harness import weights
 from harness.checkpoints import TOKENIZER_FILES, build_model, is_head, open_tokenizer
-from harness.errors import MissingHead
+from harness.errors import MissingHead, NotFinite
 from harness.files import replacing
 from harness.types import Array, Checkpoint, Features, Head, Rows, Steps
 
@@ -66,10 +66,18 @@ def content_key(
     checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int, *parts: object
 ) -> str:
     """The content that something made of a model and rows depends on, as one hash."""
+    known = [model_key(checkpoint, digest), rows.digest, max_length, *parts]
+    return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
+
+
+def model_key(checkpoint: Checkpoint, digest: str) -> str:
+    """All that a model's outputs depend on beside the rows, as one hash.
+
+    The weights, of which `digest` is the hash, the tokenizer and the configuration.
+    """
     config = {k: v for k, v in checkpoint.config.items() if k not in LABEL_KEYS}
-    known = [digest, rows.digest, tokenizer_digest(checkpoint.path), max_length, *parts, config]
-    text = json.dumps(known, sort_keys=True)
-    return str(xxhash.xxh3_128_hexdigest(text.encode()))
+    known = [digest, tokenizer_digest(checkpoint.path), config]
+    return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
 
 def tokenizer_digest(path: Path) -> str:
@@ -139,7 +147,18 @@ def forward(
                     progress(len(batch))
     finally:
         handle.remove()
+    _check_outputs(checkpoint, rows, x, logits)
     return x, logits
+
+
+def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) -> None:
+    """Raise NotFinite for outputs that mean nothing: read as labels they would be the first."""
+    odd = ~(np.isfinite(x).all(axis=1) & np.isfinite(logits).all(axis=1))
+    if odd.any():
+        raise NotFinite(
+            f"{checkpoint.source} has NaN or infinite outputs for {odd.sum()} of {len(rows)} rows "
+            f"of {rows.task}@{rows.split}; expected finite ones"
+        )
 
 
 def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> dict[str, list[list[int]]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.errors import NotFinite
 from harness.registry import METRICS, metric
 from harness.types import Array64, Score, Task
 
@@ -65,6 +66,8 @@ def _correlation(function: Any, predicted: Array64, labels: Array64) -> float:
 def score(task: Task, predicted: Array64, labels: Array64) -> Score:
     """The task's metrics on predictions [rows] and labels [rows]; `value` is their plain mean."""
     parts = {name: METRICS[name].function(predicted, labels) for name in task.metrics}
+    if odd := [name for name, value in parts.items() if not np.isfinite(value)]:
+        raise NotFinite(f"metric '{odd[0]}' of {task} is {parts[odd[0]]}, expected a number")
     return Score(float(np.mean(list(parts.values()))), parts, len(labels))
 
 
