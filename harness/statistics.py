@@ -31,7 +31,7 @@ from harness.encode import cache_dir, content_key
 from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, OutputExists
 from harness.files import check_place, replacing
 from harness.labels import columns
-from harness.passes import PASSES, Pass, linear_layers
+from harness.passes import GOLD, PASSES, Pass, check_options, linear_layers
 from harness.registry import MERGERS, options, parse_choice, resolve
 from harness.rng import rng
 from harness.types import Checkpoint, Choice, Progress, Rows, Scalar, StateDict, Steps, Task
@@ -99,7 +99,7 @@ def collect(
     length = task.finetune.max_length
     # which output a gold label stands for is not part of the content where no label is read
     order = columns(task, checkpoint.labels or (), checkpoint.source)
-    read = [order] if chosen.get("estimator") == "empirical" else []
+    read = [order] if chosen.get("estimator") in GOLD else []
     key = content_key(checkpoint, rows, digest, length, kind, dict(chosen), *read)
     path = cache_dir("statistics") / f"{key}.safetensors"
     if not path.is_file():
@@ -313,6 +313,7 @@ class Supply:
         return self._found[index]
 
     def _check(self) -> None:
+        check_options(self.kind, self.chosen)
         count, given = len(self._checkpoints), len(self._files)
         if not given and len(self._tasks) != count:
             raise BadRecipe(
