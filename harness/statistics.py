@@ -70,7 +70,8 @@ class Statistic:
 def drawn(task: Task, examples: int, seed: int, folder: str | Path | None) -> Rows:
     """The rows that a statistic is computed on: `examples` of `task@train90`, drawn by the seed.
 
-    Experts of one task see the same rows. Raises BadData when there are fewer.
+    Experts of one task see the same rows. Raises BadData when there are fewer. `collect` takes the
+    rows of any other draw as well, as `take(load_rows(task, SPLIT), numbers)`.
     """
     rows = load_rows(task, SPLIT, folder=folder)
     if not 0 < examples <= len(rows):

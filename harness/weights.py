@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from threading import Lock
@@ -237,7 +237,7 @@ def mean(states: Sequence[StateDict], coefficients: Sequence[float] | None = Non
     return entrywise(weighted, *states)
 
 
-def check_one_each(method: str, given: Sequence[float], count: int, what: str = "weights") -> None:
+def check_one_each(method: str, given: Sized, count: int, what: str = "weights") -> None:
     """Raise BadOption unless a method got one number for each expert."""
     if len(given) != count:
         raise BadOption(f"{method} got {len(given)} {what} for {count} experts; expected one each")

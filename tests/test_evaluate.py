@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,33 @@ def no_forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 def roles(records: Sequence[dict[str, Any]], task: str, protocol: str) -> list[str]:
     return [r["role"] for r in records if (r["task"], r["protocol"]) == (task, protocol)]
+
+
+def test_too_few_rows_of_a_class_are_all_taken(
+    room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    """And of a class without any, none: every protocol copes, and the warning is given once."""
+    counts = {"entailment": 7, "neutral": 2}
+    labels = [name for name, count in counts.items() for _ in range(count)]
+    place = tmp_path / "data" / "glue" / "mnli"
+    place.mkdir(parents=True)
+    names = ["entailment", "neutral", "contradiction"]
+    train = table(("premise", "hypothesis"), [names.index(label) for label in labels])
+    pq.write_table(train, place / "train.parquet")
+    shutil.copy(room.data / "glue" / "mnli" / "validation_matched.parquet", place)
+    flags = ("--tasks", "glue/mnli", "--data-dir", str(tmp_path / "data"), "--json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        out, err = evaluate(room.across, *flags, "--shots", "1,5", "--draws", "2")
+    (said,) = [line for line in err.splitlines() if "warning" in line]
+    assert "glue/mnli@train90 has too few rows for 5 shots: " in said
+    assert "0 with label 'contradiction'" in said
+    found = json.loads(out)
+    assert {r["protocol"] for r in found} == {"current", "knn", "ft-classifier"}
+    for path in sorted(evaluate.out.rglob("knn.json")):
+        kept = pq.read_table(path.with_suffix(".parquet")).to_pydict()
+        predicted = {value for name, column in kept.items() if name != "label" for value in column}
+        assert names.index("contradiction") not in predicted
 
 
 # Rows and records -----------------------------------------------------------------------------
