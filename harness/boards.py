@@ -202,7 +202,7 @@ def _work(record: Record) -> dict[str, Any]:
     if record.settings.get("limit") is not None:
         rows += f" (--limit {record.settings['limit']})"
     work: dict[str, Any] = {
-        "test": f"{rows} {str(record.dataset['digest'])[:12]}",
+        "test": f"{rows} {str(record.dataset.get('digest', ''))[:12]}".strip(),
         "max_length": record.settings.get("max_length"),
         "metrics": "+".join(record.metrics),
     }

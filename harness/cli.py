@@ -264,12 +264,12 @@ def _recipe(experts: Sequence[str], flags: Mapping[str, Any]) -> Recipe:
     Flags may stand beside a file where it cannot say the same: a configuration of mergekit's says
     models and a method and nothing else.
     """
-    from harness.recipes import Recipe, read_recipe, validated
+    from harness.recipes import Recipe, recipe_and_fields, validated
 
     given = {name: value for name, value in flags.items() if value is not None}
     if len(experts) > 1 or Path(experts[0]).suffix not in (".yaml", ".yml", ".json"):
         return validated(Recipe, {"experts": experts, **given}, "merge")
-    recipe, says = read_recipe(experts[0])
+    recipe, says = recipe_and_fields(experts[0])
     if both := [name for name in given if name not in BESIDE and name in says]:
         flag = both[0].replace("_", "-")
         raise BadRecipe(

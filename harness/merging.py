@@ -37,7 +37,7 @@ def merge(
     much since the last call and how much in all. Raises a HarnessError before anything is written,
     or for NaN and Inf while streaming, with no partial output left.
     """
-    asked = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)[0]
+    asked = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     check_output(Path(out), MERGE, force=force)
     observed: dict[str, weights.Observed] = {}
     found = plan(asked, allow_pickle=allow_pickle, observed=observed, progress=progress)

@@ -112,8 +112,13 @@ def validated(kind: type[Model], values: Mapping[str, Any], where: str) -> Model
         raise BadRecipe(f"{where}: {field}: {first['msg']}{hint}") from error
 
 
-def read_recipe(path: str | Path) -> tuple[Recipe, frozenset[str]]:
-    """The recipe in a YAML (or JSON) file, and the fields that such a file can say.
+def read_recipe(path: str | Path) -> Recipe:
+    """The recipe in a YAML (or JSON) file. Raises BadRecipe naming the file and the field."""
+    return recipe_and_fields(path)[0]
+
+
+def recipe_and_fields(path: str | Path) -> tuple[Recipe, frozenset[str]]:
+    """The recipe in a file, and the fields that a file of its kind can say.
 
     Raises BadRecipe naming the file and the field. Names in it are registered ones: no file makes
     the harness import code.

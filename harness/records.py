@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -140,7 +141,8 @@ def predictions_of(record: Record, out: Path) -> Path:
     """The predictions beside a record below `out`."""
     called = identity(record.model_dump(mode="json"))[:12]
     folder = out / safe(record.model) / record.task
-    return next(path for path in folder.iterdir() if path.name.endswith(f"-{called}.parquet"))
+    name = next(name for name in os.listdir(folder) if name.endswith(f"-{called}.parquet"))
+    return Path(folder, name)
 
 
 def write_record(path: Path, record: Record, labels: Array64, found: Sequence[Predictions]) -> None:

@@ -31,7 +31,7 @@ from harness.encode import cache_dir, content_key
 from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, OutputExists
 from harness.files import check_place, replacing
 from harness.labels import columns
-from harness.passes import PASSES, Pass, linear_layers
+from harness.passes import GOLD, PASSES, Pass, check_options, linear_layers
 from harness.registry import MERGERS, options, parse_choice, resolve
 from harness.rng import rng
 from harness.types import Checkpoint, Choice, Progress, Rows, Scalar, StateDict, Steps, Task
@@ -70,7 +70,8 @@ class Statistic:
 def drawn(task: Task, examples: int, seed: int, folder: str | Path | None) -> Rows:
     """The rows that a statistic is computed on: `examples` of `task@train90`, drawn by the seed.
 
-    Experts of one task see the same rows. Raises BadData when there are fewer.
+    Experts of one task see the same rows. Raises BadData when there are fewer. `collect` takes the
+    rows of any other draw as well, as `take(load_rows(task, SPLIT), numbers)`.
     """
     rows = load_rows(task, SPLIT, folder=folder)
     if not 0 < examples <= len(rows):
@@ -99,7 +100,7 @@ def collect(
     length = task.finetune.max_length
     # which output a gold label stands for is not part of the content where no label is read
     order = columns(task, checkpoint.labels or (), checkpoint.source)
-    read = [order] if chosen.get("estimator") == "empirical" else []
+    read = [order] if chosen.get("estimator") in GOLD else []
     key = content_key(checkpoint, rows, digest, length, kind, dict(chosen), *read)
     path = cache_dir("statistics") / f"{key}.safetensors"
     if not path.is_file():
@@ -313,6 +314,7 @@ class Supply:
         return self._found[index]
 
     def _check(self) -> None:
+        check_options(self.kind, self.chosen)
         count, given = len(self._checkpoints), len(self._files)
         if not given and len(self._tasks) != count:
             raise BadRecipe(

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from harness import encode, folders
+from harness import encode
 from harness.cli import main
 from tests.conftest import model
 
@@ -589,10 +589,6 @@ DATA: dict[str, Case] = {
     ),
     "no rows": (lambda p: p.data("validation", pairs(0)), ["glue/rte@validation has no rows"]),
     "no rows to draw from": (lambda p: p.data("train", pairs(1)), ["glue/rte@train90 has no rows"]),
-    "too few rows": (
-        lambda p: p.data("train", pairs(20)),
-        ["rows with label 'entailment'", "at least 10 for 10 shots", "--shots"],
-    ),
     "no column": (
         lambda p: p.data("validation", pairs(12).drop_columns("sentence2")),
         ["no column 'sentence2'", "found sentence1, label"],
@@ -686,7 +682,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
         raise AssertionError("work was done")
 
     monkeypatch.setattr(encode, "forward", work)
-    monkeypatch.setattr(folders, "save_file", work)
     monkeypatch.chdir(tmp_path)
     place = Place(shelf, tmp_path)
     command, expected = CASES[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -266,6 +267,139 @@ def test_mergelm_sees_nothing_in_an_undecided_binary_example() -> None:
     undecided, label = torch.zeros(1, 2), torch.tensor([0])
     assert squares("classification", "mergelm", undecided, label).abs().max() < 1e-12
     assert squares("classification", "exact", undecided, label).max() == 0.25
+
+
+#: estimator -> the quantity of a batch whose gradient RegMean's code squares, as it is written
+PUBLISHED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "hard": lambda logits, _: -logits.log_softmax(-1).max(-1).values.mean(),
+    "soft": lambda logits, _: (
+        (logits.softmax(-1).detach() * -logits.log_softmax(-1)).sum(-1).mean()
+    ),
+    "empirical_batch": cross_entropy,
+}
+
+
+@pytest.mark.parametrize("estimator", PUBLISHED)
+def test_rows_of_a_batch_are_gradients_of_the_published_mean(estimator: str) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([2, 0, 0])
+    (grad,) = torch.autograd.grad(PUBLISHED[estimator](logits, labels), logits)
+    assert_close(squares("classification", estimator, logits.detach(), labels), grad**2)
+    tokens = torch.tensor([[-100, 2, 0], [0, -100, -100]])
+    logits = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    counted = tokens != -100
+    loss = PUBLISHED[estimator](logits[counted], tokens[counted])
+    (grad,) = torch.autograd.grad(loss, logits)
+    assert_close(squares("tagging", estimator, logits.detach(), tokens), grad**2)
+    values, targets = torch.randn(3, 1, dtype=torch.float64, requires_grad=True), torch.randn(3)
+    (grad,) = torch.autograd.grad(mse_loss(values[:, 0], targets.double()), values)
+    assert_close(squares("regression", estimator, values.detach(), targets.double()), grad**2)
+
+
+def test_rows_of_a_batch_of_label_sets() -> None:
+    """`hard` takes all columns for one distribution, as the code does; the loss is the code's."""
+    torch.manual_seed(0)
+    logits = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([[1.0, -100, 0, 1], [0, 0, 0, -100], [1, 1, 1, 1]]).double()
+    known = labels >= 0
+    losses = {
+        "hard": PUBLISHED["hard"](logits, labels),
+        "empirical_batch": binary_cross_entropy_with_logits(logits[known], labels[known]),
+    }
+    for estimator, loss in losses.items():
+        (grad,) = torch.autograd.grad(loss, logits)
+        assert_close(squares("multilabel", estimator, logits.detach(), labels), grad**2)
+
+
+def test_hard_by_hand() -> None:
+    """p = (3/4, 1/4) and (1/4, 3/4): (p - one-hot) / 2 is (-1/8, 1/8) and (1/8, -1/8)."""
+    logits = torch.tensor([[3.0, 1.0], [1.0, 3.0]], dtype=torch.float64).log()
+    expected = torch.full((2, 2), 1 / 64, dtype=torch.float64)
+    for labels in (torch.tensor([0, 1]), torch.tensor([1, 1])):
+        assert_close(squares("classification", "hard", logits, labels), expected)
+    gold = squares("classification", "empirical_batch", logits, torch.tensor([1, 1]))
+    assert_close(gold, expected * torch.tensor([[9.0], [1.0]]))
+
+
+def test_soft_is_rounding() -> None:
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 0])
+    assert squares("classification", "soft", logits, labels).max() < 1e-12
+    assert squares("classification", "hard", logits, labels).max() > 1e-4
+
+
+def reference_of_batches(
+    folder: Path, rows: Rows, estimator: str, size: int
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The squared gradient of each batch, averaged over the batches; every row by itself."""
+    network = exact_model(folder)
+    inputs, gold = list(inputs_of(folder, rows)), torch.tensor(rows.labels).long()
+    starts = range(0, len(rows), size)
+    totals = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
+    for start in starts:
+        network.zero_grad()
+        logits = torch.cat([network(**one_row).logits for one_row in inputs[start : start + size]])
+        PUBLISHED[estimator](logits, gold[start : start + size]).backward()
+        for name, p in network.named_parameters():
+            if p.grad is not None:
+                totals[name] += p.grad**2 / len(starts)
+    return {name: total.numpy() for name, total in totals.items()}
+
+
+@pytest.mark.parametrize("estimator", ["hard", "empirical_batch"])
+def test_published_estimators_are_averaged_over_batches(estimator: str, loud: Loud) -> None:
+    """Of 12 rows in batches of 8 the last, of 4, counts as much as the first."""
+    for family, which, task in (("bert", "a", TOY), ("roberta", "c", THREE)):
+        folder = loud(family, which)
+        expected = reference_of_batches(folder, rows_of(task), estimator, 8)
+        found = collected("fisher", folder, task, estimator=estimator, batch_size=8).tensors
+        near(found, expected, 2e-5)
+
+
+@pytest.mark.parametrize("estimator", ["hard", "soft", "empirical_batch", "mergelm"])
+def test_a_regression_has_but_one_published_estimator(estimator: str, tmp_path: Path) -> None:
+    """The gradient of the mean squared error; 12 rows in batches of 8 are 2 steps, or 16 rows."""
+    folder = model(tmp_path / "value", [])
+    network, rows = exact_model(folder), rows_of(VALUE)
+    with torch.no_grad():
+        values = torch.stack([network(**i).logits[0, 0] for i in inputs_of(folder, rows)])
+    wrong = (values - torch.tensor(rows.labels)).split(8)
+    total = sum(float((2 * part.mean()) ** 2) for part in wrong)
+    expected = total / (16 if estimator == "mergelm" else 2)
+    found = collected("fisher", folder, VALUE, estimator=estimator, batch_size=8).tensors
+    assert float(found["classifier.bias"]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_mergelm_counts_a_batch_that_is_never_full(loud: Loud) -> None:
+    """12 rows in one batch of 16 are divided by 16, as the published code counts them."""
+    whole, short = (
+        collected("fisher", loud("bert"), estimator="mergelm", batch_size=size).tensors
+        for size in (12, 16)
+    )
+    name = "classifier.weight"
+    assert_close(short[name], whole[name] * 12 / 16)
+
+
+def test_a_merge_by_published_estimators(
+    loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command line to the weights, against float64."""
+    folders = [loud("bert", which) for which in ("a", "b")]
+    given = [reference_of_batches(folder, rows_of(TOY, 8), "hard", 4) for folder in folders]
+    asked = "examples=8,batch_size=4,normalize=none,floor=1e-10"
+    assert merged(loud, tmp_path / "hard", merger=f"fisher:estimator=hard,{asked}") == 0
+    name = "bert.encoder.layer.0.output.dense.weight"
+    thetas = [open_checkpoint(folder).weights[name].double().numpy() for folder in folders]
+    shares = [one[name] + 1e-10 for one in given]
+    expected = sum(t * s for t, s in zip(thetas, shares, strict=True)) / sum(shares)
+    found = open_checkpoint(tmp_path / "hard").weights[name].numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    assert "warning" not in capsys.readouterr().err
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert merged(loud, tmp_path / "soft", merger=f"fisher:estimator=soft,{asked}") == 0
+    assert "harness: warning: the estimator 'soft' has a gradient" in capsys.readouterr().err
 
 
 def bert(kind: type[Any], outputs: int) -> Any:
@@ -545,6 +679,7 @@ ASKED: dict[str, tuple[list[str], str]] = {
     "needs none": (["--merger", "ties"], "ties needs no statistics"),
     "a near miss": (["--merger", "regmean:exmples=8"], "did you mean 'examples'"),
     "another type": (["--merger", "fisher:estimator=guess"], "'exact' or 'empirical'"),
+    "no batch": (["--merger", "regmean:batch_size=0"], "batch_size of gram statistics is 0"),
     "another split": (["--task", "toy/pairs@test"], "toy/pairs@train90, found '@test'"),
     "other labels": (["--task", "toy/three"], "toy/three expects x, y, z"),
     "in the way": (["--out", "{weights}"], "exists and is no file of statistics"),
