@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -34,6 +35,9 @@ app = typer.Typer(
 ClickError: Any = typer.BadParameter.__mro__[2]
 """The root of click's errors, in the click that typer uses: newer ones carry their own copy."""
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+"""What the system says where it does not let a library write: no fault of this program."""
+
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Local data: DIR/<suite>/<task>/<split>.parquet.")
 ]
@@ -60,6 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except HarnessError as error:
             print(f"harness: {_one_line(error)}", file=sys.stderr)
             return 3 if isinstance(error, CellsFailed) else 2
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            print(f"harness: {_one_line(error)}", file=sys.stderr)
+            return 2
         except ClickError as error:
             print(f"harness: {_one_line(error.format_message())}", file=sys.stderr)
             return 2

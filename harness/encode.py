@@ -6,16 +6,15 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 import xxhash
 
 from harness import weights
+from harness.cache import keep, recall
 from harness.checkpoints import TOKENIZER_FILES, build_model, is_head, open_tokenizer
 from harness.errors import MissingHead, NotFinite
-from harness.files import replacing
 from harness.types import Array, Checkpoint, Features, Head, Rows, Steps
 
 LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
@@ -39,8 +38,9 @@ def encode(
     task's labels. `progress` is called with the number of rows done since the last call.
     Results do not depend on the batch size beyond rounding.
     """
-    path = cache_dir("features") / f"{features_key(checkpoint, rows, digest, max_length)}.npz"
-    found = _read(path)
+    key = features_key(checkpoint, rows, digest, max_length)
+    path = cache_dir("features") / f"{key}.safetensors"
+    found = _read(path, len(rows))
     if found is None:
         found = forward(
             checkpoint,
@@ -97,17 +97,16 @@ def cache_dir(what: str) -> Path:
     return (Path(given) if given else Path(root) / "merging-harness") / what
 
 
-def _read(path: Path) -> tuple[Array, Array] | None:
-    try:
-        with path.open("rb") as file, np.load(file) as found:
-            return found["x"], found["logits"]
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # absent or cut short: made again
+def _read(path: Path, rows: int) -> tuple[Array, Array] | None:
+    entry = recall(path)
+    if entry is None or set(entry[0]) != {"x", "logits"}:
         return None
+    x, logits = (entry[0][name].clone().numpy() for name in ("x", "logits"))
+    return (x, logits) if len(x) == len(logits) == rows else None
 
 
 def _write(path: Path, x: Array, logits: Array) -> None:
-    with replacing(path) as file:
-        np.savez(file, x=x, logits=logits)
+    keep(path, {"x": torch.from_numpy(x), "logits": torch.from_numpy(logits)}, {})
 
 
 def forward(

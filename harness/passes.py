@@ -391,10 +391,8 @@ PASSES: Mapping[str, Callable[..., Found]] = {"gram": gram_pass, "fisher": fishe
 
 def check_options(kind: str, chosen: Mapping[str, Scalar]) -> None:
     """Raise BadOption for a value that a pass cannot take; warn of an estimator of nothing."""
-    if cast(int, chosen["batch_size"]) < 1:
-        raise BadOption(
-            f"batch_size of {kind} statistics is {chosen['batch_size']}, expected at least 1"
-        )
+    if cast(int, size := chosen.get("batch_size", 1)) < 1:
+        raise BadOption(f"batch_size of {kind} statistics is {size}, expected at least 1")
     if chosen.get("estimator") == "soft":
         warnings.warn(
             "the estimator 'soft' has a gradient of zero and holds only rounding; expected for "

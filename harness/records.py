@@ -134,7 +134,7 @@ def record_path(out: Path, values: Mapping[str, Any], unusual: Mapping[str, Any]
     """
     extra = "".join(f",{key}={unusual[key]}" for key in sorted(unusual))
     name = f"{safe(values['protocol'] + extra)}-{identity(values)[:12]}.json"
-    return out / safe(values["model"]) / values["task"] / name
+    return out / safe(values["model"]) / str(values["task"]) / name
 
 
 def predictions_of(record: Record, out: Path) -> Path:

@@ -138,6 +138,29 @@ def roles(records: Sequence[dict[str, Any]], task: str, protocol: str) -> list[s
     return [r["role"] for r in records if (r["task"], r["protocol"]) == (task, protocol)]
 
 
+def test_scores_do_not_depend_on_what_became_of_the_cache(
+    room: Room, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damaged entries are made again; where none can be kept that is said once."""
+    flags = ("--shots", "2", "--draws", "2")
+    first = evaluate.records(room.same, *flags)
+    for place in (40, -5):
+        for path in cache_dir("features").iterdir():
+            content = bytearray(path.read_bytes())
+            content[place] ^= 1
+            path.write_bytes(content)
+        shutil.rmtree(evaluate.out)
+        assert evaluate.records(room.same, *flags) == first
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "file"))
+    shutil.rmtree(evaluate.out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        out, err = evaluate(room.same, "--json", *flags)
+    assert json.loads(out) == first
+    assert sum("warning" in line for line in err.splitlines()) == 1
+
+
 def test_too_few_rows_of_a_class_are_all_taken(
     room: Room, evaluate: Evaluate, tmp_path: Path
 ) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,6 @@ from transformers import (
 
 from harness import Task, statistics
 from harness.checkpoints import open_checkpoint
-from harness.cli import main
 from harness.data import take
 from harness.errors import BadData
 from harness.passes import PASSES, cotangents, fisher, gram, softmax_roots
@@ -381,27 +378,6 @@ def test_mergelm_counts_a_batch_that_is_never_full(loud: Loud) -> None:
     assert_close(short[name], whole[name] * 12 / 16)
 
 
-def test_a_merge_by_published_estimators(
-    loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """From the command line to the weights, against float64."""
-    folders = [loud("bert", which) for which in ("a", "b")]
-    given = [reference_of_batches(folder, rows_of(TOY, 8), "hard", 4) for folder in folders]
-    asked = "examples=8,batch_size=4,normalize=none,floor=1e-10"
-    assert merged(loud, tmp_path / "hard", merger=f"fisher:estimator=hard,{asked}") == 0
-    name = "bert.encoder.layer.0.output.dense.weight"
-    thetas = [open_checkpoint(folder).weights[name].double().numpy() for folder in folders]
-    shares = [one[name] + 1e-10 for one in given]
-    expected = sum(t * s for t, s in zip(thetas, shares, strict=True)) / sum(shares)
-    found = open_checkpoint(tmp_path / "hard").weights[name].numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
-    assert "warning" not in capsys.readouterr().err
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        assert merged(loud, tmp_path / "soft", merger=f"fisher:estimator=soft,{asked}") == 0
-    assert "harness: warning: the estimator 'soft' has a gradient" in capsys.readouterr().err
-
-
 def bert(kind: type[Any], outputs: int) -> Any:
     torch.manual_seed(0)
     return kind(BertConfig(**BERT_LIKE, num_labels=outputs)).eval()
@@ -566,157 +542,3 @@ def test_a_regression_has_statistics(tmp_path: Path) -> None:
     wrong = 2 * (values - torch.tensor(rows_of(VALUE).labels))
     found = collected("fisher", folder, VALUE).tensors["classifier.bias"].double()
     assert_close(found[0], wrong.square().mean(), rtol=1e-4, atol=0)
-
-
-# Files, instead of data --------------------------------------------------------------------
-
-
-@pytest.fixture
-def files(loud: Loud, tmp_path: Path) -> dict[str, str]:
-    """Gram matrices of two experts of one task, and a Fisher of the first."""
-    asked = {"a": "regmean", "b": "regmean", "a-fisher": "fisher"}
-    for name, merger in asked.items():
-        flags = ["--merger", f"{merger}:examples=8", "--out", str(tmp_path / f"{name}.safetensors")]
-        expert = str(loud("bert", name[0]))
-        assert main(["statistics", expert, "--task", "toy/pairs", "--device", "cpu", *flags]) == 0
-    return {name: str(tmp_path / f"{name}.safetensors") for name in asked}
-
-
-def merged(loud: Loud, out: Path, *flags: str, merger: str = "regmean:examples=8") -> int:
-    experts = [str(loud("bert", which)) for which in ("a", "b")]
-    where = ["--tasks", "toy/pairs", "--device", "cpu", "--out", str(out)]
-    return main(["merge", *experts, "--merger", merger, *where, *flags])
-
-
-def test_files_are_as_good_as_the_data(
-    loud: Loud, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert merged(loud, tmp_path / "data") == 0
-    monkeypatch.setattr(statistics, "load_rows", lambda *_, **__: pytest.fail("data read"))
-    monkeypatch.setattr(statistics, "PASSES", dict(statistics.PASSES))
-    both = ["--statistics", files["b"], "--statistics", files["a"]]
-    assert merged(loud, tmp_path / "files", *both) == 0
-    assert merged(loud, tmp_path / "list", "--statistics", f"{files['a']},{files['b']}") == 0
-    digests = {
-        json.loads((tmp_path / name / "merge.json").read_text())["digest"]
-        for name in ("data", "files", "list")
-    }
-    assert len(digests) == 1
-
-
-def test_a_record_says_what_the_statistics_are_of(
-    loud: Loud, files: dict[str, str], tmp_path: Path
-) -> None:
-    assert merged(loud, tmp_path / "out", "--statistics", f"{files['a']},{files['b']}") == 0
-    record = json.loads((tmp_path / "out" / "merge.json").read_text())
-    first = record["statistics"][0]
-    assert first["kind"] == "gram"
-    assert first["task"] == "toy/pairs@train90"
-    assert first["options"]["examples"] == 8
-    assert first["digest"] == record["experts"][0]["digest"]
-    assert set(record["report"]["condition"]) >= {"classifier.weight"}
-
-
-def test_a_file_holds_no_row(loud: Loud, files: dict[str, str]) -> None:
-    content = b"".join(Path(file).read_bytes() for file in files.values())
-    for texts in rows_of(TOY, 8).texts:
-        for text in texts:
-            assert len(text) < 12 or text.encode() not in content
-
-
-def test_statistics_are_taken_on_what_dare_left(loud: Loud, minis: Minis, tmp_path: Path) -> None:
-    base = ["--base", str(minis("bert")["base"])]
-    assert merged(loud, tmp_path / "plain", *base) == 0
-    assert merged(loud, tmp_path / "dare", *base, "--premerge", "dare") == 0
-    plain, dropped = (
-        json.loads((tmp_path / name / "merge.json").read_text()) for name in ("plain", "dare")
-    )
-    assert plain["statistics"][0]["digest"] == plain["experts"][0]["digest"]
-    assert dropped["statistics"][0]["digest"] != dropped["experts"][0]["digest"]
-
-
-BAD: dict[str, tuple[list[str], list[str]]] = {
-    "of another model": (["{a},{a}"], ["no file of statistics was computed on", "b as it goes"]),
-    "one for two": (["{a}"], ["1 files of statistics for 2 experts"]),
-    "another kind": (["{a-fisher},{a}"], ["holds fisher statistics, expected gram"]),
-    "not there": (["{a},nowhere.safetensors"], ["nowhere.safetensors is missing"]),
-    "no statistics": (["{a},{weights}"], ["does not say what statistics it holds"]),
-    "after dare": (["{a},{b}", "--base", "{base}", "--premerge", "dare"], ["pre-merging methods"]),
-    "another task": (["{a},{b}", "--tasks", "toy/twin"], ["computed on toy/pairs@train90",
-                                                          "expected rows of toy/twin"]),
-    "other options": (["{a},{b}", "--merger", "regmean:examples=9"], ["examples=8", "expected 9"]),
-    "needs none": (["{a},{b}", "--merger", "average"], ["average needs no statistics"]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_files_that_do_not_fit(
-    case: str,
-    loud: Loud,
-    minis: Minis,
-    files: dict[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    flags, said = BAD[case]
-    weights = str(loud("bert") / "model.safetensors")
-    places = {**files, "base": str(minis("bert")["base"]), "weights": weights}
-    filled = [flag.format(**places) for flag in flags]
-    capsys.readouterr()
-    monkeypatch.setattr(statistics, "PASSES", dict(statistics.PASSES))
-    with registered(TOY, replace(TOY, name="toy/twin")):
-        assert merged(loud, tmp_path / "out", "--statistics", *filled) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert all(part in error for part in said), error
-    assert not (tmp_path / "out").exists()
-
-
-ASKED: dict[str, tuple[list[str], str]] = {
-    "more than there are": (["--merger", "regmean:examples=1000"], "has 36 rows"),
-    "no rows": (["--merger", "fisher:examples=0"], "expected 1 to 36"),
-    "needs none": (["--merger", "ties"], "ties needs no statistics"),
-    "a near miss": (["--merger", "regmean:exmples=8"], "did you mean 'examples'"),
-    "another type": (["--merger", "fisher:estimator=guess"], "'exact' or 'empirical'"),
-    "no batch": (["--merger", "regmean:batch_size=0"], "batch_size of gram statistics is 0"),
-    "another split": (["--task", "toy/pairs@test"], "toy/pairs@train90, found '@test'"),
-    "other labels": (["--task", "toy/three"], "toy/three expects x, y, z"),
-    "in the way": (["--out", "{weights}"], "exists and is no file of statistics"),
-}
-
-
-@pytest.mark.parametrize("case", ASKED)
-def test_statistics_that_cannot_be_had(
-    case: str, loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags, said = ASKED[case]
-    kept = tmp_path / "weights.safetensors"
-    shutil.copyfile(loud("bert") / "model.safetensors", kept)
-    filled = [flag.format(weights=kept) for flag in flags]
-    asked = ["statistics", str(loud("bert")), "--task", "toy/pairs"]
-    assert main([*asked, "--out", str(tmp_path / "out.safetensors"), *filled]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert said in error
-    assert [path.name for path in tmp_path.iterdir()] == ["weights.safetensors"]
-
-
-def test_merging_asks_for_too_many_examples_before_any_pass(
-    loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(statistics, "collect", lambda *_, **__: pytest.fail("work started"))
-    assert merged(loud, tmp_path / "out", merger="fisher:examples=37") == 2
-    assert "toy/pairs@train90 has 36 rows, found examples=37" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_merger_that_asks_for_something_unknown(
-    loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert merged(loud, tmp_path / "out", merger="tests.test_statistics:asks_too_much") == 2
-    assert "asks for 'entropy'" in capsys.readouterr().err
-
-
-def asks_too_much(experts: Any, base: Any, *, entropy: Any) -> Any:
-    return experts[0]
