@@ -314,6 +314,7 @@ def statistics(
     merger: Annotated[
         str, typer.Option(help="Which merger they are for, with its options.")
     ] = "regmean",
+    preset: PresetOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
@@ -329,6 +330,7 @@ def statistics(
             task=task,
             out=out,
             merger=merger,
+            preset=preset,
             data_dir=data_dir,
             device=device,
             allow_pickle=allow_pickle,

@@ -13,7 +13,7 @@ from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, Missin
 from harness.judge import Judge
 from harness.labels import same
 from harness.passes import PASSES
-from harness.presets import preset
+from harness.presets import faithful
 from harness.recipes import Recipe
 from harness.registry import MERGERS, PREMERGE, Merger, Premerge, needs, options, resolve
 from harness.statistics import Supply
@@ -159,11 +159,8 @@ def of_passes(entry: Merger | Premerge) -> set[str]:
 def _filled(recipe: Recipe, merger: Merger, before: Sequence[Premerge]) -> Recipe:
     """The recipe with every option, the seed of the recipe where a method draws numbers."""
 
-    faithful = preset(recipe.preset).options
-
     def filled(kind: str, choice: Choice, *functions: Callable[..., Any]) -> Choice:
-        choice = Choice(choice.name, {**faithful.get(choice.name, {}), **choice.options})
-        known: dict[str, Scalar] = resolve(kind, choice, *functions)
+        known: dict[str, Scalar] = resolve(kind, faithful(choice, recipe.preset), *functions)
         if "seed" in known and "seed" not in choice.options:
             known["seed"] = recipe.seed
         return Choice(choice.name, known)

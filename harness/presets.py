@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from harness.types import Scalar
+from harness.types import Choice, Scalar
 
 PresetName: TypeAlias = Literal["procrustes", "regmean", "rotation", "ft-classifier"]
 
@@ -89,6 +89,11 @@ PRESETS: Mapping[PresetName, Preset] = {
         },
     ),
 }
+
+
+def faithful(choice: Choice, name: PresetName | None) -> Choice:
+    """A method with the options of a preset, but for those that somebody asked for."""
+    return Choice(choice.name, {**preset(name).options.get(choice.name, {}), **choice.options})
 
 
 def preset(name: PresetName | None) -> Preset:

@@ -6,6 +6,7 @@ who merges without handing over the rows (RegMean, arXiv:2212.09849).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -19,10 +20,11 @@ from harness.cache import keep, recall
 from harness.checkpoints import check_ready, open_checkpoint
 from harness.data import load_rows, parse_task, take
 from harness.encode import cache_dir, content_key
-from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, OutputExists
+from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, OutputExists
 from harness.files import check_place
 from harness.labels import columns
 from harness.passes import GOLD, PASSES, Pass, check_options
+from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, options, parse_choice, resolve
 from harness.rng import rng
 from harness.statistic_file import (
@@ -46,14 +48,16 @@ SPLIT = "train90"
 def drawn(task: Task, examples: int, seed: int, folder: str | Path | None) -> Rows:
     """The rows that a statistic is computed on: `examples` of `task@train90`, drawn by the seed.
 
-    Experts of one task see the same rows. Raises BadData when there are fewer. `collect` takes the
-    rows of any other draw as well, as `take(load_rows(task, SPLIT), numbers)`.
+    Experts of one task see the same rows. Where there are fewer, all are taken, with a warning.
+    `collect` takes the rows of any other draw as well, as `take(load_rows(task, SPLIT), numbers)`.
     """
+    if examples < 1:
+        raise BadOption(f"examples is {examples}, expected at least one")
     rows = load_rows(task, SPLIT, folder=folder)
-    if not 0 < examples <= len(rows):
-        raise BadData(
-            f"{task}@{SPLIT} has {len(rows)} rows, found examples={examples}; "
-            f"expected 1 to {len(rows)}: set the option examples"
+    if examples > len(rows):
+        warnings.warn(
+            f"{task}@{SPLIT} has {len(rows)} rows, fewer than examples={examples}: all are taken",
+            stacklevel=2,
         )
     order = rng(seed, "stats", task.name).permutation(len(rows))
     return take(rows, [int(i) for i in order[:examples]])
@@ -140,6 +144,7 @@ def statistic(
     task: str,
     out: str | Path,
     merger: str | Choice = "regmean",
+    preset: PresetName | None = None,
     data_dir: str | Path | None = None,
     device: str = "auto",
     allow_pickle: bool = False,
@@ -150,7 +155,7 @@ def statistic(
     Handing over the file instead of the data is enough to take part in a merge. Raises BadRecipe
     for a merger that asks for nothing, OutputExists for a file that holds something else.
     """
-    choice = parse_choice(merger) if isinstance(merger, str) else merger
+    choice = faithful(parse_choice(merger) if isinstance(merger, str) else merger, preset)
     entry = MERGERS[choice.name]
     kinds = [need for need in entry.needs if need in PASSES]
     if len(kinds) != 1:

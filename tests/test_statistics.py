@@ -25,7 +25,7 @@ from transformers import (
 from harness import Task, statistics
 from harness.checkpoints import open_checkpoint
 from harness.data import take
-from harness.errors import BadData
+from harness.errors import BadOption
 from harness.passes import PASSES, cotangents, fisher, gram, softmax_roots
 from harness.rng import rng
 from harness.statistics import collect, drawn
@@ -499,10 +499,12 @@ def test_rows_are_drawn_by_seed_and_task_alone() -> None:
     assert drawn(TOY, EXAMPLES, 1, None).texts != rows_of().texts
 
 
-def test_more_examples_than_there_are_is_an_error() -> None:
+def test_where_there_are_fewer_rows_all_are_taken_and_it_is_said() -> None:
     assert len(drawn(TOY, 36, 0, None)) == 36
-    for count in (37, 0, -1):
-        with pytest.raises(BadData, match="toy/pairs@train90 has 36 rows"):
+    with pytest.warns(UserWarning, match="toy/pairs@train90 has 36 rows, fewer than examples=37"):
+        assert len(drawn(TOY, 37, 0, None)) == 36
+    for count in (0, -1):
+        with pytest.raises(BadOption, match="expected at least one"):
             drawn(TOY, count, 0, None)
 
 
