@@ -8,6 +8,7 @@ import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tabulate import tabulate
@@ -15,8 +16,10 @@ from tabulate import tabulate
 from harness.errors import BrokenRecord
 from harness.files import check_place, write_text
 from harness.records import CHOICE_SPLIT, Record, Role, read_records
+from harness.text import csv_cell, markdown, plain
 
-PROTOCOL_ORDER = ("current", "knn", "ft-classifier")
+TUNED = "ft-classifier"
+PROTOCOL_ORDER = ("current", "knn", TUNED)
 SINGLES = ("expert", "single")
 SUMMARY = ("experts, min", "experts, mean", MAX := "experts, max")
 BEST_SINGLE = f"best single ({CHOICE_SPLIT})"
@@ -132,6 +135,7 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     """
     chosen = best_single(records)
     records = reported(records)
+    _check_same_work(records)
     tasks = tuple(dict.fromkeys(record.task for record in records))
     per_task = {
         task: {r.digest for r in records if r.role == "expert" and r.task == task} for task in tasks
@@ -175,6 +179,36 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     # a merge may stand in the records for itself and, beside another one, as a reference
     lines = tuple(dict.fromkeys([*shown, *summary, *named]))
     return Grid(lines, tuple(readings(records)), tasks, cells)
+
+
+def _check_same_work(records: Sequence[Record]) -> None:
+    """Raise BrokenRecord, naming both, where a column would mix what is not the same work."""
+    seen: dict[tuple[str, Reading], tuple[dict[str, Any], Record]] = {}
+    for record in records:
+        for reading in readings([record]):
+            mine = _work(record)
+            theirs, other = seen.setdefault((record.task, reading), (mine, record))
+            if differing := next((key for key in mine if mine[key] != theirs[key]), None):
+                raise BrokenRecord(
+                    f"{record.task} under {reading}: '{record.model}' was read with "
+                    f"{differing} {mine[differing]}, '{other.model}' with {theirs[differing]}; "
+                    "expected the same work in a column: render them apart"
+                )
+
+
+def _work(record: Record) -> dict[str, Any]:
+    """What has to be the same for two scores to be compared, as it is named to who reads."""
+    rows = f"{record.rows} rows"
+    if record.settings.get("limit") is not None:
+        rows += f" (--limit {record.settings['limit']})"
+    work: dict[str, Any] = {
+        "test": f"{rows} {str(record.dataset.get('digest', ''))[:12]}".strip(),
+        "max_length": record.settings.get("max_length"),
+        "metrics": "+".join(record.metrics),
+    }
+    if record.adaptation is not None:
+        work |= {key: record.settings.get(key) for key in ("draws", "seed")}
+    return work
 
 
 def _over_experts(
@@ -282,7 +316,7 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     def render(parts: Sequence[tuple[list[str], list[list[str]]]]) -> str:
         headers = ["", *(header for part in parts for header in part[0])]
         rows = [
-            [name, *(text for part in parts for text in part[1][index])]
+            [plain(name), *(text for part in parts for text in part[1][index])]
             for index, name in enumerate(found.rows)
         ]
         kept = [row for row in rows if any(row[1:])]
@@ -336,6 +370,7 @@ class Verdict:
     shots: int
     tasks: int
     control: float | None = None
+    setting: str = TUNED
 
     @property
     def loss(self) -> float:
@@ -349,6 +384,8 @@ class Verdict:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
         scores = f"{self.current:.1f} against {self.experts:.1f}"
         tuned = f"FT-Classifier Eval with {self.shots} shots reads {self.tuned:.1f}"
+        if self.setting != TUNED:
+            tuned = tuned.replace("Eval", f"Eval ({self.setting})")
         if self.control is not None:
             tuned += f" (the base {self.control:.1f})"
         if self.loss <= 0:
@@ -371,25 +408,33 @@ class Verdict:
         )
 
 
-def verdict(records: Sequence[Record]) -> Verdict | None:
-    """The verdict on the merged model; None without experts or without FT-Classifier Eval."""
+def verdicts(records: Sequence[Record]) -> list[Verdict]:
+    """The verdict on the merged model for every setting that FT-Classifier Eval was read with.
+
+    None without experts, or where a task was not read.
+    """
     records = reported(records)
-    tasks = {record.task for record in records if record.role == "merged"}
-    if not tasks:
-        return None
+    tuned = [r for r in records if r.role == "merged" and r.protocol == TUNED]
+    found = (_verdict(records, setting) for setting in dict.fromkeys(map(label, tuned)))
+    return [one for one in found if one is not None]
+
+
+def _verdict(records: Sequence[Record], setting: str) -> Verdict | None:
     merged = [record for record in records if record.role == "merged"]
+    tasks = {record.task for record in merged}
     experts = [r for r in records if r.role == "expert" and r.protocol == "current"]
     current = [r for r in merged if r.protocol == "current"]
-    tuned = [r for r in merged if r.protocol == "ft-classifier"]
-    base = [r for r in records if r.role == "base" and r.protocol == "ft-classifier"]
-    for found in (experts, current, tuned):
-        if {record.task for record in found} != tasks:
+    tuned = [r for r in merged if r.protocol == TUNED and label(r) == setting]
+    base = [r for r in records if r.role == "base" and r.protocol == TUNED and label(r) == setting]
+    for read in (experts, current, tuned):
+        if {record.task for record in read} != tasks:
             return None
+    _check_same_work([*experts, *current])
     shots = _shots(tuned)
 
-    def mean(found: Sequence[Record], count: int | None) -> float:
+    def mean(read: Sequence[Record], count: int | None) -> float:
         by_task = [
-            np.mean([v for r in found if r.task == task for v in r.values(count)])
+            np.mean([v for r in read if r.task == task for v in r.values(count)])
             for task in sorted(tasks)
         ]
         return 100 * float(np.mean(by_task))
@@ -402,6 +447,7 @@ def verdict(records: Sequence[Record]) -> Verdict | None:
         shots=shots,
         tasks=len(tasks),
         control=control,
+        setting=setting,
     )
 
 
@@ -417,38 +463,40 @@ def _shots(records: Sequence[Record]) -> int:
 def board(records: Sequence[Record]) -> tuple[str, str]:
     """The board of the records as Markdown and as CSV: methods x tasks for every reading."""
     found = grid(records, by_method=True)
-    markdown = [
+    parts = [
         "Values are x100; ± is the standard deviation over draws (n - 1). Metrics: "
         + "; ".join(f"{task} {_metrics(records, task)}" for task in found.tasks)
         + ".",
     ]
     if {BEST_SINGLE, AVERAGE_SINGLE} & {*found.rows}:
-        markdown.append(" ".join(text for row, text in HOW.items() if row in found.rows))
+        parts.append(" ".join(text for row, text in HOW.items() if row in found.rows))
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     spread = [f"{column} sd" for column in found.columns]
     writer.writerow(["protocol", "shots", "row", *found.columns, *spread])
     for reading in found.readings:
         known = [name for name in found.rows if any(found.row(name, reading))]
-        lines = [[name, *map(_text, found.row(name, reading))] for name in known]
-        markdown += [f"## {reading}", _markdown(lines, ["", *found.columns])]
+        lines = [[markdown(name), *map(_text, found.row(name, reading))] for name in known]
+        parts += [f"## {markdown(reading)}", _markdown(lines, ["", *found.columns])]
         for name in known:
             cells = found.row(name, reading)
             means = ["" if cell is None else f"{cell.mean:.2f}" for cell in cells]
             deviations = [_deviation(cell) for cell in cells]
             shots = reading.shots or ""
-            writer.writerow([reading.protocol, shots, name, *means, *deviations])
-    lines = _head_share(records)
-    if lines:
-        tuned = f"ft-classifier, {_shots(records)} shots"
+            called = csv_cell(reading.protocol), shots, csv_cell(name)
+            writer.writerow([*called, *means, *deviations])
+    shares = _head_share(records)
+    for number, (tuned, lines) in enumerate(shares.items()):
         headers = ["", "tasks", "experts", "current", tuned, "loss", "recovered", "share"]
-        markdown += [
-            "## How much of the loss is the head's",
-            "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier "
-            "Eval minus Current Eval. Share: recovered over loss, where a point or more is lost.",
-            _markdown(lines, headers),
-        ]
-    return "\n\n".join(markdown) + "\n", table.getvalue()
+        if not number:
+            parts += [
+                "## How much of the loss is the head's",
+                "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier "
+                "Eval minus Current Eval. Share: recovered over loss, where a point or more is "
+                "lost.",
+            ]
+        parts.append(_markdown(lines, headers))
+    return "\n\n".join(parts) + "\n", table.getvalue()
 
 
 def _markdown(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
@@ -464,32 +512,30 @@ def _deviation(cell: Cell | None) -> str:
     return "" if cell is None or cell.deviation is None else f"{cell.deviation:.2f}"
 
 
-def _head_share(records: Sequence[Record]) -> list[list[str]]:
-    """The verdict of every method as a line, over the tasks that it was read on."""
-    lines = []
+def _head_share(records: Sequence[Record]) -> dict[str, list[list[str]]]:
+    """The verdict of every method as a line, over the tasks that it was read on, by setting."""
+    lines: dict[str, list[list[str]]] = {}
     methods = dict.fromkeys(r.method for r in records if r.role in ("merged", "base"))
     for method in methods:
         mine = [r for r in records if r.method == method and r.role in ("merged", "base")]
         tasks = {record.task for record in mine}
         experts = [r for r in records if r.role == "expert" and r.task in tasks]
-        found = verdict([r.model_copy(update={"role": "merged"}) for r in mine] + experts)
-        if found is None:
-            continue
-        # of less, the share is that of rounding and chance
-        share = f"{100 * found.recovered / found.loss:.0f} %" if found.loss >= 1 else ""
-        numbers = (found.experts, found.current, found.tuned, found.loss, found.recovered)
-        lines.append(
-            [method, str(found.tasks), *(f"{round(n, 1) + 0.0:.1f}" for n in numbers), share]
-        )
+        for one in verdicts([r.model_copy(update={"role": "merged"}) for r in mine] + experts):
+            # of less, the share is that of rounding and chance
+            share = f"{100 * one.recovered / one.loss:.0f} %" if one.loss >= 1 else ""
+            numbers = (one.experts, one.current, one.tuned, one.loss, one.recovered)
+            shown = [f"{round(number, 1) + 0.0:.1f}" for number in numbers]
+            column = f"{one.setting}, {one.shots} shots"
+            lines.setdefault(column, []).append([markdown(method), str(one.tasks), *shown, share])
     return lines
 
 
 def leaderboard(places: Sequence[str | Path], *, out: str | Path) -> list[Path]:
     """Render the board of all records in files and folders to `out`/board.md and board.csv."""
     check_place(Path(out).absolute())
-    markdown, table = board(read_records(places))
+    board_text, table = board(read_records(places))
     folder = Path(out)
     written = [folder / "board.md", folder / "board.csv"]
-    for path, text in zip(written, (markdown, table), strict=True):
+    for path, text in zip(written, (board_text, table), strict=True):
         write_text(path, text)
     return written

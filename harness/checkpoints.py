@@ -90,6 +90,7 @@ def open_checkpoint(
     path = Path(source) if _is_there(Path(source)) else _download(str(source), revision)
     config = read_json(path / "config.json", "a configuration")
     refuse_code(config, path / "config.json")
+    check_files(path)
     if not isinstance(config.get("model_type"), str):
         raise BrokenCheckpoint(f"{path / 'config.json'} has no model_type, expected its name")
     weights = open_weights(path, allow_pickle=allow_pickle)
@@ -331,14 +332,8 @@ def refuse_code(config: Mapping[str, Any], where: Path) -> None:
 
 
 def check_tokenizer(path: Path) -> None:
-    """Raise BrokenCheckpoint without a vocabulary, and with code.
-
-    Without one transformers would make up an empty tokenizer.
-    """
-    check_links(path)
-    if (path / "tokenizer_config.json").is_file():
-        place = path / "tokenizer_config.json"
-        refuse_code(read_json(place, "a tokenizer's configuration"), place)
+    """Raise BrokenCheckpoint without a vocabulary: transformers would make up an empty one."""
+    check_files(path)
     if not any((path / name).is_file() for name in VOCABULARY_FILES):
         raise BrokenCheckpoint(
             f"{path} has no tokenizer; expected its vocabulary beside the weights: "
@@ -489,13 +484,16 @@ def _unheard() -> Iterator[None]:
         sys.stderr.write(kept.read().decode("utf-8", "replace"))
 
 
-def check_links(folder: Path) -> None:
-    """Raise BrokenCheckpoint for a tokenizer's file that is a link to outside of its checkpoint,
-    no file, or larger than any.
+def check_files(folder: Path) -> None:
+    """Raise BrokenCheckpoint for a tokenizer with code, and for a file of it that is none, is too
+    large, or is a link to outside of the checkpoint.
 
-    What it points to would be copied into every merge. The files of a Hub snapshot are links into
-    the store beside it.
+    What a link points to would be copied into every merge. The files of a Hub snapshot are links
+    into the store beside it.
     """
+    settings = folder / "tokenizer_config.json"
+    if settings.is_file():
+        refuse_code(read_json(settings, "a tokenizer's configuration"), settings)
     root = folder.resolve()
     root = root.parents[1] if root.parent.name == "snapshots" else root
     for path in (folder / name for name in TOKENIZER_FILES if os.path.lexists(folder / name)):
@@ -510,7 +508,6 @@ def check_links(folder: Path) -> None:
 
 def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy the tokenizer's files, as they are."""
-    check_links(source)
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)

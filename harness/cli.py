@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from harness.errors import BadOption, BadRecipe, HarnessError
+from harness.errors import BadOption, BadRecipe, CellsFailed, HarnessError
+from harness.text import plain
 from harness.types import Progress
 
 if TYPE_CHECKING:
@@ -33,15 +35,25 @@ app = typer.Typer(
 ClickError: Any = typer.BadParameter.__mro__[2]
 """The root of click's errors, in the click that typer uses: newer ones carry their own copy."""
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+"""What the system says where it does not let a library write: no fault of this program."""
+
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Local data: DIR/<suite>/<task>/<split>.parquet.")
+]
+PresetOption = Annotated[
+    Literal["procrustes", "regmean", "rotation", "ft-classifier"] | None,
+    typer.Option("--preset", help="Compute as the code of a paper does."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status: 0 done, 2 bad input found before work started."""
+    """Run a command; the exit status.
+
+    0: done; 2: bad input, found before work started; 3: some cells failed, all others are saved.
+    """
     given = (sys.argv[1:] if argv is None else argv) or ["--help"]
     arguments = [_dashes(word) for word in given]
     with warnings.catch_warnings():
@@ -50,6 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             status = app(arguments, prog_name="harness", standalone_mode=False)
             return status if isinstance(status, int) else 0
         except HarnessError as error:
+            print(f"harness: {_one_line(error)}", file=sys.stderr)
+            return 3 if isinstance(error, CellsFailed) else 2
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
             print(f"harness: {_one_line(error)}", file=sys.stderr)
             return 2
         except ClickError as error:
@@ -67,7 +84,7 @@ def _dashes(word: str) -> str:
 
 
 def _one_line(error: object) -> str:
-    return " ".join(str(error).split())
+    return plain(" ".join(str(error).split()))
 
 
 def _warn(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
@@ -96,7 +113,7 @@ def _bars() -> Iterator[Progress]:
     )
     from rich.progress import Progress as Bars
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
     shown = Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True))
     known: dict[str, Any] = {}
 
@@ -104,7 +121,7 @@ def _bars() -> Iterator[Progress]:
         if not known:
             shown.start()
         if what not in known:
-            known[what] = shown.add_task(what, total=total)
+            known[what] = shown.add_task(plain(what), total=total)
         # what is told again was read from the cache: an expert teaches several models
         if not shown.tasks[known[what]].finished:
             shown.advance(known[what], done)
@@ -207,6 +224,7 @@ def merge(
     device: Annotated[
         str | None, typer.Option(help="Where statistics and candidates are run.")
     ] = None,
+    preset: PresetOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check headers, write nothing.")
     ] = False,
@@ -230,6 +248,7 @@ def merge(
         "tune": tune,
         "tune_on": _split(tune_on) or None,
         "device": device,
+        "preset": preset,
         "data_dir": str(data_dir) if data_dir else None,
     }
     recipe = _recipe(experts, flags)
@@ -244,23 +263,29 @@ def merge(
     print(f"wrote {out}")
 
 
+BESIDE = ("device", "data_dir")
+"""Flags that a recipe leaves to the machine it is used on."""
+
+
 def _recipe(experts: Sequence[str], flags: Mapping[str, Any]) -> Recipe:
-    """The recipe in the one file given in place of experts, or the one that the flags make."""
-    from harness.recipes import Recipe, read_recipe, validated
+    """The recipe in the one file given in place of experts, or the one that the flags make.
+
+    Flags may stand beside a file where it cannot say the same: a configuration of mergekit's says
+    models and a method and nothing else.
+    """
+    from harness.recipes import Recipe, recipe_and_fields, validated
 
     given = {name: value for name, value in flags.items() if value is not None}
-    if len(experts) == 1 and Path(experts[0]).suffix in (".yaml", ".yml", ".json"):
-        places: dict[str, Any] = {
-            name: given.pop(name) for name in ("device", "data_dir") if name in given
-        }
-        if given:
-            flag = next(iter(given)).replace("_", "-")
-            raise BadRecipe(
-                f"--{flag} and the recipe {experts[0]} both say what to merge; "
-                "expected one of them: write it into the recipe"
-            )
-        return read_recipe(experts[0]).model_copy(update=places)
-    return validated(Recipe, {"experts": experts, **given}, "merge")
+    if len(experts) > 1 or Path(experts[0]).suffix not in (".yaml", ".yml", ".json"):
+        return validated(Recipe, {"experts": experts, **given}, "merge")
+    recipe, says = recipe_and_fields(experts[0])
+    if both := [name for name in given if name not in BESIDE and name in says]:
+        flag = both[0].replace("_", "-")
+        raise BadRecipe(
+            f"--{flag} and the recipe {experts[0]} both say what to merge; "
+            "expected one of them: write it into the recipe"
+        )
+    return validated(Recipe, {**dict(recipe), **given}, "merge")
 
 
 def _described(found: Plan) -> str:
@@ -289,6 +314,7 @@ def statistics(
     merger: Annotated[
         str, typer.Option(help="Which merger they are for, with its options.")
     ] = "regmean",
+    preset: PresetOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
@@ -304,6 +330,7 @@ def statistics(
             task=task,
             out=out,
             merger=merger,
+            preset=preset,
             data_dir=data_dir,
             device=device,
             allow_pickle=allow_pickle,
@@ -372,6 +399,10 @@ def evaluate(
     shots: Annotated[
         str, typer.Option(help="Rows per class that a protocol adapts on.")
     ] = "1,5,10",
+    metrics: Annotated[
+        str | None, typer.Option(help="M1,M2,...: instead of those of the tasks.")
+    ] = None,
+    preset: PresetOption = None,
     draws: Annotated[int, typer.Option(help="Draws of those rows.")] = 5,
     seed: Annotated[int, typer.Option(help="The first draw's seed.")] = 0,
     labels: Annotated[
@@ -401,6 +432,8 @@ def evaluate(
         "singles": singles,
         "tasks": _split(tasks),
         "protocols": _methods(protocols),
+        "metrics": _split(metrics),
+        "preset": preset,
         "shots": _numbers("--shots", shots),
         "draws": draws,
         "seed": seed,
@@ -415,11 +448,16 @@ def evaluate(
     }
     asked = validated(Run, values, "evaluate")
     with _bars() as advance:
-        records = run(asked, progress=advance)
+        try:
+            records, failed = run(asked, progress=advance), None
+        except CellsFailed as error:
+            records, failed = list(error.records), error
     if as_json:
         print(json.dumps([record.model_dump(mode="json") for record in records], sort_keys=True))
-    else:
+    elif records:
         _print_evaluation(records, output_path)
+    if failed is not None:
+        raise failed
 
 
 def _numbers(flag: str, text: str) -> tuple[int, ...]:
@@ -434,16 +472,15 @@ def _width() -> int | None:
 
 
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
-    from harness.boards import MAX, evaluation_table, verdict
+    from harness.boards import MAX, evaluation_table, verdicts
 
     table = evaluation_table(records, _width())
     print(table)
     print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
     if MAX in table:
         print(f"'{MAX}' is the best on these very rows: an oracle.")
-    found = verdict(records)
-    if found is not None:
-        print(f"Verdict: {found}")
+    for one in verdicts(records):
+        print(f"Verdict: {plain(one)}")
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import reprlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import xxhash
 from harness.errors import BadData, BadRecipe, LabelMismatch
 from harness.files import parse_json, replacing
 from harness.labels import same, spelling
+from harness.metrics import check_metrics
 from harness.registry import TASKS
 from harness.rng import rng
 from harness.types import DERIVED, Array64, Draw, Row, Rows, Task
@@ -33,6 +35,7 @@ def parse_task(text: str, where: str | None = None) -> tuple[Task, str]:
     """
     name, _, split = text.partition("@")
     task = TASKS[name] if where is None else TASKS.from_file(name, where)
+    check_metrics(task)
     if split and split not in splits_of(task):
         raise BadData(f"task '{name}' has no split '{split}'; known: {', '.join(splits_of(task))}")
     return task, split or task.reported
@@ -348,29 +351,44 @@ def groups(task: Task, labels: Array64) -> list[np.ndarray[Any, np.dtype[np.int6
 def draw(rows: Rows, shots: Sequence[int], seeds: Sequence[int]) -> tuple[list[int], list[Draw]]:
     """Few-shot selections for every number of shots and seed (methods.md 3.3).
 
-    Returns the sorted row numbers that any draw selects (the pool) and the draws, whose rows are
-    positions in the pool. With one seed, fewer shots are a prefix of more. Raises BadData when a
-    class has fewer rows than shots.
+    Returns what `selected` returns. Of a class, or bin of labels, that has fewer rows than shots
+    all are taken, which is warned of.
     """
     by_group = groups(rows.task, rows.labels)
-    most = max(shots)
-    for index, members in enumerate(by_group):
-        if len(members) < most:
-            unit = (
-                f"label '{rows.task.labels[index]}'" if rows.task.labels else f"label bin {index}"
-            )
-            raise BadData(
-                f"{rows.task}@{rows.split} has {len(members)} rows with {unit}, "
-                f"expected at least {most} for {most} shots; ask for fewer with --shots"
-            )
+    _warn_of_few(rows, [len(members) for members in by_group], max(shots))
     orders = {
         seed: [
-            rng(seed, "fewshot", rows.task.name, index).permutation(members)[:most]
+            rng(seed, "fewshot", rows.task.name, index).permutation(members).tolist()
             for index, members in enumerate(by_group)
         ]
         for seed in seeds
     }
-    pool = sorted({int(row) for order in orders.values() for part in order for row in part})
+    return selected(orders, shots)
+
+
+def _warn_of_few(rows: Rows, counts: Sequence[int], most: int) -> None:
+    labels = rows.task.labels
+    called = [f"label '{name}'" for name in labels] or [f"label bin {i}" for i in range(BINS)]
+    pairs = zip(counts, called, strict=True)
+    if few := ", ".join(f"{count} with {unit}" for count, unit in pairs if count < most):
+        never = "" if min(counts) else ", and one without rows has no neighbours to be predicted by"
+        warnings.warn(
+            f"{rows.task}@{rows.split} has too few rows for {most} shots: {few}; all of them are "
+            f"taken{never}",
+            stacklevel=3,
+        )
+
+
+def selected(
+    orders: Mapping[int, Sequence[Sequence[int]]], shots: Sequence[int]
+) -> tuple[list[int], list[Draw]]:
+    """Selections by a draw that is given: for every seed, row numbers by class in drawn order.
+
+    Returns the sorted row numbers that any draw selects (the pool) and the draws, whose rows are
+    positions in the pool. With one seed, fewer shots are a prefix of more.
+    """
+    most = max(shots)
+    pool = sorted({int(row) for order in orders.values() for part in order for row in part[:most]})
     place = {row: position for position, row in enumerate(pool)}
     draws = [
         Draw(count, seed, tuple(tuple(place[int(r)] for r in part[:count]) for part in order))

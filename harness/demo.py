@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from harness.boards import evaluation_table, leaderboard, verdict
+from harness.boards import evaluation_table, leaderboard, verdicts
 from harness.experts import finetune
 from harness.files import Layout, check_output, write_text
 from harness.merging import merge
@@ -42,7 +42,8 @@ def demo(out: Path, width: int | None = None) -> None:
     print(evaluation_table([record for part in records for record in part], width))
     print("\nValues x100, ± standard deviation over draws.")
     for name, part in zip(MERGERS, records, strict=True):
-        print(f"{name}: {verdict(part)}")
+        for one in verdicts(part):
+            print(f"{name}: {one}")
     board, _ = leaderboard([out / "records"], out=out / "board")
     print(f"\nRecords are in {out / 'records'}/, the board of all shots is {board}.")
     print(f"Next: harness evaluate --model {out / 'merged' / MERGERS[-1]}")

@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 import xxhash
 
 from harness import weights
+from harness.cache import keep, recall
 from harness.checkpoints import (
     build_model,
     is_head,
@@ -21,8 +21,7 @@ from harness.checkpoints import (
     token_ids,
     tokenizer_digest,
 )
-from harness.errors import BrokenCheckpoint, HarnessError, MissingHead
-from harness.files import replacing
+from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.types import Array, Checkpoint, Features, Head, Rows, Steps
 
 LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
@@ -46,8 +45,9 @@ def encode(
     task's labels. `progress` is called with the number of rows done since the last call.
     Results do not depend on the batch size beyond rounding.
     """
-    path = cache_dir("features") / f"{features_key(checkpoint, rows, digest, max_length)}.npz"
-    found = _read(path)
+    key = features_key(checkpoint, rows, digest, max_length)
+    path = cache_dir("features") / f"{key}.safetensors"
+    found = _read(path, len(rows))
     if found is None:
         found = forward(
             checkpoint,
@@ -73,10 +73,18 @@ def content_key(
     checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int, *parts: object
 ) -> str:
     """The content that something made of a model and rows depends on, as one hash."""
+    known = [model_key(checkpoint, digest), rows.digest, max_length, *parts]
+    return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
+
+
+def model_key(checkpoint: Checkpoint, digest: str) -> str:
+    """All that a model's outputs depend on beside the rows, as one hash.
+
+    The weights, of which `digest` is the hash, the tokenizer and the configuration.
+    """
     config = {k: v for k, v in checkpoint.config.items() if k not in LABEL_KEYS}
-    known = [digest, rows.digest, tokenizer_digest(checkpoint.path), max_length, *parts, config]
-    text = json.dumps(known, sort_keys=True)
-    return str(xxhash.xxh3_128_hexdigest(text.encode()))
+    known = [digest, tokenizer_digest(checkpoint.path), config]
+    return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
 
 def cache_dir(what: str) -> Path:
@@ -86,17 +94,16 @@ def cache_dir(what: str) -> Path:
     return (Path(given) if given else Path(root) / "merging-harness") / what
 
 
-def _read(path: Path) -> tuple[Array, Array] | None:
-    try:
-        with path.open("rb") as file, np.load(file) as found:
-            return found["x"], found["logits"]
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # absent or cut short: made again
+def _read(path: Path, rows: int) -> tuple[Array, Array] | None:
+    entry = recall(path)
+    if entry is None or set(entry[0]) != {"x", "logits"}:
         return None
+    x, logits = (entry[0][name].clone().numpy() for name in ("x", "logits"))
+    return (x, logits) if len(x) == len(logits) == rows else None
 
 
 def _write(path: Path, x: Array, logits: Array) -> None:
-    with replacing(path) as file:
-        np.savez(file, x=x, logits=logits)
+    keep(path, {"x": torch.from_numpy(x), "logits": torch.from_numpy(logits)}, {})
 
 
 def forward(
@@ -137,7 +144,18 @@ def forward(
                     progress(len(batch))
     finally:
         handle.remove()
+    _check_outputs(checkpoint, rows, x, logits)
     return x, logits
+
+
+def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) -> None:
+    """Raise NotFinite for outputs that mean nothing: read as labels they would be the first."""
+    odd = ~(np.isfinite(x).all(axis=1) & np.isfinite(logits).all(axis=1))
+    if odd.any():
+        raise NotFinite(
+            f"{checkpoint.source} has NaN or infinite outputs for {odd.sum()} of {len(rows)} rows "
+            f"of {rows.task}@{rows.split}; expected finite ones"
+        )
 
 
 def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> dict[str, list[list[int]]]:

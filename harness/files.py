@@ -257,11 +257,16 @@ class Layout:
 
 
 def check_place(folder: Path) -> None:
-    """Raise OutputExists where a folder cannot be, because a file is in the way."""
+    """Raise OutputExists where a folder cannot be, because a file is in the way.
+
+    Raises CannotWrite where it may not be.
+    """
     with saying(folder):
         taken = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not taken.is_dir():
         raise OutputExists(f"{taken} is a file, expected a folder: choose another output")
+    if not os.access(taken, os.W_OK):
+        raise CannotWrite(f"{taken} may not be written to; expected a folder that is yours")
 
 
 def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:

@@ -129,6 +129,7 @@ def _record(
         "merger": {"name": recipe.merger.name, "options": dict(recipe.merger.options)},
         "heads": recipe.heads,
         "seed": recipe.seed,
+        **({"preset": recipe.preset} if recipe.preset else {}),
         **({"spelled": spelled} if spelled else {}),
         **({"statistics": statistics} if statistics else {}),
         **({"scored_on": scored_on} if scored_on else {}),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from harness.errors import LabelMismatch
+from harness.errors import LabelMismatch, NotFinite
 from harness.types import Array, Array64, Kind, Task
 
 SEPARATORS = frozenset("_-/\\.,:;'\"()[]&|")
@@ -68,7 +68,12 @@ def columns(task: Task, found: Sequence[str], where: str, *, by_index: bool = Fa
 
 
 def predicted(kind: Kind, logits: Array | Array64) -> Array64:
-    """Labels read off logits [rows, classes]: the arg max (lowest index on ties), or the value."""
+    """Labels read off logits [rows, classes]: the arg max (lowest index on ties), or the value.
+
+    Raises NotFinite for NaN, of which the arg max would be the first label.
+    """
     values = np.asarray(logits, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise NotFinite("outputs are NaN or infinite, expected finite ones")
     values = values.reshape(len(values), -1)
     return values[:, 0] if kind == "regression" else values.argmax(axis=1).astype(np.float64)

@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from harness.errors import BadData, NotFinite
 from harness.registry import METRICS, metric
-from harness.types import Array64, Score, Task
+from harness.types import Array64, Kind, Score, Task
+
+CLASSES: tuple[Kind, ...] = ("classification",)
+VALUES: tuple[Kind, ...] = ("regression",)
 
 
-@metric("accuracy")
+@metric("accuracy", kinds=CLASSES)
 def accuracy(predicted: Array64, labels: Array64) -> float:
     """Share of rows whose predicted label is the true one."""
     from sklearn.metrics import accuracy_score
@@ -19,7 +23,7 @@ def accuracy(predicted: Array64, labels: Array64) -> float:
     return float(accuracy_score(labels, predicted))
 
 
-@metric("f1")
+@metric("f1", kinds=CLASSES, classes=2)
 def f1(predicted: Array64, labels: Array64) -> float:
     """F1 of the positive class, index 1; 0 when it is neither present nor predicted."""
     from sklearn.metrics import f1_score
@@ -27,7 +31,23 @@ def f1(predicted: Array64, labels: Array64) -> float:
     return float(f1_score(labels, predicted, pos_label=1, zero_division=0))
 
 
-@metric("matthews", paper="doi:10.1016/0005-2795(75)90109-9")
+@metric("macro_f1", kinds=CLASSES)
+def macro_f1(predicted: Array64, labels: Array64) -> float:
+    """The plain mean of the F1 of every class that is there or predicted."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predicted, average="macro", zero_division=0))
+
+
+@metric("micro_f1", kinds=CLASSES)
+def micro_f1(predicted: Array64, labels: Array64) -> float:
+    """F1 of all classes counted together; where one class holds for every row, the accuracy."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predicted, average="micro", zero_division=0))
+
+
+@metric("matthews", paper="doi:10.1016/0005-2795(75)90109-9", kinds=CLASSES)
 def matthews(predicted: Array64, labels: Array64) -> float:
     """Matthews correlation coefficient; 0 for constant predictions."""
     from sklearn.metrics import matthews_corrcoef
@@ -37,7 +57,7 @@ def matthews(predicted: Array64, labels: Array64) -> float:
     return float(matthews_corrcoef(labels, predicted))
 
 
-@metric("pearson")
+@metric("pearson", kinds=VALUES)
 def pearson(predicted: Array64, labels: Array64) -> float:
     """Pearson correlation; 0 when either side is constant."""
     from scipy.stats import pearsonr
@@ -45,7 +65,7 @@ def pearson(predicted: Array64, labels: Array64) -> float:
     return _correlation(pearsonr, predicted, labels)
 
 
-@metric("spearman")
+@metric("spearman", kinds=VALUES)
 def spearman(predicted: Array64, labels: Array64) -> float:
     """Spearman rank correlation; 0 when either side is constant."""
     from scipy.stats import spearmanr
@@ -62,9 +82,41 @@ def _correlation(function: Any, predicted: Array64, labels: Array64) -> float:
     return value if np.isfinite(value) else 0.0
 
 
+def check_metrics(task: Task) -> None:
+    """Raise BadData, before any work, for a metric that a task's labels do not fit.
+
+    Raises UnknownName, with the near miss, for one that does not exist.
+    """
+    for name in task.metrics:
+        entry = METRICS[name]
+        if task.kind not in entry.kinds:
+            raise BadData(
+                f"task '{task}' is a {task.kind}, which {name} does not measure; "
+                f"expected {_fit(task)}"
+            )
+        if entry.classes not in (None, len(task.labels)):
+            instead = "use macro_f1 or micro_f1" if name == "f1" else f"expected {_fit(task)}"
+            raise BadData(
+                f"task '{task}' has {len(task.labels)} classes, and {name} is of "
+                f"{entry.classes}; {instead}"
+            )
+
+
+def _fit(task: Task) -> str:
+    """The metrics that a task's labels fit."""
+    fit = [
+        name
+        for name, entry in METRICS.items()
+        if task.kind in entry.kinds and entry.classes in (None, len(task.labels))
+    ]
+    return ", ".join(fit)
+
+
 def score(task: Task, predicted: Array64, labels: Array64) -> Score:
     """The task's metrics on predictions [rows] and labels [rows]; `value` is their plain mean."""
     parts = {name: METRICS[name].function(predicted, labels) for name in task.metrics}
+    if odd := [name for name, value in parts.items() if not np.isfinite(value)]:
+        raise NotFinite(f"metric '{odd[0]}' of {task} is {parts[odd[0]]}, expected a number")
     return Score(float(np.mean(list(parts.values()))), parts, len(labels))
 
 

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch.func import functional_call, vjp
@@ -16,10 +17,15 @@ from torch.nn.functional import log_softmax, one_hot
 
 from harness.checkpoints import build_model
 from harness.encode import device_of, padded, running, tokenize
+from harness.errors import BadOption
 from harness.labels import columns
-from harness.types import Checkpoint, Rows, Steps
+from harness.types import Checkpoint, Rows, Scalar, Steps
 
-Estimator: TypeAlias = Literal["exact", "empirical", "mergelm"]
+Estimator: TypeAlias = Literal["exact", "empirical", "mergelm", "hard", "soft", "empirical_batch"]
+BY_EXAMPLE = ("exact", "empirical")
+"""The estimators that square the gradients of single examples; all others those of a batch."""
+GOLD = ("empirical", "empirical_batch")
+"""The estimators that read gold labels (a regression always does)."""
 Output: TypeAlias = Literal["classification", "regression", "multilabel", "tagging"]
 IGNORED = -100
 """The label of a token, or of a class of a multi-label row, that nobody gave."""
@@ -109,30 +115,46 @@ def fisher(
     output: Output,
     *,
     estimator: Estimator = "exact",
+    batch_size: int = 1,
 ) -> dict[str, torch.Tensor]:
-    """The diagonal of the Fisher information for every parameter, averaged over the examples.
+    """The diagonal of the Fisher information for every parameter, or a published stand-in for it.
 
-    `examples` yields inputs and labels: of one example each, without padding, or of one batch each
-    for `mergelm`.
+    `examples` yields inputs and labels: of one example each, without padding, for the first two
+    estimators, of one batch of at most `batch_size` each for the others.
 
     exact      sum over labels y of p(y) (d log p(y))^2, for every example: the definition. For a
                regression, which has no distribution of labels, the same as `empirical`.
     empirical  (d log p(y))^2 of the gold label y, for every example; (d (f - y)^2)^2 for a
                regression.
-    mergelm    the published code's: the gradient of sum_y sqrt(p(y)) log p(y), with the root held
-               fixed, summed over a batch and only then squared. Not the Fisher information: it has
-               cross terms between examples and between labels, and an undecided binary example
-               adds nothing. For comparison only.
 
-    Labels of tokens, and of the classes of a multi-label row, are independent given the row: the
-    information of a row is the sum of theirs, over those with a gold label (any but -100).
-    Matena & Raffel 2022, arXiv:2111.09832.
+    Both are averaged over the examples. Labels of tokens, and of the classes of a multi-label row,
+    are independent given the row: the information of a row is the sum of theirs, over those with a
+    gold label (any but -100).
+
+    The published codes square the gradient of a whole batch, which adds cross terms between its
+    examples. These are theirs, for comparison:
+
+    mergelm          the sum over the batch of sum_y sqrt(p(y)) log p(y), with the root held fixed.
+                     Divided by the steps times the batch size, though the last batch may be short.
+                     Not the Fisher information for another reason too: it has cross terms between
+                     labels, and an undecided binary example adds nothing.
+    hard             the mean of -log p(y) of the likeliest label y (RegMean's code).
+    soft             the mean of -sum_y p(y) log p(y), with p(y) held fixed (RegMean's code). Its
+                     gradient is zero, so that what comes out is rounding.
+    empirical_batch  the mean loss against the gold labels (RegMean's code).
+
+    The last three are averaged over the batches. A mean is one over the rows of the batch; of
+    tokens, and of the classes of a multi-label row under `empirical_batch`, over those with a gold
+    label. `hard` and `soft` take the classes of a multi-label row for one distribution, as the code
+    does. Of a regression all four take the mean squared error.
+
+    Matena & Raffel 2022, arXiv:2111.09832; RegMean, arXiv:2212.09849; MergeLM, arXiv:2311.03099.
     """
     parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     totals = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    sizes = []
+    steps = 0
     for inputs, labels in examples:
-        table = None if estimator == "mergelm" else _word_rows(model, parameters, inputs)
+        table = _word_rows(model, parameters, inputs) if estimator in BY_EXAMPLE else None
         read = _outputs(model, parameters, inputs, table)
         given = {name: p for name, p in parameters.items() if not table or name != table.name}
         done: Any = vjp(read, given, *([table.rows] if table else []))
@@ -143,9 +165,8 @@ def fisher(
                 totals[name].addcmul_(grad, grad)
             if table:
                 totals[table.name].index_add_(0, table.ids, grads[1].square())
-        sizes.append(len(logits))
-    # a short last batch counts as a whole one, as in the published code
-    count = max(1, len(sizes) * max(sizes, default=1))
+        steps += 1
+    count = max(1, steps * (batch_size if estimator == "mergelm" else 1))
     return {name: total.div_(count).cpu() for name, total in totals.items()}
 
 
@@ -205,35 +226,56 @@ def cotangents(
     (d z_0 - d z_1)^2 is what the definition comes to.
     """
     if output == "regression":
-        scale = 2 / len(logits) if estimator == "mergelm" else 2
-        yield scale * (logits - labels.view_as(logits))
+        # the mean over the batch; `exact` and `empirical` see one row at a time
+        yield 2 / len(logits) * (logits - labels.view_as(logits))
         return
     known = labels != IGNORED
-    if output == "multilabel":
-        p = logits.sigmoid()
-        if estimator == "empirical":
-            yield torch.where(known, labels - p, 0)
-        elif estimator == "mergelm":
-            roots = p.sqrt(), (1 - p).sqrt()
-            yield torch.where(known, roots[0] * (1 - p) - roots[1] * p, 0)
-        else:
-            yield from _one_by_one((p * (1 - p)).sqrt() * known)
+    if output == "multilabel" and estimator not in ("hard", "soft"):
+        yield from _of_bits(estimator, logits, labels, known)
         return
-    p = log_softmax(logits, -1).exp()
     # a row's own label does not matter where it is not read; of tokens, -100 says "no label"
-    counted = known if output == "tagging" else torch.ones_like(known)
-    if estimator == "empirical":
-        gold = one_hot(labels.clamp(min=0).long(), logits.shape[-1])
-        yield torch.where(counted[..., None], gold - p, 0)
-    elif estimator == "mergelm":
-        root = p.sqrt()
-        yield torch.where(counted[..., None], root - p * root.sum(-1, keepdim=True), 0)
+    counted = known if output == "tagging" else known.new_ones(logits.shape[:-1])
+    if estimator == "exact":
+        yield from _of_places(log_softmax(logits, -1).exp(), counted)
     else:
-        for place in counted.nonzero().unbind():
-            for row in softmax_roots(p[tuple(place)]):
-                whole = torch.zeros_like(p)
-                whole[tuple(place)] = row
-                yield whole
+        yield _of_classes(estimator, logits, labels, counted)
+
+
+def _of_bits(
+    estimator: Estimator, logits: torch.Tensor, labels: torch.Tensor, known: torch.Tensor
+) -> Iterator[torch.Tensor]:
+    """The rows for classes that each hold or do not, by themselves."""
+    p = logits.sigmoid()
+    if estimator == "exact":
+        yield from _one_by_one((p * (1 - p)).sqrt() * known)
+    elif estimator == "mergelm":
+        yield torch.where(known, p.sqrt() * (1 - p) - (1 - p).sqrt() * p, 0)
+    else:
+        share = 1 if estimator == "empirical" else known.sum().clamp(min=1)
+        yield torch.where(known, (labels - p) / share, 0)
+
+
+def _of_classes(
+    estimator: Estimator, logits: torch.Tensor, labels: torch.Tensor, counted: torch.Tensor
+) -> torch.Tensor:
+    """The one row for classes of which one holds, at the places that are counted."""
+    p = log_softmax(logits, -1).exp()
+    weight = {"mergelm": p.sqrt(), "soft": p}.get(estimator)
+    if weight is None:
+        held = logits.argmax(-1) if estimator == "hard" else labels.clamp(min=0).long()
+        weight = one_hot(held, logits.shape[-1]).to(p.dtype)
+    # the gradient of sum_y w(y) log p(y) with w held fixed
+    row = torch.where(counted[..., None], weight - p * weight.sum(-1, keepdim=True), 0)
+    return row if estimator in ("empirical", "mergelm") else row / counted.sum().clamp(min=1)
+
+
+def _of_places(p: torch.Tensor, counted: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The rows of `exact` for probabilities, place by place."""
+    for place in counted.nonzero().unbind():
+        for row in softmax_roots(p[tuple(place)]):
+            whole = torch.zeros_like(p)
+            whole[tuple(place)] = row
+            yield whole
 
 
 def _one_by_one(values: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -335,13 +377,28 @@ def fisher_pass(
     estimator: Estimator = "exact",
     batch_size: int = 16,
 ) -> Found:
-    """The Fisher diagonal over `examples` rows; see `fisher`. Only `mergelm` has batches."""
-    size = batch_size if estimator == "mergelm" else 1
+    """The Fisher diagonal over `examples` rows; see `fisher`.
+
+    Only the published estimators have batches, in the order of the draw.
+    """
+    size = 1 if estimator in BY_EXAMPLE else batch_size
     read = asked.batches(size, as_drawn=True)
-    model = asked.model()
+    model, kind = asked.model(), asked.rows.task.kind
     with running(asked.checkpoint.source):
-        return fisher(model, read, asked.rows.task.kind, estimator=estimator), {}
+        return fisher(model, read, kind, estimator=estimator, batch_size=size), {}
 
 
 PASSES: Mapping[str, Callable[..., Found]] = {"gram": gram_pass, "fisher": fisher_pass}
 """What a merger can ask for by a keyword of this name; the options are those of the pass."""
+
+
+def check_options(kind: str, chosen: Mapping[str, Scalar]) -> None:
+    """Raise BadOption for a value that a pass cannot take; warn of an estimator of nothing."""
+    if cast(int, size := chosen.get("batch_size", 1)) < 1:
+        raise BadOption(f"batch_size of {kind} statistics is {size}, expected at least 1")
+    if chosen.get("estimator") == "soft":
+        warnings.warn(
+            "the estimator 'soft' has a gradient of zero and holds only rounding; expected for "
+            "comparison alone",
+            stacklevel=2,
+        )

@@ -13,6 +13,7 @@ from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, Missin
 from harness.judge import Judge
 from harness.labels import same
 from harness.passes import PASSES
+from harness.presets import faithful
 from harness.recipes import Recipe
 from harness.registry import MERGERS, PREMERGE, Merger, Premerge, needs, options, resolve
 from harness.statistics import Supply
@@ -159,7 +160,7 @@ def _filled(recipe: Recipe, merger: Merger, before: Sequence[Premerge]) -> Recip
     """The recipe with every option, the seed of the recipe where a method draws numbers."""
 
     def filled(kind: str, choice: Choice, *functions: Callable[..., Any]) -> Choice:
-        known: dict[str, Scalar] = resolve(kind, choice, *functions)
+        known: dict[str, Scalar] = resolve(kind, faithful(choice, recipe.preset), *functions)
         if "seed" in known and "seed" not in choice.options:
             known["seed"] = recipe.seed
         return Choice(choice.name, known)

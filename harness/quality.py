@@ -31,7 +31,7 @@ from harness.merging import merge
 from harness.metrics import score
 from harness.plans import parts, short_method
 from harness.recipes import Frozen, Recipe, Run
-from harness.records import Record, read_as, record_path, safe
+from harness.records import Record, predictions_of, read_as, safe
 from harness.registry import MERGERS, TASKS, resolve
 from harness.run import DEFAULTS, evaluate
 from harness.systems import POOL_SPLIT
@@ -237,8 +237,7 @@ def _by_part(record: Record, records: Path) -> list[float]:
     """The score of each of some equal parts of the test rows, in their order."""
     import pyarrow.parquet
 
-    place = record_path(records, record.model, record.digest, record.task, record.protocol, {})
-    table = pyarrow.parquet.read_table(place.with_suffix(".parquet"))
+    table = pyarrow.parquet.read_table(predictions_of(record, records))
     labels, predicted = (table[name].to_numpy() for name in ("label", "prediction"))
     task, _ = parse_task(record.task)
     split = np.array_split(np.arange(len(labels)), PARTS)

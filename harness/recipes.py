@@ -17,7 +17,8 @@ from pydantic import (
 
 from harness.errors import BadRecipe
 from harness.files import read_yaml
-from harness.registry import parse_choice
+from harness.presets import PresetName
+from harness.registry import MERGERS, PREMERGE, TASKS, parse_choice
 from harness.types import Choice
 
 Model = TypeVar("Model", bound="Frozen")
@@ -64,6 +65,7 @@ class Recipe(Frozen):
     tune_on: tuple[str, ...] = ()
     data_dir: str | None = None
     device: str = "auto"
+    preset: PresetName | None = None
 
     @property
     def method(self) -> str:
@@ -83,6 +85,8 @@ class Run(Frozen):
     singles: bool = False
     tasks: tuple[str, ...] = ()
     protocols: tuple[Method, ...] = ()
+    metrics: tuple[str, ...] = ()
+    preset: PresetName | None = None
     shots: tuple[int, ...] = (1, 5, 10)
     draws: int = 5
     seed: int = 0
@@ -110,10 +114,24 @@ def validated(kind: type[Model], values: Mapping[str, Any], where: str) -> Model
 
 def read_recipe(path: str | Path) -> Recipe:
     """The recipe in a YAML (or JSON) file. Raises BadRecipe naming the file and the field."""
-    found = read_yaml(Path(path), "a recipe: experts, merger, ...", error=BadRecipe)
-    if found.keys() & {"merge_method", "slices", "modules"}:
+    return recipe_and_fields(path)[0]
+
+
+def recipe_and_fields(path: str | Path) -> tuple[Recipe, frozenset[str]]:
+    """The recipe in a file, and the fields that a file of its kind can say.
+
+    Raises BadRecipe naming the file and the field. Names in it are registered ones: no file makes
+    the harness import code.
+    """
+    values = read_yaml(Path(path), "a recipe: experts, merger, ...", error=BadRecipe)
+    if values.keys() & {"merge_method", "slices", "modules"}:
         from harness.mergekit.recipe import recipe_of
 
-        return recipe_of(found, path)
-    recipe: Recipe = validated(Recipe, found, str(path))
-    return recipe
+        return recipe_of(values, path), frozenset({"experts", "base", "merger"})
+    recipe: Recipe = validated(Recipe, values, str(path))
+    MERGERS.check_name(recipe.merger.name, str(path))
+    for choice in recipe.premerge:
+        PREMERGE.check_name(choice.name, str(path))
+    for task in (*recipe.tasks, *recipe.tune_on):
+        TASKS.check_name(task.partition("@")[0], str(path))
+    return recipe, frozenset(Recipe.model_fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import xxhash
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from harness.errors import BrokenRecord
 from harness.files import read_json, replacing, write_json
@@ -35,10 +36,15 @@ class DrawScore(Frozen):
 
 
 class Adaptation(Frozen):
-    """Which data a protocol saw besides the rows it is scored on."""
+    """Which data a protocol saw besides the rows it is scored on.
+
+    `drawn` has, for the seed of each draw, the rows of the split by class (or bin of labels) that
+    the largest number of shots took, counted from 0; fewer shots took the first of them.
+    """
 
     split: str
     rows: int
+    drawn: dict[str, list[list[int]]] = Field(default_factory=dict)
     labels: Literal["chose the rows", "chose the rows and were read"]
     transductive: bool = False
 
@@ -53,14 +59,18 @@ class Source(Frozen):
 class Record(Frozen):
     """One model on one task under one protocol, with everything needed to make it again.
 
+    A record is written once, for what `identity` says, and never changed: another model, other
+    rows, another setting or role is another record. `digest` is that of the weights, `content` that
+    of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
     Values are between 0 and 1 (or -1 and 1 for correlations); tables multiply them by 100.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     model: str
     role: Role
     method: str
     digest: str
+    content: str = ""
     task: str
     protocol: str
     options: dict[str, Any]
@@ -72,6 +82,7 @@ class Record(Frozen):
     dataset: dict[str, Any]
     head: str
     labels: str
+    preset: str | None = None
     base: Source | None
     experts: tuple[Source, ...]
     teachers: tuple[str, ...]
@@ -90,15 +101,21 @@ class Record(Frozen):
 LONGEST = 160
 """Bytes of a part of a path: file systems have room for 255."""
 IDENTITY = (
-    "digest", "task", "protocol", "options", "settings", "dataset", "labels", "teachers"
+    "digest", "content", "task", "protocol", "options", "settings", "labels", "teachers", "metrics",
+    "role", "method", "head", "preset",
 )  # fmt: skip
 
 
 def identity(values: Mapping[str, Any]) -> str:
-    """A hash of what a score depends on; two records that share it have the same scores."""
-    found = {key: values[key] for key in IDENTITY}
-    found["dataset"] = values["dataset"]["digest"]  # wherever the same rows were read from
-    text = json.dumps(found, sort_keys=True)
+    """A hash of what a record is of: two that share it are the same, scores and all.
+
+    Not part of it are names and places: the same rows, base and experts may be found elsewhere.
+    """
+    known = {key: values[key] for key in IDENTITY}
+    known["dataset"] = values["dataset"]["digest"]
+    known["base"] = values["base"] and values["base"]["digest"]
+    known["experts"] = [expert["digest"] for expert in values["experts"]]
+    text = json.dumps(known, sort_keys=True)
     return str(xxhash.xxh3_128_hexdigest(text.encode()))
 
 
@@ -110,15 +127,22 @@ def safe(name: str) -> str:
     return f"{kept[: LONGEST // 4]}-{xxhash.xxh3_64_hexdigest(name.encode())}"
 
 
-def record_path(
-    out: Path, model: str, digest: str, task: str, protocol: str, unusual: Mapping[str, Any]
-) -> Path:
-    """`<out>/<model>/<content hash, 12>/<task@split>/<protocol>.json`.
+def record_path(out: Path, values: Mapping[str, Any], unusual: Mapping[str, Any]) -> Path:
+    """`<out>/<model>/<task@split>/<protocol>-<identity, 12>.json`, a function of the content alone.
 
-    What was asked beside the defaults follows the protocol, so that no setting overwrites another.
+    What was asked beside the defaults follows the protocol, for who reads the names.
     """
     extra = "".join(f",{key}={unusual[key]}" for key in sorted(unusual))
-    return out / safe(model) / digest[:12] / task / f"{safe(protocol + extra)}.json"
+    name = f"{safe(values['protocol'] + extra)}-{identity(values)[:12]}.json"
+    return out / safe(values["model"]) / str(values["task"]) / name
+
+
+def predictions_of(record: Record, out: Path) -> Path:
+    """The predictions beside a record below `out`."""
+    called = identity(record.model_dump(mode="json"))[:12]
+    folder = out / safe(record.model) / record.task
+    name = next(name for name in os.listdir(folder) if name.endswith(f"-{called}.parquet"))
+    return Path(folder, name)
 
 
 def write_record(path: Path, record: Record, labels: Array64, found: Sequence[Predictions]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from harness.errors import BadOption, HarnessError, UnknownName
-from harness.types import Array64, Choice, Encoded, Predictions, Scalar, StateDict, Task
+from harness.types import Array64, Choice, Encoded, Kind, Predictions, Scalar, StateDict, Task
 
 P = ParamSpec("P")
 
@@ -30,6 +30,8 @@ PremergeFn: TypeAlias = Callable[
 ]
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
 MetricFn: TypeAlias = Callable[[Array64, Array64], float]
+KINDS: tuple[Kind, ...] = typing.get_args(Kind)
+"""Every kind of task."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,17 @@ class EvaluationProtocol:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of two arrays, `function(predicted, labels)`."""
+    """A number of two arrays, `function(predicted, labels)`.
+
+    `kinds` are the kinds of task it is fit for, `classes` the only number of classes, if there is
+    one.
+    """
 
     name: str
     function: MetricFn
     paper: str = ""
+    kinds: tuple[Kind, ...] = KINDS
+    classes: int | None = None
 
 
 class Named(Protocol):
@@ -370,11 +378,13 @@ def protocol(
     return register
 
 
-def metric(name: str, *, paper: str = "") -> Callable[[MetricFn], MetricFn]:
-    """Register a metric under a name."""
+def metric(
+    name: str, *, paper: str = "", kinds: tuple[Kind, ...] = KINDS, classes: int | None = None
+) -> Callable[[MetricFn], MetricFn]:
+    """Register a metric under a name, for some kinds of task or one number of classes alone."""
 
     def register(function: MetricFn) -> MetricFn:
-        METRICS.add(Metric(name, function, paper), function.__module__)
+        METRICS.add(Metric(name, function, paper, kinds, classes), function.__module__)
         return function
 
     return register

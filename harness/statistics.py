@@ -6,63 +6,41 @@ who merges without handing over the rows (RegMean, arXiv:2212.09849).
 
 from __future__ import annotations
 
-import json
-import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from harness import weights
-from harness.checkpoints import (
-    check_ready,
-    classifier_on_meta,
-    open_checkpoint,
-    open_file,
-)
+from harness.cache import keep, recall
+from harness.checkpoints import check_ready, open_checkpoint
 from harness.data import load_rows, parse_task, take
 from harness.encode import cache_dir, content_key
-from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, OutputExists
-from harness.files import check_place, replacing
+from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, OutputExists
+from harness.files import check_place
 from harness.labels import columns
-from harness.passes import PASSES, Pass, linear_layers
+from harness.passes import GOLD, PASSES, Pass, check_options
+from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, options, parse_choice, resolve
 from harness.rng import rng
+from harness.statistic_file import (
+    Facts,
+    Said,
+    Statistic,
+    check_statistic,
+    described,
+    opened,
+    read_statistic,
+    shapes_of,
+    write_statistic,
+)
 from harness.types import Checkpoint, Choice, Progress, Rows, Scalar, StateDict, Steps, Task
 
 SPLIT = "train90"
-KEY = "merging-harness"
-"""Where a file's own description stands in its metadata."""
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """A statistic in a file: what it is of, and its tensors by the name of the weight.
-
-    `digest` is that of the weights it was computed on, `task` is `name@split`, `facts` what else
-    the pass found out (rows of input, say).
-    """
-
-    kind: str
-    options: Mapping[str, Scalar]
-    task: str
-    model: str
-    digest: str
-    facts: Mapping[str, Any]
-    tensors: StateDict
-    source: str
-
-    def described(self) -> dict[str, Any]:
-        """All but the tensors, as the record of a merge holds it."""
-        values = {key: getattr(self, key) for key in ("kind", "task", "model", "digest")}
-        return {**values, "options": dict(self.options), **self.facts}
-
 
 # Collecting --------------------------------------------------------------------------------
 
@@ -70,13 +48,16 @@ class Statistic:
 def drawn(task: Task, examples: int, seed: int, folder: str | Path | None) -> Rows:
     """The rows that a statistic is computed on: `examples` of `task@train90`, drawn by the seed.
 
-    Experts of one task see the same rows. Raises BadData when there are fewer.
+    Experts of one task see the same rows. Where there are fewer, all are taken, with a warning.
+    `collect` takes the rows of any other draw as well, as `take(load_rows(task, SPLIT), numbers)`.
     """
+    if examples < 1:
+        raise BadOption(f"examples is {examples}, expected at least one")
     rows = load_rows(task, SPLIT, folder=folder)
-    if not 0 < examples <= len(rows):
-        raise BadData(
-            f"{task}@{SPLIT} has {len(rows)} rows, found examples={examples}; "
-            f"expected 1 to {len(rows)}: set the option examples"
+    if examples > len(rows):
+        warnings.warn(
+            f"{task}@{SPLIT} has {len(rows)} rows, fewer than examples={examples}: all are taken",
+            stacklevel=2,
         )
     order = rng(seed, "stats", task.name).permutation(len(rows))
     return take(rows, [int(i) for i in order[:examples]])
@@ -99,75 +80,46 @@ def collect(
     length = task.finetune.max_length
     # which output a gold label stands for is not part of the content where no label is read
     order = columns(task, checkpoint.labels or (), checkpoint.source)
-    read = [order] if chosen.get("estimator") == "empirical" else []
+    read = [order] if chosen.get("estimator") in GOLD else []
     key = content_key(checkpoint, rows, digest, length, kind, dict(chosen), *read)
     path = cache_dir("statistics") / f"{key}.safetensors"
-    if not path.is_file():
-        asked = Pass(checkpoint, rows, length, device, progress)
-        tensors, shared = PASSES[kind](asked, **chosen)
-        description = {
-            "kind": kind,
-            "options": dict(chosen),
-            "task": f"{task}@{rows.split}",
-            "model": checkpoint.name,
-            "digest": digest,
-            "facts": {"rows": rows.digest, "max_length": length},
-            "shared": {name: first for name, first in shared.items() if name != first},
-            "versions": {name: version(name) for name in ("merging-harness", "torch")},
-        }
-        write_statistic(path, tensors, description)
-    elif progress:
-        progress(len(rows))
-    return read_statistic(path)
+    found = _recalled(path)
+    if found is not None:
+        if progress:
+            progress(len(rows))
+        return found
+    made = _computed(kind, chosen, Pass(checkpoint, rows, length, device, progress), digest)
+    kept = keep(path, made.stored, described(made.said))
+    return (_recalled(path) if kept else None) or made
 
 
-# Files -------------------------------------------------------------------------------------
-
-
-def write_statistic(
-    path: Path, tensors: Mapping[str, torch.Tensor], description: Mapping[str, Any]
-) -> None:
-    """Write tensors and what they are into one safetensors file, at once or not at all."""
-    with replacing(path) as file:
-        save_file(dict(tensors), file.name, metadata={KEY: json.dumps(description)})
-
-
-def read_statistic(path: str | Path) -> Statistic:
-    """Open a file that `write_statistic` wrote; tensors are read when they are asked for.
-
-    Raises BrokenCheckpoint, naming the file, for what is not one.
-    """
-    tensors = open_file(Path(path))
-    with safe_open(path, framework="pt") as file:
-        text = (file.metadata() or {}).get(KEY, "{}")
+def _recalled(path: Path) -> Statistic | None:
+    """A statistic in the cache, its tensors on disk; None where there is none that is whole."""
+    entry = recall(path)
     try:
-        said = json.loads(text)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict) or not {"kind", "options", "task", "digest"} <= said.keys():
-        raise BrokenCheckpoint(
-            f"{path} does not say what statistics it holds; expected a file that "
-            "`harness statistics` wrote"
-        )
-    places = {**{name: name for name in tensors}, **said.get("shared", {})}
-    kept = weights.specs(tensors)
+        return None if entry is None else opened(path, *entry)
+    except BrokenCheckpoint:
+        return None
 
-    def read(name: str) -> torch.Tensor:
-        tensor = tensors[places[name]]
-        weights.check_finite(name, tensor, str(path))
-        return tensor
 
-    known = {name: kept[place] for name, place in places.items()}
-    return Statistic(
-        kind=str(said["kind"]),
-        options=said["options"],
-        task=str(said["task"]),
-        model=str(said.get("model", "")),
-        digest=str(said["digest"]),
-        facts=said.get("facts", {}),
-        tensors=weights.Lazy(known, read),
-        source=str(path),
+def _computed(kind: str, chosen: Mapping[str, Scalar], asked: Pass, digest: str) -> Statistic:
+    """A statistic by a pass over the rows."""
+    tensors, shared = PASSES[kind](asked, **chosen)
+    shared = {name: first for name, first in shared.items() if name != first}
+    reached = {*tensors, *shared}
+    missed = [name for name in shapes_of(kind, asked.checkpoint) if name not in reached]
+    facts = {"rows": asked.rows.digest, "max_length": asked.max_length, "not run": tuple(missed)}
+    said = Said(
+        kind=kind,
+        options=dict(chosen),
+        task=f"{asked.rows.task}@{asked.rows.split}",
+        digest=digest,
+        model=asked.checkpoint.name,
+        facts=Facts.model_validate(facts),
+        shared=shared,
+        versions={name: version(name) for name in ("merging-harness", "torch")},
     )
+    return Statistic(said, tensors, f"{kind} of {asked.checkpoint.source}")
 
 
 def promised(kind: str, checkpoint: Checkpoint, obtain: Callable[[], Statistic]) -> StateDict:
@@ -181,27 +133,9 @@ def promised(kind: str, checkpoint: Checkpoint, obtain: Callable[[], Statistic])
         found = obtain().tensors
         if name not in found:
             return torch.zeros(known[name].shape, dtype=known[name].dtype)
-        if tuple(found[name].shape) != known[name].shape:
-            raise BrokenCheckpoint(
-                f"'{name}' of {obtain().source} is {tuple(found[name].shape)}, "
-                f"expected {known[name].shape} as {checkpoint.source} has it"
-            )
         return found[name]
 
     return weights.Lazy(known, read)
-
-
-def shapes_of(kind: str, checkpoint: Checkpoint) -> dict[str, weights.Spec]:
-    """Names and shapes of a statistic, from headers and the configuration alone."""
-    if kind == "fisher":
-        known = weights.specs(checkpoint.weights)
-        moving = weights.floating(checkpoint.weights)
-        return {name: weights.Spec(known[name].shape, torch.float32) for name in moving}
-    layers = linear_layers(classifier_on_meta(checkpoint.config, checkpoint.source))
-    return {
-        f"{name}.weight": weights.Spec((layer.in_features,) * 2, torch.float64)
-        for name, layer in layers.items()
-    }
 
 
 def statistic(
@@ -210,6 +144,7 @@ def statistic(
     task: str,
     out: str | Path,
     merger: str | Choice = "regmean",
+    preset: PresetName | None = None,
     data_dir: str | Path | None = None,
     device: str = "auto",
     allow_pickle: bool = False,
@@ -220,7 +155,7 @@ def statistic(
     Handing over the file instead of the data is enough to take part in a merge. Raises BadRecipe
     for a merger that asks for nothing, OutputExists for a file that holds something else.
     """
-    choice = parse_choice(merger) if isinstance(merger, str) else merger
+    choice = faithful(parse_choice(merger) if isinstance(merger, str) else merger, preset)
     entry = MERGERS[choice.name]
     kinds = [need for need in entry.needs if need in PASSES]
     if len(kinds) != 1:
@@ -238,9 +173,7 @@ def statistic(
     check_ready(checkpoint)
     columns(found, checkpoint.labels or (), checkpoint.source)
     supply = Supply(kinds[0], chosen, [checkpoint], [found.name], (), data_dir, device)
-    made = supply.obtain(0, progress)
-    with replacing(path) as file, open(made.source, "rb") as source:
-        shutil.copyfileobj(source, file)
+    write_statistic(path, supply.obtain(0, progress))
     return read_statistic(path)
 
 
@@ -313,6 +246,7 @@ class Supply:
         return self._found[index]
 
     def _check(self) -> None:
+        check_options(self.kind, self.chosen)
         count, given = len(self._checkpoints), len(self._files)
         if not given and len(self._tasks) != count:
             raise BadRecipe(
@@ -323,9 +257,10 @@ class Supply:
             if file.kind != self.kind:
                 raise BadRecipe(f"{file.source} holds {file.kind} statistics, expected {self.kind}")
             for name, value in self.chosen.items():
-                if name != "seed" and file.options.get(name) != value:
+                given_value = file.options.get(name)
+                if name != "seed" and given_value != value:
                     raise BadOption(
-                        f"{file.source} was computed with {name}={file.options.get(name)}, "
+                        f"{file.source} was computed with {name}={given_value}, "
                         f"expected {value}: give that option, or another file"
                     )
         if given and given != count:
@@ -347,19 +282,23 @@ class Supply:
     def _from_files(self, index: int) -> Statistic:
         checkpoint = self._checkpoints[index]
         digest = weights.digest(checkpoint.weights)
-        of_it = [file for file in self._files if file.digest == digest]
+        of_it = [file for file in self._files if file.said.digest == digest]
         if not of_it:
-            known = ", ".join(f"{file.source} ({file.digest[:12]})" for file in self._files)
+            known = ", ".join(f"{file.source} ({file.said.digest[:12]})" for file in self._files)
             raise BadRecipe(
                 f"no file of statistics was computed on {checkpoint.source} as it goes into the "
                 f"merge: its weights hash to {digest[:12]}, found {known}; expected those of this "
                 "very model, after pre-merging methods if there are any"
             )
-        if self._tasks and of_it[0].task.partition("@")[0] != self._tasks[index]:
+        # as text: a name in a file is never looked up, which could import what it names
+        task, _, split = of_it[0].task.partition("@")
+        if split != SPLIT or (self._tasks and task != self._tasks[index]):
+            wanted = f"{self._tasks[index]}@{SPLIT}" if self._tasks else f"a task's @{SPLIT}"
             raise BadRecipe(
                 f"{of_it[0].source} was computed on {of_it[0].task}, expected rows of "
-                f"{self._tasks[index]}, the task of {checkpoint.source}"
+                f"{wanted}, on which {checkpoint.source} was trained"
             )
+        check_statistic(of_it[0], checkpoint)
         return of_it[0]
 
 

@@ -3,16 +3,21 @@ that are rows of the table, and the protocols that read them."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from harness import weights
 from harness.checkpoints import is_head
 from harness.data import draw, load_rows, parse_task, share_rows, take
+from harness.encode import model_key
 from harness.errors import BadRecipe, MissingHead, MissingTeacher
 from harness.labels import columns
+from harness.metrics import check_metrics
 from harness.models import Model, experts_of, others_of
+from harness.presets import preset
 from harness.recipes import Run
 from harness.records import CHOICE_SPLIT, Role
 from harness.registry import PROTOCOLS, EvaluationProtocol, resolve
@@ -35,13 +40,27 @@ class Asked:
 
 @dataclass(frozen=True)
 class Part:
-    """A task of a run: its test rows, the pool that shots are drawn from, and the draws."""
+    """A task of a run: its test rows, the pool that shots are drawn from, and the draws.
+
+    `places` are the rows of the pool's split that the pool holds.
+    """
 
     task: Task
     split: str
     test: Rows
     pool: Rows | None
     draws: tuple[Draw, ...]
+    places: tuple[int, ...] = ()
+
+    @property
+    def drawn(self) -> dict[str, list[list[int]]]:
+        """For each seed, the rows that the most shots took, by class, as rows of the split."""
+        most = max((draw.shots for draw in self.draws), default=0)
+        return {
+            str(draw.seed): [[self.places[row] for row in rows] for rows in draw.rows]
+            for draw in self.draws
+            if draw.shots == most
+        }
 
     @property
     def name(self) -> str:
@@ -66,15 +85,27 @@ class System:
 
     @property
     def digest(self) -> str:
-        """One hash for the system."""
-        if len(self.digests) == 1:
-            return self.digests[0]
-        return weights.join_digests({str(i): d for i, d in enumerate(sorted(self.digests))})
+        """One hash for the weights of the system."""
+        return joined(self.digests)
+
+    @cached_property
+    def content(self) -> str:
+        """One hash for all that its outputs depend on, and for what each of them stands for."""
+        parts = zip(self.members, self.digests, self.columns, strict=True)
+        return joined([f"{model_key(one, digest)} {order}" for one, digest, order in parts])
+
+
+def joined(parts: Sequence[str]) -> str:
+    """One hash of several, whatever their order; of one, itself."""
+    if len(parts) == 1:
+        return parts[0]
+    return weights.join_digests({str(i): part for i, part in enumerate(sorted(parts))})
 
 
 def asked_protocols(run: Run) -> list[Asked]:
     """The protocols of a run, every one if it names none, with their options checked."""
-    asked = run.protocols or tuple(Choice(name) for name in PROTOCOLS)
+    known = preset(run.preset).protocols or tuple(PROTOCOLS)
+    asked = run.protocols or tuple(Choice(name) for name in known)
     if run.draws < 1 or not run.shots or min(run.shots) < 1:
         raise BadRecipe(
             f"shots {', '.join(map(str, run.shots)) or 'none'} with {run.draws} draws; "
@@ -90,9 +121,19 @@ def asked_protocols(run: Run) -> list[Asked]:
     return found
 
 
+def task_of(run: Run, name: str) -> tuple[Task, str]:
+    """A task with the metrics that the run asks for, and the split."""
+    task, split = parse_task(name)
+    metrics = run.metrics or preset(run.preset).metrics.get(task.name, ())
+    if metrics:
+        task = replace(task, metrics=tuple(metrics))
+        check_metrics(task)
+    return task, split
+
+
 def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     """The rows of a task and the draws from its training split, if a protocol adapts to any."""
-    task, split = parse_task(name)
+    task, split = task_of(run, name)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
     if not any(asked.adapts for asked in protocols):
         return Part(task, split, test, None, ())
@@ -103,7 +144,7 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     train = load_rows(task, POOL_SPLIT, folder=run.data_dir)
     seeds = range(run.seed, run.seed + run.draws)
     pool, draws = draw(train, sorted(set(run.shots)), seeds)
-    return Part(task, split, test, take(train, pool), tuple(draws))
+    return Part(task, split, test, take(train, pool), tuple(draws), tuple(pool))
 
 
 def system_of(
@@ -128,7 +169,20 @@ def experts_on(run: Run, model: Model, task: Task) -> list[System]:
     found: list[tuple[Role, Checkpoint]] = [("expert", one) for one in experts_of(model, task)]
     if run.singles:
         found += [("single", one) for one in others_of(model, task)]
-    return [system_of(task, run, role, one.name, (one,), "own") for role, one in found]
+    called = dict(zip((one.source for one in model.experts), names_of(model), strict=True))
+    return [system_of(task, run, role, called[one.source], (one,), "own") for role, one in found]
+
+
+def names_of(model: Model) -> list[str]:
+    """What tables call the experts: the last part of the path, more where that is not enough."""
+    parts = [expert.source.rstrip("/").split("/") for expert in model.experts]
+    for length in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if length == 1:
+            names = [expert.name for expert in model.experts]
+        if len({*names}) == len(names):
+            return names
+    return [expert.source for expert in model.experts]
 
 
 def _own(experts: Sequence[System]) -> list[System]:
@@ -143,11 +197,9 @@ def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) ->
     merged, head = model.on(task)
     yield system_of(task, run, model.role, model.name, (merged,), head, model.method)
     if model.base is not None:
-        body = [name for name in model.base.weights if not is_head(name)]
-        encoder = weights.select(model.base.weights, body)
-        both = weights.union(encoder, _plain_head(merged, own), merged.weights)
-        known = weights.select(both, list(merged.weights))
-        control = replace(merged, weights=known, source=model.base.source)
+        known = weights.union(_encoder(model.base), _fresh(merged, model.base, own), merged.weights)
+        whole = weights.select(known, list(merged.weights))
+        control = replace(merged, weights=whole, source=model.base.source)
         yield system_of(task, run, "base", model.base.name, (control,), head)
     yield from experts
     groups = {"ensemble": own, "ensemble of all": experts if len(experts) > len(own) else []}
@@ -162,19 +214,24 @@ def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) ->
             yield system_of(task, run, "reference", *called)
 
 
-def _plain_head(merged: Checkpoint, experts: Sequence[System]) -> StateDict:
-    """The mean of the experts' heads, if there are several alike: what the base is read under.
+def _encoder(base: Checkpoint) -> StateDict:
+    return weights.select(base.weights, [name for name in base.weights if not is_head(name)])
 
-    Not the merged head: one base is the control of every merge of the same experts.
+
+def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[System]) -> StateDict:
+    """What the base is read under: the mean of its experts' tensors that no pretraining has seen.
+
+    Those are the head, and the pooler of a base that was published without. Not the merge's own:
+    one base is the control of every merge of the same experts.
     """
-    names = [name for name in merged.weights if is_head(name)]
+    names = [n for n in merged.weights if is_head(n) or n not in base.weights]
     known = weights.specs(weights.select(merged.weights, names))
-    heads = [expert.members[0].weights for expert in experts]
-    shapes = [{n: weights.specs(head)[n].shape for n in names if n in head} for head in heads]
-    if len(heads) < 2 or any(found != {n: known[n].shape for n in names} for found in shapes):
+    states = [expert.members[0].weights for expert in experts]
+    shapes = [{n: weights.specs(one)[n].shape for n in names if n in one} for one in states]
+    if not states or any(found != {n: known[n].shape for n in names} for found in shapes):
         return {}
-    mean = weights.mean([weights.select(head, names) for head in heads])
-    return weights.cast_like(mean, merged.weights)
+    parts = [weights.select(one, names) for one in states]
+    return weights.cast_like(weights.mean(parts), merged.weights) if len(parts) > 1 else parts[0]
 
 
 def teachers_of(system: System, experts: Sequence[System]) -> list[System]:
@@ -188,13 +245,7 @@ def teachers_of(system: System, experts: Sequence[System]) -> list[System]:
 
 
 def check_singles(model: Model, tasks: Sequence[Task]) -> None:
-    """Raise BadRecipe where no expert can be read on a task of another, or rows would be mixed."""
-    names = [expert.name for expert in model.experts]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise BadRecipe(
-            f"two experts are called '{twice[0]}', and rows are told apart by folder; "
-            "expected names that differ for --singles: rename one"
-        )
+    """Raise BadRecipe where no expert can be read on a task of another."""
     if not any(others_of(model, task) for task in tasks):
         raise BadRecipe(
             "experts are read on one another's tasks where those have the same labels, found none "
@@ -235,23 +286,35 @@ def choosing() -> Asked:
     return Asked(entry, resolve("protocol", Choice(entry.name), entry.function))
 
 
-def applicable(
-    run: Run, protocols: Sequence[Asked], work: Sequence[tuple[Part, System, Sequence[System]]]
-) -> dict[Role, list[Asked]]:
-    """The protocols of each role: an ensemble has no features, so nothing adapts to it."""
-    untaught = [part.task.name for part, _, teachers in work if not teachers]
-    taught = [a for a in protocols if not (untaught and a.protocol.adapts == "unlabeled")]
-    if len(taught) < len(protocols) and run.protocols:
-        lacking = next(asked.protocol.name for asked in protocols if asked not in taught)
+Work: TypeAlias = tuple[Part, System, Sequence[System]]
+"""A system on a task, with its teachers."""
+
+
+def applicable(run: Run, protocols: Sequence[Asked], work: Sequence[Work]) -> list[list[Asked]]:
+    """The protocols of each piece of work: no features, nothing adapts; no teacher, none teaches.
+
+    Raises MissingTeacher where one that somebody asked for cannot be had; warns where only some
+    tasks go without.
+    """
+    untaught = {part.task.name: part for part, _, teachers in work if not teachers}
+    teaching = [asked for asked in protocols if asked.protocol.adapts == "unlabeled"]
+    if untaught and teaching and run.protocols:
         raise MissingTeacher(
-            f"protocol '{lacking}' needs an expert of task '{untaught[0]}' as teacher; "
-            "name it with --experts"
+            f"protocol '{teaching[0].protocol.name}' needs an expert of task "
+            f"'{next(iter(untaught))}' as teacher; name it with --experts"
         )
-    return {
-        "merged": taught,
-        "base": taught,
-        "expert": taught,
-        "single": taught,
-        "reference": taught,
-        "ensemble": [asked for asked in taught if not asked.adapts],
-    }
+    if untaught and teaching and any(teachers for _, _, teachers in work):
+        warnings.warn(
+            f"no expert of {', '.join(untaught)} is known, so nothing is read there by "
+            f"{', '.join(asked.protocol.name for asked in teaching)}; name it with --experts",
+            stacklevel=2,
+        )
+    return [
+        [
+            asked
+            for asked in protocols
+            if not (asked.adapts and system.role == "ensemble")
+            and not (asked in teaching and not teachers)
+        ]
+        for _, system, teachers in work
+    ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from threading import Lock
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from harness.errors import BrokenCheckpoint, HarnessError, IncompatibleWeights
+from harness.errors import BadOption, BrokenCheckpoint, HarnessError, IncompatibleWeights
 from harness.types import StateDict
 
 S = TypeVar("S")
@@ -39,7 +40,8 @@ class Lazy(Mapping[str, torch.Tensor]):
     """A state dict whose tensors are computed by `compute(name)` on each access.
 
     `specs` gives shapes and types of all tensors without computing one. `report` is what a merger
-    tells about its work, as JSON values; it may be filled while tensors are computed.
+    tells about its work, as JSON values by name, or by name and tensor; it may be filled while
+    tensors are computed, and is read in the order of the names, whatever order that was.
     """
 
     def __init__(
@@ -49,8 +51,16 @@ class Lazy(Mapping[str, torch.Tensor]):
         report: Mapping[str, Any] | None = None,
     ) -> None:
         self.specs = dict(specs)
-        self.report = {} if report is None else report
+        self._report = {} if report is None else report
         self._compute = compute
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What has been told until now, in the order of the names."""
+        return {
+            name: dict(sorted(told.items())) if isinstance(told, dict) else told
+            for name, told in sorted(self._report.items())
+        }
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.specs:
@@ -249,6 +259,20 @@ def mean(states: Sequence[StateDict], coefficients: Sequence[float] | None = Non
         return total
 
     return entrywise(weighted, *states)
+
+
+def check_one_each(method: str, given: Sized, count: int, what: str = "weights") -> None:
+    """Raise BadOption unless a method got one number for each expert."""
+    if len(given) != count:
+        raise BadOption(f"{method} got {len(given)} {what} for {count} experts; expected one each")
+
+
+def warn_unless_one(method: str, given: Sequence[float]) -> None:
+    """Warn of coefficients that scale the whole model: those of a mean sum to 1."""
+    if abs(sum(given) - 1) > 1e-6:
+        warnings.warn(
+            f"the weights of {method} sum to {sum(given):g}, not 1; used as given", stacklevel=3
+        )
 
 
 def total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

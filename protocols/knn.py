@@ -6,7 +6,7 @@ import faiss
 import numpy as np
 
 from harness import Draw, Encoded, Predictions, protocol
-from harness.errors import BadData
+from harness.errors import BadData, NotFinite
 from harness.types import Array, Array64
 
 
@@ -44,8 +44,11 @@ def distances(x: Array, anchors: Array) -> Array64:
     """Euclidean distances [rows, anchors], by faiss.
 
     faiss expands the square (|x|^2 - 2 x a + |a|^2) for batches above a threshold, which cancels
-    where rows lie close together; the threshold is raised so that it subtracts first.
+    where rows lie close together; the threshold is raised so that it subtracts first. Raises
+    NotFinite for NaN, which faiss finds no neighbours of.
     """
+    if not (np.isfinite(x).all() and np.isfinite(anchors).all()):
+        raise NotFinite("features are NaN or infinite, expected finite ones")
     index = faiss.IndexFlatL2(anchors.shape[1])
     index.add(np.ascontiguousarray(anchors))
     before = faiss.cvar.distance_compute_blas_threshold

@@ -672,10 +672,6 @@ DATA: dict[str, Case] = {
     ),
     "no rows": (lambda p: p.data("validation", pairs(0)), ["glue/rte@validation has no rows"]),
     "no rows to draw from": (lambda p: p.data("train", pairs(1)), ["glue/rte@train90 has no rows"]),
-    "too few rows": (
-        lambda p: p.data("train", pairs(20)),
-        ["rows with label 'entailment'", "at least 10 for 10 shots", "--shots"],
-    ),
     "no column": (
         lambda p: p.data("validation", pairs(12).drop_columns("sentence2")),
         ["no column 'sentence2'", "found sentence1, label"],

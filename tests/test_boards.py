@@ -20,7 +20,7 @@ from harness.boards import (
     grid,
     readings,
     short_task,
-    verdict,
+    verdicts,
 )
 from harness.cli import main
 from harness.errors import BrokenRecord
@@ -368,6 +368,10 @@ def test_a_narrow_table_has_the_protocols_below_one_another() -> None:
     wide, narrow = evaluation_table(two_tasks()), evaluation_table(two_tasks(), width=60)
     assert max(map(len, narrow.splitlines())) <= 60 < max(map(len, wide.splitlines()))
     assert set(wide.replace("-", "").split()) == set(narrow.replace("-", "").split())
+
+
+def verdict(records: list[Record]) -> Verdict | None:
+    return next(iter(verdicts(records)), None)
 
 
 # The verdict ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 
 import harness
 from harness import Rows, Task
-from harness.data import draw, load_rows, parse_task, prepare, take
+from harness.data import draw, load_rows, parse_task, prepare, selected, take
 from harness.errors import BadData, BadRecipe, CannotWrite, LabelMismatch, UnknownName
 
 TOY = Task(
@@ -367,13 +367,36 @@ def test_regression_draws_from_equal_widths() -> None:
     assert values[1:] == [[2, 3], [4, 5.9], [6, 7], [8, 10]]
 
 
-def test_too_few_rows_for_the_shots() -> None:
-    with pytest.raises(
-        BadData, match=r"toy/pairs@train90 has 8 rows with label 'same', expected at least 9"
-    ):
-        draw(labelled(UNEVEN), (1, 9), (0,))
-    with pytest.raises(BadData, match=r"toy/values@train90 has 0 rows with label bin 1"):
-        draw(labelled([0.0, 0.1, 10.0], VALUES), (1,), (0,))
+def test_of_too_few_rows_all_are_taken_and_that_is_said() -> None:
+    said = r"toy/pairs@train90 has too few rows for 9 shots: 8 with label 'same'; all of them are t"
+    with pytest.warns(UserWarning, match=said) as told:
+        pool, (one, nine) = draw(labelled(UNEVEN), (1, 9), (0,))
+    assert len(told) == 1
+    assert "without rows" not in str(told[0].message)
+    assert [len(group) for group in one.rows] == [1, 1]
+    assert [len(group) for group in nine.rows] == [9, 8]
+    assert sorted(pool[place] for place in nine.rows[1]) == list(range(30, 38))
+
+
+def test_a_class_or_bin_without_rows_is_drawn_empty_and_that_is_said() -> None:
+    said = "2 with label bin 0, 0 with label bin 1, .* and one without rows has no neighbours"
+    with pytest.warns(UserWarning, match=said):
+        pool, (drawn,) = draw(labelled([0.0, 0.1, 10.0], VALUES), (3,), (0,))
+    assert [len(group) for group in drawn.rows] == [2, 0, 0, 0, 1]
+    assert pool == [0, 1, 2]
+
+
+def test_a_draw_that_is_given_is_taken_as_it_is() -> None:
+    """That of a published run, say: for every seed, rows of the split by class."""
+    pool, draws = selected({7: [[9, 4, 2], [1]], 8: [[4, 5], []]}, (1, 2))
+    assert pool == [1, 4, 5, 9]
+    taken = {(d.shots, d.seed): [[pool[i] for i in group] for group in d.rows] for d in draws}
+    assert taken == {
+        (1, 7): [[9], [1]],
+        (1, 8): [[4], []],
+        (2, 7): [[9, 4], [1]],
+        (2, 8): [[4, 5], []],
+    }
 
 
 def test_take() -> None:

@@ -6,13 +6,14 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 from harness import Checkpoint, Rows, Task, weights
 from harness.checkpoints import build_model, open_checkpoint
@@ -183,7 +184,7 @@ def test_second_call_reads_the_cache(minis: Minis, monkeypatch: pytest.MonkeyPat
     assert np.array_equal(first.logits[:, ::-1], second.logits)
     with pytest.raises(AssertionError, match="a forward pass"):
         encoded(checkpoint, toy(count=5))
-    assert [path.suffix for path in cache_dir("features").iterdir()] == [".npz"]
+    assert [path.suffix for path in cache_dir("features").iterdir()] == [".safetensors"]
 
 
 def key(path: Path, rows: Rows, max_length: int = MAX_LENGTH) -> str:
@@ -254,6 +255,50 @@ def test_a_truncated_cache_file_is_made_again(
     assert np.array_equal(first.logits, again.logits)
     monkeypatch.setattr("harness.encode.forward", no_forward)
     assert np.array_equal(encoded(checkpoint, toy()).x, first.x)
+
+
+def test_a_damaged_cache_file_is_made_again(minis: Minis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any byte, another entry's content, other shapes, other formats, and what claims terabytes."""
+    checkpoint = open_checkpoint(minis("bert")["a"])
+    first = encoded(checkpoint, toy())
+    (path,) = cache_dir("features").iterdir()
+    whole, tensors = path.read_bytes(), load_file(path)
+    encoded(checkpoint, toy(count=5))
+    (other,) = set(cache_dir("features").iterdir()) - {path}
+    claims = {"x": {"dtype": "F32", "shape": [10**13], "data_offsets": [0, 4 * 10**13]}}
+    bomb = json.dumps(claims).encode()
+    pickled, plain = BytesIO(), BytesIO()
+    np.save(pickled, np.array([{}], dtype=object), allow_pickle=True)
+    np.savez(plain, x=first.x, logits=first.logits)
+    damaged = [
+        other.read_bytes(),
+        len(bomb).to_bytes(8, "little") + bomb,
+        pickled.getvalue(),
+        plain.getvalue(),
+        save({name: tensor[:3] for name, tensor in tensors.items()}),
+        save({name: tensor + 1 for name, tensor in tensors.items()}),
+    ]
+    damaged += [
+        whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :]
+        for place in np.random.default_rng(0).integers(0, len(whole), 30).tolist()
+    ]
+    for content in damaged:
+        path.write_bytes(content)
+        again = encoded(checkpoint, toy())
+        assert np.array_equal(first.x, again.x)
+        assert np.array_equal(first.logits, again.logits)
+        assert path.read_bytes() == whole
+
+
+def test_features_do_not_need_a_cache(
+    minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = encoded(open_checkpoint(minis("bert")["a"]), toy())
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match=r"file/features cannot be written.*HARNESS_CACHE_DIR"):
+        again = encoded(open_checkpoint(minis("bert")["a"]), toy())
+    assert np.array_equal(first.x, again.x)
 
 
 # Models ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -293,9 +294,81 @@ def test_equal_fishers_give_the_mean_and_common_factors_nothing() -> None:
     )
 
 
+# Coefficients ------------------------------------------------------------------------------
+
+
+def test_regmean_by_hand_with_weights() -> None:
+    """G_1 = diag(3, 1) counts a quarter, the identity three: (3/4 / (3/2), 3/4 / 1)."""
+    experts = [weight([1.0, 0.0]), weight([0.0, 1.0])]
+    given = grams([[3, 0], [0, 1]], [[1, 0], [0, 1]])
+    merged = REGMEAN(experts, {}, gram=given, weights=[0.25, 0.75])
+    assert merged["w"].tolist() == [[0.5, 0.75]]
+
+
+@few
+@given(st.integers(1, 4), st.integers(1, 6), st.floats(0, 0.95), st.integers(0, 99))
+def test_regmean_with_weights_agrees_with_numpy(
+    count: int, width: int, share: float, seed: int
+) -> None:
+    numbers = np.random.default_rng(seed)
+    maps = [numbers.normal(size=(3, width)).astype(np.float32) for _ in range(count)]
+    biases = [numbers.normal(size=3).astype(np.float32) for _ in range(count)]
+    products = [positive(seed + i, width).numpy() for i in range(count)]
+    shares = numbers.dirichlet(np.ones(count)).tolist()
+    experts = [
+        {"w": torch.from_numpy(w), "b": torch.from_numpy(b)}
+        for w, b in zip(maps, biases, strict=True)
+    ]
+    merged = REGMEAN(experts, {}, gram=grams(*products), off_diagonal=share, weights=shares)
+    scaled = [g * c for g, c in zip(products, shares, strict=True)]
+    np.testing.assert_allclose(merged["w"], reference_regmean(maps, scaled, share), atol=2e-6)
+    np.testing.assert_allclose(merged["b"], np.tensordot(shares, biases, 1), atol=2e-6)
+
+
+def test_regmean_with_equal_weights_is_regmean_and_with_one_alone_that_expert() -> None:
+    experts = [weight([1.0, -2.0, 3.0]), weight([0.0, 4.0, 1.0])]
+    given = [{"w": positive(i, 3)} for i in range(2)]
+    plain = REGMEAN(experts, {}, gram=given)
+    close(REGMEAN(experts, {}, gram=given, weights=[0.5, 0.5]), plain)
+    close(REGMEAN(experts, {}, gram=given, weights=[0.0, 1.0]), experts[1])
+
+
+def test_an_input_that_never_moves_keeps_the_weighted_mean() -> None:
+    experts = [weight([1.0, 2.0]), weight([3.0, 6.0])]
+    given = grams([[3, 0], [0, 0]], [[1, 0], [0, 0]])
+    merged = REGMEAN(experts, {}, gram=given, weights=[0.25, 0.75])
+    np.testing.assert_allclose(merged["w"], [[2.0, 5.0]], rtol=1e-6)
+
+
+def test_weights_that_do_not_sum_to_one_are_said() -> None:
+    experts = [weight([1.0]), weight([3.0])]
+    with pytest.warns(UserWarning, match="the weights of regmean sum to 4, not 1"):
+        merged = REGMEAN(experts, {}, gram=[{}, {}], weights=[1.0, 3.0])
+    assert merged["w"].item() == 10
+
+
+def test_a_report_does_not_depend_on_the_order_of_the_tensors() -> None:
+    """Nor on the last digits of a condition number, which depend on the cores."""
+    names = [f"w{i}" for i in range(9)]
+    experts: list[StateDict] = [dict.fromkeys(names, torch.eye(3) * i) for i in (1.0, 2.0)]
+    given = [{name: positive(int(name[1]) + i, 3) for name in names} for i in (0, 1)]
+    told = []
+    for order in (names, names[::-1], [*names[4:], *names[:4]]):
+        merged = REGMEAN(experts, {}, gram=given)
+        for name in order:
+            merged[name]
+        told.append(json.dumps(merged.report))
+    assert len(set(told)) == 1
+    for value in json.loads(told[0])["condition"].values():
+        assert float(f"{value:.3g}") == value
+
+
 BAD = [
     (REGMEAN, {"gram": grams([[1]]), "off_diagonal": 1.5}, "off_diagonal of regmean is 1.5"),
     (REGMEAN, {"gram": grams([[1]]), "off_diagonal": -0.1}, "off_diagonal of regmean is -0.1"),
+    (REGMEAN, {"gram": grams([[1]]), "weights": [1.0, 2.0]}, "2 weights for 1 experts"),
+    (REGMEAN, {"gram": grams([[1]]), "weights": [-1.0]}, "none negative"),
+    (REGMEAN, {"gram": grams([[1]]), "weights": [0.0]}, "not all 0"),
     (FISHER, {"fisher": [weight([1.0])], "floor": -1.0}, "floor of fisher is -1"),
     (FISHER, {"fisher": [weight([1.0])], "weights": [1.0, 2.0]}, "for 1 experts"),
     (FISHER, {"fisher": [weight([1.0])], "weights": [-1.0]}, "none negative"),
@@ -353,3 +426,23 @@ def test_merges_agree_with_float64_from_text_to_weights(
         assert any(
             np.abs(merged[n] - np.mean([t[n] for t in thetas], axis=0)).max() > 1e-3 for n in merged
         )
+
+
+def test_regmean_twice_gives_the_same_record(loud: Loud, tmp_path: Path) -> None:
+    """With weights, from the recipe to the biases."""
+    folders = [loud("bert", which) for which in ("a", "b")]
+    recipe = Recipe(
+        experts=tuple(map(str, folders)),
+        merger="regmean:examples=8,weights=0.25:0.75",
+        tasks=("toy/pairs",),
+        device="cpu",
+    )
+    records = []
+    for place in ("one", "two"):
+        merge(recipe, out=tmp_path / place)
+        records.append((tmp_path / place / "merge.json").read_bytes())
+    assert records[0] == records[1]
+    merged, thetas = arrays(tmp_path / "one"), [arrays(folder) for folder in folders]
+    name = "bert.embeddings.LayerNorm.bias"
+    expected = 0.25 * thetas[0][name] + 0.75 * thetas[1][name]
+    np.testing.assert_allclose(merged[name], expected, atol=1e-6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,13 +15,18 @@ from sklearn import metrics as sklearn
 
 import harness
 from harness import Task
-from harness.metrics import evaluation_module, score
+from harness.errors import BadData, UnknownName
+from harness.metrics import check_metrics, evaluation_module, score
 
 #: name -> (predicted, labels, worked by hand)
 BY_HAND: dict[str, tuple[Sequence[float], Sequence[float], float]] = {
     "accuracy": ((0, 1, 2, 2), (0, 1, 1, 2), 3 / 4),
     # two of three predicted and two of three true: precision and recall are both 2/3
     "f1": ((1, 1, 1, 0, 0), (1, 1, 0, 1, 0), 2 / 3),
+    # by class 4/5, 1/2, and 0 for the third, which is predicted and never true
+    "macro_f1": ((0, 0, 1, 1, 2), (0, 0, 0, 1, 1), 13 / 30),
+    # three right, and two wrong that are each missed once and predicted falsely once
+    "micro_f1": ((0, 0, 1, 1, 2), (0, 0, 0, 1, 1), 3 / 5),
     # (2 * 1 - 1 * 1) / sqrt(3 * 3 * 2 * 2)
     "matthews": ((1, 1, 1, 0, 0), (1, 1, 0, 1, 0), 1 / 6),
     # deviations (-1, 0, 1) and (-2, -1, 3): 5 / sqrt(2 * 14)
@@ -32,6 +38,8 @@ BY_HAND: dict[str, tuple[Sequence[float], Sequence[float], float]] = {
 DIRECT: dict[str, Callable[[Any, Any], float]] = {
     "accuracy": lambda predicted, labels: sklearn.accuracy_score(labels, predicted),
     "f1": lambda predicted, labels: sklearn.f1_score(labels, predicted),
+    "macro_f1": lambda predicted, labels: sklearn.f1_score(labels, predicted, average="macro"),
+    "micro_f1": lambda predicted, labels: sklearn.f1_score(labels, predicted, average="micro"),
     "matthews": lambda predicted, labels: sklearn.matthews_corrcoef(labels, predicted),
     "pearson": lambda predicted, labels: stats.pearsonr(predicted, labels)[0],
     "spearman": lambda predicted, labels: stats.spearmanr(predicted, labels)[0],
@@ -163,6 +171,56 @@ def test_score_is_the_plain_mean_of_its_parts() -> None:
     assert list(found.parts) == ["accuracy", "f1"]
     assert found.value == pytest.approx((3 / 5 + 2 / 3) / 2)
     assert found.rows == 5
+
+
+SEVEN = tuple("abcdefg")
+#: what a task has -> what is said of it
+UNFIT: dict[str, tuple[dict[str, Any], Sequence[str]]] = {
+    "no such metric": ({"metrics": ("acuracy",)}, ["did you mean 'accuracy'"]),
+    "of classes": (
+        {"kind": "regression", "labels": (), "metrics": ("pearson", "accuracy")},
+        ["task 'toy' is a regression, which accuracy does not", "expected pearson, spearman"],
+    ),
+    "of values": (
+        {"metrics": ("accuracy", "pearson")},
+        ["task 'toy' is a classification, which pearson does not measure"],
+    ),
+    "of two classes": (
+        {"labels": SEVEN, "metrics": ("accuracy", "f1")},
+        ["task 'toy' has 7 classes, and f1 is of 2; use macro_f1 or micro_f1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_metrics_that_do_not_fit_a_task(case: str) -> None:
+    changes, said = UNFIT[case]
+    with pytest.raises((BadData, UnknownName)) as caught:
+        check_metrics(replace(task("accuracy"), **changes))
+    assert all(part in str(caught.value) for part in said), caught.value
+    assert "\n" not in str(caught.value)
+
+
+def test_a_metric_of_another_number_of_classes_names_those_that_fit() -> None:
+    three = harness.METRICS["accuracy"].function
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(harness.METRICS, "_values", dict(harness.METRICS))
+        entry = replace(harness.METRICS["accuracy"], name="odd", function=three, classes=3)
+        patch.setitem(harness.METRICS._values, "odd", entry)
+        check_metrics(replace(task("odd"), labels=("a", "b", "c")))
+        with pytest.raises(BadData, match=r"has 2 classes, and odd is of 3; expected accuracy, f1"):
+            check_metrics(task("odd"))
+
+
+@pytest.mark.parametrize("name", harness.TASKS)
+def test_the_metrics_of_our_tasks_fit(name: str) -> None:
+    check_metrics(harness.TASKS[name])
+
+
+def test_metrics_that_fit() -> None:
+    check_metrics(replace(task("accuracy", "macro_f1", "micro_f1", "matthews"), labels=SEVEN))
+    check_metrics(task("accuracy", "f1"))
+    check_metrics(replace(task("pearson", "spearman"), kind="regression", labels=()))
 
 
 @pytest.fixture

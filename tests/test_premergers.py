@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import harness
 from harness import Choice, StateDict
 from harness.errors import BadOption
+from harness.premergers import dare, della
 from harness.premergers.dare import random_keep
 from harness.registry import resolve
 from tests.states import EXPERTS, SHAPES, close, few, model, models
@@ -296,6 +297,70 @@ def test_della_by_hand(
         torch.testing.assert_close(moved, torch.where(stays, whole, 0.0))
         seen.add(str(stays.tolist()))
     assert len(seen) > 1 or window[1] == 1
+
+
+# Draws that are given ----------------------------------------------------------------------
+
+
+def test_a_given_mask_by_hand() -> None:
+    """Of the task vector (4, 6) the mask (0, 1), one for dropped, leaves (8, 0) at rate 1/2."""
+    given = [torch.tensor([5.0, 7.0])], torch.ones(2), [torch.tensor([0.0, 1.0])]
+    experts, base, masks = [{"w": t} for t in given[0]], {"w": given[1]}, [{"w": given[2][0]}]
+    assert dare.with_masks(experts, base, masks, drop_rate=0.5)[0]["w"].tolist() == [9, 1]
+    options = {"drop_rate": 0.5, "rescale": False}
+    assert dare.with_masks(experts, base, masks, **options)[0]["w"].tolist() == [5, 1]
+    options = {"drop_rate": 0.5, "on": "weights"}
+    assert dare.with_masks(experts, base, masks, **options)[0]["w"].tolist() == [10, 0]
+
+
+def published(expert: torch.Tensor, base: torch.Tensor, p: float) -> tuple[torch.Tensor, ...]:
+    """MergeLM's masks come from torch's global generator; the mask, and what it leaves."""
+    mask = torch.bernoulli(torch.full_like(expert, p))
+    return mask, base + (expert - base) * (1 - mask) / (1 - p)
+
+
+def test_a_published_draw_is_reproduced() -> None:
+    experts, base = models()
+    with torch.random.fork_rng([]):
+        torch.manual_seed(3)
+        drawn = [{n: published(e[n], base[n], 0.9) for n in base} for e in experts]
+    masks = [{name: pair[0] for name, pair in one.items()} for one in drawn]
+    found = dare.with_masks(experts, base, masks, drop_rate=0.9)
+    for state, expected in zip(found, drawn, strict=True):
+        close(state, {name: pair[1] for name, pair in expected.items()})
+
+
+@pytest.mark.parametrize("name", ["dare", "della"])
+def test_our_own_draw_given_back_gives_the_same_bytes(name: str) -> None:
+    """And in the same memory: in pieces of any size."""
+    experts, base = models()
+    masks: list[dict[str, torch.Tensor]] = [{} for _ in experts]
+    for index, expert in enumerate(experts):
+        for key, tensor in expert.items():
+            drawn = reference_draw(tuple(tensor.shape), name, 0, index, key)
+            vector = (tensor - base[key]).numpy()
+            p = 0.5 if name == "dare" else reference_probabilities(vector, 0.5, 0.14)
+            masks[index][key] = torch.from_numpy(np.asarray(drawn < p))
+    window = {} if name == "dare" else {"epsilon": 0.14}
+    method = {"dare": dare, "della": della}[name]
+    found = method.with_masks(experts, base, masks, drop_rate=0.5, **window)
+    assert bits(found) == bits(premerge(name)(experts, base))
+
+
+@pytest.mark.parametrize("method", [dare, della], ids=["dare", "della"])
+def test_masks_that_do_not_fit(method: Any) -> None:
+    experts, base = models()
+    options = {"drop_rate": 0.5} | ({"epsilon": 0.1} if method is della else {})
+    masks = [{n: torch.zeros_like(t) for n, t in expert.items()} for expert in experts]
+    with pytest.raises(BadOption, match=r"got 2 sets of masks for 3 experts"):
+        method.with_masks(experts, base, masks[:2], **options)
+    masks[1]["weight"] = torch.zeros(3, 4)
+    said = r"the mask of 'weight' of expert 2 is \(3, 4\), expected \(4, 3\)"
+    with pytest.raises(BadOption, match=said):
+        method.with_masks(experts, base, masks, **options)
+    del masks[1]["weight"]
+    with pytest.raises(BadOption, match="the mask of 'weight' of expert 2 is missing"):
+        method.with_masks(experts, base, masks, **options)
 
 
 # Edges -------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,8 @@ from transformers import (
 
 from harness import Task, statistics
 from harness.checkpoints import open_checkpoint
-from harness.cli import main
 from harness.data import take
-from harness.errors import BadData
+from harness.errors import BadOption
 from harness.passes import PASSES, cotangents, fisher, gram, softmax_roots
 from harness.rng import rng
 from harness.statistics import collect, drawn
@@ -268,6 +266,118 @@ def test_mergelm_sees_nothing_in_an_undecided_binary_example() -> None:
     assert squares("classification", "exact", undecided, label).max() == 0.25
 
 
+#: estimator -> the quantity of a batch whose gradient RegMean's code squares, as it is written
+PUBLISHED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "hard": lambda logits, _: -logits.log_softmax(-1).max(-1).values.mean(),
+    "soft": lambda logits, _: (
+        (logits.softmax(-1).detach() * -logits.log_softmax(-1)).sum(-1).mean()
+    ),
+    "empirical_batch": cross_entropy,
+}
+
+
+@pytest.mark.parametrize("estimator", PUBLISHED)
+def test_rows_of_a_batch_are_gradients_of_the_published_mean(estimator: str) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([2, 0, 0])
+    (grad,) = torch.autograd.grad(PUBLISHED[estimator](logits, labels), logits)
+    assert_close(squares("classification", estimator, logits.detach(), labels), grad**2)
+    tokens = torch.tensor([[-100, 2, 0], [0, -100, -100]])
+    logits = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    counted = tokens != -100
+    loss = PUBLISHED[estimator](logits[counted], tokens[counted])
+    (grad,) = torch.autograd.grad(loss, logits)
+    assert_close(squares("tagging", estimator, logits.detach(), tokens), grad**2)
+    values, targets = torch.randn(3, 1, dtype=torch.float64, requires_grad=True), torch.randn(3)
+    (grad,) = torch.autograd.grad(mse_loss(values[:, 0], targets.double()), values)
+    assert_close(squares("regression", estimator, values.detach(), targets.double()), grad**2)
+
+
+def test_rows_of_a_batch_of_label_sets() -> None:
+    """`hard` takes all columns for one distribution, as the code does; the loss is the code's."""
+    torch.manual_seed(0)
+    logits = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([[1.0, -100, 0, 1], [0, 0, 0, -100], [1, 1, 1, 1]]).double()
+    known = labels >= 0
+    losses = {
+        "hard": PUBLISHED["hard"](logits, labels),
+        "empirical_batch": binary_cross_entropy_with_logits(logits[known], labels[known]),
+    }
+    for estimator, loss in losses.items():
+        (grad,) = torch.autograd.grad(loss, logits)
+        assert_close(squares("multilabel", estimator, logits.detach(), labels), grad**2)
+
+
+def test_hard_by_hand() -> None:
+    """p = (3/4, 1/4) and (1/4, 3/4): (p - one-hot) / 2 is (-1/8, 1/8) and (1/8, -1/8)."""
+    logits = torch.tensor([[3.0, 1.0], [1.0, 3.0]], dtype=torch.float64).log()
+    expected = torch.full((2, 2), 1 / 64, dtype=torch.float64)
+    for labels in (torch.tensor([0, 1]), torch.tensor([1, 1])):
+        assert_close(squares("classification", "hard", logits, labels), expected)
+    gold = squares("classification", "empirical_batch", logits, torch.tensor([1, 1]))
+    assert_close(gold, expected * torch.tensor([[9.0], [1.0]]))
+
+
+def test_soft_is_rounding() -> None:
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 0])
+    assert squares("classification", "soft", logits, labels).max() < 1e-12
+    assert squares("classification", "hard", logits, labels).max() > 1e-4
+
+
+def reference_of_batches(
+    folder: Path, rows: Rows, estimator: str, size: int
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The squared gradient of each batch, averaged over the batches; every row by itself."""
+    network = exact_model(folder)
+    inputs, gold = list(inputs_of(folder, rows)), torch.tensor(rows.labels).long()
+    starts = range(0, len(rows), size)
+    totals = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
+    for start in starts:
+        network.zero_grad()
+        logits = torch.cat([network(**one_row).logits for one_row in inputs[start : start + size]])
+        PUBLISHED[estimator](logits, gold[start : start + size]).backward()
+        for name, p in network.named_parameters():
+            if p.grad is not None:
+                totals[name] += p.grad**2 / len(starts)
+    return {name: total.numpy() for name, total in totals.items()}
+
+
+@pytest.mark.parametrize("estimator", ["hard", "empirical_batch"])
+def test_published_estimators_are_averaged_over_batches(estimator: str, loud: Loud) -> None:
+    """Of 12 rows in batches of 8 the last, of 4, counts as much as the first."""
+    for family, which, task in (("bert", "a", TOY), ("roberta", "c", THREE)):
+        folder = loud(family, which)
+        expected = reference_of_batches(folder, rows_of(task), estimator, 8)
+        found = collected("fisher", folder, task, estimator=estimator, batch_size=8).tensors
+        near(found, expected, 2e-5)
+
+
+@pytest.mark.parametrize("estimator", ["hard", "soft", "empirical_batch", "mergelm"])
+def test_a_regression_has_but_one_published_estimator(estimator: str, tmp_path: Path) -> None:
+    """The gradient of the mean squared error; 12 rows in batches of 8 are 2 steps, or 16 rows."""
+    folder = model(tmp_path / "value", [])
+    network, rows = exact_model(folder), rows_of(VALUE)
+    with torch.no_grad():
+        values = torch.stack([network(**i).logits[0, 0] for i in inputs_of(folder, rows)])
+    wrong = (values - torch.tensor(rows.labels)).split(8)
+    total = sum(float((2 * part.mean()) ** 2) for part in wrong)
+    expected = total / (16 if estimator == "mergelm" else 2)
+    found = collected("fisher", folder, VALUE, estimator=estimator, batch_size=8).tensors
+    assert float(found["classifier.bias"]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_mergelm_counts_a_batch_that_is_never_full(loud: Loud) -> None:
+    """12 rows in one batch of 16 are divided by 16, as the published code counts them."""
+    whole, short = (
+        collected("fisher", loud("bert"), estimator="mergelm", batch_size=size).tensors
+        for size in (12, 16)
+    )
+    name = "classifier.weight"
+    assert_close(short[name], whole[name] * 12 / 16)
+
+
 def bert(kind: type[Any], outputs: int) -> Any:
     torch.manual_seed(0)
     return kind(BertConfig(**BERT_LIKE, num_labels=outputs)).eval()
@@ -389,10 +499,12 @@ def test_rows_are_drawn_by_seed_and_task_alone() -> None:
     assert drawn(TOY, EXAMPLES, 1, None).texts != rows_of().texts
 
 
-def test_more_examples_than_there_are_is_an_error() -> None:
+def test_where_there_are_fewer_rows_all_are_taken_and_it_is_said() -> None:
     assert len(drawn(TOY, 36, 0, None)) == 36
-    for count in (37, 0, -1):
-        with pytest.raises(BadData, match="toy/pairs@train90 has 36 rows"):
+    with pytest.warns(UserWarning, match="toy/pairs@train90 has 36 rows, fewer than examples=37"):
+        assert len(drawn(TOY, 37, 0, None)) == 36
+    for count in (0, -1):
+        with pytest.raises(BadOption, match="expected at least one"):
             drawn(TOY, count, 0, None)
 
 
@@ -432,156 +544,3 @@ def test_a_regression_has_statistics(tmp_path: Path) -> None:
     wrong = 2 * (values - torch.tensor(rows_of(VALUE).labels))
     found = collected("fisher", folder, VALUE).tensors["classifier.bias"].double()
     assert_close(found[0], wrong.square().mean(), rtol=1e-4, atol=0)
-
-
-# Files, instead of data --------------------------------------------------------------------
-
-
-@pytest.fixture
-def files(loud: Loud, tmp_path: Path) -> dict[str, str]:
-    """Gram matrices of two experts of one task, and a Fisher of the first."""
-    asked = {"a": "regmean", "b": "regmean", "a-fisher": "fisher"}
-    for name, merger in asked.items():
-        flags = ["--merger", f"{merger}:examples=8", "--out", str(tmp_path / f"{name}.safetensors")]
-        expert = str(loud("bert", name[0]))
-        assert main(["statistics", expert, "--task", "toy/pairs", "--device", "cpu", *flags]) == 0
-    return {name: str(tmp_path / f"{name}.safetensors") for name in asked}
-
-
-def merged(loud: Loud, out: Path, *flags: str, merger: str = "regmean:examples=8") -> int:
-    experts = [str(loud("bert", which)) for which in ("a", "b")]
-    where = ["--tasks", "toy/pairs", "--device", "cpu", "--out", str(out)]
-    return main(["merge", *experts, "--merger", merger, *where, *flags])
-
-
-def test_files_are_as_good_as_the_data(
-    loud: Loud, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert merged(loud, tmp_path / "data") == 0
-    monkeypatch.setattr(statistics, "load_rows", lambda *_, **__: pytest.fail("data read"))
-    monkeypatch.setattr(statistics, "PASSES", dict(statistics.PASSES))
-    both = ["--statistics", files["b"], "--statistics", files["a"]]
-    assert merged(loud, tmp_path / "files", *both) == 0
-    assert merged(loud, tmp_path / "list", "--statistics", f"{files['a']},{files['b']}") == 0
-    digests = {
-        json.loads((tmp_path / name / "merge.json").read_text())["digest"]
-        for name in ("data", "files", "list")
-    }
-    assert len(digests) == 1
-
-
-def test_a_record_says_what_the_statistics_are_of(
-    loud: Loud, files: dict[str, str], tmp_path: Path
-) -> None:
-    assert merged(loud, tmp_path / "out", "--statistics", f"{files['a']},{files['b']}") == 0
-    record = json.loads((tmp_path / "out" / "merge.json").read_text())
-    first = record["statistics"][0]
-    assert first["kind"] == "gram"
-    assert first["task"] == "toy/pairs@train90"
-    assert first["options"]["examples"] == 8
-    assert first["digest"] == record["experts"][0]["digest"]
-    assert set(record["report"]["condition"]) >= {"classifier.weight"}
-
-
-def test_a_file_holds_no_row(loud: Loud, files: dict[str, str]) -> None:
-    content = b"".join(Path(file).read_bytes() for file in files.values())
-    for texts in rows_of(TOY, 8).texts:
-        for text in texts:
-            assert len(text) < 12 or text.encode() not in content
-
-
-def test_statistics_are_taken_on_what_dare_left(loud: Loud, minis: Minis, tmp_path: Path) -> None:
-    base = ["--base", str(minis("bert")["base"])]
-    assert merged(loud, tmp_path / "plain", *base) == 0
-    assert merged(loud, tmp_path / "dare", *base, "--premerge", "dare") == 0
-    plain, dropped = (
-        json.loads((tmp_path / name / "merge.json").read_text()) for name in ("plain", "dare")
-    )
-    assert plain["statistics"][0]["digest"] == plain["experts"][0]["digest"]
-    assert dropped["statistics"][0]["digest"] != dropped["experts"][0]["digest"]
-
-
-BAD: dict[str, tuple[list[str], list[str]]] = {
-    "of another model": (["{a},{a}"], ["no file of statistics was computed on", "b as it goes"]),
-    "one for two": (["{a}"], ["1 files of statistics for 2 experts"]),
-    "another kind": (["{a-fisher},{a}"], ["holds fisher statistics, expected gram"]),
-    "not there": (["{a},nowhere.safetensors"], ["nowhere.safetensors is missing"]),
-    "no statistics": (["{a},{weights}"], ["does not say what statistics it holds"]),
-    "after dare": (["{a},{b}", "--base", "{base}", "--premerge", "dare"], ["pre-merging methods"]),
-    "another task": (["{a},{b}", "--tasks", "toy/twin"], ["computed on toy/pairs@train90",
-                                                          "expected rows of toy/twin"]),
-    "other options": (["{a},{b}", "--merger", "regmean:examples=9"], ["examples=8", "expected 9"]),
-    "needs none": (["{a},{b}", "--merger", "average"], ["average needs no statistics"]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_files_that_do_not_fit(
-    case: str,
-    loud: Loud,
-    minis: Minis,
-    files: dict[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    flags, said = BAD[case]
-    weights = str(loud("bert") / "model.safetensors")
-    places = {**files, "base": str(minis("bert")["base"]), "weights": weights}
-    filled = [flag.format(**places) for flag in flags]
-    capsys.readouterr()
-    monkeypatch.setattr(statistics, "PASSES", dict(statistics.PASSES))
-    with registered(TOY, replace(TOY, name="toy/twin")):
-        assert merged(loud, tmp_path / "out", "--statistics", *filled) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert all(part in error for part in said), error
-    assert not (tmp_path / "out").exists()
-
-
-ASKED: dict[str, tuple[list[str], str]] = {
-    "more than there are": (["--merger", "regmean:examples=1000"], "has 36 rows"),
-    "no rows": (["--merger", "fisher:examples=0"], "expected 1 to 36"),
-    "needs none": (["--merger", "ties"], "ties needs no statistics"),
-    "a near miss": (["--merger", "regmean:exmples=8"], "did you mean 'examples'"),
-    "another type": (["--merger", "fisher:estimator=guess"], "'exact' or 'empirical'"),
-    "another split": (["--task", "toy/pairs@test"], "toy/pairs@train90, found '@test'"),
-    "other labels": (["--task", "toy/three"], "toy/three expects x, y, z"),
-    "in the way": (["--out", "{weights}"], "exists and is no file of statistics"),
-}
-
-
-@pytest.mark.parametrize("case", ASKED)
-def test_statistics_that_cannot_be_had(
-    case: str, loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags, said = ASKED[case]
-    kept = tmp_path / "weights.safetensors"
-    shutil.copyfile(loud("bert") / "model.safetensors", kept)
-    filled = [flag.format(weights=kept) for flag in flags]
-    asked = ["statistics", str(loud("bert")), "--task", "toy/pairs"]
-    assert main([*asked, "--out", str(tmp_path / "out.safetensors"), *filled]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert said in error
-    assert [path.name for path in tmp_path.iterdir()] == ["weights.safetensors"]
-
-
-def test_merging_asks_for_too_many_examples_before_any_pass(
-    loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(statistics, "collect", lambda *_, **__: pytest.fail("work started"))
-    assert merged(loud, tmp_path / "out", merger="fisher:examples=37") == 2
-    assert "toy/pairs@train90 has 36 rows, found examples=37" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_merger_that_asks_for_something_unknown(
-    loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert merged(loud, tmp_path / "out", merger="tests.test_statistics:asks_too_much") == 2
-    assert "asks for 'entropy'" in capsys.readouterr().err
-
-
-def asks_too_much(experts: Any, base: Any, *, entropy: Any) -> Any:
-    return experts[0]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 from harness import StateDict, merger
-from harness.errors import BadOption
-from harness.weights import mean
+from harness.weights import check_one_each, mean, warn_unless_one
 
 
 @merger("average", paper="arXiv:2203.05482", task_vectors=False)
@@ -19,13 +17,6 @@ def average(
     Raises BadOption unless there is one weight for each expert. The base is not read.
     """
     if weights is not None:
-        if len(weights) != len(experts):
-            raise BadOption(
-                f"average got {len(weights)} weights for {len(experts)} experts; expected one each"
-            )
-        if abs(sum(weights) - 1) > 1e-6:
-            warnings.warn(
-                f"the weights of average sum to {sum(weights):g}, not 1; used as given",
-                stacklevel=2,
-            )
+        check_one_each("average", weights, len(experts))
+        warn_unless_one("average", weights)
     return mean(experts, weights)

@@ -10,7 +10,7 @@ from scipy.linalg import lapack
 
 from harness import StateDict, merger
 from harness.errors import BadOption
-from harness.weights import Lazy, Spec, mean, specs
+from harness.weights import Lazy, Spec, check_one_each, mean, specs, total, warn_unless_one
 
 DEAD = 1e-12
 """An input whose summed square is below this share of the largest is one that never moves."""
@@ -25,21 +25,27 @@ def regmean(
     *,
     gram: Sequence[StateDict],
     off_diagonal: float = 0.9,
+    weights: list[float] | None = None,
 ) -> StateDict:
-    """For every linear layer W = (sum_i G_i)^-1 sum_i G_i W_i, the mean for all else.
+    """For every linear layer W = (sum_i c_i G_i)^-1 sum_i c_i G_i W_i, for all else sum_i c_i W_i.
 
     `gram` are the inner products of each expert's inputs, [in, in], by the name of the weight
     [out, in]; its entries off the diagonal are multiplied by `off_diagonal`, from 0,
-    which weighs every input by itself, to 1. The least squares of the paper, solved in float64 for
-    the difference from the mean: an input that never moves keeps the mean, and where the sum is
-    singular the nearest solution to the mean is taken. The report has the condition number of
-    every layer (in the 1-norm) and says where this was needed. The base is not read.
+    which weighs every input by itself, to 1. c_i is the expert's weight, by default 1 / n each. The
+    least squares of the paper, solved in float64 for the difference from the mean: an input that
+    never moves keeps the mean, and where the sum is singular the nearest solution to the mean is
+    taken. The report has the condition number of every layer (in the 1-norm, three digits) and says
+    where this was needed. The base is not read.
 
     By hand: W_1 = (1, 0), W_2 = (0, 1), G_1 = diag(3, 1), G_2 = diag(1, 1): W = (3/4, 1/2).
+    Weights (1/4, 3/4) make it (3/4 / (3/2), 3/4 / 1) = (1/2, 3/4).
     """
     if not 0 <= off_diagonal <= 1:
         raise BadOption(f"off_diagonal of regmean is {off_diagonal:g}, expected one in [0, 1]")
-    averaged = mean(experts)
+    if weights is not None:
+        _check_weights(weights, len(experts))
+    shares = [1 / len(experts)] * len(experts) if weights is None else weights
+    averaged = mean(experts, shares)
     known = specs(experts[0])
     solved = {name for name in known if all(name in one for one in gram)}
     condition: dict[str, float] = {}
@@ -48,10 +54,11 @@ def regmean(
     def compute(name: str) -> torch.Tensor:
         if name not in solved:
             return averaged[name]
-        weights = [expert[name].double() for expert in experts]
+        tensors = [expert[name].double() for expert in experts]
         grams = [_shrunk(one[name].double(), off_diagonal) for one in gram]
-        found, facts = nearest(weights, grams)
-        condition[name] = facts.pop("condition")
+        found, facts = nearest(tensors, grams, shares)
+        # the last digits depend on the cores and on where in memory the matrix lies
+        condition[name] = float(f"{facts.pop('condition'):.3g}")
         for fact, value in facts.items():
             report.setdefault(fact, {})[name] = value
         return found.to(types[name].dtype)
@@ -62,6 +69,17 @@ def regmean(
     )
 
 
+def _check_weights(weights: Sequence[float], count: int) -> None:
+    """Raise BadOption for weights of which no least squares can be made."""
+    check_one_each("regmean", weights, count)
+    if min(weights) < 0 or not sum(weights):
+        raise BadOption(
+            f"regmean got the weights {':'.join(map(str, weights))}; expected none negative and "
+            "not all 0"
+        )
+    warn_unless_one("regmean", weights)
+
+
 def _shrunk(gram: torch.Tensor, off_diagonal: float) -> torch.Tensor:
     shrunk = gram * off_diagonal
     shrunk.diagonal().copy_(gram.diagonal())
@@ -69,18 +87,18 @@ def _shrunk(gram: torch.Tensor, off_diagonal: float) -> torch.Tensor:
 
 
 def nearest(
-    weights: Sequence[torch.Tensor], grams: Sequence[torch.Tensor]
+    weights: Sequence[torch.Tensor], grams: Sequence[torch.Tensor], shares: Sequence[float]
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """W minimising sum_i tr (W - W_i) G_i (W - W_i)^T, of those the nearest to the mean.
+    """W minimising sum_i c_i tr (W - W_i) G_i (W - W_i)^T, of those the nearest to the mean.
 
-    Weights are [out, in], Gram matrices [in, in], all float64. The facts are the condition number,
+    The mean is sum_i c_i W_i, with the experts' shares c_i. Weights are [out, in], Gram matrices
+    [in, in], all float64. The facts are the condition number,
     how many inputs never move and how many directions no input has, if there are any.
     """
-    middle = torch.stack(list(weights)).mean(0)
-    left = torch.stack(list(grams)).sum(0)
-    right = sum(
-        (g @ (w - middle).T for w, g in zip(weights, grams, strict=True)), left.new_zeros(())
-    )
+    middle = total([w * share for w, share in zip(weights, shares, strict=True)])
+    scaled = [g * share for g, share in zip(grams, shares, strict=True)]
+    left = total(scaled)
+    right = total([g @ (w - middle).T for w, g in zip(weights, scaled, strict=True)])
     moving = left.diagonal() > DEAD * left.diagonal().max()
     facts: dict[str, Any] = {"condition": 1.0}
     if not bool(moving.all()):

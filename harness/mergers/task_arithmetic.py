@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from harness import StateDict, merger
-from harness.errors import BadOption
-from harness.weights import entrywise, total
+from harness.weights import check_one_each, entrywise, total
 
 
 @merger("task_arithmetic", paper="arXiv:2212.04089", breaks=("copies",))
@@ -24,11 +23,8 @@ def task_arithmetic(
     The scale multiplies the sum and not the mean. Raises BadOption unless there is one weight for
     each expert.
     """
-    if weights is not None and len(weights) != len(experts):
-        raise BadOption(
-            f"task_arithmetic got {len(weights)} weights for {len(experts)} experts; "
-            "expected one each"
-        )
+    if weights is not None:
+        check_one_each("task_arithmetic", weights, len(experts))
 
     def add(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
         vectors = [weight - origin for weight in tuned]

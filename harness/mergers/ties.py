@@ -13,6 +13,7 @@ from harness.errors import BadOption
 from harness.weights import (
     PIECE,
     after,
+    check_one_each,
     each,
     entrywise,
     in_pieces,
@@ -73,8 +74,7 @@ def ties(
 
 def _one_each(what: str, given: float | list[float], count: int) -> list[float]:
     values = given if isinstance(given, list) else [given] * count
-    if len(values) != count:
-        raise BadOption(f"ties got {len(values)} {what} for {count} experts; expected one each")
+    check_one_each("ties", values, count, what)
     return values
 
 

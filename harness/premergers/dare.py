@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from harness import StateDict, premerge
 from harness.errors import BadOption
 from harness.rng import rng
-from harness.weights import PIECE, where_shared
+from harness.weights import PIECE, check_one_each, each, select, specs, where_shared
 
 
 @premerge("dare", paper="arXiv:2311.03099", breaks=("order", "copies", "tied"))
@@ -29,20 +29,80 @@ def dare(
     `random` drops each entry with probability `drop_rate`, by a draw of its own for every expert
     and tensor; `magnitude` drops, in every tensor, the int(numel * drop_rate) smallest entries and
     what ties with the largest of them. What stays is divided by 1 - drop_rate if `rescale`.
+    `with_masks` does the same for a draw that is given.
     """
     if not 0 <= drop_rate <= 1:
         raise BadOption(f"drop_rate of dare is {drop_rate:g}, expected a share in [0, 1]")
+    divisor = 1 - drop_rate if rescale else 1.0
+
+    def drawn(index: int, name: str, vector: torch.Tensor) -> torch.Tensor:
+        if strategy == "magnitude":
+            return magnitude_keep(vector, drop_rate)
+        return random_keep(tuple(vector.shape), drop_rate, seed, index, name)
+
+    if not drop_rate:
+        return [each(torch.clone, expert) for expert in experts]
+    return _masked(experts, base, drawn, divisor, on)
+
+
+def with_masks(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    masks: Sequence[Mapping[str, torch.Tensor]],
+    *,
+    drop_rate: float,
+    rescale: bool = True,
+    on: Literal["task_vector", "weights"] = "task_vector",
+) -> list[StateDict]:
+    """`dare` with the draw given, to repeat one that was made elsewhere; for Python alone.
+
+    `masks` are, for each expert, tensors by the name of the weight, of its shape: true or 1 where
+    an entry is dropped, as the published code draws them. `drop_rate` is the rate they were drawn
+    with, by which the rest is divided. Raises BadOption for a mask that is missing or of another
+    shape.
+
+    By hand: of the task vector (4, 6) the mask (0, 1) at drop_rate 0.5 leaves (8, 0).
+    """
+    check_masks("dare", experts, base, masks)
+
+    def given(index: int, name: str, vector: torch.Tensor) -> torch.Tensor:
+        return ~masks[index][name].to(torch.bool)
+
+    return _masked(experts, base, given, 1 - drop_rate if rescale else 1.0, on)
+
+
+def check_masks(
+    method: str,
+    experts: Sequence[StateDict],
+    base: StateDict,
+    masks: Sequence[Mapping[str, torch.Tensor]],
+) -> None:
+    """Raise BadOption, naming the tensor, unless every tensor with a task vector has a mask."""
+    check_one_each(method, masks, len(experts), "sets of masks")
+    for place, (expert, given) in enumerate(zip(experts, masks, strict=True)):
+        known = specs(given)
+        shared = select(expert, [name for name in expert if name in base])
+        for name, spec in specs(shared).items():
+            found = known[name].shape if name in known else "missing"
+            if found != spec.shape:
+                raise BadOption(
+                    f"the mask of '{name}' of expert {place + 1} is {found}, expected {spec.shape}"
+                )
+
+
+def _masked(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    keep: Callable[[int, str, torch.Tensor], torch.Tensor],
+    divisor: float,
+    on: str,
+) -> list[StateDict]:
+    """The experts whose vectors keep what `keep(index, name, vector)` says, divided."""
 
     def dropped(index: int, expert: StateDict) -> StateDict:
         def fn(name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
-            if not drop_rate:
-                return weight.clone()
             vector = weight - origin if on == "task_vector" else weight.clone()
-            if strategy == "random":
-                keep = random_keep(tuple(vector.shape), drop_rate, seed, index, name)
-            else:
-                keep = magnitude_keep(vector, drop_rate)
-            drop(vector, keep, 1 - drop_rate if rescale else 1.0)
+            drop(vector, keep(index, name, vector), divisor)
             return vector.add_(origin) if on == "task_vector" else vector
 
         return where_shared(fn, expert, base)

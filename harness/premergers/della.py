@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 
 from harness import StateDict, premerge
 from harness.errors import BadOption
+from harness.premergers.dare import check_masks
 from harness.rng import rng
 from harness.weights import PIECE, where_shared
 
@@ -34,21 +36,76 @@ def della(
     By hand: of the row (3, -1, 2) at drop_rate 0.5 and epsilon 0.2, p is (0.4, 0.6, 0.5); if all
     stay they become (5, -2.5, 4).
     """
+    window = _window(drop_rate, epsilon)
+
+    def draw(index: int, name: str) -> Draw:
+        numbers = rng(seed, "della", index, name)
+        return lambda drop: torch.from_numpy(numbers.random(drop.shape)) >= drop
+
+    return _pruned(experts, base, window, draw, rescale)
+
+
+def with_masks(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    masks: Sequence[Mapping[str, torch.Tensor]],
+    *,
+    drop_rate: float,
+    epsilon: float,
+    rescale: bool = True,
+) -> list[StateDict]:
+    """`della` with the draw given, to repeat one that was made elsewhere; for Python alone.
+
+    `masks` are, for each expert, tensors by the name of the weight, of its shape: true or 1 where
+    an entry is dropped. What stays is divided by 1 minus the probability that it had. Raises
+    BadOption for a mask that is missing or of another shape.
+    """
+    check_masks("della", experts, base, masks)
+
+    def draw(index: int, name: str) -> Draw:
+        kept = ~masks[index][name].to(torch.bool).reshape(-1)
+        place = 0
+
+        def following(drop: torch.Tensor) -> torch.Tensor:
+            nonlocal place
+            start, place = place, place + drop.numel()
+            return kept[start:place].view_as(drop)
+
+        return following
+
+    return _pruned(experts, base, _window(drop_rate, epsilon), draw, rescale)
+
+
+Draw: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""Which entries of the next rows of a tensor stay, of the probabilities by which they fall."""
+
+
+def _window(drop_rate: float, epsilon: float) -> tuple[float, float]:
+    """Both as they are. Raises BadOption unless the probabilities lie in [0, 1]."""
     low, high = drop_rate - epsilon / 2, drop_rate + epsilon / 2
     if not 0 <= low <= high <= 1:
         raise BadOption(
             f"drop_rate {drop_rate:g} and epsilon {epsilon:g} of della drop with probabilities "
             f"{low:g} to {high:g}, expected a window within [0, 1]"
         )
+    return drop_rate, epsilon
 
+
+def _pruned(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    window: tuple[float, float],
+    draw: Callable[[int, str], Draw],
+    rescale: bool,
+) -> list[StateDict]:
     def pruned(index: int, expert: StateDict) -> StateDict:
         def fn(name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
             vector = (weight - origin).contiguous()
             rows = vector.flatten(1) if vector.ndim > 1 else vector.view(1, -1)
-            numbers = rng(seed, "della", index, name)
+            stay = draw(index, name)
             for part in torch.split(rows, max(1, PIECE // max(1, rows.shape[1]))):
-                drop = _probabilities(part, drop_rate, epsilon)
-                part *= torch.from_numpy(numbers.random(part.shape)) >= drop
+                drop = _probabilities(part, *window)
+                part *= stay(drop)
                 if rescale:
                     # where p is 1 nothing stays that could be divided
                     part /= (1 - drop).masked_fill_(drop == 1, 1)

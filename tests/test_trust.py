@@ -1,0 +1,928 @@
+"""What a downloaded folder cannot do, what is never lost, and what is never scored in silence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import harness
+from harness import Recipe, Record, Run, StateDict, encode, files, registry
+from harness.checkpoints import open_checkpoint
+from harness.cli import main
+from harness.errors import (
+    BadRecipe,
+    BrokenCheckpoint,
+    BrokenRecord,
+    CellsFailed,
+    HarnessError,
+    NotFinite,
+    OutputExists,
+    UnknownName,
+)
+from harness.registry import PREMERGE, TASKS, Premerge
+from harness.weights import digest
+from tests.conftest import model
+from tests.toys import THREE, TOY, registered
+
+Minis = Callable[[str], dict[str, Path]]
+Loud = Callable[..., Path]
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def toys() -> Iterator[None]:
+    with registered(TOY, THREE):
+        yield
+
+
+@pytest.fixture(scope="module")
+def shelf(loud: Loud, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base, two experts of one task and one of another, in words that show; never changed."""
+    root = tmp_path_factory.mktemp("shelf")
+    for name in ("base", "a", "b", "c"):
+        shutil.copytree(loud("bert", name), root / name)
+    return root
+
+
+@pytest.fixture
+def room(shelf: Path, tmp_path: Path) -> Path:
+    """The same in a place of its own, to be broken, with a merge of the two."""
+    root = tmp_path / "room"
+    shutil.copytree(shelf, root)
+    harness.merge(same(root), out=root / "merged")
+    return root
+
+
+def same(root: Path, **values: Any) -> Recipe:
+    """A merge of the two experts of one task."""
+    known = {"base": str(root / "base"), "merger": "task_arithmetic", "tasks": ("toy/pairs",)}
+    experts = [str(root / "a"), str(root / "b")]
+    return Recipe(**{"experts": experts, **known, **values})
+
+
+def across(root: Path, **values: Any) -> Recipe:
+    """A merge of experts of two tasks, whose heads are kept."""
+    experts = [str(root / "a"), str(root / "c")]
+    return same(root, **{"experts": experts, "tasks": ("toy/pairs", "toy/three"), **values})
+
+
+def read(folder: Path, **values: Any) -> list[Record]:
+    """The records of a model under Current Eval, beside it."""
+    known = {"output": str(folder.parent / "records"), "protocols": ("current",)}
+    return harness.evaluate(Run(model=str(folder), **{**known, **values}))
+
+
+def edited(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+
+
+def tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    state = load_file(path)
+    change(state)
+    save_file(state, path, metadata={"format": "pt"})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# Code -----------------------------------------------------------------------------------------
+
+
+PAYLOAD = "raise SystemExit('code of a download was run')\n"
+
+
+@pytest.fixture
+def payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module within reach whose import is what must not happen."""
+    (tmp_path / "payload.py").write_text(PAYLOAD)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return "payload:x"
+
+
+FILES: dict[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
+    "tasks of a merge": ("merged/merge.json", lambda v, name: v.update(tasks=[name])),
+    "task of an expert of a merge": (
+        "merged/merge.json",
+        lambda v, name: v["experts"][0].update(task=name),
+    ),
+    "rows that were tuned on": (
+        "merged/merge.json",
+        lambda v, name: v.update(scored_on=[f"{name}@test"]),
+    ),
+}
+
+
+@pytest.mark.parametrize("place", FILES)
+def test_a_name_in_a_file_imports_nothing_when_a_merge_is_read(
+    place: str, room: Path, payload: str
+) -> None:
+    path, change = FILES[place]
+    edited(room / path, lambda values: change(values, payload))
+    with pytest.raises(UnknownName, match=r"merge\.json names the task 'payload:x'"):
+        read(room / "merged")
+    assert "payload" not in sys.modules
+
+
+def test_a_name_in_an_expert_imports_nothing(room: Path, payload: str) -> None:
+    (room / "a" / "expert.json").write_text(json.dumps({"tasks": [payload]}))
+    for action in (
+        lambda: read(room / "a"),
+        lambda: harness.merge(same(room, tasks=()), out=room / "again"),
+        lambda: harness.merge(same(room, tune="scale=0:1:1"), out=room / "again"),
+    ):
+        with pytest.raises(UnknownName, match=r"expert\.json names the task 'payload:x'"):
+            action()
+    assert "payload" not in sys.modules
+
+
+@pytest.mark.parametrize("key", ["merger", "premerge", "tasks", "tune_on"])
+def test_a_name_in_a_recipe_imports_nothing(key: str, room: Path, payload: str) -> None:
+    values: dict[str, Any] = {"experts": [str(room / "a"), str(room / "b")]}
+    values[key] = payload if key == "merger" else [payload]
+    (room / "recipe.json").write_text(json.dumps(values))
+    with pytest.raises(UnknownName, match=r"recipe\.json names the .* 'payload:x'"):
+        harness.merge(room / "recipe.json", out=room / "again")
+    assert "payload" not in sys.modules
+
+
+def test_a_name_in_a_record_imports_nothing(room: Path, payload: str) -> None:
+    read(room / "merged", output=str(room / "records"))
+    record = next((room / "records" / "merged").rglob("*.json"))
+    edited(record, lambda values: values.update(protocol=payload, metrics=[payload]))
+    assert main(["leaderboard", str(record), "--out", str(room / "board")]) == 0
+    assert "payload" not in sys.modules
+
+
+def test_what_a_person_types_is_imported(room: Path, tmp_path: Path, payload: str) -> None:
+    (tmp_path / "payload.py").write_text(
+        "from harness.weights import each\n"
+        "def x(experts, base):\n    return each(lambda a, *_: a, *experts)\n"
+    )
+    command = ["merge", str(room / "a"), str(room / "b"), "--merger", payload]
+    command += ["--base", str(room / "base")]
+    assert main([*command, "--out", str(room / "typed")]) == 0
+
+
+def test_a_task_from_outside_is_found_again_by_what_was_typed(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "meldings.py").write_text(
+        "from dataclasses import replace\nfrom tests.toys import TOY\n"
+        "meld = replace(TOY, name='emotion/meld')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    typed = ["--tasks", "meldings:meld"]
+    command = ["merge", str(room / "a"), str(room / "b"), *typed, "--out", str(room / "meld")]
+    assert main(command) == 0
+    for kept in ("_values", "_spelled"):  # as in the next process
+        getattr(TASKS, kept).pop("emotion/meld")
+    evaluate = ["evaluate", "--model", str(room / "meld"), "--protocols", "current"]
+    evaluate += ["--output-path", str(room / "records")]
+    assert main(evaluate) == 2
+    assert "type --tasks meldings:meld" in capsys.readouterr().err
+    assert main([*evaluate, *typed]) == 0
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("verb", ["evaluate", "merge", "finetune"])
+def test_code_that_a_checkpoint_names_is_refused(
+    name: str, verb: str, room: Path, payload: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = "base" if verb == "finetune" else "a"
+    classes = {"AutoConfig": "payload.C", "AutoTokenizer": ["payload.T", None]}
+    edited(room / where / name, lambda values: values.update(auto_map=classes))
+    shutil.copy("payload.py", room / where / "payload.py")
+    out = ["--out", str(room / "out")]
+    command = {
+        "evaluate": ["evaluate", "--model", str(room / "a"), "--tasks", "toy/pairs"],
+        "merge": ["merge", str(room / "a"), str(room / "b"), *out],
+        "finetune": ["finetune", "--base", str(room / "base"), "--task", "toy/pairs", *out],
+    }[verb]
+    capsys.readouterr()
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert f"{where}/{name} names code of its own (auto_map)" in err
+    assert err.count("\n") == 1
+    assert not (room / "out").exists()
+
+
+# Names ----------------------------------------------------------------------------------------
+
+BAD_NAME = "evil\x1b[2J|<script>=1"
+
+
+def test_a_name_does_no_harm_where_it_is_shown(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (room / "merged").rename(room / BAD_NAME)
+    (room / "a").rename(room / f"={BAD_NAME}")
+    records = ["--output-path", str(room / "records"), "--protocols", "current"]
+    experts = ["--experts", f"{room}/={BAD_NAME},{room}/b"]
+    capsys.readouterr()
+    assert main(["evaluate", "--model", str(room / BAD_NAME), *experts, *records]) == 0
+    board = ["leaderboard", str(room / "records"), "--out", str(room / "board")]
+    edited_records = list((room / "records").rglob("*.json"))
+    for path in edited_records:
+        edited(path, lambda values: values.update(method="=1+1|\x1b[31m<script>"))
+    assert main(board) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    markdown, table = ((room / "board" / f"board.{end}").read_text() for end in ("md", "csv"))
+    assert "\x1b" not in markdown + table
+    assert "<script>" not in markdown
+    assert "'=1+1" in table
+    cells = [line.count("|") - line.count("\\|") for line in markdown.splitlines() if "|" in line]
+    assert len({*cells}) <= 2  # of methods x tasks, and of shares
+
+
+def test_a_name_in_a_model_card_is_data(room: Path) -> None:
+    name = 'x"\n- evil: true\n---\n| a | <img src=x>'
+    (room / "a").rename(room / name)
+    recipe = same(room, experts=[str(room / name), str(room / "b")], base=None, merger="average")
+    harness.merge(recipe, out=room / "carded")
+    card = (room / "carded" / "README.md").read_text()
+    metadata, _, body = card.removeprefix("---\n").partition("\n---\n")
+    import yaml
+
+    assert yaml.safe_load(metadata)["base_model"] == [str(room / name), str(room / "b")]
+    assert "<img" not in body
+    assert sum(line.startswith("|") for line in body.splitlines()) == 4
+
+
+def test_records_stay_inside_the_output_folder(
+    room: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (room / "merged" / "inner").mkdir()
+    monkeypatch.chdir(room / "merged" / "inner")
+    out = tmp_path / "deep" / "er" / "records"
+    before = set(tmp_path.rglob("*"))
+    read(Path(".."), output=str(out))
+    new = set(tmp_path.rglob("*")) - before
+    assert all(path.is_relative_to(out) or out.is_relative_to(path) for path in new)
+
+
+def test_a_link_out_of_a_checkpoint_is_not_copied(room: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "id_rsa"
+    secret.write_text("secret")
+    (room / "a" / "vocab.txt").symlink_to(secret)
+    with pytest.raises(BrokenCheckpoint, match=r"a/vocab\.txt is a link to .*id_rsa"):
+        harness.merge(same(room), out=room / "again")
+    assert not (room / "again").exists()
+    with pytest.raises(BrokenCheckpoint, match="is a link to"):
+        read(room / "a", tasks=("toy/pairs",))
+
+
+def test_a_snapshot_of_the_hub_is_made_of_links(room: Path) -> None:
+    store = room / "models--me--a"
+    (store / "blobs").mkdir(parents=True)
+    snapshot = store / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    for path in (room / "a").iterdir():
+        shutil.copy(path, store / "blobs" / path.name)
+        (snapshot / path.name).symlink_to(Path("../../blobs") / path.name)
+    harness.merge(same(room, experts=[str(snapshot), str(room / "b")]), out=room / "again")
+    assert (room / "again" / "tokenizer.json").is_file()
+
+
+# What folders say of themselves -----------------------------------------------------------------
+
+
+def nudge(state: dict[str, torch.Tensor]) -> None:
+    state["classifier.bias"] = state["classifier.bias"] + 1
+
+
+def test_a_merge_whose_weights_were_changed_is_not_that_merge(room: Path) -> None:
+    tensors(room / "merged" / WEIGHTS, nudge)
+    with pytest.raises(BrokenCheckpoint, match=r"merged has changed since it was merged"):
+        read(room / "merged")
+
+
+def test_a_kept_head_that_was_changed_is_not_that_of_the_merge(room: Path) -> None:
+    harness.merge(across(room), out=room / "across")
+    tensors(room / "across" / "heads" / "toy" / "three" / WEIGHTS, nudge)
+    with pytest.raises(BrokenCheckpoint, match=r"the head of toy/three in .* has changed"):
+        read(room / "across")
+
+
+class Hub:
+    """A stand-in for the Hub: folders by id, of which only what is asked for is fetched."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __call__(self, source: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        from huggingface_hub.utils import filter_repo_objects
+
+        folder, cache = self.root / source, self.root / "cache" / source
+        names = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
+        for name in filter_repo_objects(names, allow_patterns=allow_patterns):
+            (cache / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / name, cache / name)
+        return str(cache)
+
+
+@pytest.fixture
+def hub(room: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    found = Hub(room / "hub")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", found)
+    monkeypatch.chdir(room)
+    for name in ("base", "a", "c"):
+        shutil.copytree(room / name, room / "hub" / "me" / name)
+    return found
+
+
+def test_a_merge_on_the_hub_is_one(room: Path, hub: Hub) -> None:
+    recipe = across(room, base="me/base", experts=["me/a", "me/c"])
+    harness.merge(recipe, out=hub.root / "me" / "across")
+    shutil.rmtree(hub.root / "cache")
+    run = Run(model="me/across", output="records", shots=(1,), draws=2)
+    records = harness.evaluate(run)
+    merged = [record for record in records if record.role == "merged"]
+    assert {record.task for record in merged} == {"toy/pairs@test", "toy/three@test"}
+    assert {record.head for record in merged} == {"kept"}
+    assert {record.method for record in merged} == {"task_arithmetic"}
+    assert {record.role for record in records} == {"merged", "base", "expert"}
+
+
+def test_an_expert_on_the_hub_is_held_to_its_digest(room: Path, hub: Hub) -> None:
+    harness.merge(across(room, base="me/base", experts=["me/a", "me/c"]), out=room / "across")
+    tensors(hub.root / "me" / "a" / WEIGHTS, nudge)
+    shutil.rmtree(hub.root / "cache")
+    with pytest.raises(BrokenCheckpoint, match="me/a has changed since it was merged"):
+        read(room / "across")
+
+
+def test_the_place_beside_the_merge_is_tried_where_another_folder_has_the_name(
+    room: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(room)
+    recipe = same(Path())
+    harness.merge(recipe, out="again")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree(room / "c", elsewhere / "a")  # another model of the recorded name
+    monkeypatch.chdir(elsewhere)
+    records = read(room / "again")
+    experts = [record.digest for record in records if record.role == "expert"]
+    assert experts == [digest(open_checkpoint(room / name).weights) for name in ("a", "b")]
+
+
+def test_experts_given_in_another_order_keep_their_tasks(room: Path) -> None:
+    harness.merge(across(room), out=room / "across")
+    usual = read(room / "across", output=str(room / "one"))
+    given = (str(room / "c"), str(room / "a"))
+    again = read(room / "across", output=str(room / "two"), experts=given)
+    shown = [[(r.model, r.role, r.task, r.scores) for r in records] for records in (usual, again)]
+    assert shown[0] == shown[1]
+    with pytest.raises(BadRecipe, match=r"expected those very weights"):
+        read(room / "across", experts=(str(room / "b"), str(room / "c")))
+
+
+def test_a_broken_plug_in_is_named_and_the_rest_goes_on(
+    room: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "site"
+    info = package / "sloppy-1.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sloppy\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text("[harness]\nsloppy = sloppy\n")
+    (package / "sloppy.py").write_text(
+        "import harness\n@harness.merger('sloppy')\ndef sloppy(experts, base):\n    pass\n1 / 0\n"
+    )
+    code = "import sys\nfrom harness.cli import main\nsys.exit(main(sys.argv[1:]))\n"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": f"{package}:{os.getcwd()}"}
+        command = [sys.executable, "-c", code, *words]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    listed = run("list", "mergers")
+    assert listed.returncode == 0
+    assert "sloppy" not in listed.stdout
+    assert "plug-in 'sloppy' of sloppy 1.2 could not be loaded (ZeroDivisionError" in listed.stderr
+    missing = run("merge", str(room / "a"), "--merger", "sloppy", "--out", str(room / "x"))
+    assert missing.returncode == 2
+    assert "no merger is called 'sloppy'" in missing.stderr
+    assert "Traceback" not in listed.stderr + missing.stderr
+
+
+# Nothing is lost ----------------------------------------------------------------------------------
+
+
+def test_a_second_merge_replaces_only_what_the_first_wrote(room: Path) -> None:
+    (room / "merged" / "notes").mkdir()
+    (room / "merged" / "notes" / "diary.txt").write_text("mine")
+    before = contents(room / "merged")
+    for force in (False, True):
+        with pytest.raises(OutputExists, match=r"beside it notes/diary\.txt"):
+            harness.merge(same(room), out=room / "merged", force=force)
+    assert contents(room / "merged") == before
+    shutil.rmtree(room / "merged" / "notes")
+    with pytest.raises(OutputExists, match="--force"):
+        harness.merge(same(room), out=room / "merged")
+    harness.merge(same(room, merger="average"), out=room / "merged", force=True)
+    assert json.loads((room / "merged" / "merge.json").read_text())["method"] == "average"
+
+
+def test_the_folder_one_is_in_is_no_output(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(room / "a")
+    before = contents(room)
+    for out in (".", "..", str(room)):
+        with pytest.raises(OutputExists, match="the folder you are in"):
+            harness.merge(same(room), out=out, force=True)
+    assert contents(room) == before
+
+
+def test_a_link_to_a_folder_is_written_through(room: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (room / "link").symlink_to(tmp_path / "disk")
+    harness.merge(same(room), out=room / "link")
+    assert (room / "link").is_symlink()
+    assert (tmp_path / "disk" / "merge.json").is_file()
+
+
+def test_a_mount_point_is_one_line(room: Path) -> None:
+    with pytest.raises(OutputExists, match="mount point"):
+        harness.merge(same(room), out="/proc")
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_replacement_that_fails_half_way_leaves_the_old_folder(
+    room: Path, atomic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(room / "merged")
+    if atomic:
+        monkeypatch.setattr(files, "_exchange", failing)
+    else:
+        monkeypatch.setattr(files, "_exchange", lambda new, old: False)
+        replace = Path.replace
+
+        def fails_on_the_new_one(self: Path, target: Path) -> Path:
+            if self.name == ".merged.partial":
+                raise OSError("no")
+            return replace(self, target)
+
+        monkeypatch.setattr(Path, "replace", fails_on_the_new_one)
+    with pytest.raises(HarnessError, match="cannot be written"):
+        harness.merge(same(room, merger="average"), out=room / "merged", force=True)
+    assert contents(room / "merged") == before
+    assert not [path.name for path in room.iterdir() if path.name.startswith(".")]
+
+
+def failing(*_: object) -> bool:
+    raise OSError("no")
+
+
+def test_folders_are_exchanged_in_one_step_where_the_system_can(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    if not files._exchange(tmp_path / "new", tmp_path / "old"):
+        pytest.skip("this file system cannot exchange folders")
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["new"]
+
+
+LIMITED = """
+import resource, sys
+from harness import boards, merging
+from harness.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("room_for", [0, 5000])
+def test_a_full_disk_is_one_line_and_leaves_nothing(room: Path, room_for: int) -> None:
+    records = [str(path) for path in (room / "records").rglob("*.json")]
+    assert not records
+    read(room / "merged")
+    merge = ["merge", str(room / "a"), str(room / "b"), "--out", str(room / "out")]
+    board = ["leaderboard", str(room / "records"), "--out", str(room / "board")]
+    for command in (merge, board) if not room_for else (merge,):
+        limited = [sys.executable, "-c", LIMITED, str(room_for), *command]
+        done = subprocess.run(limited, capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert "cannot be written" in done.stderr
+    assert not (room / "out").exists()
+    assert not list((room / "board").glob("*"))
+    assert not list(room.rglob(".*"))
+
+
+def test_an_output_that_cannot_be_is_one_line(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read(room / "merged")
+    (room / "file").touch()
+    experts = [str(room / "a"), str(room / "b")]
+    records = str(room / "records")
+    for place in (str(room / "file" / "below"), "/proc/nowhere/out"):
+        for command in (
+            ["merge", *experts, "--out", place],
+            ["leaderboard", records, "--out", place],
+            ["evaluate", "--model", str(room / "merged"), "--output-path", place],
+            ["finetune", "--base", str(room / "base"), "--task", "toy/pairs", "--out", place],
+            ["statistics", experts[0], "--task", "toy/pairs", "--out", place],
+        ):
+            capsys.readouterr()
+            assert main(command) == 2, command
+            err = capsys.readouterr().err
+            assert err.count("\n") == 1, err
+
+
+# Nothing wrong is scored ------------------------------------------------------------------------
+
+
+def turned_pooler(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Lists the pooler's units backwards, and the columns of the head: no output moves."""
+
+    def one(expert: StateDict) -> StateDict:
+        state = {name: expert[name] for name in expert}
+        for name in ("bert.pooler.dense.weight", "bert.pooler.dense.bias"):
+            state[name] = state[name].flip(0)
+        return {**state, "classifier.weight": state["classifier.weight"].flip(1)}
+
+    return [one(expert) for expert in experts]
+
+
+@pytest.mark.parametrize("heads", ["merge", "average", "keep"])
+def test_what_a_pre_merging_method_moves_in_a_head_moves_in_the_merge(
+    room: Path, heads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    len(PREMERGE)
+    known = dict(PREMERGE._values)
+    known["turned"] = Premerge("turned", turned_pooler, exact=True)
+    monkeypatch.setattr(PREMERGE, "_values", known)
+    make = across if heads == "keep" else same
+    predictions = {}
+    for name, premerge in (("left", ()), ("turned", ("turned",))):
+        recipe = make(room, heads=heads, merger="average", premerge=premerge)
+        harness.merge(recipe, out=room / name)
+        records = read(room / name, output=str(room / "records"))
+        predictions[name] = [record.scores for record in records if record.role == "merged"]
+        state = open_checkpoint(room / name).weights
+        assert torch.equal(
+            state["bert.pooler.dense.bias"].flip(0)
+            if premerge
+            else state["bert.pooler.dense.bias"],
+            open_checkpoint(room / "left").weights["bert.pooler.dense.bias"],
+        )
+    assert predictions["left"] == predictions["turned"]
+
+
+def nan_merger(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Divides by zero."""
+    return {name: experts[0][name] / 0 - experts[0][name] / 0 for name in experts[0]}
+
+
+@pytest.fixture
+def mergers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    len(harness.MERGERS)
+    known = dict(harness.MERGERS._values)
+    monkeypatch.setattr(harness.MERGERS, "_values", known)
+    return known
+
+
+def test_a_merge_is_finite(room: Path, mergers: dict[str, Any]) -> None:
+    mergers["nan"] = registry.Merger("nan", nan_merger, task_vectors=False)
+    with pytest.raises(NotFinite, match=r"has NaN entries"):
+        harness.merge(same(room, merger="nan", base=None), out=room / "again")
+    for name in ("base", "a", "b"):
+        tensors(
+            room / name / WEIGHTS,
+            lambda state: state.update({k: v.half() for k, v in state.items()}),
+        )
+    with pytest.raises(NotFinite, match=r"has infinite entries"):
+        harness.merge(same(room, merger="task_arithmetic:scale=1e9"), out=room / "again")
+    assert not (room / "again").exists()
+
+
+def test_a_merger_must_make_every_tensor(room: Path, mergers: dict[str, Any]) -> None:
+    def forgets(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+        return {name: experts[0][name] for name in list(experts[0])[1:]}
+
+    mergers["forgets"] = registry.Merger("forgets", forgets, task_vectors=False)
+    with pytest.raises(HarnessError, match="what forgets makes has no tensor"):
+        harness.merge(same(room, merger="forgets", base=None), out=room / "again")
+
+
+def test_a_record_is_not_changed_by_another_run(room: Path) -> None:
+    harness.merge(same(room, merger="average"), out=room / "average")
+    mine = read(room / "average")
+    before = contents(room / "records")
+    both = read(room / "merged", references=(str(room / "average"),))
+    assert {
+        name: text for name, text in contents(room / "records").items() if name in before
+    } == before
+    (reference,) = (r for r in both if r.role == "reference")
+    (merged,) = (r for r in mine if r.role == "merged")
+    assert reference.scores == merged.scores
+    assert read(room / "average") == mine
+
+
+def test_records_are_the_same_in_any_order_of_runs(room: Path) -> None:
+    harness.merge(same(room, merger="average"), out=room / "average")
+    runs = [
+        lambda out: read(room / "average", output=out),
+        lambda out: read(room / "merged", output=out, references=(str(room / "average"),)),
+    ]
+    for out, order in (("one", runs), ("two", runs[::-1])):
+        for run in order:
+            run(str(room / out))
+    assert contents(room / "one") == contents(room / "two")
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "attention heads": lambda folder: edited(
+        folder / "config.json", lambda values: values.update(num_attention_heads=4)
+    ),
+    "labels": lambda folder: edited(
+        folder / "config.json",
+        lambda values: values.update(
+            id2label={"0": "yes", "1": "no"}, label2id={"yes": 0, "no": 1}
+        ),
+    ),
+    "tokenizer": lambda folder: (
+        (folder / "tokenizer.json").write_text(
+            (folder / "tokenizer.json")
+            .read_text()
+            .replace('"[SEP]": 1', '"[SEP]": 1')
+            .replace('"type": "Whitespace"', '"type": "WhitespaceSplit"')
+        )
+        and None
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_record_is_of_all_that_its_score_depends_on(what: str, room: Path) -> None:
+    first = read(room / "a", tasks=("toy/pairs",))
+    before = contents(room / "records")
+    CHANGES[what](room / "a")
+    second = read(room / "a", tasks=("toy/pairs",))
+    assert len(contents(room / "records")) == 2 * len(before)
+    assert second[0].content != first[0].content
+    if what == "labels":
+        assert second[0].scores[0].value == pytest.approx(1 - first[0].scores[0].value)
+
+
+def test_boards_do_not_mix_other_rows(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    harness.merge(same(room, merger="average"), out=room / "average")
+    read(room / "merged")
+    read(room / "average", limit=5)
+    with pytest.raises(BrokenRecord, match=r"test .*5 rows \(--limit 5\).*expected the same work"):
+        harness.leaderboard([room / "records"], out=room / "board")
+    assert not (room / "board").exists()
+
+
+@pytest.mark.parametrize("values", [{"max_length": 4}, {"draws": 3}, {"seed": 1}])
+def test_boards_do_not_mix_other_lengths_or_draws(room: Path, values: dict[str, int]) -> None:
+    few = {"protocols": ("knn",), "shots": (1,), "draws": 2}
+    read(room / "a", tasks=("toy/pairs",), **few)
+    read(room / "b", tasks=("toy/pairs",), **{**few, **values})
+    with pytest.raises(BrokenRecord, match=f"{next(iter(values))}.*expected the same work"):
+        harness.leaderboard([room / "records"], out=room / "board")
+
+
+def test_the_base_of_every_merge_is_one_control(minis: Minis, tmp_path: Path) -> None:
+    found = minis("deberta-v2")
+    digests = set()
+    for merger in ("average", "task_arithmetic:scale=1.0", "ties"):
+        recipe = Recipe(
+            experts=[str(found["a"]), str(found["b"])],
+            base=str(found["base"]),
+            merger=merger,
+            tasks=("toy/pairs",),
+        )
+        out = tmp_path / merger.partition(":")[0]
+        harness.merge(recipe, out=out)
+        digests |= {r.digest for r in read(out) if r.role == "base"}
+    assert len(digests) == 1
+    harness.leaderboard([tmp_path / "records"], out=tmp_path / "board")
+
+
+def infinite(state: dict[str, torch.Tensor]) -> None:
+    # finite weights whose outputs are not
+    state["classifier.weight"] = torch.full_like(state["classifier.weight"], 3e38)
+    state["bert.pooler.dense.bias"] = torch.full_like(state["bert.pooler.dense.bias"], 9.0)
+
+
+def test_outputs_that_are_nan_are_no_labels(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensors(room / "b" / WEIGHTS, infinite)
+    (room / "merged" / "merge.json").unlink()
+    evaluate = ["evaluate", "--model", str(room / "merged"), "--tasks", "toy/pairs"]
+    evaluate += ["--experts", f"{room / 'a'},{room / 'b'}", "--output-path", str(room / "records")]
+    capsys.readouterr()
+    assert main([*evaluate, "--shots", "1", "--draws", "2"]) == 3
+    err = capsys.readouterr().err
+    assert "b on toy/pairs@test under current: " in err
+    assert "has NaN or infinite outputs for 12 of 12 rows" in err
+    saved = {(r.model, r.protocol) for r in harness_records(room / "records")}
+    assert ("merged", "current") in saved
+    assert ("a", "current") in saved
+    assert not [one for one in saved if one[0] == "b"]
+    assert ("merged", "knn") in saved  # which needs no teacher
+    with pytest.raises(CellsFailed) as caught:
+        harness.evaluate(
+            Run(
+                model=str(room / "merged"),
+                tasks=("toy/pairs",),
+                experts=(str(room / "a"), str(room / "b")),
+                output=str(room / "again"),
+                shots=(1,),
+                draws=2,
+            )
+        )
+    assert {r.model for r in caught.value.records} == {"merged", "a"}
+
+
+def harness_records(folder: Path) -> list[Record]:
+    from harness.records import read_records
+
+    return read_records([folder])
+
+
+def test_two_settings_of_a_protocol_have_a_verdict_each(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = "current,ft-classifier,ft-classifier:epochs=50,learning_rate=0.1"
+    evaluate = ["evaluate", "--model", str(room / "merged"), "--protocols", settings]
+    evaluate += ["--output-path", str(room / "records"), "--shots", "5", "--draws", "2"]
+    assert main(evaluate) == 0
+    verdicts = [line for line in capsys.readouterr().out.splitlines() if "Verdict" in line]
+    assert len(verdicts) == 2
+    assert "(ft-classifier:epochs=50,learning_rate=0.1)" in verdicts[1]
+    harness.leaderboard([room / "records"], out=room / "board")
+    shares = (room / "board" / "board.md").read_text().partition("## How much")[2]
+    assert shares.count("| task_arithmetic") == 2
+
+
+@pytest.mark.parametrize(
+    ("tuned", "reported"),
+    [("train90", "train"), ("heldout10", "train"), ("train", "heldout10"), ("train", "train90")],
+)
+def test_rows_that_were_tuned_on_are_not_reported(room: Path, tuned: str, reported: str) -> None:
+    recipe = same(room, tune="scale=0.5:1:0.5", tune_on=(f"toy/pairs@{tuned}",))
+    harness.merge(recipe, out=room / "tuned")
+    with pytest.raises(BadRecipe, match=f"was tuned on toy/pairs@{tuned}"):
+        read(room / "tuned", tasks=(f"toy/pairs@{reported}",))
+    assert read(room / "tuned")
+
+
+def test_a_reported_split_by_another_name_is_not_tuned_on(room: Path) -> None:
+    from dataclasses import replace
+
+    sly = replace(TOY, name="toy/sly", splits={"test": "test", "dev": "train"})
+    with registered(sly):
+        recipe = same(
+            room, tasks=("toy/sly",), tune="scale=0.5:1:0.5", tune_on=("toy/sly@train90",)
+        )
+        with pytest.raises(BadRecipe, match="has rows of toy/sly@dev, which is reported"):
+            harness.merge(recipe, out=room / "tuned")
+        with pytest.raises(BadRecipe, match="expected another split to score"):
+            read(room / "a", tasks=("toy/sly@dev",), protocols=("knn",))
+
+
+def test_a_task_without_an_expert_takes_nothing_from_the_others(room: Path) -> None:
+    harness.merge(across(room), out=room / "across")
+    edited(room / "across" / "merge.json", lambda v: (v["experts"].pop(), v.update(digest=None)))
+    few: dict[str, Any] = {"protocols": (), "shots": (1,), "draws": 2}
+    with pytest.warns(UserWarning, match="no expert of toy/three is known"):
+        records = read(room / "across", **few)
+    tuned = {r.task for r in records if r.protocol == "ft-classifier" and r.role == "merged"}
+    assert tuned == {"toy/pairs@test"}
+
+
+def test_a_record_says_which_rows_were_drawn_and_by_which_numpy(room: Path) -> None:
+    from harness.data import load_rows
+
+    (record,) = read(room / "a", tasks=("toy/pairs",), protocols=("knn",), shots=(1, 3), draws=2)
+    assert record.adaptation is not None
+    assert set(record.adaptation.drawn) == {"0", "1"}
+    labels = load_rows(TOY, "train90").labels
+    for drawn in record.adaptation.drawn.values():
+        assert [[int(labels[row]) for row in rows] for rows in drawn] == [[0] * 3, [1] * 3]
+    assert record.versions["numpy"] == np.__version__
+    assert record.versions["faiss"]
+
+
+def test_predictions_can_be_read_by_others(room: Path) -> None:
+    read(room / "merged")
+    modes = {path.stat().st_mode & 0o777 for path in (room / "records").rglob("*.*")}
+    assert modes == {0o666 & ~umask()}
+    assert pq.read_table(next((room / "records").rglob("*.parquet"))).num_rows == 12
+
+
+def umask() -> int:
+    before = os.umask(0)
+    os.umask(before)
+    return before
+
+
+# Labels and methods -------------------------------------------------------------------------------
+
+
+def test_labels_that_differ_in_signs_are_not_one(room: Path, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    signs = replace(THREE, name="toy/signs", labels=("C", "C++", "C#"))
+    order = ["C#", "C", "C++"]
+    named = model(tmp_path / "signs", order, seed=4, near=room / "base")
+    with registered(signs):
+        (by_name,) = read(named, tasks=("toy/signs",))
+        edited(
+            named / "config.json",
+            lambda v: v.update(id2label={str(i): f"LABEL_{i}" for i in range(3)}),
+        )
+        found = encode.forward(open_checkpoint(named), _rows(signs), max_length=128)[1]
+    places = [order.index(label) for label in signs.labels]
+    table = pq.read_table(next((tmp_path / "records").rglob("*.parquet"))).to_pydict()
+    assert table["prediction"] == found[:, places].argmax(axis=1).tolist()
+    assert by_name.labels == "by-name"
+
+
+def _rows(task: Any) -> Any:
+    from harness.data import load_rows
+
+    return load_rows(task, "test")
+
+
+def test_a_mergekit_configuration_takes_the_flags_that_it_cannot_say(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import yaml
+
+    config = {
+        "merge_method": "ties",
+        "base_model": str(room / "base"),
+        "models": [
+            {"model": str(room / name), "parameters": {"weight": 1.0, "density": 0.5}}
+            for name in ("a", "b")
+        ],
+        "dtype": "float32",
+    }
+    (room / "ties.yml").write_text(yaml.safe_dump(config))
+    merge = ["merge", str(room / "ties.yml"), "--out", str(room / "kit")]
+    assert main(merge) == 2
+    assert "use --heads average" in capsys.readouterr().err
+    assert main([*merge, "--heads", "average", "--tasks", "toy/pairs"]) == 0
+    assert main([*merge[:2], "--merger", "ties", "--out", str(room / "x")]) == 2
+    assert "both say what to merge" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preset", ["procrustes", "regmean", "rotation", "ft-classifier"])
+def test_a_preset_is_what_the_papers_code_did_and_says_so(room: Path, preset: str) -> None:
+    plan = harness.merge(
+        same(room, preset=preset, merger="task_arithmetic"), out=room / "preset", dry_run=True
+    )
+    expected = 0.7 if preset == "ft-classifier" else 0.3
+    assert plan.recipe.merger.options["scale"] == expected
+    asked = same(room, preset=preset, merger="task_arithmetic:scale=0.5")
+    assert harness.merge(asked, out=room / "preset").recipe.merger.options["scale"] == 0.5
+    assert json.loads((room / "preset" / "merge.json").read_text())["preset"] == preset
+    records = read(room / "preset", preset=preset)
+    assert {record.preset for record in records} == {preset}
+
+
+def test_fisher_under_a_preset_is_that_of_its_code(room: Path) -> None:
+    def options(preset: str) -> Any:
+        recipe = same(room, preset=preset, merger="fisher", base=None)
+        return harness.merge(recipe, out=room / "x", dry_run=True).recipe.merger.options
+
+    assert (options("procrustes")["estimator"], options("procrustes")["floor"]) == ("mergelm", 1e-6)
+    found = options("regmean")
+    assert (found["estimator"], found["normalize"], found["floor"]) == ("hard", "none", 1e-10)
+
+
+def test_metrics_are_asked_for(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    usual = read(room / "merged")
+    other = read(room / "merged", metrics=("matthews", "accuracy"))
+    assert usual[0].metrics == ("accuracy",)
+    assert other[0].metrics == ("matthews", "accuracy")
+    assert other[0].scores[0].parts["accuracy"] == usual[0].scores[0].value
+    with pytest.raises(BrokenRecord, match=r"metrics .*expected the same work"):
+        harness.leaderboard([room / "records"], out=room / "board")
+    with pytest.raises(HarnessError, match="pearson"):
+        read(room / "merged", metrics=("pearson",))
+    with pytest.raises(HarnessError, match="did you mean 'accuracy'"):
+        read(room / "merged", metrics=("acuracy",))
