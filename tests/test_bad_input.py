@@ -816,6 +816,20 @@ def test_a_pickle_is_read_as_weights_only_when_told(shelf: Path, tmp_path: Path)
         assert main([*place.evaluate(either, protocols="current"), "--allow-pickle"]) == 0
 
 
+def test_a_row_that_is_too_long_for_the_model_is_a_failed_cell(
+    shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the forward pass shows it; the cells of other models and tasks are saved."""
+    place = Place(shelf, tmp_path)
+    arguments = place.data("validation", pairs(12, sentence1=["word1 " * 60] * 12))
+    assert main([*arguments, "--protocols", "current"]) == 3
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if line.startswith("harness: ")]
+    assert len(lines) == 1
+    assert "merged cannot be run" in lines[0]
+    assert "see --max-length" in lines[0]
+
+
 def test_no_command_at_all_is_a_question(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out, err = capsys.readouterr()
