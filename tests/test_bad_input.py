@@ -187,6 +187,11 @@ class Place:
         (folder / "chapter.tex").write_text("hello")
         return str(folder)
 
+    def loop(self) -> str:
+        """A link to itself, where output would go."""
+        (self.root / "loop").symlink_to("loop")
+        return str(self.root / "loop")
+
     def left(self) -> list[str]:
         """What stands where output would go."""
         places = (self.root / "out", self.root / "thesis")
@@ -618,6 +623,12 @@ RECIPES: dict[str, Case] = {
     "empty": (lambda p: p.merge(p.recipe("")), ["recipe.yaml holds"]),
     "no experts": (lambda p: p.merge(p.recipe("merger: ties\n")), ["recipe.yaml: experts"]),
     "zero experts": (lambda p: p.merge(p.recipe("experts: []\n")), ["no experts to merge"]),
+    "a model of mergekit's without end": (
+        lambda p: p.merge(
+            p.recipe(f"merge_method: linear\nmodels: [{{model: {'x' * 5000}+y}}, {{model: a}}]\n")
+        ),
+        ["names an adapter"],
+    ),
     "wrong type": (
         lambda p: p.merge(p.recipe("experts: [a, b]\nseed: many\n")),
         ["recipe.yaml: seed", "integer"],
@@ -742,6 +753,10 @@ OUTPUT: dict[str, Case] = {
     "merge below a file": (
         lambda p: p.merge(out=f"{p.foreign()}/chapter.tex/merged"),
         ["chapter.tex"],
+    ),
+    "merge into a link to itself": (
+        lambda p: p.merge(out=p.loop()),
+        ["loop", "expected a folder"],
     ),
     "expert over a thesis": (
         lambda p: p.finetune(out=p.foreign()),
