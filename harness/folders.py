@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from harness import weights
-from harness.checkpoints import INDEX, MERGE, MERGE_FILE, SINGLE, copy_tokenizer
+from harness.checkpoints import INDEX, MERGE, MERGE_FILE, OF_THE_HEAD, SINGLE, copy_tokenizer
 from harness.files import new_folder, write_json, write_text
 from harness.plans import Plan, short_method
 from harness.stream import write_file
@@ -85,7 +85,7 @@ def _write_heads(found: Plan, folder: Path) -> None:
 def _config(found: Plan) -> dict[str, Any]:
     config = dict(found.experts[0].config)
     if found.recipe.heads == "keep":
-        for key in ("id2label", "label2id", "problem_type", "num_labels", "architectures"):
+        for key in OF_THE_HEAD:
             config.pop(key, None)
         if found.base is not None and "architectures" in found.base.config:
             config["architectures"] = found.base.config["architectures"]
