@@ -21,6 +21,8 @@ from harness.weights import Lazy, Spec, floating, specs, union
 
 HEAD = re.compile(r".*(classifier|pre_classifier|classification_head)\.")
 """What the reference repositories call a head. The BERT and DeBERTa poolers are encoder."""
+OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures")
+"""What a configuration says of the head alone."""
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -235,13 +237,45 @@ def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
         if is_head(name):
             fresh.append(name)
         elif base and name not in base.weights and weights_take_part(expert, name):
-            if ".pooler." not in name and not name.startswith("pooler."):
+            if not _is_pooler(name):
                 raise IncompatibleWeights(
                     f"the base {base.source} has no tensor '{name}', which {expert.source} has; "
                     "expected the checkpoint that the experts were fine-tuned from"
                 )
             fresh.append(name)
     return fresh
+
+
+def _is_pooler(name: str) -> bool:
+    return ".pooler." in name or name.startswith("pooler.")
+
+
+def encoder_of(base: Checkpoint) -> Checkpoint:
+    """The base without a head, under the names of transformers' classifier.
+
+    Left-over tensors of pretraining are left out, and it may have no pooler. Raises
+    BrokenCheckpoint, naming it, for any other tensor of the encoder that is missing or of another
+    shape or kind: transformers would make it up at random.
+    """
+    config = {key: value for key, value in base.config.items() if key not in OF_THE_HEAD}
+    model = classifier_on_meta(config, base.source)
+    wanted = {name: tensor for name, tensor in model.state_dict().items() if not is_head(name)}
+    encoder = aligned_base(base, replace(base, weights=wanted))
+    known = specs(encoder.weights)
+    for name, spec in specs(wanted).items():
+        if name not in known:
+            if _is_pooler(name):
+                continue
+            raise BrokenCheckpoint(
+                f"{base.source} has no tensor '{name}', expected a whole encoder to train on"
+            )
+        same_kind = known[name].dtype.is_floating_point == spec.dtype.is_floating_point
+        if known[name].shape != spec.shape or not same_kind:
+            raise BrokenCheckpoint(
+                f"{base.source}: '{name}' is {known[name].shape} of {known[name].dtype}, "
+                f"expected {spec.shape} of {spec.dtype} as config.json says"
+            )
+    return replace(encoder, config=config, labels=None)
 
 
 def weights_take_part(checkpoint: Checkpoint, name: str) -> bool:

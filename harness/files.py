@@ -74,6 +74,11 @@ def parse_json(
     return _object(found, where, what, error)
 
 
+def as_json(value: object) -> Any:
+    """The value as it is read back: a tuple is a list, a key a text."""
+    return json.loads(json.dumps(value))
+
+
 def read_yaml(
     path: Path, what: str, *, error: type[HarnessError] = BrokenCheckpoint
 ) -> dict[str, Any]:

@@ -543,14 +543,14 @@ def test_an_output_that_cannot_be_is_one_line(
     read(room / "merged")
     (room / "file").touch()
     experts = [str(room / "a"), str(room / "b")]
-    records = str(room / "records")
+    records, few = str(room / "records"), ["--merger", "regmean:examples=4"]
     for place in (str(room / "file" / "below"), "/proc/nowhere/out"):
         for command in (
             ["merge", *experts, "--out", place],
             ["leaderboard", records, "--out", place],
             ["evaluate", "--model", str(room / "merged"), "--output-path", place],
             ["finetune", "--base", str(room / "base"), "--task", "toy/pairs", "--out", place],
-            ["statistics", experts[0], "--task", "toy/pairs", "--out", place],
+            ["statistics", experts[0], "--task", "toy/pairs", *few, "--out", place],
         ):
             capsys.readouterr()
             assert main(command) == 2, command
