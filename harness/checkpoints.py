@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from safetensors import SafetensorError, safe_open
 
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
-from harness.files import Layout, read_json
+from harness.files import LARGEST, Layout, read_json, read_text
 from harness.provenance import EXPERT_FILE, MERGE_FILE, recorded_tasks
 from harness.types import Checkpoint, StateDict
 from harness.weights import Lazy, Spec, floating, specs, union
@@ -23,6 +27,9 @@ HEAD = re.compile(r".*(classifier|pre_classifier|classification_head)\.")
 """What the reference repositories call a head. The BERT and DeBERTa poolers are encoder."""
 OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures")
 """What a configuration says of the head alone."""
+
+LAYERS = re.compile(r"(^|_)n?_?layers?$")
+"""Numbers of a configuration that say how many layers a model has."""
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -82,13 +89,14 @@ def open_checkpoint(
 
     Raises BrokenCheckpoint, naming file and cause, for what is not a complete, safe checkpoint.
     """
-    path = Path(source) if Path(source).exists() else _download(str(source), revision)
+    path = Path(source) if _is_there(Path(source)) else _download(str(source), revision)
     config = read_json(path / "config.json", "a configuration")
     refuse_code(config, path / "config.json")
     check_files(path)
     if not isinstance(config.get("model_type"), str):
         raise BrokenCheckpoint(f"{path / 'config.json'} has no model_type, expected its name")
     weights = open_weights(path, allow_pickle=allow_pickle)
+    check_counts(config, weights, str(path / "config.json"))
     has_head = any(is_head(name) for name in weights)
     return Checkpoint(
         source=str(source),
@@ -100,6 +108,30 @@ def open_checkpoint(
     )
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long for any file
+        return False
+
+
+def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> None:
+    """Raise BrokenCheckpoint for more layers or labels than the weights can have.
+
+    A model of a thousand million layers would never be built, be it without a weight.
+    """
+    known = specs(state)
+    widest = max((max(spec.shape, default=0) for spec in known.values()), default=0)
+    for key, value in config.items():
+        most = len(known) if LAYERS.search(key) else widest if key == "num_labels" else None
+        number = isinstance(value, int | float)
+        if most is not None and number and not value <= max(most, 1000):
+            raise BrokenCheckpoint(
+                f"{where} has the {key} {value!r:.40}, expected at most {most} as its weights have "
+                f"{len(known)} tensors, of a width of {widest} at most"
+            )
+
+
 def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Label names in the order of the outputs; none for regression.
 
@@ -109,9 +141,9 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
     try:
         ordered = {int(index): str(name) for index, name in (names or {}).items()}
         count = int(config.get("num_labels") or len(ordered) or 2)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BrokenCheckpoint(
-            f"{where} has the id2label {names!r}, expected a name for each of 0, 1, ..."
+            f"{where} has the id2label {names!r:.200}, expected a name for each of 0, 1, ..."
         ) from error
     if config.get("problem_type") == "regression" or count == 1:
         return ()
@@ -178,7 +210,7 @@ def open_file(path: Path) -> StateDict:
             found[name] = Spec(tuple(part.get_shape()), DTYPES[kind])
     except FileNotFoundError:
         raise BrokenCheckpoint(f"{path} is missing; expected a safetensors file") from None
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, MemoryError) as error:  # memory: the file is mapped whole
         raise BrokenCheckpoint(f"{path} cannot be read as safetensors: {error}") from error
     return _modern(Lazy(found, handle.get_tensor))
 
@@ -289,6 +321,7 @@ def build_model(config: Mapping[str, Any], state: StateDict, what: str) -> torch
     Raises BrokenCheckpoint when a tensor of the model is missing, left over or of another shape:
     nothing is ever newly initialised.
     """
+    check_counts(config, state, what)
     model = _classifier(config, what)
     _check_tensors(model, state, what)
     tensors = {name: state[name] for name in floating(state)}
@@ -308,6 +341,19 @@ def quiet() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the warnings that transformers logs, whole configurations among them."""
+    from transformers.utils import logging
+
+    said = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(said)
 
 
 def refuse_code(config: Mapping[str, Any], where: Path) -> None:
@@ -332,6 +378,10 @@ def check_tokenizer(path: Path) -> None:
 def check_ready(checkpoint: Checkpoint) -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
     check_tokenizer(checkpoint.path)
+    if (digest := tokenizer_digest(checkpoint.path)) not in _OPENED:
+        open_tokenizer(checkpoint.path)
+        _OPENED.add(digest)
+    check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
     model = classifier_on_meta(checkpoint.config, checkpoint.source)
     _check_tensors(model, checkpoint.weights, checkpoint.source)
 
@@ -348,8 +398,9 @@ def _classifier(config: Mapping[str, Any], what: str) -> torch.nn.Module:
     left_out = ("model_type", "dtype", "torch_dtype")
     values = {key: value for key, value in config.items() if key not in left_out}
     try:
-        settings = AutoConfig.for_model(config["model_type"], **values)
-        model: torch.nn.Module = AutoModelForSequenceClassification.from_config(settings)
+        with _silent():
+            settings = AutoConfig.for_model(config["model_type"], **values)
+            model: torch.nn.Module = AutoModelForSequenceClassification.from_config(settings)
     except Exception as error:  # transformers raises many types for values it cannot use
         reason = " ".join(str(error).split()).partition(". ")[0]
         raise BrokenCheckpoint(
@@ -388,8 +439,49 @@ def open_tokenizer(path: Path) -> Any:
     from transformers import AutoTokenizer
 
     check_tokenizer(path)
-    try:
+    with _using_tokenizer(path):
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+
+
+_OPENED: set[str] = set()
+"""Tokenizers that could be opened, by content: one and the same lies in many folders."""
+
+
+def tokenizer_digest(path: Path) -> str:
+    """A hash of the tokenizer's files."""
+    state = xxhash.xxh3_128()
+    for name in TOKENIZER_FILES:
+        if (path / name).is_file():
+            state.update(name.encode())
+            state.update((path / name).read_bytes())
+    return str(state.hexdigest())
+
+
+def token_ids(
+    tokenizer: Any, texts: Sequence[Sequence[str]], max_length: int, path: Path
+) -> dict[str, list[list[int]]]:
+    """Token ids, mask and the like of rows, cut to `max_length`, not padded.
+
+    `texts` are the first segments of all rows and, for pairs, the second ones; `path` is where the
+    tokenizer was. Raises BrokenCheckpoint in one line for whatever it cannot do with them.
+    """
+    segments = [list(segment) for segment in texts]
+    with _using_tokenizer(path):
+        encoded = dict(tokenizer(*segments, truncation=True, max_length=max_length))
+    if not {"input_ids", "attention_mask"} <= encoded.keys():
+        raise BrokenCheckpoint(
+            f"the tokenizer of {path} makes {', '.join(encoded) or 'nothing'} of a row, expected "
+            "input_ids and attention_mask"
+        )
+    return encoded
+
+
+@contextmanager
+def _using_tokenizer(path: Path) -> Iterator[None]:
+    """Whatever goes wrong in a tokenizer as BrokenCheckpoint, in one line."""
+    try:
+        with _unheard():
+            yield
     # every file and every field has a way to fail of its own, some of them a panic of Rust code,
     # which is no Exception
     except BaseException as error:
@@ -397,13 +489,38 @@ def open_tokenizer(path: Path) -> Any:
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BrokenCheckpoint(
-            f"{path} has no tokenizer that can be read ({reason}); expected its files beside the "
-            "weights"
+            f"{path} has no tokenizer that can be read ({reason:.300}); expected its files beside "
+            "the weights"
         ) from error
 
 
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """What is written to stderr is lost where the block fails, and comes after it where not.
+
+    Rust code that panics prints a trace by itself, beside the error that it raises.
+    """
+    try:
+        shown = os.dup(2)
+    except OSError:  # there is no stderr
+        yield
+        return
+    with tempfile.TemporaryFile() as kept:
+        sys.stderr.flush()
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+            sys.stderr.flush()
+        finally:
+            os.dup2(shown, 2)
+            os.close(shown)
+        kept.seek(0)
+        sys.stderr.write(kept.read().decode("utf-8", "replace"))
+
+
 def check_files(folder: Path) -> None:
-    """Raise BrokenCheckpoint for a tokenizer with code, or a link to outside of the checkpoint.
+    """Raise BrokenCheckpoint for a tokenizer with code, and for a file of it that is none, is too
+    large, or is a link to outside of the checkpoint.
 
     What a link points to would be copied into every merge. The files of a Hub snapshot are links
     into the store beside it.
@@ -413,13 +530,14 @@ def check_files(folder: Path) -> None:
         refuse_code(read_json(settings, "a tokenizer's configuration"), settings)
     root = folder.resolve()
     root = root.parents[1] if root.parent.name == "snapshots" else root
-    for name in TOKENIZER_FILES:
-        path = folder / name
-        if path.is_symlink() and not path.resolve().is_relative_to(root):
+    for path in (folder / name for name in TOKENIZER_FILES if os.path.lexists(folder / name)):
+        place = Path(os.path.realpath(path))  # of a link to itself, too
+        if path.is_symlink() and not place.is_relative_to(root):
             raise BrokenCheckpoint(
-                f"{path} is a link to {path.resolve()}, outside of the checkpoint; expected the "
-                "file itself"
+                f"{path} is a link to {place}, outside of the checkpoint; expected the file itself"
             )
+        if not place.is_file() or place.stat().st_size > LARGEST:
+            raise BrokenCheckpoint(f"{path} is no file of at most {LARGEST} bytes, expected one")
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
@@ -432,16 +550,33 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 def vocabulary(path: Path) -> dict[str, int] | None:
     """Tokens and their ids, from the tokenizer's own files; None where none of them is there."""
     if (path / "tokenizer.json").is_file():
-        model = read_json(path / "tokenizer.json", "a tokenizer").get("model", {})
-        found = model.get("vocab")
-        if isinstance(found, dict):
-            return {str(token): int(index) for token, index in found.items()}
-        if isinstance(found, list):
-            return {str(token): index for index, (token, *_) in enumerate(found)}
+        model = read_json(path / "tokenizer.json", "a tokenizer").get("model")
+        words = model.get("vocab") if isinstance(model, dict) else None
+        if isinstance(words, list):
+            return _tokens({token: i for i, token in enumerate(map(_first, words))}, path)
+        if words is not None:
+            return _tokens(words, path)
     if (path / "vocab.txt").is_file():
-        words = (path / "vocab.txt").read_text(encoding="utf-8").splitlines()
-        return {word: index for index, word in enumerate(words)}
+        lines = read_text(path / "vocab.txt", "a vocabulary").splitlines()
+        return {word: index for index, word in enumerate(lines)}
     if (path / "vocab.json").is_file():
-        found = read_json(path / "vocab.json", "a vocabulary")
-        return {str(token): int(index) for token, index in found.items()}
+        return _tokens(read_json(path / "vocab.json", "a vocabulary"), path)
     return None
+
+
+def _first(entry: object) -> str:
+    """The token of an entry of a vocabulary that is a list: token and score."""
+    return str(entry[0]) if isinstance(entry, list) and entry else str(entry)
+
+
+def _tokens(words: object, path: Path) -> dict[str, int]:
+    """Tokens with their numbers. Raises BrokenCheckpoint for what is not that."""
+    if not isinstance(words, dict):
+        raise BrokenCheckpoint(f"{path} has the vocabulary {words!r:.80}, expected tokens")
+    for token, index in words.items():
+        if not isinstance(index, int):
+            raise BrokenCheckpoint(
+                f"{path} has the token {token!r:.80} with {index!r:.80} for a number, expected a "
+                "whole one"
+            )
+    return words

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 import xxhash
 
 from harness.errors import BadData, BadRecipe, LabelMismatch
-from harness.files import replacing
+from harness.files import parse_json, replacing
 from harness.labels import same, spelling
 from harness.metrics import check_metrics
 from harness.registry import TASKS
@@ -82,40 +84,54 @@ def load_rows(
     if limit is not None and limit < 1:
         raise BadData(f"limit is {limit}, expected at least one row")
     table = _table(task, task.splits.get(split, TRAIN), folder)
-    if len(table) and (missing := [c for c in (*task.text, task.label) if c not in table[0]]):
-        raise BadData(
-            f"{task}@{split} has no column '{missing[0]}'; found {', '.join(table[0])}; "
-            f"expected {', '.join((*task.text, task.label))}"
-        )
-    picked = _pick(table, split, limit)
+    picked = _pick(len(table), split, limit)
     if not len(picked):
         raise BadData(f"{task}@{split} has no rows; expected at least one")
-    read = task.read or (
-        lambda row: tuple("" if row[column] is None else str(row[column]) for column in task.text)
-    )
-    texts = tuple(read(row) for row in picked)
-    labels = np.array([_label(task, row[task.label], split) for row in picked], dtype=np.float64)
+    if missing := [c for c in (*task.text, task.label) if c not in table.columns]:
+        raise BadData(
+            f"{task}@{split} has no column '{missing[0]}'; found {', '.join(table.columns)}; "
+            f"expected {', '.join((*task.text, task.label))}"
+        )
+    rows = table.rows(picked)
+    texts = tuple(_text(task, row, split) for row in rows)
+    labels = np.array([_label(task, row[task.label], split) for row in rows], dtype=np.float64)
     digest = xxhash.xxh3_128_hexdigest(json.dumps([texts, labels.tolist()]).encode())
     return Rows(task, split, texts, labels, digest)
 
 
-def _pick(table: Sequence[Row], split: str, limit: int | None) -> Sequence[Row]:
+def _pick(count: int, split: str, limit: int | None) -> Sequence[int]:
+    """The rows of a split, by their numbers in the file that it is cut from."""
+    order: Sequence[int] = range(count)
     if split in DERIVED:
         # MergeLM's split: a permutation with seed 0, the first nine tenths train (methods.md 4.9)
-        order = np.random.RandomState(0).permutation(len(table))
-        cut = int(0.9 * len(table))
-        table = [table[int(i)] for i in (order[:cut] if split == "train90" else order[cut:])]
-    return [table[i] for i in range(min(len(table), limit or len(table)))]
+        shuffled = np.random.RandomState(0).permutation(count).tolist()
+        cut = int(0.9 * count)
+        order = shuffled[:cut] if split == "train90" else shuffled[cut:]
+    return order[:limit]
+
+
+def _text(task: Task, row: Row, split: str) -> tuple[str, ...]:
+    """The segments of a row, as the task reads them, else its columns of text."""
+    if task.read is None:
+        return tuple("" if row[column] is None else str(row[column]) for column in task.text)
+    try:
+        return task.read(row)
+    except Exception as error:  # a task's own function, on whatever a file holds
+        raise BadData(
+            f"{task}@{split} has a row that cannot be read ({type(error).__name__}: {error}); "
+            "expected text in its columns"
+        ) from error
 
 
 def _label(task: Task, value: Any, split: str) -> float:
     if task.kind == "regression":
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = np.nan
         if not np.isfinite(number):
-            raise BadData(f"{task}@{split} has the label {value!r}, expected a finite number")
+            shown = reprlib.repr(value)
+            raise BadData(f"{task}@{split} has the label {shown}, expected a finite number")
         return number
     spelled = spelling(task.labels)
     names = [spelled(name) for name in task.labels]
@@ -123,48 +139,148 @@ def _label(task: Task, value: Any, split: str) -> float:
         return names.index(spelled(value))
     try:
         index = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         index = -1.0
     if index.is_integer() and 0 <= index < len(task.labels):
         return index
     raise BadData(
-        f"{task}@{split} has the label {value!r}, expected one of {', '.join(task.labels)} "
-        f"or an index below {len(task.labels)}"
+        f"{task}@{split} has the label {reprlib.repr(value)}, expected one of "
+        f"{', '.join(task.labels)} or an index below {len(task.labels)}"
     )
 
 
-def _table(task: Task, split: str, folder: str | Path | None) -> Any:
+# Where rows are stored ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """A split as it is stored: its columns, how many rows it has, and how some of them are read."""
+
+    columns: tuple[str, ...]
+    count: int
+    rows: Callable[[Sequence[int]], Sequence[Row]]
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def _table(task: Task, split: str, folder: str | Path | None) -> Table:
     if task.generate is not None:
-        return task.generate(split)
+        return _listed(task.generate(split))
     root = data_dir(folder)
     if root is None:
-        return _checked(task, _from_hub(task, split))
+        return _listed(_checked(task, _from_hub(task, split)))
     place = root / task.name
     for suffix in SUFFIXES:
         path = place / f"{split}.{suffix}"
         if path.is_file():
-            return _checked(task, _from_file(path, suffix))
+            return _from_file(task, path, suffix)
     raise BadData(
         f"no data for {task} at {place}: expected {split}.parquet, {split}.jsonl or {split}.csv"
     )
 
 
-def _from_file(path: Path, suffix: str) -> Any:
+def _listed(rows: Any) -> Table:
+    columns = tuple(rows[0]) if len(rows) else ()
+    return Table(columns, len(rows), lambda order: [rows[i] for i in order])
+
+
+def _from_file(task: Task, path: Path, suffix: str) -> Table:
+    """The rows of a local file. Raises BadData, naming it, for what is not of its format."""
+    try:
+        found = READERS[suffix](task, path)
+        columns = tuple(found.column_names)
+    except Exception as error:  # Arrow has errors of its own, and lets through those of the system
+        raise _unreadable(path, suffix, error) from error
+    for name in (*task.text, task.label):
+        if columns.count(name) > 1:
+            raise BadData(f"{path} has the column '{name}' twice, expected it once")
+    for field in found.schema:
+        if field.name in task.text and not _is_text(field.type):
+            raise BadData(
+                f"{path} has {str(field.type)[:40]} in the column '{field.name}', expected text"
+            )
+    _check_names(task, _class_names(task, path, found.schema.metadata or {}))
+    read = columns if task.read else (*task.text, task.label)
+    kept = found.select([place for place, name in enumerate(columns) if name in read])
+
+    def rows(order: Sequence[int]) -> Sequence[Row]:
+        try:
+            picked: Sequence[Row] = kept.take(np.array(order, dtype=np.int64)).to_pylist()
+        except Exception as error:  # a value may be none of Python's: a day, a zone, broken text
+            raise _unreadable(path, suffix, error) from error
+        return picked
+
+    return Table(columns, len(kept), rows)
+
+
+def _unreadable(path: Path, suffix: str, error: Exception) -> BadData:
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return BadData(f"{path} cannot be read as {suffix}: {reason}")
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether an Arrow type is text, or that of a column of nothing but nulls."""
+    import pyarrow.types as of
+
+    if of.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    return bool(of.is_string(kind) or of.is_large_string(kind) or of.is_null(kind))
+
+
+def _read_parquet(task: Task, path: Path) -> Any:
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetFile(path).read()
+
+
+def _read_jsonl(task: Task, path: Path) -> Any:
+    """Texts that all look like a day would be read as days, if they were not said to be text."""
+    import pyarrow
+    import pyarrow.json
+
+    found = pyarrow.json.read_json(path)
+    odd = [f for f in found.schema if f.name in task.text and pyarrow.types.is_temporal(f.type)]
+    if not odd:
+        return found
+    said = pyarrow.schema([(field.name, pyarrow.string()) for field in odd])
+    return pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(said))
+
+
+def _read_csv(task: Task, path: Path) -> Any:
+    """A column of texts is text, also where every text is a number; a text may have lines."""
     import pyarrow
     import pyarrow.csv
-    import pyarrow.json
-    import pyarrow.parquet
-    from datasets import Dataset
 
-    readers = {
-        "parquet": pyarrow.parquet.read_table,
-        "jsonl": pyarrow.json.read_json,
-        "csv": pyarrow.csv.read_csv,
-    }
-    try:
-        return Dataset(readers[suffix](path))
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise BadData(f"{path} cannot be read as {suffix}: {str(error).splitlines()[0]}") from error
+    types = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(task.text, pyarrow.string()))
+    lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    return pyarrow.csv.read_csv(path, convert_options=types, parse_options=lines)
+
+
+READERS: Mapping[str, Callable[[Task, Path], Any]] = {
+    "parquet": _read_parquet,
+    "jsonl": _read_jsonl,
+    "csv": _read_csv,
+}
+
+
+def _class_names(task: Task, path: Path, metadata: Mapping[bytes, bytes]) -> list[str] | None:
+    """The class names that the datasets library wrote into a Parquet file, if it did."""
+    if b"huggingface" not in metadata:
+        return None
+    what = "what the datasets library says of its columns"
+    said = metadata[b"huggingface"].decode("utf-8", "replace")
+    found: Any = parse_json(said, f"the metadata of {path}", what, error=BadData)
+    for key in ("info", "features", task.label):
+        found = found.get(key)
+        if not isinstance(found, dict):
+            return None
+    names = found.get("names")
+    if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
+        return names
+    raise BadData(
+        f"{path} says that its classes are called {reprlib.repr(names)}, expected a list of names"
+    )
 
 
 def _from_hub(task: Task, split: str) -> Any:
@@ -185,14 +301,18 @@ def _from_hub(task: Task, split: str) -> Any:
 
 
 def _checked(task: Task, table: Any) -> Any:
+    """A data set of the Hub, whose class names are the task's if it has any."""
+    _check_names(task, getattr(table.features.get(task.label), "names", None))
+    return table
+
+
+def _check_names(task: Task, names: Sequence[str] | None) -> None:
     """Class names in a data set's own header must be the task's, in the task's order."""
-    names = getattr(table.features.get(task.label), "names", None)
     if names is not None and not same(names, task.labels):
         raise LabelMismatch(
             f"{task}: the data set names its classes {', '.join(names)}; "
             f"expected {', '.join(task.labels) or 'numbers'}"
         )
-    return table
 
 
 def prepare(tasks: Sequence[str], folder: str | Path) -> list[Path]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,14 @@ import xxhash
 
 from harness import weights
 from harness.cache import keep, recall
-from harness.checkpoints import TOKENIZER_FILES, build_model, is_head, open_tokenizer
-from harness.errors import MissingHead, NotFinite
+from harness.checkpoints import (
+    build_model,
+    is_head,
+    open_tokenizer,
+    token_ids,
+    tokenizer_digest,
+)
+from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.types import Array, Checkpoint, Features, Head, Rows, Steps
 
 LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
@@ -80,16 +87,6 @@ def model_key(checkpoint: Checkpoint, digest: str) -> str:
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
 
-def tokenizer_digest(path: Path) -> str:
-    """A hash of the tokenizer's files."""
-    state = xxhash.xxh3_128()
-    for name in TOKENIZER_FILES:
-        if (path / name).is_file():
-            state.update(name.encode())
-            state.update((path / name).read_bytes())
-    return str(state.hexdigest())
-
-
 def cache_dir(what: str) -> Path:
     """Where features or statistics are kept: HARNESS_CACHE_DIR, else the user's cache folder."""
     given = os.environ.get("HARNESS_CACHE_DIR")
@@ -136,7 +133,8 @@ def forward(
         with torch.inference_mode():
             for start in range(0, len(order), batch_size):
                 batch = order[start : start + batch_size]
-                outputs = model(**padded(encoded, batch, checkpoint, where)).logits
+                with running(checkpoint.source):
+                    outputs = model(**padded(encoded, batch, checkpoint, where)).logits
                 got = seen.pop().float().cpu().numpy(), outputs.float().cpu().numpy()
                 if not start:
                     x = np.empty((len(rows), got[0].shape[1]), dtype=np.float32)
@@ -161,10 +159,38 @@ def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) 
 
 
 def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> dict[str, list[list[int]]]:
-    """Token ids and the like of every row, cut to `max_length`, not padded."""
+    """Token ids and the like of every row, cut to `max_length`, not padded.
+
+    Raises BrokenCheckpoint for a tokenizer that is not the model's: tokens without an embedding.
+    """
     tokenizer = open_tokenizer(checkpoint.path)
-    texts = [list(segment) for segment in zip(*rows.texts, strict=True)]
-    return dict(tokenizer(*texts, truncation=True, max_length=max_length))
+    texts = list(zip(*rows.texts, strict=True))
+    encoded = token_ids(tokenizer, texts, max_length, checkpoint.path)
+    known = checkpoint.config.get("vocab_size")
+    last = max((max(ids, default=0) for ids in encoded["input_ids"]), default=0)
+    if isinstance(known, int) and last >= known:
+        raise BrokenCheckpoint(
+            f"the tokenizer of {checkpoint.source} makes token {last} of a row of {rows.task}, and "
+            f"the model has embeddings for {known}; expected the tokenizer it was trained with"
+        )
+    return encoded
+
+
+@contextmanager
+def running(what: str) -> Iterator[None]:
+    """Whatever goes wrong in a model's forward pass as BrokenCheckpoint, in one line."""
+    try:
+        yield
+    except HarnessError:
+        raise
+    # transformers' models raise many types for a configuration that does not fit itself or the
+    # rows: positions for fewer tokens than a row has, numbers of heads, of chunks, ...
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise BrokenCheckpoint(
+            f"{what} cannot be run ({type(error).__name__}: {reason:.300}); expected a model whose "
+            "config.json fits it and has positions for the longest row: see --max-length"
+        ) from error
 
 
 def padded(

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -45,6 +45,8 @@ def read_text(
 ) -> str:
     """The text of a file in UTF-8. Raises `error`, naming the file and what it should be."""
     try:
+        if path.exists() and not path.is_file():  # whoever opens a pipe waits for its other end
+            raise error(f"{path} is no file, expected {what}")
         with path.open("rb") as file:
             found = file.read(largest + 1)
         if len(found) > largest:
@@ -86,8 +88,7 @@ def read_yaml(
     text = read_text(path, what, largest=LARGEST_YAML, error=error)
     try:
         found = yaml.safe_load(text)
-    # the reader has a different error for each kind of tag that it cannot make a value of
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError, AttributeError) as cause:
+    except Exception as cause:  # the reader has an error of its own for every tag and escape
         reason = " ".join(str(cause).split())
         raise error(f"{path} cannot be read as YAML: {reason}; expected {what}") from cause
     return _object(found, str(path), what, error, most=MOST)
@@ -166,8 +167,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Raises CannotWrite, and leaves what was there, where that is not possible.
     """
     partial = path.with_name(f".{path.name}.partial")
-    with saying(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with saying(path), _made(path.parent):
         file = _own(partial)
         try:
             file.truncate(0)
@@ -180,6 +180,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             raise
         finally:
             file.close()
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """A folder, made with those above it; what was made goes again if the block fails."""
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # somebody else has put something there
+            for place in new:
+                place.rmdir()
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -307,8 +321,8 @@ def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Pa
     place = out.resolve()
     check_output(out, layout, force=force)
     partial = place.with_name(f".{place.name}.partial")
-    with saying(out):
-        partial.mkdir(parents=True, exist_ok=True)
+    with saying(out), _made(place.parent):
+        partial.mkdir(exist_ok=True)
         number = os.open(partial, os.O_RDONLY) if fcntl is not None else -1
         try:
             if not _lock(number, wait=False) or (number >= 0 and not _is_still(number, partial)):

@@ -16,7 +16,7 @@ from torch.func import functional_call, vjp
 from torch.nn.functional import log_softmax, one_hot
 
 from harness.checkpoints import build_model
-from harness.encode import device_of, padded, tokenize
+from harness.encode import device_of, padded, running, tokenize
 from harness.errors import BadOption
 from harness.labels import columns
 from harness.types import Checkpoint, Rows, Scalar, Steps
@@ -364,7 +364,9 @@ def gram_pass(
     are read once for every batch.
     """
     read = (inputs for inputs, _ in asked.batches(batch_size, as_drawn=padding))
-    return gram(asked.model(), read, padding=padding, scale=gram_scale)
+    model = asked.model()
+    with running(asked.checkpoint.source):
+        return gram(model, read, padding=padding, scale=gram_scale)
 
 
 def fisher_pass(
@@ -381,8 +383,9 @@ def fisher_pass(
     """
     size = 1 if estimator in BY_EXAMPLE else batch_size
     read = asked.batches(size, as_drawn=True)
-    kind = asked.rows.task.kind
-    return fisher(asked.model(), read, kind, estimator=estimator, batch_size=size), {}
+    model, kind = asked.model(), asked.rows.task.kind
+    with running(asked.checkpoint.source):
+        return fisher(model, read, kind, estimator=estimator, batch_size=size), {}
 
 
 PASSES: Mapping[str, Callable[..., Found]] = {"gram": gram_pass, "fisher": fisher_pass}

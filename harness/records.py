@@ -189,5 +189,6 @@ def read_records(places: Iterable[str | Path]) -> list[Record]:
         if not files:
             raise BrokenRecord(f"{place} holds no records; expected JSON files")
         for file in files:
-            found.setdefault(file.resolve(), read_record(file))
+            record = read_record(file)
+            found.setdefault(file.resolve(), record)
     return list(found.values())

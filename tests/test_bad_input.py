@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ Tensors = dict[str, torch.Tensor]
 ENTAILMENT = ["entailment", "not_entailment"]
 WEIGHTS = "model.safetensors"
 WORDS = "bert.embeddings.word_embeddings.weight"
+PANIC = {"type": "Precompiled", "precompiled_charsmap": "x"}
 DENSE = "bert.encoder.layer.1.intermediate.dense.weight"
 
 
@@ -55,6 +57,22 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pairs(rows: int, **columns: list[Any]) -> pa.Table:
     texts = {name: [f"word{i % 9}" for i in range(rows)] for name in ("sentence1", "sentence2")}
     return pa.table({**texts, "label": [i % 2 for i in range(rows)], **columns})
+
+
+def described(text: str) -> pa.Table:
+    """Rows with what the datasets library says of their columns."""
+    return pairs(12).replace_schema_metadata({"huggingface": text})
+
+
+def classes(names: list[Any]) -> pa.Table:
+    label = {"names": names, "_type": "ClassLabel"}
+    return described(json.dumps({"info": {"features": {"label": label}}}))
+
+
+def broken_text(rows: int) -> pa.Table:
+    """Rows with bytes in a column of text that are no UTF-8."""
+    buffers = pa.array([b"\xff\xfe"] * rows).buffers()
+    return pairs(rows).set_column(0, "sentence1", pa.StringArray.from_buffers(rows, *buffers[1:]))
 
 
 class Place:
@@ -103,6 +121,21 @@ class Place:
         found = json.loads((self._shelf / name / "config.json").read_text())
         kept = {k: v for k, v in {**found, **changes}.items() if v is not ...}
         return self.wrote(name, "config.json", json.dumps(kept))
+
+    def tokenizer(self, name: str, **changes: Any) -> str:
+        found = json.loads((self._shelf / name / "tokenizer.json").read_text())
+        return self.wrote(name, "tokenizer.json", json.dumps({**found, **changes}))
+
+    def pipe(self, name: str, file: str) -> str:
+        """With a pipe, which nobody writes to, in the place of a file."""
+        folder = self.without(name, file)
+        os.mkfifo(Path(folder) / file)
+        return folder
+
+    def folder(self, name: str, file: str) -> str:
+        folder = self.without(name, file)
+        (Path(folder) / file).mkdir()
+        return folder
 
     def pickled(self, name: str) -> str:
         folder = self.copy(name)
@@ -386,6 +419,52 @@ FILES: dict[str, Case] = {
         lambda p: p.evaluate(p.config("a", model_type="toaster")),
         ["copies/a", "toaster"],
     ),
+    "layers without number": (
+        lambda p: p.merge(p["a"], p.config("b", num_hidden_layers=10**9)),
+        ["copies/b/config.json has the num_hidden_layers 1000000000", "41 tensors"],
+    ),
+    "labels without number": (
+        lambda p: p.evaluate(p.config("a", num_labels=1e308)),
+        ["copies/a/config.json has the num_labels 1e+308"],
+    ),
+    "a pipe for a configuration": (
+        lambda p: p.merge(p["a"], p.pipe("b", "config.json")),
+        ["copies/b/config.json is no file, expected a configuration"],
+    ),
+    "a folder for a tokenizer": (
+        lambda p: p.evaluate(p.folder("a", "tokenizer.json")),
+        ["copies/a/tokenizer.json is no file"],
+    ),
+    "a tokenizer of another day": (
+        lambda p: p.evaluate(p.tokenizer("a", version="9.0")),
+        ["copies/a has no tokenizer that can be read", "version"],
+    ),
+    "a tokenizer whose code panics": (
+        lambda p: p.evaluate(p.tokenizer("a", normalizer=PANIC)),
+        ["copies/a has no tokenizer that can be read", "Precompiled"],
+    ),
+    "a special token that is a number": (
+        lambda p: p.evaluate(p.wrote("a", "tokenizer_config.json", '{"cls_token": 7}')),
+        ["copies/a has no tokenizer that can be read", "cls_token"],
+    ),
+    "a token without a number": (
+        lambda p: p.merge(p["a"], p.tokenizer("b", model={"vocab": {"x": 1e999}})),
+        ["copies/b has the token 'x' with inf for a number"],
+    ),
+    "tokens that are none": (
+        lambda p: p.merge(p["a"], p.tokenizer("b", model={"vocab": 7})),
+        ["copies/b has the vocabulary 7"],
+    ),
+    "a vocabulary that is no text": (
+        lambda p: p.merge(
+            p["a"], p.wrote(Path(p.without("b", "tokenizer.json")).name, "vocab.txt", b"\xff")
+        ),
+        ["copies/b/vocab.txt cannot be read as a vocabulary"],
+    ),
+    "a name of no file": (
+        lambda p: p.merge(p["a"], "x" * 5000),
+        ["no local folder", "Hub"],
+    ),
     "labels that are no labels": (
         lambda p: p.evaluate(p.config("a", id2label={"first": "x"})),
         ["copies/a", "id2label"],
@@ -588,6 +667,10 @@ RECIPES: dict[str, Case] = {
         lambda p: p.merge(p.recipe("experts: [a, b\nmerger: {")),
         ["recipe.yaml cannot be read as YAML"],
     ),
+    "a tag of nothing": (
+        lambda p: p.merge(p.recipe("experts: [a, b]\nseed: !!int ''\n")),
+        ["recipe.yaml cannot be read as YAML"],
+    ),
     "missing": (
         lambda p: p.merge(str(p.root / "nothing.yaml")),
         ["nothing.yaml is missing", "a recipe"],
@@ -670,6 +753,30 @@ DATA: dict[str, Case] = {
         lambda p: p.data("validation", pairs(2, label=[0, None])),
         ["has the label None"],
     ),
+    "words about columns that are no JSON": (
+        lambda p: p.data("validation", described('{"info":')),
+        ["the metadata of", "validation.parquet cannot be read", "datasets library"],
+    ),
+    "words about columns without end": (
+        lambda p: p.data("validation", described("[" * 100_000)),
+        ["the metadata of", "validation.parquet cannot be read"],
+    ),
+    "classes with numbers for names": (
+        lambda p: p.data("validation", classes([0, 1])),
+        ["validation.parquet says that its classes are called [0, 1]", "a list of names"],
+    ),
+    "column twice": (
+        lambda p: p.data("validation", pairs(12).append_column("label", pairs(12)["label"])),
+        ["has the column 'label' twice"],
+    ),
+    "numbers for texts": (
+        lambda p: p.data("validation", pairs(12, sentence1=list(range(12)))),
+        ["has int64 in the column 'sentence1', expected text"],
+    ),
+    "bytes that are no text": (
+        lambda p: p.data("validation", broken_text(12)),
+        ["validation.parquet cannot be read as parquet"],
+    ),
     "nothing on the hub": (
         lambda p: ["prepare", "--tasks=textcls/amazon_review_full", f"--data-dir={p.root / 'out'}"],
         ["textcls/amazon_review_full is not on the Hub", "--data-dir"],
@@ -740,7 +847,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     name: str,
     shelf: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def work(*_: object, **__: object) -> None:
@@ -752,9 +859,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     command, expected = CASES[name]
     arguments = command(place)
     before = place.left()
-    capsys.readouterr()
+    capfd.readouterr()
     assert main(arguments) == 2
-    out, err = capsys.readouterr()
+    out, err = capfd.readouterr()
     assert err.startswith("harness: "), err
     assert err.count("\n") == 1, err
     assert out == ""

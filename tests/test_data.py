@@ -228,6 +228,42 @@ def test_unreadable_file(tmp_path: Path, suffix: str) -> None:
         load_rows(TOY, "validation", folder=tmp_path)
 
 
+ROW = '{"first": "a", "second": "b", "label": 0}\n'
+ODD_FILES = {
+    "nested without end": ("jsonl", '{"first": ' + "[" * 5000 + "]" * 5000 + "}\n"),
+    "numbers among texts": ("jsonl", ROW + ROW.replace('"a"', "1")),
+    "an object for a text": ("jsonl", ROW.replace('"a"', '{"x": "a"}')),
+    "text for a list": ("jsonl", "[1, 2]\n"),
+    "a line too short": ("csv", "first,second,label\na,b,0\na,b\n"),
+    "no UTF-8": ("csv", b"first,second,label\n\xff\xfe,b,0\n"),
+    "a name that is no UTF-8": ("csv", b"first,\xff\xfe,label\na,b,0\n"),
+    "a column twice": ("csv", "first,first,label\na,b,0\n"),
+}
+
+
+@pytest.mark.parametrize("name", ODD_FILES)
+def test_an_odd_file_is_one_line(tmp_path: Path, name: str) -> None:
+    suffix, content = ODD_FILES[name]
+    path = tmp_path / f"toy/pairs/dev.{suffix}"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(BadData) as caught:
+        load_rows(TOY, "validation", folder=tmp_path)
+    assert len(str(caught.value)) < 500
+    assert "\n" not in str(caught.value)
+
+
+def test_texts_stay_as_they_are_written(tmp_path: Path) -> None:
+    """What looks like a number, a day, nothing or two lines is text where a column is one."""
+    odd = ["007", "2001-01-01", "NA", "true", "two\nlines", "1e5"]
+    rows: Table = [{"first": text, "second": "2001-01-01", "label": 0} for text in odd]
+    for suffix, writer in WRITERS.items():
+        (tmp_path / suffix / "toy/pairs").mkdir(parents=True)
+        writer(rows, tmp_path / suffix / f"toy/pairs/dev.{suffix}")
+        found = load_rows(TOY, "validation", folder=tmp_path / suffix)
+        assert found.texts == tuple((text, "2001-01-01") for text in odd)
+
+
 def test_missing_column(tmp_path: Path) -> None:
     rows: Table = [{"first": "a", "label": 0}]
     with pytest.raises(

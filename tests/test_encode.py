@@ -335,6 +335,33 @@ def test_build_model_refuses_another_shape(minis: Minis) -> None:
         build_model(two.config, three.weights, "here")
 
 
+def test_a_token_without_an_embedding_is_one_line(original: Path) -> None:
+    """A tokenizer of another model: of a row's words some have numbers that the model knows."""
+    place = original / "tokenizer.json"
+    place.write_text(place.read_text().replace('"word3": 8', '"word3": 99'))
+    rows = replace(toy(), texts=(("word3 word4",),) * 7)
+    with pytest.raises(BrokenCheckpoint, match=r"makes token 99 .* embeddings for 45; expected"):
+        run(open_checkpoint(original), rows)
+
+
+def test_a_row_of_more_tokens_than_positions_is_one_line(minis: Minis) -> None:
+    rows = replace(toy(), texts=((words(np.random.default_rng(0), 60),),) * 7)
+    with pytest.raises(BrokenCheckpoint, match=r"a cannot be run \(.*see --max-length") as caught:
+        forward(open_checkpoint(minis("bert")["a"]), rows, max_length=50, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_that_cannot_read_a_row_is_one_line(original: Path) -> None:
+    place = original / "tokenizer.json"
+    found = json.loads(place.read_text())
+    found["model"] = {**found["model"], "type": "WordPiece", "vocab": {"[CLS]": 2, "[SEP]": 3}}
+    found["model"] |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    found["added_tokens"] = []
+    place.write_text(json.dumps(found))
+    with pytest.raises(BrokenCheckpoint, match="WordPiece error"):
+        run(open_checkpoint(original), toy())
+
+
 def test_rows_through_an_encoder_are_refused(minis: Minis) -> None:
     base = open_checkpoint(minis("bert")["base"])
     with pytest.raises(BrokenCheckpoint, match="expected"):
