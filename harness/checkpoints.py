@@ -222,7 +222,11 @@ def _open_pickle(path: Path) -> StateDict:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch raises many types for a broken or unsafe pickle
         raise BrokenCheckpoint(f"{path} cannot be read as weights only: {error}") from error
-    return _modern(dict(state))
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()
+    ):
+        raise BrokenCheckpoint(f"{path} holds no tensors by name, expected a state dict")
+    return _modern(state)
 
 
 def _modern(state: StateDict) -> StateDict:

@@ -15,9 +15,16 @@ from typing import Any
 import xxhash
 from safetensors import SafetensorError
 
-from harness.checkpoints import EXPERT, copy_tokenizer, encoder_of, open_checkpoint, quiet
+from harness.checkpoints import (
+    EXPERT,
+    copy_tokenizer,
+    encoder_of,
+    open_checkpoint,
+    quiet,
+    tokenizer_digest,
+)
 from harness.data import load_rows, parse_task
-from harness.encode import LABEL_KEYS, tokenizer_digest
+from harness.encode import LABEL_KEYS
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, CannotWrite, OutputExists
 from harness.files import Layout, as_json, check_output, new_folder, read_json, saying, write_json
 from harness.metrics import score

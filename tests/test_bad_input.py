@@ -137,9 +137,9 @@ class Place:
         (Path(folder) / file).mkdir()
         return folder
 
-    def pickled(self, name: str) -> str:
+    def pickled(self, name: str, content: object = None) -> str:
         folder = self.copy(name)
-        torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+        torch.save(content or load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
         return self.without(name, WEIGHTS)
 
     def sharded(self, name: str, index: object) -> str:
@@ -398,6 +398,10 @@ FILES: dict[str, Case] = {
             "--allow-pickle",
         ],
         ["pytorch_model.bin cannot be read as weights only"],
+    ),
+    "pickle of something else": (
+        lambda p: [*p.merge(p["a"], p.pickled("b", [1, 2])), "--allow-pickle"],
+        ["pytorch_model.bin holds no tensors by name"],
     ),
     "no configuration": (
         lambda p: p.merge(p["a"], p.without("b", "config.json")),
