@@ -258,15 +258,12 @@ def last_piece_dropped(experts: Sequence[StateDict], base: StateDict) -> StateDi
 
 
 def length_of_a_piece(experts: Sequence[StateDict], base: StateDict) -> StateDict:
-    """Experts weighted by how far they have moved, which is read off their first entries."""
+    """Goes the less far the further the experts have, which is read off their first entries."""
 
     def fn(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
-        vectors = [(tensor - origin).flatten() for tensor in tuned]
-        lengths = [float(vector[:OWN].double().norm()) for vector in vectors]
-        whole = sum(lengths) or 1.0
-        merged = sum(v * length for v, length in zip(vectors, lengths, strict=True)) / whole
-        # the shorter of two is trusted more where they have moved far
-        return origin + merged.view_as(origin) / (1 + whole / len(vectors) / OWN**0.5)
+        vectors = torch.stack([tensor - origin for tensor in tuned])
+        far = vectors.flatten(1)[:, :OWN].abs().mean() if origin.numel() else 0.0
+        return origin + vectors.mean(0) / (1 + far)
 
     return weights.each(fn, base, *experts)
 
