@@ -329,7 +329,8 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
 
 
 def _heading(reading: Reading, column: str) -> str:
-    return "\n".join([*reading.lines, *([""] if not reading.shots else []), column])
+    shown = [*map(plain, reading.lines), *([""] if not reading.shots else []), plain(column)]
+    return "\n".join(shown)
 
 
 def _headline(found: Sequence[Reading]) -> list[Reading]:
@@ -465,7 +466,7 @@ def board(records: Sequence[Record]) -> tuple[str, str]:
     found = grid(records, by_method=True)
     parts = [
         "Values are x100; ± is the standard deviation over draws (n - 1). Metrics: "
-        + "; ".join(f"{task} {_metrics(records, task)}" for task in found.tasks)
+        + "; ".join(f"{markdown(task)} {_metrics(records, task)}" for task in found.tasks)
         + ".",
     ]
     if {BEST_SINGLE, AVERAGE_SINGLE} & {*found.rows}:
@@ -473,11 +474,12 @@ def board(records: Sequence[Record]) -> tuple[str, str]:
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     spread = [f"{column} sd" for column in found.columns]
-    writer.writerow(["protocol", "shots", "row", *found.columns, *spread])
+    writer.writerow(map(csv_cell, ["protocol", "shots", "row", *found.columns, *spread]))
     for reading in found.readings:
         known = [name for name in found.rows if any(found.row(name, reading))]
         lines = [[markdown(name), *map(_text, found.row(name, reading))] for name in known]
-        parts += [f"## {markdown(reading)}", _markdown(lines, ["", *found.columns])]
+        columns = ["", *map(markdown, found.columns)]
+        parts += [f"## {markdown(reading)}", _markdown(lines, columns)]
         for name in known:
             cells = found.row(name, reading)
             means = ["" if cell is None else f"{cell.mean:.2f}" for cell in cells]
@@ -505,7 +507,7 @@ def _markdown(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
 
 
 def _metrics(records: Sequence[Record], task: str) -> str:
-    return "+".join(next(record.metrics for record in records if record.task == task))
+    return markdown("+".join(next(record.metrics for record in records if record.task == task)))
 
 
 def _deviation(cell: Cell | None) -> str:
@@ -526,7 +528,9 @@ def _head_share(records: Sequence[Record]) -> dict[str, list[list[str]]]:
             numbers = (one.experts, one.current, one.tuned, one.loss, one.recovered)
             shown = [f"{round(number, 1) + 0.0:.1f}" for number in numbers]
             column = f"{one.setting}, {one.shots} shots"
-            lines.setdefault(column, []).append([markdown(method), str(one.tasks), *shown, share])
+            lines.setdefault(markdown(column), []).append(
+                [markdown(method), str(one.tasks), *shown, share]
+            )
     return lines
 
 

@@ -25,6 +25,8 @@ from harness.weights import Lazy, Spec, floating, specs, union
 
 HEAD = re.compile(r".*(classifier|pre_classifier|classification_head)\.")
 """What the reference repositories call a head. The BERT and DeBERTa poolers are encoder."""
+OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures")
+"""What a configuration says of the head alone."""
 
 LAYERS = re.compile(r"(^|_)n?_?layers?$")
 """Numbers of a configuration that say how many layers a model has."""
@@ -213,7 +215,11 @@ def _open_pickle(path: Path) -> StateDict:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch raises many types for a broken or unsafe pickle
         raise BrokenCheckpoint(f"{path} cannot be read as weights only: {error}") from error
-    return _modern(dict(state))
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()
+    ):
+        raise BrokenCheckpoint(f"{path} holds no tensors by name, expected a state dict")
+    return _modern(state)
 
 
 def _modern(state: StateDict) -> StateDict:
@@ -260,13 +266,45 @@ def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
         if is_head(name):
             fresh.append(name)
         elif base and name not in base.weights and weights_take_part(expert, name):
-            if ".pooler." not in name and not name.startswith("pooler."):
+            if not _is_pooler(name):
                 raise IncompatibleWeights(
                     f"the base {base.source} has no tensor '{name}', which {expert.source} has; "
                     "expected the checkpoint that the experts were fine-tuned from"
                 )
             fresh.append(name)
     return fresh
+
+
+def _is_pooler(name: str) -> bool:
+    return ".pooler." in name or name.startswith("pooler.")
+
+
+def encoder_of(base: Checkpoint) -> Checkpoint:
+    """The base without a head, under the names of transformers' classifier.
+
+    Left-over tensors of pretraining are left out, and it may have no pooler. Raises
+    BrokenCheckpoint, naming it, for any other tensor of the encoder that is missing or of another
+    shape or kind: transformers would make it up at random.
+    """
+    config = {key: value for key, value in base.config.items() if key not in OF_THE_HEAD}
+    model = classifier_on_meta(config, base.source)
+    wanted = {name: tensor for name, tensor in model.state_dict().items() if not is_head(name)}
+    encoder = aligned_base(base, replace(base, weights=wanted))
+    known = specs(encoder.weights)
+    for name, spec in specs(wanted).items():
+        if name not in known:
+            if _is_pooler(name):
+                continue
+            raise BrokenCheckpoint(
+                f"{base.source} has no tensor '{name}', expected a whole encoder to train on"
+            )
+        same_kind = known[name].dtype.is_floating_point == spec.dtype.is_floating_point
+        if known[name].shape != spec.shape or not same_kind:
+            raise BrokenCheckpoint(
+                f"{base.source}: '{name}' is {known[name].shape} of {known[name].dtype}, "
+                f"expected {spec.shape} of {spec.dtype} as config.json says"
+            )
+    return replace(encoder, config=config, labels=None)
 
 
 def weights_take_part(checkpoint: Checkpoint, name: str) -> bool:

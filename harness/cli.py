@@ -167,6 +167,8 @@ def finetune(
     """Fine-tune a base on a task, or on several together; an interrupted run resumes when it is
     called again."""
     from harness.experts import finetune as run
+    from harness.files import read_json
+    from harness.provenance import EXPERT_FILE
 
     overrides: dict[str, Any] = {
         "learning_rate": learning_rate,
@@ -189,7 +191,7 @@ def finetune(
         force=force,
         **overrides,
     )
-    record = json.loads((out / "expert.json").read_text(encoding="utf-8"))
+    record = read_json(out / EXPERT_FILE, "what was just written")
     for split, score in record["scores"].items():
         parts = ", ".join(f"{name} {100 * value:.1f}" for name, value in score["parts"].items())
         print(f"wrote {out}: {split} {parts} ({score['rows']} rows)")

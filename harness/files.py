@@ -12,6 +12,7 @@ import ctypes
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -76,6 +77,11 @@ def parse_json(
     except (ValueError, RecursionError) as cause:
         raise error(f"{where} cannot be read as {what}: {cause}") from cause
     return _object(found, where, what, error)
+
+
+def as_json(value: object) -> Any:
+    """The value as it is read back: a tuple is a list, a key a text."""
+    return json.loads(json.dumps(value))
 
 
 def read_yaml(
@@ -199,9 +205,14 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+_NUMBERS = re.compile(r"\[\n[\s\d.,eE+-]*\]")
+"""A list of numbers over several lines, which nothing within a text can look like."""
+
+
 def write_json(path: Path, value: object, *, indent: int = 2, sort_keys: bool = False) -> None:
-    """Write a value as JSON, whole or not at all."""
+    """Write a value as JSON, a list of numbers in one line; whole or not at all."""
     text = json.dumps(value, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
+    text = _NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
     write_text(path, text + "\n")
 
 

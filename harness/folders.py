@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from harness import weights
-from harness.checkpoints import INDEX, MERGE, SINGLE, copy_tokenizer
+from harness.checkpoints import INDEX, MERGE, OF_THE_HEAD, SINGLE, copy_tokenizer
 from harness.files import new_folder, write_json, write_text
 from harness.plans import Plan, short_method
 from harness.provenance import MERGE_FILE
@@ -91,7 +91,7 @@ def _write_heads(found: Plan, folder: Path) -> dict[str, str]:
 def _config(found: Plan) -> dict[str, Any]:
     config = dict(found.experts[0].config)
     if found.recipe.heads == "keep":
-        for key in ("id2label", "label2id", "problem_type", "num_labels", "architectures"):
+        for key in OF_THE_HEAD:
             config.pop(key, None)
         if found.base is not None and "architectures" in found.base.config:
             config["architectures"] = found.base.config["architectures"]

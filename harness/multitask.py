@@ -7,7 +7,6 @@ every data set once (methods.md 1.10).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -17,16 +16,23 @@ import torch
 from safetensors.torch import save_file
 from torch.utils.data import ConcatDataset, DataLoader, Sampler
 
-from harness.checkpoints import SINGLE, is_head
+from harness.checkpoints import OF_THE_HEAD, SINGLE, is_head, open_tokenizer
 from harness.errors import BadRecipe
+from harness.files import read_json, write_json
 from harness.rng import rng
-from harness.trainers import Prepared, Training, arguments, dataset, with_new_head
+from harness.trainers import (
+    Prepared,
+    Training,
+    arguments,
+    check_reads,
+    dataset,
+    stop_when_diverged,
+    with_new_head,
+)
 from harness.types import Checkpoint, Hyperparameters
 
 SHARED = ("learning_rate", "epochs", "warmup", "weight_decay")
 """What one run has one value of; batch size and maximum length are those of a batch's own task."""
-
-OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures")
 
 
 class MultiTask(torch.nn.Module):
@@ -77,10 +83,9 @@ class MultiTask(torch.nn.Module):
             classifier.config.architectures = [type(classifier).__name__]
             classifier.config.save_pretrained(place)
         _save(classifiers[0], folder, lambda name: not is_head(name))
-        config = json.loads((folder / "heads" / self.tasks[0] / "config.json").read_text("utf-8"))
+        config = read_json(folder / "heads" / self.tasks[0] / "config.json", "a configuration")
         left = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
-        text = json.dumps(left, indent=2, ensure_ascii=False) + "\n"
-        (folder / "config.json").write_text(text, encoding="utf-8")
+        write_json(folder / "config.json", left)
 
 
 def _save(classifier: Any, folder: Path, wanted: Callable[[str], bool]) -> None:
@@ -154,32 +159,36 @@ def multi_task(
     progress: bool,
 ) -> Prepared:
     """The Trainer of one encoder and a head for each task."""
-    from transformers import AutoTokenizer, DataCollatorWithPadding
+    from transformers import DataCollatorWithPadding
 
-    tokenizer = AutoTokenizer.from_pretrained(source.path)
+    tokenizer = open_tokenizer(source.path)
     pad = DataCollatorWithPadding(tokenizer)
 
     def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         bare = [{key: value for key, value in row.items() if key != "task"} for row in rows]
         return {**pad(bare), "task": rows[0]["task"]}
 
-    tokens = [dataset(part.train, tokenizer, part.settings.max_length) for part in parts]
+    tokens = [dataset(part.train, source, part.settings.max_length) for part in parts]
     lengths = [list(one["length"]) for one in tokens]
+    train = [_numbered(one, index) for index, one in enumerate(tokens)]
     heldout = [
-        _numbered(dataset(part.heldout, tokenizer, part.settings.max_length), index)
+        _numbered(dataset(part.heldout, source, part.settings.max_length), index)
         for index, part in enumerate(parts)
     ]
-    heads = {
-        part.task.name: with_new_head(source, part.task, request["head_seed"]) for part in parts
-    }
+    model = MultiTask(
+        {part.task.name: with_new_head(source, part.task, request["head_seed"]) for part in parts}
+    )
+    for rows in (*train, *heldout):
+        check_reads(model, rows, collate, source)
     sampler = TaskBatches(lengths, [part.settings.batch_size for part in parts], request["seed"])
     trainer = _trainer_class()(
-        model=MultiTask(heads),
+        model=model,
         args=arguments(parts[0].settings, len(sampler), request, workdir, progress),
-        train_dataset=ConcatDataset([_numbered(one, i) for i, one in enumerate(tokens)]),
+        train_dataset=ConcatDataset(train),
         eval_dataset={p.task.name: rows for p, rows in zip(parts, heldout, strict=True)},
         data_collator=collate,
         processing_class=tokenizer,
+        callbacks=[stop_when_diverged()],
     )
     trainer.batches = sampler
     return Prepared(trainer, tuple(heldout))

@@ -9,8 +9,6 @@ in ten parts instead, which are paired the same way.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +24,7 @@ from harness.boards import HEADLINE_SHOTS, PROTOCOL_ORDER
 from harness.checkpoints import open_checkpoint
 from harness.data import load_rows, parse_task
 from harness.errors import BadOption, BrokenRecord
-from harness.files import check_place, write_text
+from harness.files import check_place, write_json
 from harness.merging import merge
 from harness.metrics import score
 from harness.plans import parts, short_method
@@ -321,9 +319,7 @@ def _notes(found: Quality, kept: Quality | None, path: Path, recorded: bool) -> 
 
 def write_baseline(found: Quality, path: Path) -> None:
     """Write what a merger reached, a line for each list of scores."""
-    text = json.dumps(found.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
-    text = re.sub(r"(?<=\[)[^\[\]]+(?=\])", lambda found: " ".join(found[0].split()), text)
-    write_text(path, text + "\n")
+    write_json(path, found.model_dump(mode="json"), indent=1, sort_keys=True)
 
 
 def read_baseline(path: Path) -> Quality:

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import reduce
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -113,13 +114,37 @@ def each_named(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict
     return Lazy(found, lambda name: fn(name, *(_wide(state[name]) for state in states)))
 
 
-PIECE = 1 << 17
-"""Entries that an entrywise formula works on at a time: its temporaries stay in cache."""
+_piece = 1 << 17
+
+
+def piece_size() -> int:
+    """How many entries a formula works on at a time: its temporaries stay in cache.
+
+    A function, so that no method holds a copy: the laws try other sizes.
+    """
+    return _piece
+
+
+@contextmanager
+def pieces_of(size: int) -> Iterator[None]:
+    """With pieces of another size, for all threads."""
+    global _piece
+    before, _piece = _piece, size
+    try:
+        yield
+    finally:
+        _piece = before
+
+
+def flat_pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The entries of a tensor in order, piece by piece; views of them where that is possible."""
+    return torch.split(tensor.reshape(-1), piece_size())
 
 
 def by_piece(fn: Callable[[slice], T], size: int) -> list[T]:
     """`fn` of every piece of a flat tensor of this size, in order, on all cores."""
-    return spread(fn, [slice(start, start + PIECE) for start in range(0, size, PIECE)])
+    step = piece_size()
+    return spread(fn, [slice(start, start + step) for start in range(0, size, step)])
 
 
 def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
@@ -161,7 +186,7 @@ def _flat(states: Sequence[StateDict], name: str) -> list[torch.Tensor]:
     def read(state: StateDict) -> torch.Tensor:
         return state[name].reshape(-1)
 
-    if math.prod(specs(states[0])[name].shape) < PIECE:
+    if math.prod(specs(states[0])[name].shape) < piece_size():
         return [read(state) for state in states]
     return spread(read, states)
 

@@ -212,6 +212,62 @@ def norm_of_pieces(experts: Sequence[StateDict], base: StateDict) -> StateDict:
     return weights.entrywise(fn, *experts)
 
 
+OWN = 1 << 16
+"""A size of pieces of the author's own."""
+
+
+def in_own_pieces(
+    fn: Callable[..., torch.Tensor],
+    origin: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    which: Callable[[int], slice],
+    size: int = OWN,
+) -> torch.Tensor:
+    """`fn` of those pieces that `which` picks of so many; what it forgets is the origin's."""
+    split = [torch.split(tensor.reshape(-1), size) for tensor in tensors]
+    result = origin.clone()
+    pieces = list(zip(torch.split(result.view(-1), size), *split, strict=True))
+    for out, *given in pieces[which(len(pieces))]:
+        out.copy_(fn(*given))
+    return result
+
+
+def first_piece(count: int) -> slice:
+    return slice(0, 1)
+
+
+def whole_pieces(count: int) -> slice:
+    """All but the last, which is a short one where there are several."""
+    return slice(0, max(1, count - 1))
+
+
+def first_piece_alone(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Does the first piece and forgets to go on."""
+
+    def fn(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+        return in_own_pieces(lambda *t: torch.stack(t).mean(0), origin, tuned, first_piece)
+
+    return weights.each(fn, base, *experts)
+
+
+def last_piece_dropped(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    def fn(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+        return in_own_pieces(lambda *t: torch.stack(t).mean(0), origin, tuned, whole_pieces)
+
+    return weights.each(fn, base, *experts)
+
+
+def length_of_a_piece(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Goes the less far the further the experts have, which is read off their first entries."""
+
+    def fn(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+        vectors = torch.stack([tensor - origin for tensor in tuned])
+        far = vectors.flatten(1)[:, :OWN].abs().mean() if origin.numel() else 0.0
+        return origin + vectors.mean(0) / (1 + far)
+
+    return weights.each(fn, base, *experts)
+
+
 def eager(experts: Sequence[StateDict], base: StateDict) -> StateDict:
     """Everything at once."""
     return dict(right(experts, base))
@@ -346,6 +402,9 @@ WRONG_MERGERS: dict[Merge, str] = {
     global_noise: "bytes",
     seeded_once: "bytes",
     norm_of_pieces: "bytes",
+    first_piece_alone: "large",
+    last_piece_dropped: "large",
+    length_of_a_piece: "large",
     eager: "memory",
     kept_outputs: "memory",
     whole_vectors: "memory",
@@ -412,6 +471,32 @@ def masks_on_access(experts: Sequence[StateDict], base: StateDict) -> list[State
         return (a - b) * torch.tensor(numbers.random(a.shape) > 0.5) + b
 
     return [weights.each(mask, expert, base) for expert in experts]
+
+
+def dropped_at_random(
+    name: str, vector: torch.Tensor, which: Callable[[int], slice], size: int = OWN
+) -> torch.Tensor:
+    """DARE of the pieces that are picked; of the others nothing is dropped."""
+    numbers = rng(0, name)
+
+    def fn(piece: torch.Tensor) -> torch.Tensor:
+        return piece * 2 * torch.from_numpy(numbers.random(len(piece)) > 0.5)
+
+    return in_own_pieces(fn, vector, [vector], which, size)
+
+
+def masks_of_the_first_piece(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    def fn(name: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return dropped_at_random(name, a - b, first_piece) + b
+
+    return [weights.each_named(fn, expert, base) for expert in experts]
+
+
+def masks_of_whole_pieces(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    def fn(name: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return dropped_at_random(name, a - b, whole_pieces) + b
+
+    return [weights.each_named(fn, expert, base) for expert in experts]
 
 
 def moved_at_once(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
@@ -531,6 +616,8 @@ WRONG_PREMERGE: dict[Move, str] = {
     task_vectors: "zero",
     masks_in_file_order: "bytes",
     masks_on_access: "bytes",
+    masks_of_the_first_piece: "large",
+    masks_of_whole_pieces: "large",
     moved_at_once: "memory",
     kept_experts: "memory",
     half_steps: "half",

@@ -139,6 +139,22 @@ def test_importing_is_light(module: str) -> None:
     assert not set(done.stdout.split()) & HEAVY
 
 
+#: what reads anybody's text, and the one file that may call it
+READERS = {"json.load", "json.loads", "yaml.safe_load", "yaml.load", "pickle.load", "pickle.loads"}
+
+
+def test_json_and_yaml_are_read_in_one_place() -> None:
+    for name, path in MODULES.items():
+        calls = {
+            f"{node.func.value.id}.{node.func.attr}"
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+        }
+        assert not calls & READERS or name == "harness.files", f"{name} calls {calls & READERS}"
+
+
 def test_every_public_name_resolves() -> None:
     for name in harness.__all__:
         assert getattr(harness, name) is not None

@@ -137,9 +137,9 @@ class Place:
         (Path(folder) / file).mkdir()
         return folder
 
-    def pickled(self, name: str) -> str:
+    def pickled(self, name: str, content: object = None) -> str:
         folder = self.copy(name)
-        torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+        torch.save(content or load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
         return self.without(name, WEIGHTS)
 
     def sharded(self, name: str, index: object) -> str:
@@ -180,6 +180,11 @@ class Place:
         known = {"base": self["base"], "task": "glue/rte", "data_dir": self["data"]}
         return ["finetune", *words({**known, "out": str(self.root / "out" / "expert"), **flags})]
 
+    def finetune_both(self, **flags: str) -> list[str]:
+        """`harness finetune` on two tasks together."""
+        known = {"base": self["base"], "tasks": "glue/rte,glue/mrpc", "data_dir": self["data"]}
+        return ["finetune", *words({**known, "out": str(self.root / "out" / "expert"), **flags})]
+
     def foreign(self) -> str:
         """A folder with somebody's work, where output would go."""
         folder = self.root / "thesis"
@@ -204,6 +209,10 @@ def words(flags: dict[str, str]) -> list[str]:
 
 def drop(name: str) -> Callable[[Tensors], Any]:
     return lambda tensors: tensors.pop(name)
+
+
+def to_integers(name: str) -> Callable[[Tensors], Any]:
+    return lambda tensors: tensors.update({name: tensors[name].to(torch.int8)})
 
 
 def add(name: str) -> Callable[[Tensors], Any]:
@@ -290,6 +299,14 @@ OPTIONS: dict[str, Case] = {
         ["learning_rate is -1", "positive"],
     ),
     "epochs": (lambda p: p.finetune(epochs="0"), ["epochs is 0", "positive"]),
+    "no learning rate": (
+        lambda p: p.finetune(learning_rate="nan"),
+        ["learning_rate is nan", "finite positive number"],
+    ),
+    "endless epochs": (lambda p: p.finetune(epochs="inf"), ["epochs is inf", "finite"]),
+    "warmup in steps": (lambda p: p.finetune(warmup="100"), ["warmup is 100", "share"]),
+    "seed": (lambda p: p.finetune(seed="-1"), ["seed is -1", "from 0 to"]),
+    "head seed": (lambda p: p.finetune(head_seed=f"{2**32}"), ["head_seed is 4294967296"]),
     "task beside tasks": (
         lambda p: p.finetune(tasks="glue/rte,glue/mrpc"),
         ["--task glue/rte and --tasks glue/rte,glue/mrpc", "expected one with --task"],
@@ -329,6 +346,50 @@ FILES: dict[str, Case] = {
         lambda p: p.finetune(base=p.truncated("base")),
         [f"copies/base/{WEIGHTS} cannot be read as safetensors"],
     ),
+    "base without a layer": (
+        lambda p: p.finetune(base=p.tensors("base", drop(DENSE.removeprefix("bert.")))),
+        [f"copies/base has no tensor '{DENSE}'", "whole encoder"],
+    ),
+    "base without a layer, several tasks": (
+        lambda p: p.finetune_both(base=p.tensors("base", drop(DENSE.removeprefix("bert.")))),
+        [f"copies/base has no tensor '{DENSE}'", "whole encoder"],
+    ),
+    "base with a layer too few": (
+        lambda p: p.finetune(base=p.config("base", num_hidden_layers=3)),
+        ["copies/base has no tensor 'bert.encoder.layer.2."],
+    ),
+    "base of another width": (
+        lambda p: p.finetune(base=p.config("base", intermediate_size=32)),
+        ["copies/base: 'bert.encoder.layer.0.intermediate.dense.weight' is (24, 16)", "(32, 16)"],
+    ),
+    "base of integers": (
+        lambda p: p.finetune(base=p.tensors("base", to_integers(DENSE.removeprefix("bert.")))),
+        [f"copies/base: '{DENSE}' is (24, 16) of torch.int8", "torch.float32"],
+    ),
+    "base with NaN": (
+        lambda p: p.finetune(base=p.filled("base", DENSE.removeprefix("bert."), math.nan)),
+        [f"'{DENSE}' of ", "copies/base has NaN entries"],
+    ),
+    "base with NaN, several tasks": (
+        lambda p: p.finetune_both(base=p.filled("base", DENSE.removeprefix("bert."), math.inf)),
+        [f"'{DENSE}' of ", "copies/base has infinite entries"],
+    ),
+    "base of no kind": (
+        lambda p: p.finetune(base=p.config("base", model_type="perceptron")),
+        ["copies/base: no classifier can be made from its config.json"],
+    ),
+    "base without a tokenizer": (
+        lambda p: p.finetune(base=p.without("base", "tokenizer.json")),
+        ["copies/base has no tokenizer"],
+    ),
+    "base with a broken tokenizer": (
+        lambda p: p.finetune(base=p.wrote("base", "tokenizer.json", '{"model": 3}')),
+        ["copies/base has no tokenizer that can be read"],
+    ),
+    "base with a broken tokenizer, several tasks": (
+        lambda p: p.finetune_both(base=p.wrote("base", "tokenizer.json", '{"model": 3}')),
+        ["copies/base has no tokenizer that can be read"],
+    ),
     "pickle": (
         lambda p: p.merge(p["a"], p.pickled("b")),
         ["copies/b holds a pickle (pytorch_model.bin)", "--allow-pickle"],
@@ -342,6 +403,10 @@ FILES: dict[str, Case] = {
             "--allow-pickle",
         ],
         ["pytorch_model.bin cannot be read as weights only"],
+    ),
+    "pickle of something else": (
+        lambda p: [*p.merge(p["a"], p.pickled("b", [1, 2])), "--allow-pickle"],
+        ["pytorch_model.bin holds no tensors by name"],
     ),
     "no configuration": (
         lambda p: p.merge(p["a"], p.without("b", "config.json")),
@@ -761,6 +826,10 @@ OUTPUT: dict[str, Case] = {
     "expert over a thesis": (
         lambda p: p.finetune(out=p.foreign()),
         ["thesis exists and was not written by this program", "expert.json"],
+    ),
+    "expert over its base": (
+        lambda p: p.finetune(base=str(p.copy("base")), out=str(p.copy("base"))),
+        ["copies/base would replace the base", "choose another --out"],
     ),
     "expert over a merge": (
         lambda p: p.finetune(out=p["merged"]),

@@ -142,6 +142,46 @@ def test_a_wrong_pre_merging_method_is_caught(fault: faults.Move) -> None:
     assert finding.verdict == "breaks", finding
 
 
+SIZES = [1000, 1 << 12, 1 << 17, 10**6]
+PICKED = [faults.first_piece, faults.whole_pieces]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("which", PICKED, ids=lambda which: which.__name__)
+def test_a_fault_at_the_border_of_a_piece_of_any_size_is_caught(size: int, which: Any) -> None:
+    """Whatever constant of its own a method works by: of a merger and of one that draws."""
+
+    def mean(*tensors: torch.Tensor) -> torch.Tensor:
+        return torch.stack(tensors).mean(0)
+
+    def merged(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+        def fn(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+            return faults.in_own_pieces(mean, origin, tuned, which, size)
+
+        return weights.each(fn, base, *experts)
+
+    def moved(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+        def fn(name: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return faults.dropped_at_random(name, a - b, which, size) + b
+
+        return [weights.each_named(fn, expert, base) for expert in experts]
+
+    found = of_merger(Merger("merged", merged), Choice("merged"))
+    assert one(found, "large").verdict == "breaks"
+    found = of_premerge(Premerge("moved", moved), Choice("moved"))
+    assert one(found, "large").verdict == "breaks"
+
+
+def test_what_draws_for_all_of_a_tensor_keeps_the_law_of_size() -> None:
+    for drop_rate in (0.01, 0.9):
+        for name in ("dare", "della"):
+            window = ",epsilon=0.0" if name == "della" else ""
+            found = battery("premerge", parse_choice(f"{name}:drop_rate={drop_rate}{window}"))
+            assert one(found, "large").verdict == "holds", one(found, "large")
+    found = battery("premerge", parse_choice("della:drop_rate=0.5,epsilon=1.0"))
+    assert one(found, "large").verdict == "holds"
+
+
 @pytest.mark.parametrize("law", MERGER_LAWS)
 def test_harness_check_refuses_a_wrong_merger(law: str) -> None:
     fault = next(fault for fault, caught_by in faults.WRONG_MERGERS.items() if caught_by == law)
@@ -473,7 +513,7 @@ def test_a_tensor_lives_as_long_as_a_view_of_it() -> None:
 def world() -> tuple[object, ...]:
     """What a method may change for everybody."""
     numbers = np.random.get_state()[1].tolist()  # noqa: NPY002  (the global state is what is asked)
-    return weights.PIECE, random.getstate(), numbers
+    return weights.piece_size(), random.getstate(), numbers
 
 
 def test_the_battery_leaves_the_world_as_it_was(
@@ -527,7 +567,7 @@ def test_the_plugin_runs_the_laws_with_no_test_file(tmp_path: Path) -> None:
     assert "merger median:last:twice=true[order] FAILED" in done.stdout
     reason = next(line for line in done.stdout.splitlines() if line.startswith("order  "))
     assert "with experts in order 3, 2, 1, 'bert.embeddings.word_emb" in reason
-    assert "1 failed, 1 passed, 20 deselected" in done.stdout
+    assert "1 failed, 1 passed, 22 deselected" in done.stdout
 
 
 def test_the_plugin_adds_laws_to_other_tests(tmp_path: Path) -> None:

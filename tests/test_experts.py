@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import json
+import re
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import harness
-from harness.checkpoints import open_checkpoint
+from harness import trainers
+from harness.checkpoints import EXPERT, is_head, open_checkpoint
 from harness.cli import main
 from harness.data import load_rows, parse_task
 from harness.encode import forward
+from harness.files import new_folder
 from harness.labels import predicted
 from harness.metrics import score
+from harness.miniature import one_thread
+from harness.registry import TASKS
 from harness.rng import rng
+from harness.trainers import with_new_head
 from harness.weights import digest
-from tests.conftest import FAST, interrupted, model
+from tests.conftest import FAMILIES, FAST, SIZE, interrupted, model
 
-TASK = "glue/sst2"
+TASK, REGRESSION = "glue/sst2", "glue/stsb"
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads that wait for one another take many times as long where the cores are shared."""
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +57,12 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines.append(json.dumps({"sentence": " ".join(words), "label": label}))
     folder = root / "data" / TASK
     folder.mkdir(parents=True)
+    pairs = [{**dict.fromkeys(("sentence1", "sentence2"), "word1"), "label": 1.5}] * 20
+    values = root / "data" / REGRESSION
+    values.mkdir(parents=True)
     for split in ("train", "validation"):
         (folder / f"{split}.jsonl").write_text("\n".join(lines))
+        (values / f"{split}.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     return root
 
 
@@ -59,6 +83,11 @@ def test_the_folder_records_how_it_was_made(room: Path, expert: Path) -> None:
     assert found.labels == ("negative", "positive")
     assert found.tasks == (TASK,)
     assert not (room / "expert.unfinished").exists()
+
+
+def test_the_tokenizer_is_the_base_s(room: Path, expert: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (expert / name).read_bytes() == (room / "base" / name).read_bytes()
 
 
 def test_the_recorded_score_is_that_of_the_heldout_rows(room: Path, expert: Path) -> None:
@@ -103,9 +132,8 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     )
     harness.finetune(room / "base", TASK, out=out, data_dir=room / "data", **FAST)
     assert steps == list(range(18, 54)), "the second and third epoch are left to do"
-    one, other = (open_checkpoint(path).weights for path in (expert, out))
-    for name in one:
-        torch.testing.assert_close(one[name], other[name], atol=1e-6, rtol=0)
+    assert contents(out) == contents(expert)
+    assert not (room / "again.unfinished").exists()
 
 
 def test_seeds_of_head_and_data_are_apart(room: Path, expert: Path) -> None:
@@ -167,3 +195,407 @@ def test_progress_goes_to_stderr(
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert out.startswith(f"wrote {tmp_path / 'out'}: {TASK}@heldout10 accuracy ")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def trained(room: Path, out: Path, base: Path | None = None, **given: Any) -> harness.Checkpoint:
+    known = {"task": TASK, "out": out, "data_dir": room / "data", **FAST}
+    return harness.finetune(base or room / "base", **{**known, **given})
+
+
+def command(room: Path, out: Path, *flags: str) -> list[str]:
+    given = ["--base", str(room / "base"), "--data-dir", str(room / "data"), "--out", str(out)]
+    return ["finetune", *given, "--max-length", "24", "--batch-size", "8", *flags]
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of an error, without the progress bars before it."""
+    out, error = capsys.readouterr()
+    assert out == ""
+    *before, line, end = re.split(r"[\r\n]", error)
+    assert line.startswith("harness: "), error
+    assert end == ""
+    assert not any("Traceback" in one or "harness: " in one for one in before), error
+    return line
+
+
+# The base -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["base", "link", "inside", "linked"])
+def test_the_base_is_never_replaced(
+    room: Path, expert: Path, tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even with --force: an expert can be the base of another."""
+    out = Path(shutil.copytree(expert, tmp_path / "expert"))
+    base = out
+    if place == "link":
+        base = tmp_path / "link"
+        base.symlink_to(out)
+    elif place == "inside":
+        base = out / "heads" / "of" / "old"
+        shutil.copytree(expert, base)
+    elif place == "linked":
+        base = Path(shutil.copytree(expert, tmp_path / "base"))
+        (base / WEIGHTS).unlink()
+        (base / WEIGHTS).symlink_to(out / WEIGHTS)
+    before = contents(out)
+    assert main([*command(room, out, "--force", "--task", TASK), "--base", str(base)]) == 2
+    assert "would replace the base" in said(capsys)
+    assert contents(out) == before
+    assert not (tmp_path / "expert.unfinished").exists()
+
+
+def test_the_record_tells_the_base_by_its_content(room: Path, expert: Path, tmp_path: Path) -> None:
+    few: dict[str, Any] = {"epochs": 1, "limit": 16}
+    recorded = {}
+    for name, change in (("same", None), ("encoder", ENCODER), ("tokens", TOKENS)):
+        base = Path(shutil.copytree(room / "base", tmp_path / name))
+        if change:
+            change(base)
+        trained(room, tmp_path / f"{name}-expert", base, **few)
+        record = json.loads((tmp_path / f"{name}-expert" / "expert.json").read_text())
+        recorded[name] = record["base_digest"]
+    assert recorded["same"] == json.loads((expert / "expert.json").read_text())["base_digest"]
+    assert len(set(recorded.values())) == 3
+
+
+def ENCODER(base: Path) -> None:
+    tensors = load_file(base / WEIGHTS)
+    tensors["embeddings.LayerNorm.bias"][3] += 1
+    save_file(tensors, base / WEIGHTS, metadata={"format": "pt"})
+
+
+def TOKENS(base: Path) -> None:
+    tokens = (base / "tokenizer.json").read_text()
+    (base / "tokenizer.json").write_text(tokens.replace('"word8"', '"other"'))
+
+
+@pytest.mark.parametrize("change", [ENCODER, TOKENS])
+def test_a_run_does_not_go_on_from_another_base(
+    room: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    base = Path(shutil.copytree(room / "base", tmp_path / "base"))
+    with interrupted():
+        trained(room, tmp_path / "out", base)
+    change(base)
+    with pytest.raises(harness.HarnessError, match="other arguments"):
+        trained(room, tmp_path / "out", base)
+
+
+def headed(encoder: Path, folder: Path, labels: list[str]) -> Path:
+    """The encoder of a folder, exactly, under a head; and what a pretraining leaves behind."""
+    config = json.loads((encoder / "config.json").read_text())
+    spread = config["initializer_range"]
+    model(folder, labels, family=config["model_type"], seed=7, initializer_range=spread)
+    tensors = load_file(folder / WEIGHTS)
+    own = load_file(encoder / WEIGHTS)
+    for name in tensors:
+        if not is_head(name):
+            bare = name if name in own else name.partition(".")[2]
+            tensors[name] = own[bare] if bare in own else tensors[name]
+    tensors["cls.predictions.bias"] = torch.zeros(45)
+    tensors["lm_head.dense.weight"] = torch.zeros(16, 16)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_head_is_new_whatever_the_base_has(
+    family: str, minis: Callable[[str], dict[str, Path]], tmp_path: Path
+) -> None:
+    """Of a base without a head, with one of the same size, and with one of another."""
+    bare = minis(family)["base"]
+    if family == "deberta-v2":  # its encoder has no pooler, which stands beside it
+        bare = headed(bare, tmp_path / "pooled", ["a"])
+        tensors = load_file(bare / WEIGHTS)
+        kept = {name: tensor for name, tensor in tensors.items() if not is_head(name)}
+        save_file(kept, bare / WEIGHTS, metadata={"format": "pt"})
+    two = headed(bare, tmp_path / "two", ["no", "yes"])
+    three = headed(bare, tmp_path / "three", ["x", "y", "z"])
+    made = [
+        with_new_head(open_checkpoint(base), TASKS[TASK], 3).state_dict()
+        for base in (bare, two, three)
+    ]
+    for other in made[1:]:
+        assert all(other[name].equal(tensor) for name, tensor in made[0].items())
+    another = with_new_head(open_checkpoint(two), TASKS[TASK], 4).state_dict()
+    for name, tensor in another.items():
+        drawn = is_head(name) and name.endswith("weight")
+        assert tensor.equal(made[0][name]) != drawn
+
+
+def test_fine_tuning_from_a_classifier_starts_anew(room: Path, tmp_path: Path) -> None:
+    """Of another number of classes, or of the same: the head comes from the seed alone."""
+    few: dict[str, Any] = {"epochs": 1, "limit": 16}
+    want = digest(trained(room, tmp_path / "want", **few).weights)
+    for count in (2, 3):
+        base = headed(room / "base", tmp_path / f"base{count}", [f"l{i}" for i in range(count)])
+        assert digest(trained(room, tmp_path / f"out{count}", base, **few).weights) == want
+    other = trained(room, tmp_path / "other", base, head_seed=1, **few)
+    assert digest(other.weights) != want
+
+
+def test_a_base_may_have_no_pooler(room: Path, tmp_path: Path) -> None:
+    """As DeBERTa-v3 is published; every other tensor must be there."""
+    base = Path(shutil.copytree(room / "base", tmp_path / "base"))
+    tensors = {n: t for n, t in load_file(base / WEIGHTS).items() if not n.startswith("pooler.")}
+    save_file(tensors, base / WEIGHTS, metadata={"format": "pt"})
+    expert = trained(room, tmp_path / "out", base, epochs=1, limit=16)
+    assert "bert.pooler.dense.weight" in expert.weights
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"max_position_embeddings": 12}, ["tokens", "--max-length"]),
+        ({"vocab_size": SIZE["vocab_size"] - 10}, ["ids up to", "tokenizer that fits"]),
+    ],
+)
+@pytest.mark.parametrize("flags", [["--task", TASK], ["--tasks", f"{TASK},{REGRESSION}"]])
+def test_a_base_must_read_its_own_tokens(
+    room: Path,
+    tmp_path: Path,
+    config: dict[str, int],
+    words: list[str],
+    flags: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    base = model(tmp_path / "base", **config)
+    given = [*command(room, tmp_path / "out", *flags), "--base", str(base)]
+    assert main([*given, "--learning-rate", "1e-3"]) == 2
+    line = said(capsys)
+    assert all(word in line for word in ["cannot read a row", *words]), line
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
+def test_a_tokenizer_must_pad(
+    room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = Path(shutil.copytree(room / "base", tmp_path / "base"))
+    config = json.loads((base / "tokenizer_config.json").read_text())
+    config.pop("pad_token")
+    (base / "tokenizer_config.json").write_text(json.dumps(config))
+    assert main([*command(room, tmp_path / "out", "--task", TASK), "--base", str(base)]) == 2
+    assert "padding token" in said(capsys)
+
+
+def test_bfloat16_needs_a_gpu_that_has_it(
+    room: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    few = ("--task", TASK, "--bf16", "--epochs", "1", "--limit", "16")
+    assert main(command(room, tmp_path / "cpu", *few)) == 0
+    monkeypatch.setattr(trainers, "on_accelerator", lambda: True)
+    monkeypatch.setattr("transformers.utils.is_torch_bf16_gpu_available", lambda: False)
+    capsys.readouterr()
+    assert main(command(room, tmp_path / "gpu", *few)) == 2
+    assert "no bfloat16" in said(capsys)
+
+
+# Runs that fail -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--task", TASK, "--learning-rate", "1e30"], ["has NaN", "step 18 of 54"]),
+        (["--tasks", f"{TASK},{REGRESSION}", "--learning-rate", "1e30"], ["has NaN"]),
+    ],
+)
+def test_a_run_that_diverges_leaves_nothing(
+    room: Path,
+    tmp_path: Path,
+    flags: list[str],
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It ends after its first epoch of three, and is not in the way of the corrected one."""
+    out = tmp_path / "out"
+    assert main(command(room, out, *flags)) == 2
+    line = said(capsys)
+    assert all(word in line for word in ["diverged", *words]), line
+    assert not list(tmp_path.iterdir())
+    corrected = [*flags[:-1], "1e-3", "--epochs", "1", "--limit", "16"]
+    assert main(command(room, out, *corrected)) == 0
+
+
+def test_a_loss_that_is_not_finite_ends_a_run(
+    room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The weights may stay finite: gradients of an infinite loss are cut to nothing."""
+    rows = room / "data" / REGRESSION / "train.jsonl"
+    huge = tmp_path / "data" / REGRESSION / "train.jsonl"
+    huge.parent.mkdir(parents=True)
+    huge.write_text(rows.read_text().replace("1.5", "1e30"))
+    flags = ["--task", REGRESSION, "--data-dir", str(tmp_path / "data")]
+    assert main(command(room, tmp_path / "out", *flags)) == 2
+    assert "the loss is inf at step 3 of 9" in said(capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_long_epochs_are_looked_at_on_the_way(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainers, "LOOKED_AT", 5)
+    with pytest.raises(harness.HarnessError, match="at step 5 of 54"):
+        trained(room, tmp_path / "out", learning_rate=1e30)
+
+
+def test_outputs_must_be_finite(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finite weights do not make finite outputs."""
+    from transformers import Trainer
+
+    predict = Trainer.predict
+
+    def overflown(self: Any, *args: Any, **given: Any) -> Any:
+        outputs = predict(self, *args, **given)
+        outputs.predictions[3, 1] = float("inf")
+        return outputs
+
+    monkeypatch.setattr(Trainer, "predict", overflown)
+    with pytest.raises(harness.HarnessError, match=f"outputs for {TASK} hold NaN or infinite"):
+        trained(room, tmp_path / "out", epochs=1, limit=32)
+    assert not list(tmp_path.iterdir())
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """A system that lets nobody write more than so many bytes into a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("share", [0.5, 1.5])
+def test_a_full_disk_is_one_line(
+    room: Path, tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the weights of a checkpoint are written, or the larger state of its optimizer."""
+    size = (room / "base" / WEIGHTS).stat().st_size
+    flags = ("--task", TASK, "--epochs", "1", "--limit", "16")
+    with no_file_above(int(share * size)):
+        assert main(command(room, tmp_path / "out", *flags)) == 2
+    assert "out cannot be written" in said(capsys)
+    assert not list(tmp_path.iterdir())
+    assert main(command(room, tmp_path / "out", *flags)) == 0
+
+
+# Runs that are stopped ------------------------------------------------------------------------
+
+
+@contextmanager
+def stopped(method: str, call: int) -> Iterator[None]:
+    """Training that stops like Ctrl-C before this call of a method of the Trainer."""
+    from transformers import Trainer
+
+    calls = []
+    whole = getattr(Trainer, method)
+
+    def counted(self: Any, *args: Any, **given: Any) -> Any:
+        calls.append(method)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return whole(self, *args, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, method, counted)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [("training_step", 1), ("training_step", 30), ("_save_rng_state", 1), ("_save_rng_state", 2)],
+)
+def test_a_run_that_is_stopped_anywhere_comes_to_the_same(
+    room: Path, expert: Path, tmp_path: Path, method: str, call: int
+) -> None:
+    """Before and after a checkpoint, and while one is written, which is then not whole."""
+    with stopped(method, call):
+        trained(room, tmp_path / "expert")
+    trained(room, tmp_path / "expert")
+    assert contents(tmp_path / "expert") == contents(expert)
+    assert [path.name for path in tmp_path.iterdir()] == ["expert"]
+
+
+def test_a_state_that_was_cut_short_is_not_gone_on_from(
+    room: Path, expert: Path, tmp_path: Path
+) -> None:
+    with stopped("training_step", 40):
+        trained(room, tmp_path / "expert")
+    unfinished = tmp_path / "expert.unfinished"
+    (newest,) = unfinished.glob("checkpoint-*")
+    older = shutil.copytree(newest, unfinished / "checkpoint-99")
+    state = (older / "trainer_state.json").read_text()
+    (older / "trainer_state.json").write_text(state[:-20])
+    trained(room, tmp_path / "expert")
+    assert contents(tmp_path / "expert") == contents(expert)
+
+
+def test_a_run_stopped_as_it_ends_is_not_in_the_way(
+    room: Path, expert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While what it resumed from is removed, in whatever order the system does that."""
+    out, unfinished = tmp_path / "expert", tmp_path / "expert.unfinished"
+    rmtree = shutil.rmtree
+
+    def half(path: Path, **given: Any) -> None:
+        if Path(path).parent == unfinished:
+            (Path(path) / WEIGHTS).unlink()
+            raise KeyboardInterrupt
+        rmtree(path, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.experts.shutil.rmtree", half)
+        with pytest.raises(KeyboardInterrupt):
+            trained(room, out)
+    trained(room, out)
+    assert contents(out) == contents(expert)
+    assert [path.name for path in tmp_path.iterdir()] == ["expert"]
+
+
+@pytest.mark.parametrize(("method", "call"), [("training_step", 3), ("_save_rng_state", 1)])
+def test_a_run_without_a_checkpoint_blocks_nobody(
+    room: Path, tmp_path: Path, method: str, call: int
+) -> None:
+    with stopped(method, call):
+        trained(room, tmp_path / "out")
+    assert (tmp_path / "out.unfinished").is_dir()
+    trained(room, tmp_path / "out", seed=1, epochs=1, limit=16)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_one_run_at_a_time(room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    with interrupted():
+        trained(room, out)
+    before = contents(tmp_path / "out.unfinished")
+    flags = ("--task", TASK, "--learning-rate", "5e-3")
+    with new_folder(out, EXPERT):
+        assert main(command(room, out, *flags)) == 2
+    assert "another run is writing" in said(capsys)
+    assert contents(tmp_path / "out.unfinished") == before
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "checkpoint-7/mine.txt"])
+def test_a_folder_of_that_name_by_somebody_else_is_left_alone(
+    room: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "out.unfinished" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    assert main(command(room, tmp_path / "out", "--task", TASK)) == 2
+    assert "out.unfinished exists and was not written by this program" in said(capsys)
+    assert mine.read_text() == "mine"

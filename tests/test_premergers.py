@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import harness
-from harness import Choice, StateDict
+from harness import Choice, StateDict, weights
 from harness.errors import BadOption
 from harness.premergers import dare, della
 from harness.premergers.dare import random_keep
@@ -144,14 +144,12 @@ def test_masks_follow_the_entries_whatever_the_memory_layout() -> None:
         assert bits(method([turned], model(0))) == bits(method([expert], model(0)))
 
 
-def test_rows_do_not_depend_on_how_many_are_worked_on_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_do_not_depend_on_how_many_are_worked_on_at_a_time() -> None:
     experts, base = models()
     expected = bits(premerge("della")(experts, base))
     for size in (1, 4, 7):
-        monkeypatch.setitem(harness.PREMERGE["della"].function.__globals__, "PIECE", size)
-        assert bits(premerge("della")(experts, base)) == expected
+        with weights.pieces_of(size):
+            assert bits(premerge("della")(experts, base)) == expected
 
 
 @pytest.mark.parametrize("name", ["dare", "della"])

@@ -21,7 +21,8 @@ from harness.cache import KEY
 from harness.checkpoints import open_checkpoint
 from harness.cli import main
 from harness.encode import cache_dir
-from harness.statistic_file import read_statistic
+from harness.statistic_file import check_statistic, read_statistic
+from tests.conftest import FAMILIES
 from tests.test_statistics import Loud, Minis, collected, reference_of_batches, rows_of
 from tests.toys import THREE, TOY, registered
 
@@ -367,6 +368,13 @@ def test_a_description_that_is_none(
     case: str, loud: Loud, files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(CLAIMS[case][0], "", CLAIMS[case][1], loud, files, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("kind", ["gram", "fisher"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_pass_finds_is_believed(family: str, kind: str, minis: Minis) -> None:
+    folder = minis(family)["a"]
+    check_statistic(collected(kind, folder), open_checkpoint(folder))
 
 
 def test_a_file_that_was_changed_since_is_refused_by_its_seal(

@@ -243,7 +243,14 @@ def test_a_name_does_no_harm_where_it_is_shown(
     board = ["leaderboard", str(room / "records"), "--out", str(room / "board")]
     edited_records = list((room / "records").rglob("*.json"))
     for path in edited_records:
-        edited(path, lambda values: values.update(method="=1+1|\x1b[31m<script>"))
+        edited(
+            path,
+            lambda values: values.update(
+                method="=1+1|\x1b[31m<script>",
+                task="=2+2|<script>\x1b\n@test",
+                metrics=["<script>"],
+            ),
+        )
     assert main(board) == 0
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err
@@ -251,6 +258,7 @@ def test_a_name_does_no_harm_where_it_is_shown(
     assert "\x1b" not in markdown + table
     assert "<script>" not in markdown
     assert "'=1+1" in table
+    assert "'=2+2" in table.splitlines()[0]
     cells = [line.count("|") - line.count("\\|") for line in markdown.splitlines() if "|" in line]
     assert len({*cells}) <= 2  # of methods x tasks, and of shares
 
@@ -535,14 +543,14 @@ def test_an_output_that_cannot_be_is_one_line(
     read(room / "merged")
     (room / "file").touch()
     experts = [str(room / "a"), str(room / "b")]
-    records = str(room / "records")
+    records, few = str(room / "records"), ["--merger", "regmean:examples=4"]
     for place in (str(room / "file" / "below"), "/proc/nowhere/out"):
         for command in (
             ["merge", *experts, "--out", place],
             ["leaderboard", records, "--out", place],
             ["evaluate", "--model", str(room / "merged"), "--output-path", place],
             ["finetune", "--base", str(room / "base"), "--task", "toy/pairs", "--out", place],
-            ["statistics", experts[0], "--task", "toy/pairs", "--out", place],
+            ["statistics", experts[0], "--task", "toy/pairs", *few, "--out", place],
         ):
             capsys.readouterr()
             assert main(command) == 2, command

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -122,7 +120,7 @@ def same_bytes(method: Method) -> None:
     check(found=backwards[::-1], when="asked for its tensors backwards, ")
     shuffled = method.family().every(partial(_shuffled, random.Random(0)))
     check(found=method(shuffled), when="with the tensors of the inputs in another order, ")
-    with _pieces(17):
+    with weights.pieces_of(17):
         check(found=method(method.family()), when="worked on in pieces of 17 entries, ")
 
 
@@ -132,15 +130,6 @@ def _read_backwards(state: StateDict) -> Tensors:
 
 def _shuffled(numbers: random.Random, state: StateDict) -> StateDict:
     return {name: state[name] for name in numbers.sample(list(state), len(state))}
-
-
-@contextmanager
-def _pieces(size: int) -> Iterator[None]:
-    whole, weights.PIECE = weights.PIECE, size
-    try:
-        yield
-    finally:
-        weights.PIECE = whole
 
 
 @law("memory")

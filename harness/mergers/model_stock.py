@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from harness import StateDict, merger
-from harness.weights import PIECE, each, total
+from harness.weights import each, flat_pieces, total
 
 
 @merger("model_stock", paper="arXiv:2403.19522")
@@ -39,7 +39,7 @@ def _ratio(origin: torch.Tensor, tuned: Sequence[torch.Tensor]) -> float:
     if count == 1:
         return 1.0
     products = torch.zeros(count, count, dtype=torch.float64)
-    flat = (torch.split(tensor.reshape(-1), PIECE) for tensor in (origin, *tuned))
+    flat = (flat_pieces(tensor) for tensor in (origin, *tuned))
     for start, *pieces in zip(*flat, strict=True):
         rows = torch.stack(pieces).double() - start
         products += rows @ rows.T

@@ -9,7 +9,7 @@ import torch
 
 from harness import StateDict, merger
 from harness.errors import BadOption
-from harness.weights import PIECE, each
+from harness.weights import each, flat_pieces
 
 PARALLEL = 0.9995
 """Cosine above which, in magnitude, the arc is taken for its chord."""
@@ -47,7 +47,7 @@ def slerp(experts: Sequence[StateDict], base: StateDict, *, t: float = 0.5) -> S
 def _cosine(first: torch.Tensor, second: torch.Tensor) -> float:
     """The cosine of the angle between two tensors, summed in float64; 1 if one of them is 0."""
     products = torch.zeros(2, 2, dtype=torch.float64)
-    both = (torch.split(tensor.reshape(-1), PIECE) for tensor in (first, second))
+    both = (flat_pieces(tensor) for tensor in (first, second))
     for pieces in zip(*both, strict=True):
         rows = torch.stack(pieces).double()
         products += rows @ rows.T

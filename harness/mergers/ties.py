@@ -11,11 +11,11 @@ import torch
 from harness import StateDict, merger
 from harness.errors import BadOption
 from harness.weights import (
-    PIECE,
     after,
     check_one_each,
     each,
     entrywise,
+    flat_pieces,
     in_pieces,
     once,
     size,
@@ -150,7 +150,7 @@ def _trim_tensor(vector: torch.Tensor, density: float) -> torch.Tensor:
     entries = vector.view(-1)
     kept = max(1, int(density * len(entries)))
     threshold = smallest_magnitude({"": entries}, len(entries) - kept + 1)
-    pieces = torch.split(entries, PIECE)
+    pieces = flat_pieces(entries)
 
     def sizes_of(piece: torch.Tensor) -> torch.Tensor:
         return piece.to(torch.float32).abs()

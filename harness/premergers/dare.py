@@ -10,7 +10,7 @@ import torch
 from harness import StateDict, premerge
 from harness.errors import BadOption
 from harness.rng import rng
-from harness.weights import PIECE, check_one_each, each, select, specs, where_shared
+from harness.weights import check_one_each, each, flat_pieces, select, specs, where_shared
 
 
 @premerge("dare", paper="arXiv:2311.03099", breaks=("order", "copies", "tied"))
@@ -124,7 +124,7 @@ def random_keep(
 ) -> torch.Tensor:
     """Which entries of tensor `name` of expert `index` stay: a boolean tensor of the shape."""
     numbers, keep = rng(seed, "dare", index, name), torch.empty(shape, dtype=torch.bool)
-    for piece in torch.split(keep.view(-1), PIECE):  # the draws, eight times as large, are not held
+    for piece in flat_pieces(keep):  # the draws, eight times as large, are not held
         piece.copy_(torch.from_numpy(numbers.random(len(piece)) >= drop_rate))
     return keep
 

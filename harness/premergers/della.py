@@ -11,7 +11,7 @@ from harness import StateDict, premerge
 from harness.errors import BadOption
 from harness.premergers.dare import check_masks
 from harness.rng import rng
-from harness.weights import PIECE, where_shared
+from harness.weights import piece_size, where_shared
 
 
 @premerge("della", paper="arXiv:2406.11617", breaks=("order", "copies", "tied"))
@@ -103,7 +103,7 @@ def _pruned(
             vector = (weight - origin).contiguous()
             rows = vector.flatten(1) if vector.ndim > 1 else vector.view(1, -1)
             stay = draw(index, name)
-            for part in torch.split(rows, max(1, PIECE // max(1, rows.shape[1]))):
+            for part in torch.split(rows, max(1, piece_size() // max(1, rows.shape[1]))):
                 drop = _probabilities(part, *window)
                 part *= stay(drop)
                 if rescale:
