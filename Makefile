@@ -5,13 +5,18 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --dis
 KIT_PIP := PIP_CONSTRAINT="constraints.txt tests/mergekit/constraints.txt" \
 	.venv-mergekit/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-mergekit install install-test install-mergekit lint types clean
+.PHONY: demo test fuzz test-mergekit install install-test install-mergekit lint types clean
 
 demo: install
 	$(BIN)/harness demo --out demo
 
 test: install-test lint types
 	$(BIN)/python -m pytest
+
+# Ten thousand spoilt files, and two hundred runs that are killed: half an hour.
+fuzz: install-test
+	$(BIN)/python -m tests.fuzz --count 10000
+	$(BIN)/python -m tests.crash --kills 200
 
 # Against the real mergekit, in an environment of its own.
 test-mergekit: install-test install-mergekit

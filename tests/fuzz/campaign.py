@@ -1,0 +1,168 @@
+"""Many mutants, one after another on all cores: what became of each, and a table by kind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import RLock
+from typing import Literal
+
+from tabulate import tabulate
+
+from tests.fuzz import forks
+from tests.fuzz.kinds import KINDS, OUT, Mutant, mutant
+from tests.fuzz.shelf import stock
+
+SECONDS = 10.0
+"""No command on the miniatures may take longer, whatever it reads."""
+
+Verdict = Literal["refused", "accepted", "failed", "traceback", "hang", "partial", "untidy"]
+FAULTS: tuple[Verdict, ...] = ("traceback", "hang", "partial", "untidy")
+"""`failed` is none of them: cells that could not be scored, with all others saved and exit 3.
+`partial`: something is left by a command that refused, or is missing after one that did not.
+`untidy`: a refusal in more or less than one line."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant, and what was said of it."""
+
+    mutant: Mutant
+    verdict: Verdict
+    said: str
+    seconds: float
+
+
+def campaign(numbers: Sequence[int], *, seed: int, jobs: int, only: Sequence[str] = (),
+             keep: Path | None = None) -> Iterator[Outcome]:  # fmt: skip
+    """The outcome of every mutant of these numbers; those with a fault stay in `keep`."""
+    with tempfile.TemporaryDirectory(prefix="harness-fuzz-") as place:
+        root = Path(place)
+        shelf = root / "shelf"
+        prepare(shelf)
+        mutants = {number: mutant(seed, number, only) for number in numbers}
+        works = ((n, *_work(mutants[n], shelf, root / str(n))) for n in numbers)
+        for number, ended in forks.each(works, jobs):
+            folder = root / str(number)
+            outcome = judged(mutants[number], ended, folder, shelf)
+            if keep is not None and outcome.verdict in FAULTS:
+                shutil.copytree(folder, keep / str(number), symlinks=True, ignore=_odd_files)
+            shutil.rmtree(folder)
+            yield outcome
+
+
+def prepare(shelf: Path) -> None:
+    """Fill the shelf, and run every command on it once: what that imports, all forks have."""
+    import torch
+    from tqdm import tqdm
+
+    torch.set_num_threads(1)
+    tqdm.monitor_interval = 0  # no thread that watches the bars
+    tqdm.set_lock(RLock())  # its own is one for all forks: who is killed with it keeps it for ever
+    shelf.mkdir()
+    with forks.silent(shelf.with_suffix(".log")):
+        stock(shelf)
+        argvs = {door.command.argv for kind in KINDS.values() for door in kind.doors}
+        for argv in sorted(argvs):
+            if forks.command(argv, shelf, memory=None):
+                raise RuntimeError(f"{argv} fails on the shelf: see {shelf.with_suffix('.log')}")
+            shutil.rmtree(shelf / OUT)
+    shutil.rmtree(shelf / "cache", ignore_errors=True)
+    gc.collect()
+    gc.freeze()
+
+
+def _work(one: Mutant, shelf: Path, folder: Path) -> tuple[Callable[[], int], Path, float]:
+    """The mutant in a folder of its own, and the command on it."""
+    shutil.copytree(shelf, folder, copy_function=os.link)
+    one.spoil(spoilt(one, folder))
+    work = partial(forks.command, one.door.command.argv, folder)
+    return work, folder / "stderr.log", SECONDS
+
+
+def spoilt(one: Mutant, folder: Path) -> Path:
+    """The file of a mutant; of the records, the first."""
+    if one.door.file.endswith("@record"):
+        return sorted((folder / "records").rglob("*.json"))[0]
+    return folder / one.door.file
+
+
+def judged(one: Mutant, ended: forks.Ended, folder: Path, shelf: Path) -> Outcome:
+    """What became of a mutant, by how its command ended and what it left."""
+    verdict, said = _verdict(one, ended, folder, shelf)
+    return Outcome(one, verdict, said, ended.seconds)
+
+
+def _verdict(one: Mutant, ended: forks.Ended, folder: Path, shelf: Path) -> tuple[Verdict, str]:
+    lines = ended.stderr.splitlines()
+    last = lines[-1] if lines else ""
+    if ended.late:
+        return "hang", last
+    if ended.status not in (0, 2, 3):
+        return "traceback", ended.stderr
+    told = [line for line in lines if line.startswith("harness: ") and "warning:" not in line]
+    left = _left(folder, shelf)
+    if ended.status == 0:
+        hidden = [name for name in left if Path(name).name.startswith(".")]
+        whole = one.door.command.complete(folder / OUT) and not hidden
+        return ("accepted", last) if whole else ("partial", f"exit 0, but left {left}")
+    if len(told) != 1 or len(_unasked(lines)) != 1:
+        return "untidy", ended.stderr
+    if ended.status == 3 and (not left or one.door.command.complete(folder / OUT)):
+        return "failed", told[0]
+    return ("partial", f"{told[0]}: left {left}") if left else ("refused", told[0])
+
+
+def _unasked(lines: Sequence[str]) -> list[str]:
+    """The lines that are no warning, no bar of progress and no log of a training."""
+    kept = [line for line in lines if "warning:" not in line and not line.startswith("{'")]
+    return [line for line in kept if re.search(r"\w", line) and not re.search(r"━|%\|", line)]
+
+
+def _left(folder: Path, shelf: Path) -> list[str]:
+    """What stands in a mutant's folder and did not before, but for whole files of the cache."""
+    known = {path.relative_to(shelf).as_posix() for path in shelf.rglob("*")}
+    found = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        cached = name.startswith("cache") and not path.name.startswith(".")
+        if name not in known and name != "stderr.log" and not cached:
+            found.append(name)
+    return found
+
+
+def _odd_files(folder: str, names: list[str]) -> set[str]:
+    """What cannot be copied: pipes, and what is larger than the disk."""
+    places = {name: Path(folder) / name for name in names}
+    return {
+        name
+        for name, path in places.items()
+        if not path.is_symlink() and (path.is_fifo() or path.stat().st_size > 2**30)
+    }
+
+
+def cause(outcome: Outcome) -> str:
+    """What faults have in common: the innermost place of ours, and what was raised."""
+    places = re.findall(r'harness/(\w+(?:/\w+)*\.py)", line (\d+)', outcome.said)
+    lines = outcome.said.strip().splitlines() or [""]
+    told = re.sub(r"'.*?'|\d+|\[.*\]", "_", lines[-1])[:90]
+    place = ":".join(places[-1]) if places else ""
+    return f"{outcome.verdict} {place} {told}"
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Counts of verdicts by kind."""
+    counts = Counter((outcome.mutant.kind, outcome.verdict) for outcome in outcomes)
+    columns = ("refused", "accepted", "failed", *FAULTS)
+    kinds = [kind for kind in KINDS if any(counts[kind, column] for column in columns)]
+    rows = [[kind, *(counts[kind, column] for column in columns)] for kind in kinds]
+    rows.append(["all", *(sum(row[i] for row in rows) for i in range(1, len(columns) + 1))])
+    return tabulate(rows, ["kind", *columns], tablefmt="github")
