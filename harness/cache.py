@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 import xxhash
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 
 from harness import weights
 from harness.checkpoints import open_file
 from harness.errors import BrokenCheckpoint, CannotWrite
 from harness.files import parse_json, replacing
+from harness.stream import write_file
 from harness.types import StateDict
 
 KEY = "merging-harness"
@@ -46,10 +46,8 @@ def write_sealed(path: Path, tensors: StateDict, said: Mapping[str, Any]) -> Non
     whole = {name: tensors[name].contiguous() for name in tensors}
     text = json.dumps({**said, SEAL: seal(whole, said)}, sort_keys=True)
     with replacing(path) as file:
-        try:
-            save_file(whole, file.name, metadata={KEY: text})
-        except SafetensorError as error:  # the library's word for a full disk
-            raise OSError(str(error)) from error
+        # the library would put another file in the place of this one, which is locked and synced
+        write_file(Path(file.name), whole, lambda _: None, str(path), {KEY: text})
 
 
 def read_sealed(path: Path) -> tuple[StateDict, dict[str, Any]]:

@@ -89,7 +89,7 @@ def open_checkpoint(
 
     Raises BrokenCheckpoint, naming file and cause, for what is not a complete, safe checkpoint.
     """
-    path = Path(source) if _is_there(Path(source)) else _download(str(source), revision)
+    path = Path(source) if os.path.exists(source) else _download(str(source), revision)
     config = read_json(path / "config.json", "a configuration")
     refuse_code(config, path / "config.json")
     check_files(path)
@@ -106,13 +106,6 @@ def open_checkpoint(
         labels=labels_of(config, str(path / "config.json")) if has_head else None,
         tasks=recorded_tasks(path),
     )
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name that is too long for any file
-        return False
 
 
 def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> None:

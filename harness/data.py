@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 
 from harness.errors import BadData, BadRecipe, LabelMismatch
-from harness.files import parse_json, replacing
+from harness.files import DEEPEST, parse_json, replacing
 from harness.labels import same, spelling
 from harness.metrics import check_metrics
 from harness.registry import TASKS
@@ -24,6 +24,10 @@ from harness.types import DERIVED, Array64, Draw, Row, Rows, Task
 
 TRAIN = "train"
 SUFFIXES = ("parquet", "jsonl", "csv")
+LONGEST_NAME = 1000
+"""Letters of a label: a longer text is a column by mistake, and slow to compare."""
+LONGEST = 2**24
+"""Bytes of a line of JSON."""
 BINS = 5
 """Regression draws its shots from this many equal-width bins of the label (methods.md 3.4)."""
 
@@ -135,7 +139,7 @@ def _label(task: Task, value: Any, split: str) -> float:
         return number
     spelled = spelling(task.labels)
     names = [spelled(name) for name in task.labels]
-    if isinstance(value, str) and spelled(value) in names:
+    if isinstance(value, str) and len(value) < LONGEST_NAME and spelled(value) in names:
         return names.index(spelled(value))
     try:
         index = float(value)
@@ -190,6 +194,8 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
     try:
         found = READERS[suffix](task, path)
         columns = tuple(found.column_names)
+    except BadData:
+        raise
     except Exception as error:  # Arrow has errors of its own, and lets through those of the system
         raise _unreadable(path, suffix, error) from error
     for name in (*task.text, task.label):
@@ -239,12 +245,25 @@ def _read_jsonl(task: Task, path: Path) -> Any:
     import pyarrow
     import pyarrow.json
 
+    _check_lines(path)
     found = pyarrow.json.read_json(path)
     odd = [f for f in found.schema if f.name in task.text and pyarrow.types.is_temporal(f.type)]
     if not odd:
         return found
     said = pyarrow.schema([(field.name, pyarrow.string()) for field in odd])
     return pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(said))
+
+
+def _check_lines(path: Path) -> None:
+    """Raise BadData unless every line is an object of some depth: for more, Arrow's stack ends."""
+    what = "an object in every line"
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
+            text = line.removeprefix(b"\xef\xbb\xbf").strip()
+            if text and not (text.startswith(b"{") and text.endswith(b"}")):
+                raise BadData(f"line {number} of {path} is {text[:40]!r}, expected {what}")
+            if text.count(b"{") + text.count(b"[") > DEEPEST:
+                parse_json(text.decode(), f"line {number} of {path}", what, error=BadData)
 
 
 def _read_csv(task: Task, path: Path) -> Any:

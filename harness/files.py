@@ -46,7 +46,9 @@ def read_text(
 ) -> str:
     """The text of a file in UTF-8. Raises `error`, naming the file and what it should be."""
     try:
-        if path.exists() and not path.is_file():  # whoever opens a pipe waits for its other end
+        if (
+            os.path.exists(path) and not path.is_file()
+        ):  # whoever opens a pipe waits for its other end
             raise error(f"{path} is no file, expected {what}")
         with path.open("rb") as file:
             found = file.read(largest + 1)
@@ -285,7 +287,7 @@ def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
 
     Nothing that this program did not write is ever replaced.
     """
-    place = out.resolve()
+    place = Path(os.path.realpath(out))
     check_place(place.parent)
     if place == Path.cwd() or place in Path.cwd().parents:
         raise OutputExists(f"{out} is the folder you are in, expected one of its own: name another")
@@ -324,7 +326,7 @@ def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Pa
     Whoever is stopped leaves the old folder or the new one. Raises OutputExists as `check_output`
     does, and while another run writes the same folder; CannotWrite where there is no room.
     """
-    place = out.resolve()
+    place = Path(os.path.realpath(out))
     check_output(out, layout, force=force)
     partial = place.with_name(f".{place.name}.partial")
     with saying(out), _made(place.parent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -42,7 +43,7 @@ def merge(
     observed: dict[str, weights.Observed] = {}
     found = plan(asked, allow_pickle=allow_pickle, observed=observed, progress=progress)
     for part in (*found.experts, *([found.base] if found.base else [])):
-        if part.path.resolve().is_relative_to(Path(out).resolve()):
+        if part.path.resolve().is_relative_to(os.path.realpath(out)):
             raise OutputExists(
                 f"{out} holds {part.source}, which goes into the merge; expected another --out"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -345,7 +346,7 @@ def _place(origin: Origin, path: Path, flag: str, run: Run) -> Checkpoint:
     Raises BrokenCheckpoint when it is gone or nothing there holds the weights that were merged.
     """
     beside = [str(path / origin.relative)] if origin.relative is not None else []
-    there = [place for place in (origin.source, *beside) if Path(place).is_dir()]
+    there = [place for place in (origin.source, *beside) if os.path.isdir(place)]
     if not there and beside:
         raise BrokenCheckpoint(
             f"{path / MERGE_FILE} names {origin.source}, which is not there; expected that folder: "

@@ -183,7 +183,7 @@ def read_records(places: Iterable[str | Path]) -> list[Record]:
     """
     found: dict[Path, Record] = {}
     for place in map(Path, places):
-        if not place.exists():
+        if not os.path.exists(place):
             raise BrokenRecord(f"{place} does not exist; expected a record or a folder of them")
         files = sorted(place.rglob("*.json")) if place.is_dir() else [place]
         if not files:

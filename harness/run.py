@@ -16,7 +16,14 @@ from scipy.special import softmax
 from harness.checkpoints import check_ready
 from harness.data import origin, parse_task
 from harness.encode import encode, final_head
-from harness.errors import BadOption, BrokenRecord, CellsFailed, MissingHead, NotFinite
+from harness.errors import (
+    BadOption,
+    BrokenRecord,
+    CellsFailed,
+    HarnessError,
+    MissingHead,
+    NotFinite,
+)
 from harness.files import check_place
 from harness.metrics import score
 from harness.models import Model, resolve_model
@@ -133,7 +140,7 @@ def _records(
             encoded = encoder.encoded(entry)
             predictions = list(entry.function(encoded, **options))
             scores = _scores(part, predictions)
-        except NotFinite as error:
+        except HarnessError as error:  # what only the forward pass shows of a model and these rows
             yield f"{system.name} on {part.name} under {entry.name}: {error}"
             continue
         record = Record(**values, scores=scores)

@@ -6,6 +6,7 @@ who merges without handing over the rows (RegMean, arXiv:2212.09849).
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -180,7 +181,7 @@ def statistic(
 def _check_free(path: Path) -> None:
     """Raise OutputExists where a file of statistics cannot go, or something else lies."""
     check_place(path.absolute().parent)
-    if path.exists():
+    if os.path.lexists(path):
         try:
             read_statistic(path)
         except BrokenCheckpoint as error:

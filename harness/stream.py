@@ -18,11 +18,17 @@ from harness.checkpoints import DTYPES
 from harness.errors import IncompatibleWeights, NotFinite
 from harness.types import StateDict, Steps
 
+FORMAT = {"format": "pt"}
+"""What a file of weights says of itself."""
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 def write_file(
-    path: Path, state: StateDict, step: Steps, what: str = "the merge"
+    path: Path,
+    state: StateDict,
+    step: Steps,
+    what: str = "the merge",
+    metadata: Mapping[str, str] = FORMAT,
 ) -> dict[str, str]:
     """Write every tensor of a state to a new file; the result are their digests by name.
 
@@ -47,7 +53,7 @@ def write_file(
             digests[name] = weights.tensor_digest(name, tensor)
             file.write(weights.flat_bytes(tensor))
 
-        file.write(_header(known, names))
+        file.write(_header(known, names, metadata))
         before: Future[None] | None = None
         for name in names:
             tensor = state[name].contiguous()
@@ -63,9 +69,11 @@ def write_file(
     return digests
 
 
-def _header(known: Mapping[str, weights.Spec], names: list[str]) -> bytes:
+def _header(
+    known: Mapping[str, weights.Spec], names: list[str], metadata: Mapping[str, str]
+) -> bytes:
     """Eight bytes of length, and the names, types, shapes and places of all tensors as JSON."""
-    described: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    described: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for name in names:
         shape, dtype = known[name]

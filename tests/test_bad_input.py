@@ -192,6 +192,11 @@ class Place:
         (folder / "chapter.tex").write_text("hello")
         return str(folder)
 
+    def loop(self) -> str:
+        """A link to itself, where output would go."""
+        (self.root / "loop").symlink_to("loop")
+        return str(self.root / "loop")
+
     def left(self) -> list[str]:
         """What stands where output would go."""
         places = (self.root / "out", self.root / "thesis")
@@ -683,6 +688,12 @@ RECIPES: dict[str, Case] = {
     "empty": (lambda p: p.merge(p.recipe("")), ["recipe.yaml holds"]),
     "no experts": (lambda p: p.merge(p.recipe("merger: ties\n")), ["recipe.yaml: experts"]),
     "zero experts": (lambda p: p.merge(p.recipe("experts: []\n")), ["no experts to merge"]),
+    "a model of mergekit's without end": (
+        lambda p: p.merge(
+            p.recipe(f"merge_method: linear\nmodels: [{{model: {'x' * 5000}+y}}, {{model: a}}]\n")
+        ),
+        ["names an adapter"],
+    ),
     "wrong type": (
         lambda p: p.merge(p.recipe("experts: [a, b]\nseed: many\n")),
         ["recipe.yaml: seed", "integer"],
@@ -808,6 +819,10 @@ OUTPUT: dict[str, Case] = {
         lambda p: p.merge(out=f"{p.foreign()}/chapter.tex/merged"),
         ["chapter.tex"],
     ),
+    "merge into a link to itself": (
+        lambda p: p.merge(out=p.loop()),
+        ["loop", "expected a folder"],
+    ),
     "expert over a thesis": (
         lambda p: p.finetune(out=p.foreign()),
         ["thesis exists and was not written by this program", "expert.json"],
@@ -883,6 +898,20 @@ def test_a_pickle_is_read_as_weights_only_when_told(shelf: Path, tmp_path: Path)
     assert (out / WEIGHTS).read_bytes() == (tmp_path / "safe" / WEIGHTS).read_bytes()
     for either in (folder, str(out)):
         assert main([*place.evaluate(either, protocols="current"), "--allow-pickle"]) == 0
+
+
+def test_a_row_that_is_too_long_for_the_model_is_a_failed_cell(
+    shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the forward pass shows it; the cells of other models and tasks are saved."""
+    place = Place(shelf, tmp_path)
+    arguments = place.data("validation", pairs(12, sentence1=["word1 " * 60] * 12))
+    assert main([*arguments, "--protocols", "current"]) == 3
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if line.startswith("harness: ")]
+    assert len(lines) == 1
+    assert "merged cannot be run" in lines[0]
+    assert "see --max-length" in lines[0]
 
 
 def test_no_command_at_all_is_a_question(capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,7 +230,7 @@ def test_unreadable_file(tmp_path: Path, suffix: str) -> None:
 
 ROW = '{"first": "a", "second": "b", "label": 0}\n'
 ODD_FILES = {
-    "nested without end": ("jsonl", '{"first": ' + "[" * 5000 + "]" * 5000 + "}\n"),
+    "nested without end": ("jsonl", '{"first": ' + "[" * 20_000 + "]" * 20_000 + "}\n"),
     "numbers among texts": ("jsonl", ROW + ROW.replace('"a"', "1")),
     "an object for a text": ("jsonl", ROW.replace('"a"', '{"x": "a"}')),
     "text for a list": ("jsonl", "[1, 2]\n"),

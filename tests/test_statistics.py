@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from transformers import (
 from harness import Task, statistics
 from harness.checkpoints import open_checkpoint
 from harness.data import take
+from harness.encode import cache_dir
 from harness.errors import BadOption
 from harness.passes import PASSES, cotangents, fisher, gram, softmax_roots
 from harness.rng import rng
@@ -544,3 +546,15 @@ def test_a_regression_has_statistics(tmp_path: Path) -> None:
     wrong = 2 * (values - torch.tensor(rows_of(VALUE).labels))
     found = collected("fisher", folder, VALUE).tensors["classifier.bias"].double()
     assert_close(found[0], wrong.square().mean(), rtol=1e-4, atol=0)
+
+
+def test_the_file_that_is_locked_and_synced_is_the_one_that_stays(
+    minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that a library put in its place, which another run could write to meanwhile."""
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda number: synced.append(os.fstat(number).st_ino))
+    collected("gram", minis("bert")["a"])
+    cached = [path.stat().st_ino for path in cache_dir("statistics").glob("*.safetensors")]
+    assert cached
+    assert set(cached) <= set(synced)

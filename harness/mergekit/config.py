@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +113,7 @@ def _mapping(value: object, where: str) -> Mapping[str, Any]:
 
 def _plain(name: str, path: Path) -> str:
     """The name of a model, unless it asks for more than a model."""
-    if not Path(name).exists():
+    if not os.path.exists(name):
         for sign, what in (("+", "an adapter"), ("@", "a revision")):
             if sign in name:
                 raise BadRecipe(
