@@ -22,6 +22,7 @@ from harness import Recipe, Record, Run, StateDict, encode, files, registry
 from harness.checkpoints import open_checkpoint
 from harness.cli import main
 from harness.errors import (
+    BadData,
     BadRecipe,
     BrokenCheckpoint,
     BrokenRecord,
@@ -934,3 +935,54 @@ def test_metrics_are_asked_for(room: Path, capsys: pytest.CaptureFixture[str]) -
         read(room / "merged", metrics=("pearson",))
     with pytest.raises(HarnessError, match="did you mean 'accuracy'"):
         read(room / "merged", metrics=("acuracy",))
+
+
+# Tasks that do not hold together ----------------------------------------------------------------
+
+UNFIT_TASKS: dict[str, tuple[dict[str, Any], str]] = {
+    "kind": ({"kind": "clasification"}, "the kind 'clasification', expected classification or"),
+    "name": ({"name": "../toy"}, "this name, expected letters"),
+    "one label": ({"labels": ("yes",)}, "1 labels, expected two or more"),
+    "label twice": ({"labels": ("a", "b", "a")}, "expected each of them once"),
+    "labels of values": ({"kind": "regression"}, "expected none of a regression"),
+    "no metric": ({"metrics": ()}, "no metrics, expected at least one"),
+    "metric that is no name": ({"metrics": (1,)}, "metrics .1,., expected a tuple of names"),
+    "reported split": ({"reported": "dev"}, "reported='dev', expected one of test"),
+    "split of every task": ({"splits": {"train90": "train"}}, "the split 'train90'"),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT_TASKS)
+def test_a_task_is_held_together_where_it_is_made(case: str) -> None:
+    from dataclasses import replace
+
+    changes, says = UNFIT_TASKS[case]
+    with pytest.raises(BadData, match=says):
+        replace(TOY, **changes)
+
+
+def test_a_metric_that_cannot_measure_is_refused_before_any_pass(
+    room: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setattr(encode, "forward", failing)
+    with registered(replace(THREE, metrics=("accuracy", "f1"))):
+        assert main(["evaluate", "--model", str(room / "c"), "--tasks", "toy/three"]) == 2
+    assert "use macro_f1 or micro_f1" in capsys.readouterr().err
+
+
+def test_two_modules_cannot_register_one_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (
+        "from dataclasses import replace\nfrom harness import task\nfrom tests.toys import TOY\n"
+        "mine = task(replace(TOY, name='toy/shared', paper='{}'))\n"
+    )
+    for name in ("sharers_one", "sharers_two"):
+        (tmp_path / f"{name}.py").write_text(lines.format(name))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert TASKS["sharers_one:mine"].paper == "sharers_one"
+    with pytest.raises(HarnessError, match="registered twice, by sharers_one and by sharers_two"):
+        _ = TASKS["sharers_two:mine"]
+    assert TASKS["toy/shared"].paper == "sharers_one"
