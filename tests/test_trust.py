@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import harness
-from harness import Recipe, Record, Run, StateDict, encode, files, registry
+from harness import Choice, Recipe, Record, Run, StateDict, encode, files, registry
 from harness.checkpoints import open_checkpoint
 from harness.cli import main
 from harness.errors import (
@@ -32,7 +32,9 @@ from harness.errors import (
     OutputExists,
     UnknownName,
 )
-from harness.registry import PREMERGE, TASKS, Premerge
+from harness.plans import parts
+from harness.presets import PRESETS, PresetName, faithful
+from harness.registry import PREMERGE, TASKS, Premerge, resolve
 from harness.weights import digest
 from tests.conftest import model
 from tests.toys import THREE, TOY, registered
@@ -911,6 +913,18 @@ def test_a_preset_is_what_the_papers_code_did_and_says_so(room: Path, preset: st
     assert json.loads((room / "preset" / "merge.json").read_text())["preset"] == preset
     records = read(room / "preset", preset=preset)
     assert {record.preset for record in records} == {preset}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_speaks_of_options_and_metrics_that_exist(name: PresetName) -> None:
+    methods = {**harness.MERGERS, **PREMERGE}
+    for method in PRESETS[name].options:
+        chosen = resolve("method", faithful(Choice(method), name), *parts(methods[method]))
+        assert {key: chosen[key] for key in PRESETS[name].options[method]} == dict(
+            PRESETS[name].options[method]
+        )
+    for task, metrics in PRESETS[name].metrics.items():
+        assert {*metrics} <= {*TASKS[task].metrics}
 
 
 def test_fisher_under_a_preset_is_that_of_its_code(room: Path) -> None:
