@@ -437,9 +437,20 @@ def open_tokenizer(path: Path) -> Any:
 
     check_tokenizer(path)
     with _using_tokenizer(path):
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, trust_remote_code=False, local_files_only=True
+        )
+        last = max(tokenizer.get_vocab().values(), default=0)
+    if last > LAST_TOKEN:
+        raise BrokenCheckpoint(
+            f"{path} has a tokenizer with the token {last}, expected {LAST_TOKEN} at most"
+        )
+    return tokenizer
 
 
+LAST_TOKEN = 2**24
+"""The largest number of a token. Whoever writes a tokenizer counts up to it; the largest
+vocabularies have 2**20 tokens."""
 _OPENED: set[str] = set()
 """Tokenizers that could be opened, by content: one and the same lies in many folders."""
 

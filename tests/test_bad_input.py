@@ -460,6 +460,12 @@ FILES: dict[str, Case] = {
         lambda p: p.merge(p["a"], p.tokenizer("b", model={"vocab": {"x": 1e999}})),
         ["copies/b has the token 'x' with inf for a number"],
     ),
+    "a token beyond all": (
+        lambda p: p.evaluate(
+            p.tokenizer("a", model={"type": "WordLevel", "vocab": {"x": 2**31}, "unk_token": "x"})
+        ),
+        ["copies/a has a tokenizer with the token 2147483648"],
+    ),
     "tokens that are none": (
         lambda p: p.merge(p["a"], p.tokenizer("b", model={"vocab": 7})),
         ["copies/b has the vocabulary 7"],
@@ -688,6 +694,15 @@ RECIPES: dict[str, Case] = {
     "empty": (lambda p: p.merge(p.recipe("")), ["recipe.yaml holds"]),
     "no experts": (lambda p: p.merge(p.recipe("merger: ties\n")), ["recipe.yaml: experts"]),
     "zero experts": (lambda p: p.merge(p.recipe("experts: []\n")), ["no experts to merge"]),
+    "a weight of mergekit's without end": (
+        lambda p: p.merge(
+            p.recipe(
+                f"merge_method: linear\nparameters: {{weight: 1{'0' * 400}}}\n"
+                f"models: [{{model: {p['a']}}}, {{model: {p['b']}}}]\n"
+            )
+        ),
+        ["parameter 'weight' is 1000", "expected a number"],
+    ),
     "a model of mergekit's without end": (
         lambda p: p.merge(
             p.recipe(f"merge_method: linear\nmodels: [{{model: {'x' * 5000}+y}}, {{model: a}}]\n")

@@ -130,8 +130,8 @@ def _number(config: Config, name: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             raise ValueError
         return float(value)  # YAML reads 1e-3 as text
-    except ValueError:
-        raise config.refuse(f"parameter '{name}' is {value!r}, expected a number") from None
+    except (ValueError, OverflowError):
+        raise config.refuse(f"parameter '{name}' is {value!r:.80}, expected a number") from None
 
 
 def _shared(config: Config, name: str, default: float) -> float:
