@@ -165,6 +165,7 @@ def test_statistics_that_cannot_be_had(
     shutil.copyfile(loud("bert") / "model.safetensors", kept)
     filled = [flag.format(weights=kept) for flag in flags]
     asked = ["statistics", str(loud("bert")), "--task", "toy/pairs"]
+    capsys.readouterr()
     assert main([*asked, "--out", str(tmp_path / "out.safetensors"), *filled]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -173,11 +174,15 @@ def test_statistics_that_cannot_be_had(
 
 
 def test_merging_takes_all_rows_where_there_are_fewer_than_asked_for(
-    loud: Loud, tmp_path: Path
+    loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert merged(loud, tmp_path / "all", merger="fisher:examples=36") == 0
-    with pytest.warns(UserWarning, match="has 36 rows, fewer than examples=37: all are taken"):
+    capsys.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
         assert merged(loud, tmp_path / "more", merger="fisher:examples=37") == 0
+    said = capsys.readouterr().err
+    assert "has 36 rows, fewer than examples=37: all are taken" in said
     digests = {digest(open_checkpoint(tmp_path / name).weights) for name in ("all", "more")}
     assert len(digests) == 1
 
