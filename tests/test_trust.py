@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -511,6 +512,28 @@ def test_folders_are_exchanged_in_one_step_where_the_system_can(tmp_path: Path) 
     if not files._exchange(tmp_path / "new", tmp_path / "old"):
         pytest.skip("this file system cannot exchange folders")
     assert [path.name for path in (tmp_path / "old").iterdir()] == ["new"]
+
+
+def test_a_file_system_without_locks_will_do(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "no locks here")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    harness.merge(same(room), out=room / "again")
+    assert read(room / "again")
+
+
+def test_a_file_of_another_run_is_waited_for_and_a_folder_is_not(room: Path) -> None:
+    import fcntl
+
+    (room / ".again.partial").mkdir()
+    held = os.open(room / ".again.partial", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(OutputExists, match="another run is writing"):
+        harness.merge(same(room), out=room / "again")
+    os.close(held)  # as when that run is killed
+    harness.merge(same(room), out=room / "again")
+    assert not (room / ".again.partial").exists()
 
 
 LIMITED = """
