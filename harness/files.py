@@ -30,6 +30,9 @@ try:
 except ImportError:  # no such locks on Windows: runs that share an output take turns there by hand
     fcntl = None  # type: ignore[assignment]
 
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""What file systems of clusters say that have no locks: runs that share an output take turns."""
+
 LARGEST = 200 * 2**20
 """Bytes of a JSON file: the largest tokenizers have 40 MiB."""
 LARGEST_YAML = 2**20
@@ -237,6 +240,9 @@ def _lock(number: int, *, wait: bool = True) -> bool:
             fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             return False
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
     return True
 
 

@@ -411,7 +411,7 @@ class Option:
 
 def options(function: Callable[..., Any]) -> dict[str, Option]:
     """The options of a registered function, in the order it declares them."""
-    scope = getattr(function, "__globals__", {})
+    scope = getattr(inspect.unwrap(function), "__globals__", {})
     found = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty:

@@ -281,7 +281,7 @@ def test_a_protocol_that_only_one_side_has_is_said(recorded: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{", "cannot be read as a baseline"), ("[]", "cannot be read"), ("{}", "field 'merger'")],
+    [("{", "cannot be read as a baseline"), ("[]", "holds a list"), ("{}", "field 'merger'")],
 )
 def test_a_broken_baseline_is_named(recorded: Path, text: str, said: str) -> None:
     recorded.write_text(text, encoding="utf-8")

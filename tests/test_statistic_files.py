@@ -22,6 +22,7 @@ from harness.checkpoints import open_checkpoint
 from harness.cli import main
 from harness.encode import cache_dir
 from harness.statistic_file import check_statistic, read_statistic
+from harness.weights import digest
 from tests.conftest import FAMILIES
 from tests.test_statistics import Loud, Minis, collected, reference_of_batches, rows_of
 from tests.toys import THREE, TOY, registered
@@ -144,8 +145,7 @@ def test_files_that_do_not_fit(
 
 
 ASKED: dict[str, tuple[list[str], str]] = {
-    "more than there are": (["--merger", "regmean:examples=1000"], "has 36 rows"),
-    "no rows": (["--merger", "fisher:examples=0"], "expected 1 to 36"),
+    "no rows": (["--merger", "fisher:examples=0"], "examples is 0, expected at least one"),
     "needs none": (["--merger", "ties"], "ties needs no statistics"),
     "a near miss": (["--merger", "regmean:exmples=8"], "did you mean 'examples'"),
     "another type": (["--merger", "fisher:estimator=guess"], "'exact' or 'empirical'"),
@@ -165,6 +165,7 @@ def test_statistics_that_cannot_be_had(
     shutil.copyfile(loud("bert") / "model.safetensors", kept)
     filled = [flag.format(weights=kept) for flag in flags]
     asked = ["statistics", str(loud("bert")), "--task", "toy/pairs"]
+    capsys.readouterr()
     assert main([*asked, "--out", str(tmp_path / "out.safetensors"), *filled]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -172,13 +173,18 @@ def test_statistics_that_cannot_be_had(
     assert [path.name for path in tmp_path.iterdir()] == ["weights.safetensors"]
 
 
-def test_merging_asks_for_too_many_examples_before_any_pass(
-    loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_merging_takes_all_rows_where_there_are_fewer_than_asked_for(
+    loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(statistics, "collect", lambda *_, **__: pytest.fail("work started"))
-    assert merged(loud, tmp_path / "out", merger="fisher:examples=37") == 2
-    assert "toy/pairs@train90 has 36 rows, found examples=37" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert merged(loud, tmp_path / "all", merger="fisher:examples=36") == 0
+    capsys.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert merged(loud, tmp_path / "more", merger="fisher:examples=37") == 0
+    said = capsys.readouterr().err
+    assert "has 36 rows, fewer than examples=37: all are taken" in said
+    digests = {digest(open_checkpoint(tmp_path / name).weights) for name in ("all", "more")}
+    assert len(digests) == 1
 
 
 def test_a_merger_that_asks_for_something_unknown(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -18,10 +19,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import harness
-from harness import Recipe, Record, Run, StateDict, encode, files, registry
+from harness import Choice, Recipe, Record, Run, StateDict, encode, files, registry
 from harness.checkpoints import open_checkpoint
 from harness.cli import main
 from harness.errors import (
+    BadData,
     BadRecipe,
     BrokenCheckpoint,
     BrokenRecord,
@@ -31,7 +33,9 @@ from harness.errors import (
     OutputExists,
     UnknownName,
 )
-from harness.registry import PREMERGE, TASKS, Premerge
+from harness.plans import parts
+from harness.presets import PRESETS, PresetName, faithful
+from harness.registry import PREMERGE, TASKS, Premerge, resolve
 from harness.weights import digest
 from tests.conftest import model
 from tests.toys import THREE, TOY, registered
@@ -510,6 +514,28 @@ def test_folders_are_exchanged_in_one_step_where_the_system_can(tmp_path: Path) 
     assert [path.name for path in (tmp_path / "old").iterdir()] == ["new"]
 
 
+def test_a_file_system_without_locks_will_do(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "no locks here")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    harness.merge(same(room), out=room / "again")
+    assert read(room / "again")
+
+
+def test_a_file_of_another_run_is_waited_for_and_a_folder_is_not(room: Path) -> None:
+    import fcntl
+
+    (room / ".again.partial").mkdir()
+    held = os.open(room / ".again.partial", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(OutputExists, match="another run is writing"):
+        harness.merge(same(room), out=room / "again")
+    os.close(held)  # as when that run is killed
+    harness.merge(same(room), out=room / "again")
+    assert not (room / ".again.partial").exists()
+
+
 LIMITED = """
 import resource, sys
 from harness import boards, merging
@@ -912,6 +938,18 @@ def test_a_preset_is_what_the_papers_code_did_and_says_so(room: Path, preset: st
     assert {record.preset for record in records} == {preset}
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_speaks_of_options_and_metrics_that_exist(name: PresetName) -> None:
+    methods = {**harness.MERGERS, **PREMERGE}
+    for method in PRESETS[name].options:
+        chosen = resolve("method", faithful(Choice(method), name), *parts(methods[method]))
+        assert {key: chosen[key] for key in PRESETS[name].options[method]} == dict(
+            PRESETS[name].options[method]
+        )
+    for task, metrics in PRESETS[name].metrics.items():
+        assert {*metrics} <= {*TASKS[task].metrics}
+
+
 def test_fisher_under_a_preset_is_that_of_its_code(room: Path) -> None:
     def options(preset: str) -> Any:
         recipe = same(room, preset=preset, merger="fisher", base=None)
@@ -934,3 +972,54 @@ def test_metrics_are_asked_for(room: Path, capsys: pytest.CaptureFixture[str]) -
         read(room / "merged", metrics=("pearson",))
     with pytest.raises(HarnessError, match="did you mean 'accuracy'"):
         read(room / "merged", metrics=("acuracy",))
+
+
+# Tasks that do not hold together ----------------------------------------------------------------
+
+UNFIT_TASKS: dict[str, tuple[dict[str, Any], str]] = {
+    "kind": ({"kind": "clasification"}, "the kind 'clasification', expected classification or"),
+    "name": ({"name": "../toy"}, "this name, expected letters"),
+    "one label": ({"labels": ("yes",)}, "1 labels, expected two or more"),
+    "label twice": ({"labels": ("a", "b", "a")}, "expected each of them once"),
+    "labels of values": ({"kind": "regression"}, "expected none of a regression"),
+    "no metric": ({"metrics": ()}, "no metrics, expected at least one"),
+    "metric that is no name": ({"metrics": (1,)}, "metrics .1,., expected a tuple of names"),
+    "reported split": ({"reported": "dev"}, "reported='dev', expected one of test"),
+    "split of every task": ({"splits": {"train90": "train"}}, "the split 'train90'"),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT_TASKS)
+def test_a_task_is_held_together_where_it_is_made(case: str) -> None:
+    from dataclasses import replace
+
+    changes, says = UNFIT_TASKS[case]
+    with pytest.raises(BadData, match=says):
+        replace(TOY, **changes)
+
+
+def test_a_metric_that_cannot_measure_is_refused_before_any_pass(
+    room: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setattr(encode, "forward", failing)
+    with registered(replace(THREE, metrics=("accuracy", "f1"))):
+        assert main(["evaluate", "--model", str(room / "c"), "--tasks", "toy/three"]) == 2
+    assert "use macro_f1 or micro_f1" in capsys.readouterr().err
+
+
+def test_two_modules_cannot_register_one_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = (
+        "from dataclasses import replace\nfrom harness import task\nfrom tests.toys import TOY\n"
+        "mine = task(replace(TOY, name='toy/shared', paper='{}'))\n"
+    )
+    for name in ("sharers_one", "sharers_two"):
+        (tmp_path / f"{name}.py").write_text(lines.format(name))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert TASKS["sharers_one:mine"].paper == "sharers_one"
+    with pytest.raises(HarnessError, match="registered twice, by sharers_one and by sharers_two"):
+        _ = TASKS["sharers_two:mine"]
+    assert TASKS["toy/shared"].paper == "sharers_one"
