@@ -14,6 +14,7 @@ from harness.checkpoints import (
     aligned_base,
     is_head,
     labels_of,
+    new_in_experts,
     open_checkpoint,
     open_weights,
     refuse_code,
@@ -147,7 +148,7 @@ def resolve_model(run: Run) -> Model:
         method=method,
         checkpoint=checkpoint,
         kept=kept,
-        base=aligned_base(base, pattern) if base is not None else None,
+        base=_whole_base(base, pattern) if base is not None else None,
         experts=opened,
         expert_tasks=named,
         tasks=tuple(f"{task.name}@{split}" for task, split in asked),
@@ -155,6 +156,16 @@ def resolve_model(run: Run) -> Model:
     )
     _check_references(model, [task for task, _ in asked])
     return model
+
+
+def _whole_base(base: Checkpoint, pattern: Checkpoint) -> Checkpoint:
+    """The base under the names of a model made from it.
+
+    Raises IncompatibleWeights where it lacks a tensor, which would be read as the model's own.
+    """
+    aligned = aligned_base(base, pattern)
+    new_in_experts(aligned, pattern)
+    return aligned
 
 
 def _opened(run: Run, source: str) -> Checkpoint:

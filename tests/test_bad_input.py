@@ -538,6 +538,10 @@ WEIGHTS_THAT_DIFFER: dict[str, Case] = {
         lambda p: p.merge(p["roberta"], base=p["base"]),
         ["base is a bert model, expected roberta"],
     ),
+    "a tensor that the base lacks": (
+        lambda p: p.evaluate(base=p.tensors("base", drop("encoder.layer.0.output.dense.bias"))),
+        ["base has no tensor", "output.dense.bias", "fine-tuned from"],
+    ),
     "vocabulary": (
         lambda p: p.merge(
             p["a"],

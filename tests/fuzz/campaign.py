@@ -18,7 +18,7 @@ from typing import Literal
 from tabulate import tabulate
 
 from tests.fuzz import forks
-from tests.fuzz.kinds import KINDS, OUT, Mutant, mutant
+from tests.fuzz.kinds import KINDS, OUT, Command, Mutant, mutant
 from tests.fuzz.shelf import stock
 
 SECONDS = 10.0
@@ -70,11 +70,12 @@ def prepare(shelf: Path) -> None:
     shelf.mkdir()
     with forks.silent(shelf.with_suffix(".log")):
         stock(shelf)
-        argvs = {door.command.argv for kind in KINDS.values() for door in kind.doors}
-        for argv in sorted(argvs):
-            if forks.command(argv, shelf, memory=None):
+        commands = {door.command.argv: door.command for k in KINDS.values() for door in k.doors}
+        for argv in sorted(commands):
+            status = run(commands[argv], shelf, memory=None)
+            if status not in commands[argv].done:
                 raise RuntimeError(f"{argv} fails on the shelf: see {shelf.with_suffix('.log')}")
-            shutil.rmtree(shelf / OUT)
+            shutil.rmtree(shelf / OUT, ignore_errors=True)
     shutil.rmtree(shelf / "cache", ignore_errors=True)
     gc.collect()
     gc.freeze()
@@ -84,8 +85,15 @@ def _work(one: Mutant, shelf: Path, folder: Path) -> tuple[Callable[[], int], Pa
     """The mutant in a folder of its own, and the command on it."""
     shutil.copytree(shelf, folder, copy_function=os.link)
     one.spoil(spoilt(one, folder))
-    work = partial(forks.command, one.door.command.argv, folder)
+    work = partial(run, one.door.command, folder)
     return work, folder / "stderr.log", SECONDS
+
+
+def run(asked: Command, folder: Path, *, memory: int | None = forks.MEMORY) -> int:
+    """The exit status of a command in a folder."""
+    if asked.before is not None:
+        asked.before()
+    return forks.command(asked.argv, folder, memory=memory)
 
 
 def spoilt(one: Mutant, folder: Path) -> Path:
@@ -105,15 +113,16 @@ def _verdict(one: Mutant, ended: forks.Ended, folder: Path, shelf: Path) -> tupl
     lines = ended.stderr.splitlines()
     last = lines[-1] if lines else ""
     if ended.late:
-        return "hang", last
-    if ended.status not in (0, 2, 3):
+        return "hang", ended.stderr
+    done = ended.status in one.door.command.done
+    if not done and ended.status not in (2, 3):
         return "traceback", ended.stderr
     told = [line for line in lines if line.startswith("harness: ") and "warning:" not in line]
     left = _left(folder, shelf)
-    if ended.status == 0:
+    if done:
         hidden = [name for name in left if Path(name).name.startswith(".")]
         whole = one.door.command.complete(folder / OUT) and not hidden
-        return ("accepted", last) if whole else ("partial", f"exit 0, but left {left}")
+        return ("accepted", last) if whole else ("partial", f"done, but left {left}")
     if len(told) != 1 or len(_unasked(lines)) != 1:
         return "untidy", ended.stderr
     if ended.status == 3 and (not left or one.door.command.complete(folder / OUT)):

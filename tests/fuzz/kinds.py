@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 from tests.fuzz import formats as f
 from tests.fuzz import mutations as m
+from tests.fuzz.shelf import BASELINE
 
 OUT = "out"
 """The folder in which every command of a mutant writes, and nowhere else."""
@@ -17,10 +19,15 @@ OUT = "out"
 
 @dataclass(frozen=True)
 class Command:
-    """Arguments of the command line, and what stands below OUT when it has done its work."""
+    """Arguments of the command line, and what stands below OUT when it has done its work.
+
+    `done` are the statuses that say so. `before` is called first, in the same process.
+    """
 
     argv: tuple[str, ...]
     complete: Callable[[Path], bool]
+    done: tuple[int, ...] = (0,)
+    before: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,20 @@ FISHER = Command(
     tuple(part.replace("regmean", "fisher") for part in STATISTICS.argv), STATISTICS.complete
 )
 BOARD = Command(_to("--out", "leaderboard", "records"), _folder("board.md", "board.csv"))
+
+
+def _measured() -> None:
+    """A merger that passes every law and reaches what is recorded: only the record is in doubt."""
+    from harness import conformance, quality
+
+    recorded = quality.read_baseline(BASELINE)
+    vars(quality)["measure"] = lambda *_: recorded
+    vars(conformance)["battery"] = lambda *_: SimpleNamespace(laws=())
+
+
+CHECK = Command(
+    ("check", "merger", "average", "--baselines", "baselines"), lambda _: True, (0, 1), _measured
+)
 RECIPE, KIT_RECIPE = merge("recipe.yaml"), merge("kit.yaml")
 READS = {kind: evaluate("a", data=kind) for kind in ("data", "data-jsonl", "data-csv")}
 TRAINS = {kind: tuned("--base", "base", data=kind) for kind in READS}
@@ -198,6 +219,7 @@ KINDS: Mapping[str, Kind] = {
     "recipe.yaml": Kind(m.YAML, _doors(("recipe.yaml", (RECIPE,)))),
     "mergekit recipe": Kind(m.YAML, _doors(("kit.yaml", (KIT_RECIPE,)))),
     "record": Kind(m.JSON, _doors(("records/@record", (BOARD, BOARD)))),
+    "baseline": Kind(m.JSON, _doors(("baselines/average.json", (CHECK,)))),
     "parquet": Kind(f.PARQUET, _rows("data", "parquet")),
     "jsonl": Kind(f.JSONL, _rows("data-jsonl", "jsonl")),
     "csv": Kind(f.CSV, _rows("data-csv", "csv")),
