@@ -37,6 +37,8 @@ LARGEST = 200 * 2**20
 """Bytes of a JSON file: the largest tokenizers have 40 MiB."""
 LARGEST_YAML = 2**20
 DEEPEST = 64
+WIDEST = 1024
+"""Bits of a whole number: a larger one is no float, and may be too long to be shown."""
 MOST = 100_000
 """Values in a YAML file, with those that an alias repeats."""
 
@@ -130,6 +132,8 @@ def _fault(value: object, most: int | None) -> str | None:
             elif isinstance(one, str):
                 if not one.isascii() and not _is_unicode(one):
                     return f"has the text {one[:40]!r}, which is no Unicode"
+            elif isinstance(one, int) and one.bit_length() > WIDEST:
+                return f"has a whole number of {one.bit_length()} bits"
             elif not (one is None or isinstance(one, bool | int | float)):
                 return f"has a {type(one).__name__}, which is no text, number, list or object"
             if most is not None and seen + len(below) > most:
