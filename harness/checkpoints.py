@@ -28,8 +28,8 @@ HEAD = re.compile(r".*(classifier|pre_classifier|classification_head)\.")
 OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures")
 """What a configuration says of the head alone."""
 
-LAYERS = re.compile(r"(^|_)n?_?layers?$")
-"""Numbers of a configuration that say how many layers a model has."""
+LAYERS = re.compile(r"(^|_)n?_?(layers?|groups?|group_num|blocks?|experts)$")
+"""Numbers of a configuration that say how many layers a model has, or parts of layers."""
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
