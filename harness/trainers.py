@@ -103,6 +103,11 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
         return type(planned).from_pretrained(
             None, config=planned.config, state_dict=dict(encoder.weights), dtype=torch.float32
         )
+    except Exception as error:  # transformers raises many types, of quantized models, say
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BrokenCheckpoint(
+            f"{source.source} cannot be loaded ({reason:.300}); expected an encoder in float32"
+        ) from error
     finally:
         logging.set_verbosity(said)
 

@@ -440,6 +440,10 @@ FILES: dict[str, Case] = {
         lambda p: p.merge(p["a"], p.pipe("b", "config.json")),
         ["copies/b/config.json is no file, expected a configuration"],
     ),
+    "a base that needs another library": (
+        lambda p: p.finetune(base=p.config("base", quantization_config={"load_in_8bit": True})),
+        ["copies/base cannot be loaded", "an encoder in float32"],
+    ),
     "a folder for a tokenizer": (
         lambda p: p.evaluate(p.folder("a", "tokenizer.json")),
         ["copies/a/tokenizer.json is no file"],
