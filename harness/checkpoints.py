@@ -191,6 +191,8 @@ def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
 
 def open_file(path: Path) -> StateDict:
     """The lazy state dict of one safetensors file. Raises BrokenCheckpoint, naming it."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise BrokenCheckpoint(f"{path} is no file, expected safetensors")
     try:
         handle: Any = safe_open(path, framework="pt")
         found = {}

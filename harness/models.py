@@ -12,6 +12,7 @@ from harness import weights
 from harness.checkpoints import (
     MERGEKIT_FILE,
     aligned_base,
+    check_counts,
     is_head,
     labels_of,
     new_in_experts,
@@ -395,6 +396,7 @@ def _kept(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint
             )
         settings = read_json(config, "a configuration")
         refuse_code(settings, config)
+        check_counts(settings, weights.union(checkpoint.weights, head), str(config))
         kept[task] = replace(
             checkpoint,
             config=settings,

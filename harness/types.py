@@ -101,13 +101,14 @@ class Task:
 DERIVED = ("train90", "heldout10")
 """Splits that every task has: shares of its train split."""
 
-_NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
+TASK_NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
+"""Parts of letters, digits and a few signs; a path of this name leads nowhere else."""
 
 
 def _fault(task: Task) -> str | None:
     """What is wrong with a task, and what was expected."""
     kinds = typing.get_args(Kind)
-    if not (isinstance(task.name, str) and _NAME.fullmatch(task.name)):
+    if not (isinstance(task.name, str) and TASK_NAME.fullmatch(task.name)):
         return "this name, expected letters, digits and . + - _, in parts joined by /"
     if task.kind not in kinds:
         return f"the kind {task.kind!r}, expected {' or '.join(kinds)}"
@@ -123,7 +124,9 @@ def _fault(task: Task) -> str | None:
         return f"{len(task.labels)} labels, expected two or more of a classification"
     if task.kind == "regression" and task.labels:
         return f"the labels {', '.join(task.labels)}, expected none of a regression"
-    if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
+    if odd := [
+        split for split in task.splits if split in DERIVED or not TASK_NAME.fullmatch(split)
+    ]:
         return f"the split '{odd[0]}', expected a plain name beside {' and '.join(DERIVED)}"
     if task.reported not in task.splits:
         return f"reported='{task.reported}', expected one of {', '.join(task.splits) or 'splits'}"

@@ -132,6 +132,13 @@ class Place:
         os.mkfifo(Path(folder) / file)
         return folder
 
+    def fifo(self) -> str:
+        """A pipe, which nobody writes to."""
+        path = self.root / "fifo"
+        if not path.exists():
+            os.mkfifo(path)
+        return str(path)
+
     def folder(self, name: str, file: str) -> str:
         folder = self.without(name, file)
         (Path(folder) / file).mkdir()
@@ -439,6 +446,14 @@ FILES: dict[str, Case] = {
     "a pipe for a configuration": (
         lambda p: p.merge(p["a"], p.pipe("b", "config.json")),
         ["copies/b/config.json is no file, expected a configuration"],
+    ),
+    "a pipe for weights": (
+        lambda p: p.merge(p["a"], p.pipe("b", WEIGHTS)),
+        ["copies/b"],
+    ),
+    "a pipe for statistics": (
+        lambda p: p.merge(merger="regmean", statistics=f"{p.fifo()},{p.fifo()}"),
+        ["fifo is no file"],
     ),
     "a base that needs another library": (
         lambda p: p.finetune(base=p.config("base", quantization_config={"load_in_8bit": True})),

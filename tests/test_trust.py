@@ -159,6 +159,16 @@ def test_a_name_in_an_expert_imports_nothing(room: Path, payload: str) -> None:
     assert "payload" not in sys.modules
 
 
+@pytest.mark.parametrize("name", ["../../../evil", "/etc/evil", "a\0b", "", ".hidden", "a//b"])
+def test_a_task_in_a_file_leads_nowhere(name: str, room: Path) -> None:
+    for expert, task in (("a", name), ("c", "toy/three")):
+        (room / expert / "expert.json").write_text(json.dumps({"tasks": [task]}))
+    before = sorted(room.parent.rglob("*"))
+    with pytest.raises(BrokenCheckpoint, match="which is no name of a task"):
+        harness.merge(across(room, tasks=()), out=room / "again")
+    assert sorted(room.parent.rglob("*")) == before
+
+
 @pytest.mark.parametrize("key", ["merger", "premerge", "tasks", "tune_on"])
 def test_a_name_in_a_recipe_imports_nothing(key: str, room: Path, payload: str) -> None:
     values: dict[str, Any] = {"experts": [str(room / "a"), str(room / "b")]}
@@ -333,6 +343,14 @@ def test_a_kept_head_that_was_changed_is_not_that_of_the_merge(room: Path) -> No
     harness.merge(across(room), out=room / "across")
     tensors(room / "across" / "heads" / "toy" / "three" / WEIGHTS, nudge)
     with pytest.raises(BrokenCheckpoint, match=r"the head of toy/three in .* has changed"):
+        read(room / "across")
+
+
+def test_a_kept_head_of_more_labels_than_weights_is_refused(room: Path) -> None:
+    harness.merge(across(room), out=room / "across")
+    place = room / "across" / "heads" / "toy" / "three" / "config.json"
+    edited(place, lambda values: values.update(num_labels=10**9))
+    with pytest.raises(BrokenCheckpoint, match="has the num_labels 1000000000"):
         read(room / "across")
 
 
