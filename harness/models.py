@@ -12,6 +12,7 @@ from harness import weights
 from harness.checkpoints import (
     MERGEKIT_FILE,
     aligned_base,
+    check_counts,
     is_head,
     labels_of,
     new_in_experts,
@@ -395,10 +396,12 @@ def _kept(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint
             )
         settings = read_json(config, "a configuration")
         refuse_code(settings, config)
+        whole = weights.union(checkpoint.weights, head)
+        check_counts(settings, whole, str(config))
         kept[task] = replace(
             checkpoint,
             config=settings,
-            weights=weights.union(checkpoint.weights, head),
+            weights=whole,
             labels=labels_of(settings, str(config)),
         )
     return kept

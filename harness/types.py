@@ -104,10 +104,15 @@ DERIVED = ("train90", "heldout10")
 _NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
 
 
+def is_task_name(text: object) -> bool:
+    """Whether this can be the name of a task, which is a path below a folder, too."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
+
+
 def _fault(task: Task) -> str | None:
     """What is wrong with a task, and what was expected."""
     kinds = typing.get_args(Kind)
-    if not (isinstance(task.name, str) and _NAME.fullmatch(task.name)):
+    if not is_task_name(task.name):
         return "this name, expected letters, digits and . + - _, in parts joined by /"
     if task.kind not in kinds:
         return f"the kind {task.kind!r}, expected {' or '.join(kinds)}"
