@@ -191,8 +191,8 @@ def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
 
 def open_file(path: Path) -> StateDict:
     """The lazy state dict of one safetensors file. Raises BrokenCheckpoint, naming it."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise BrokenCheckpoint(f"{path} is no file, expected safetensors")
+    if os.path.exists(path) and not path.is_file():  # whoever opens a pipe waits for its other end
+        raise BrokenCheckpoint(f"{path} is no file, expected a safetensors file")
     try:
         handle: Any = safe_open(path, framework="pt")
         found = {}

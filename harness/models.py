@@ -396,11 +396,12 @@ def _kept(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint
             )
         settings = read_json(config, "a configuration")
         refuse_code(settings, config)
-        check_counts(settings, weights.union(checkpoint.weights, head), str(config))
+        whole = weights.union(checkpoint.weights, head)
+        check_counts(settings, whole, str(config))
         kept[task] = replace(
             checkpoint,
             config=settings,
-            weights=weights.union(checkpoint.weights, head),
+            weights=whole,
             labels=labels_of(settings, str(config)),
         )
     return kept

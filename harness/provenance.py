@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from harness.errors import BrokenCheckpoint
 from harness.files import read_json
 from harness.registry import TASKS
-from harness.types import TASK_NAME
+from harness.types import is_task_name
 
 MERGE_FILE, EXPERT_FILE = "merge.json", "expert.json"
 
@@ -92,8 +92,11 @@ def _said(kind: type[Said], path: Path, what: str) -> Said | None:
         ) from error
     for task in _named(said):
         TASKS.check_name(task, str(path))
-        if not TASK_NAME.fullmatch(task):  # kept heads are written below a folder of this name
-            raise BrokenCheckpoint(f"{path} has the task {task!r:.80}, which is no name of a task")
+        if not is_task_name(task):
+            raise BrokenCheckpoint(
+                f"{path} names the task {task!r:.80}, expected letters, digits and . + - _, in "
+                "parts joined by /"
+            )
     return said
 
 

@@ -101,14 +101,18 @@ class Task:
 DERIVED = ("train90", "heldout10")
 """Splits that every task has: shares of its train split."""
 
-TASK_NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
-"""Parts of letters, digits and a few signs; a path of this name leads nowhere else."""
+_NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
+
+
+def is_task_name(text: object) -> bool:
+    """Whether this can be the name of a task, which is a path below a folder, too."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 def _fault(task: Task) -> str | None:
     """What is wrong with a task, and what was expected."""
     kinds = typing.get_args(Kind)
-    if not (isinstance(task.name, str) and TASK_NAME.fullmatch(task.name)):
+    if not is_task_name(task.name):
         return "this name, expected letters, digits and . + - _, in parts joined by /"
     if task.kind not in kinds:
         return f"the kind {task.kind!r}, expected {' or '.join(kinds)}"
@@ -124,9 +128,7 @@ def _fault(task: Task) -> str | None:
         return f"{len(task.labels)} labels, expected two or more of a classification"
     if task.kind == "regression" and task.labels:
         return f"the labels {', '.join(task.labels)}, expected none of a regression"
-    if odd := [
-        split for split in task.splits if split in DERIVED or not TASK_NAME.fullmatch(split)
-    ]:
+    if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
         return f"the split '{odd[0]}', expected a plain name beside {' and '.join(DERIVED)}"
     if task.reported not in task.splits:
         return f"reported='{task.reported}', expected one of {', '.join(task.splits) or 'splits'}"

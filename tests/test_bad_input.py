@@ -126,6 +126,13 @@ class Place:
         found = json.loads((self._shelf / name / "tokenizer.json").read_text())
         return self.wrote(name, "tokenizer.json", json.dumps({**found, **changes}))
 
+    def head(self, **changes: Any) -> str:
+        """An encoder with a head for RTE beside it."""
+        folder = Path(self.wrote("a", "heads/glue/rte/config.json", "{}"))
+        shutil.copyfile(folder / WEIGHTS, folder / "heads/glue/rte" / WEIGHTS)
+        found = json.loads((folder / "config.json").read_text())
+        return self.wrote("a", "heads/glue/rte/config.json", json.dumps({**found, **changes}))
+
     def pipe(self, name: str, file: str) -> str:
         """With a pipe, which nobody writes to, in the place of a file."""
         folder = self.without(name, file)
@@ -447,10 +454,6 @@ FILES: dict[str, Case] = {
         lambda p: p.merge(p["a"], p.pipe("b", "config.json")),
         ["copies/b/config.json is no file, expected a configuration"],
     ),
-    "a pipe for weights": (
-        lambda p: p.merge(p["a"], p.pipe("b", WEIGHTS)),
-        ["copies/b"],
-    ),
     "a pipe for statistics": (
         lambda p: p.merge(merger="regmean", statistics=f"{p.fifo()},{p.fifo()}"),
         ["fifo is no file"],
@@ -458,6 +461,29 @@ FILES: dict[str, Case] = {
     "a base that needs another library": (
         lambda p: p.finetune(base=p.config("base", quantization_config={"load_in_8bit": True})),
         ["copies/base cannot be loaded", "an encoder in float32"],
+    ),
+    "a task that leads out of the output": (
+        lambda p: p.merge(
+            p["a"], p.wrote("b", "expert.json", '{"tasks": ["../../../elsewhere"]}'), heads="keep"
+        ),
+        ["copies/b/expert.json names the task '../../../elsewhere'", "letters, digits"],
+    ),
+    "a task that no folder can be called": (
+        lambda p: p.merge(p["a"], p.wrote("b", "expert.json", '{"tasks": ["a\\u0000b"]}')),
+        ["copies/b/expert.json names the task", "letters, digits"],
+    ),
+    "a pipe for weights": (
+        lambda p: p.merge(
+            p["a"],
+            p["b"],
+            merger="regmean",
+            statistics=f"{p.pipe('b', WEIGHTS)}/{WEIGHTS},{p['a']}/{WEIGHTS}",
+        ),
+        [f"copies/b/{WEIGHTS} is no file, expected a safetensors file"],
+    ),
+    "labels of a head without number": (
+        lambda p: p.evaluate(p.head(num_labels=10**9)),
+        ["heads/glue/rte/config.json has the num_labels 1000000000"],
     ),
     "a folder for a tokenizer": (
         lambda p: p.evaluate(p.folder("a", "tokenizer.json")),

@@ -120,8 +120,9 @@ def _verdict(one: Mutant, ended: forks.Ended, folder: Path, shelf: Path) -> tupl
     told = [line for line in lines if line.startswith("harness: ") and "warning:" not in line]
     left = _left(folder, shelf)
     if done:
-        hidden = [name for name in left if Path(name).name.startswith(".")]
-        whole = one.door.command.complete(folder / OUT) and not hidden
+        made = f"{OUT}/made"  # beside it there is nothing: names in files lead nowhere else
+        odd = [n for n in left if n != OUT and (not n.startswith(made) or "/." in n)]
+        whole = one.door.command.complete(folder / OUT) and not odd
         return ("accepted", last) if whole else ("partial", f"done, but left {left}")
     if len(told) != 1 or len(_unasked(lines)) != 1:
         return "untidy", ended.stderr
