@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from harness import PROTOCOLS, TASKS, Encoded, Features, Rows, Task
-from harness.checkpoints import build_model, open_checkpoint
-from harness.data import draw, take
-from harness.encode import final_head, forward
-from harness.metrics import score
+from harness.checkpoints.open import build_model, open_checkpoint
+from harness.data.metrics import score
+from harness.data.rows import draw, take
+from harness.evaluation.evaluate import teach
+from harness.passes.features import final_head, forward
 from harness.rng import rng
-from harness.run import teach
 
 
 def timed(job: Callable[[], Any]) -> tuple[float, Any]:

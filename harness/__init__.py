@@ -38,25 +38,25 @@ from harness.types import (
 )
 
 if TYPE_CHECKING:
-    from harness.boards import leaderboard
-    from harness.data import prepare
-    from harness.experts import finetune
-    from harness.merging import merge
-    from harness.recipes import Recipe, Run
-    from harness.records import Record
-    from harness.run import evaluate
-    from harness.statistics import statistic
+    from harness.data.rows import prepare
+    from harness.evaluation.evaluate import evaluate
+    from harness.evaluation.records import Record
+    from harness.merging.merge import merge
+    from harness.merging.recipes import Recipe, Run
+    from harness.passes.statistics import statistic
+    from harness.reporting.boards import leaderboard
+    from harness.training.finetune import finetune
 
 _LAZY = {
-    "Recipe": "harness.recipes",
-    "Record": "harness.records",
-    "Run": "harness.recipes",
-    "evaluate": "harness.run",
-    "finetune": "harness.experts",
-    "leaderboard": "harness.boards",
-    "merge": "harness.merging",
-    "prepare": "harness.data",
-    "statistic": "harness.statistics",
+    "Recipe": "harness.merging.recipes",
+    "Record": "harness.evaluation.records",
+    "Run": "harness.merging.recipes",
+    "evaluate": "harness.evaluation.evaluate",
+    "finetune": "harness.training.finetune",
+    "leaderboard": "harness.reporting.boards",
+    "merge": "harness.merging.merge",
+    "prepare": "harness.data.rows",
+    "statistic": "harness.passes.statistics",
 }
 
 __version__ = "0.1.0"

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.plans import parts
+from harness.merging.plan import parts
 from harness.registry import MERGERS, METRICS, PREMERGE, PROTOCOLS, TASKS, Merger, options
 from harness.types import Task
 

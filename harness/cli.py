@@ -20,9 +20,9 @@ from harness.text import plain
 from harness.types import Progress
 
 if TYPE_CHECKING:
-    from harness.plans import Plan
-    from harness.recipes import Recipe
-    from harness.records import Record
+    from harness.evaluation.records import Record
+    from harness.merging.plan import Plan
+    from harness.merging.recipes import Recipe
 
 app = typer.Typer(
     name="harness",
@@ -166,9 +166,9 @@ def finetune(
 ) -> None:
     """Fine-tune a base on a task, or on several together; an interrupted run resumes when it is
     called again."""
-    from harness.experts import finetune as run
+    from harness.checkpoints.provenance import EXPERT_FILE
     from harness.files import read_json
-    from harness.provenance import EXPERT_FILE
+    from harness.training.finetune import finetune as run
 
     overrides: dict[str, Any] = {
         "learning_rate": learning_rate,
@@ -237,7 +237,7 @@ def merge(
     data_dir: DataDir = None,
 ) -> None:
     """Merge experts into one folder that transformers loads."""
-    from harness.merging import merge as run
+    from harness.merging.merge import merge as run
 
     flags = {
         "base": base,
@@ -275,7 +275,7 @@ def _recipe(experts: Sequence[str], flags: Mapping[str, Any]) -> Recipe:
     Flags may stand beside a file where it cannot say the same: a configuration of mergekit's says
     models and a method and nothing else.
     """
-    from harness.recipes import Recipe, recipe_and_fields, validated
+    from harness.merging.recipes import Recipe, recipe_and_fields, validated
 
     given = {name: value for name, value in flags.items() if value is not None}
     if len(experts) > 1 or Path(experts[0]).suffix not in (".yaml", ".yml", ".json"):
@@ -291,7 +291,7 @@ def _recipe(experts: Sequence[str], flags: Mapping[str, Any]) -> Recipe:
 
 
 def _described(found: Plan) -> str:
-    from harness.plans import short_method
+    from harness.merging.plan import short_method
     from harness.weights import size
 
     tasks = found.tasks or ("task unknown",) * len(found.experts)
@@ -324,7 +324,7 @@ def statistics(
     data_dir: DataDir = None,
 ) -> None:
     """Write what a merger asks of an expert's data, to hand over instead of the data."""
-    from harness.statistics import statistic
+    from harness.passes.statistics import statistic
 
     with _bars() as advance:
         found = statistic(
@@ -355,7 +355,7 @@ def check(
     ] = False,
 ) -> int:
     """Hold a method to its laws and, a merger, to its recorded quality; exit 1 if one fails."""
-    from harness.conformance import battery, ok
+    from harness.checking.battery import battery, ok
     from harness.registry import parse_choice
 
     if record and kind == "premerge":
@@ -368,7 +368,7 @@ def check(
         print(findings[-1], flush=True)
     if kind == "premerge" or not ok(findings):
         return 0 if ok(findings) else 1
-    from harness.quality import quality
+    from harness.checking.quality import quality
 
     with _bars() as advance:
         report = quality(choice, baselines=baselines, record=record, progress=advance)
@@ -422,8 +422,8 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate a model and its references under the protocols; print the table and a verdict."""
-    from harness.recipes import Run, validated
-    from harness.run import evaluate as run
+    from harness.evaluation.evaluate import evaluate as run
+    from harness.merging.recipes import Run, validated
 
     values = {
         "model": model,
@@ -474,7 +474,7 @@ def _width() -> int | None:
 
 
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
-    from harness.boards import MAX, evaluation_table, verdicts
+    from harness.reporting.boards import MAX, evaluation_table, verdicts
 
     table = evaluation_table(records, _width())
     print(table)
@@ -491,7 +491,7 @@ def leaderboard(
     out: Annotated[Path, typer.Option(help="The folder for board.md and board.csv.")],
 ) -> None:
     """Render the board of records: methods x tasks for every protocol, as Markdown and CSV."""
-    from harness.boards import leaderboard as run
+    from harness.reporting.boards import leaderboard as run
 
     for path in run(records, out=out):
         print(f"wrote {path}")
@@ -503,7 +503,7 @@ def prepare(
     data_dir: Annotated[Path, typer.Option(help="Where the data goes.")],
 ) -> None:
     """Fetch data sets from the Hub into a local folder, for use with no network."""
-    from harness.data import prepare as run
+    from harness.data.rows import prepare as run
 
     for path in run(_split(tasks), data_dir):
         print(path)

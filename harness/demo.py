@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from harness.boards import evaluation_table, leaderboard, verdicts
-from harness.experts import finetune
+from harness.evaluation.evaluate import evaluate
 from harness.files import Layout, check_output, write_text
-from harness.merging import merge
-from harness.miniature import make_base
-from harness.recipes import Recipe, Run
-from harness.run import evaluate
+from harness.merging.merge import merge
+from harness.merging.recipes import Recipe, Run
+from harness.reporting.boards import evaluation_table, leaderboard, verdicts
+from harness.training.finetune import finetune
+from harness.training.miniature import make_base
 from harness.types import Choice
 
 MARKER = "demo.txt"

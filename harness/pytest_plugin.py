@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from harness.conformance import Battery, Finding
-    from harness.laws import Kind, Law
+    from harness.checking.battery import Battery, Finding
+    from harness.checking.laws import Kind, Law
 
 FLAGS: tuple[tuple[Kind, str], ...] = (
     ("merger", "merging method"),
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 
 def _tests(session: pytest.Session, kind: Kind, text: str) -> Iterator[LawTest]:
-    from harness.conformance import battery
+    from harness.checking.battery import battery
     from harness.errors import HarnessError
     from harness.registry import parse_choice
 

@@ -319,7 +319,7 @@ MERGERS: Registry[Merger] = Registry(
     "merger",
     "harness.mergers",
     lambda name, f: Merger(name, _callable("merger", name, f)),
-    families={"mergekit": "harness.mergekit.methods:family"},
+    families={"mergekit": "harness.merging.mergekit.methods:family"},
 )
 PREMERGE: Registry[Premerge] = Registry(
     "pre-merging method",
@@ -332,7 +332,7 @@ PROTOCOLS: Registry[EvaluationProtocol] = Registry(
     lambda name, f: EvaluationProtocol(name, _callable("protocol", name, f)),
 )
 METRICS: Registry[Metric] = Registry(
-    "metric", "harness.metrics", lambda name, f: Metric(name, _callable("metric", name, f))
+    "metric", "harness.data.metrics", lambda name, f: Metric(name, _callable("metric", name, f))
 )
 TASKS: Registry[Task] = Registry("task", "tasks", _task)
 

@@ -39,10 +39,10 @@ FOLDERS = {
 LAYERS = (
     "harness.types",
     "harness.weights",
-    "harness.checkpoints",
-    "harness.encode",
-    "harness.systems",
-    "harness.run",
+    "harness.checkpoints.open",
+    "harness.passes.features",
+    "harness.evaluation.entries",
+    "harness.evaluation.evaluate",
     "harness.cli",
 )
 
@@ -124,7 +124,9 @@ def test_layers_know_only_those_below(position: int) -> None:
 
 
 def test_the_pipeline_reaches_everything_below_it() -> None:
-    assert {"harness.encode", "harness.records", "harness.registry"} <= reached("harness.run")
+    assert {"harness.passes.features", "harness.evaluation.records", "harness.registry"} <= reached(
+        "harness.evaluation.evaluate"
+    )
 
 
 def test_only_the_command_line_and_main_import_the_command_line() -> None:

@@ -16,8 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from harness import encode
 from harness.cli import main
+from harness.passes import features as encode
 from tests.conftest import model
 
 Tensors = dict[str, torch.Tensor]

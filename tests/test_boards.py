@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from harness import Record, leaderboard
-from harness.boards import (
+from harness.cli import main
+from harness.errors import BrokenRecord
+from harness.evaluation.records import DrawScore, Role, Source, read_records
+from harness.reporting.boards import (
     BEST_SINGLE,
     Verdict,
     best_single,
@@ -22,9 +25,6 @@ from harness.boards import (
     short_task,
     verdicts,
 )
-from harness.cli import main
-from harness.errors import BrokenRecord
-from harness.records import DrawScore, Role, Source, read_records
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness import Recipe, merge
-from harness.checkpoints import aligned_base, open_checkpoint
+from harness.checkpoints.open import aligned_base, open_checkpoint
 from harness.errors import BrokenCheckpoint
 from harness.weights import digest, floating, specs
 

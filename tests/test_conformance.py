@@ -17,8 +17,9 @@ import pytest
 import torch
 
 import harness
-from harness import Choice, StateDict, toys, weights
-from harness.conformance import (
+from harness import Choice, StateDict, weights
+from harness.checking import toys
+from harness.checking.battery import (
     LAWS,
     Battery,
     Finding,
@@ -29,9 +30,9 @@ from harness.conformance import (
     of_premerge,
     ok,
 )
+from harness.checking.laws import Kind
+from harness.checking.laws.calls import Watch
 from harness.errors import BadOption, UnknownName
-from harness.laws import Kind
-from harness.laws.calls import Watch
 from harness.registry import Merger, Premerge, parse_choice
 from tests import faults
 
@@ -273,7 +274,7 @@ def test_a_pipeline_that_merges_what_is_damaged_is_found(monkeypatch: pytest.Mon
     def merge(recipe: harness.Recipe, *, out: Path) -> None:
         shutil.copytree(recipe.experts[0], out)
 
-    monkeypatch.setattr("harness.laws.folders.merge", merge)
+    monkeypatch.setattr("harness.checking.laws.folders.merge", merge)
     finding = one(merger(faults.right), "errors")
     assert finding.detail == (
         "a missing tensor: 'bert.pooler.dense.weight' of the last expert is merged without an error"
@@ -285,7 +286,7 @@ def test_an_error_that_leaves_something_behind_is_found(monkeypatch: pytest.Monk
         shutil.copytree(recipe.experts[0], out)
         raise harness.HarnessError("'bert.pooler.dense.weight' is missing")
 
-    monkeypatch.setattr("harness.laws.folders.merge", merge)
+    monkeypatch.setattr("harness.checking.laws.folders.merge", merge)
     assert one(merger(faults.right), "errors").detail == "an error left out behind"
 
 

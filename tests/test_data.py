@@ -18,7 +18,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 
 import harness
 from harness import Rows, Task
-from harness.data import draw, load_rows, parse_task, prepare, selected, take
+from harness.data.rows import draw, load_rows, parse_task, prepare, selected, take
 from harness.errors import BadData, BadRecipe, CannotWrite, LabelMismatch, UnknownName
 
 TOY = Task(

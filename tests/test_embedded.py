@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import harness
-from harness.checkpoints import open_checkpoint
-from harness.data import groups, load_rows
+from harness.checkpoints.open import open_checkpoint
+from harness.data.rows import groups, load_rows
 from harness.errors import OutputExists
-from harness.miniature import make_base
+from harness.training.miniature import make_base
 from harness.weights import digest
 
 TASKS = ("embedded/comparison", "embedded/outcome", "embedded/topic")

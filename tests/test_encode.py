@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file, save, save_file
 
 from harness import Checkpoint, Rows, Task, weights
-from harness.checkpoints import build_model, open_checkpoint
-from harness.encode import cache_dir, encode, features_key, final_head, forward
+from harness.checkpoints.open import build_model, open_checkpoint
 from harness.errors import BrokenCheckpoint
 from harness.labels import columns
+from harness.passes.features import cache_dir, encode, features_key, final_head, forward
 
 Minis = Callable[[str], dict[str, Path]]
 Loud = Callable[[str], Path]
@@ -178,7 +178,7 @@ def no_forward(*_: object, **__: object) -> None:
 def test_second_call_reads_the_cache(minis: Minis, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = open_checkpoint(minis("bert")["a"])
     first = encoded(checkpoint, toy())
-    monkeypatch.setattr("harness.encode.forward", no_forward)
+    monkeypatch.setattr("harness.passes.features.forward", no_forward)
     second = encoded(checkpoint, toy(), (1, 0))
     assert np.array_equal(first.x, second.x)
     assert np.array_equal(first.logits[:, ::-1], second.logits)
@@ -253,7 +253,7 @@ def test_a_truncated_cache_file_is_made_again(
     again = encoded(checkpoint, toy())
     assert np.array_equal(first.x, again.x)
     assert np.array_equal(first.logits, again.logits)
-    monkeypatch.setattr("harness.encode.forward", no_forward)
+    monkeypatch.setattr("harness.passes.features.forward", no_forward)
     assert np.array_equal(encoded(checkpoint, toy()).x, first.x)
 
 

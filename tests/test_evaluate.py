@@ -15,15 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness import encode, run
-from harness.boards import BEST_SINGLE, best_single, evaluation_table
-from harness.checkpoints import open_checkpoint
+from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
-from harness.data import load_rows
-from harness.encode import cache_dir
-from harness.metrics import score
-from harness.records import identity, read_record, read_records
+from harness.data.metrics import score
+from harness.data.rows import load_rows
+from harness.evaluation import evaluate as run
+from harness.evaluation.records import identity, read_record, read_records
+from harness.passes import features as encode
+from harness.passes.features import cache_dir
 from harness.registry import TASKS
+from harness.reporting.boards import BEST_SINGLE, best_single, evaluation_table
 from harness.weights import digest
 from tests.conftest import WORDS, model
 

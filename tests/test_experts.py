@@ -16,18 +16,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import harness
-from harness import trainers
-from harness.checkpoints import EXPERT, is_head, open_checkpoint
+from harness.checkpoints.open import EXPERT, is_head, open_checkpoint
 from harness.cli import main
-from harness.data import load_rows, parse_task
-from harness.encode import forward
+from harness.data.metrics import score
+from harness.data.rows import load_rows, parse_task
 from harness.files import new_folder
 from harness.labels import predicted
-from harness.metrics import score
-from harness.miniature import one_thread
+from harness.passes.features import forward
 from harness.registry import TASKS
 from harness.rng import rng
-from harness.trainers import with_new_head
+from harness.training import single as trainers
+from harness.training.miniature import one_thread
+from harness.training.single import with_new_head
 from harness.weights import digest
 from tests.conftest import FAMILIES, FAST, SIZE, interrupted, model
 
@@ -558,7 +558,7 @@ def test_a_run_stopped_as_it_ends_is_not_in_the_way(
         rmtree(path, **given)
 
     with monkeypatch.context() as patch:
-        patch.setattr("harness.experts.shutil.rmtree", half)
+        patch.setattr("harness.training.finetune.shutil.rmtree", half)
         with pytest.raises(KeyboardInterrupt):
             trained(room, out)
     trained(room, out)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import harness
 from harness import Recipe, StateDict, merge
-from harness.checkpoints import open_checkpoint
+from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadOption
 from tests.states import close, few, models
 from tests.test_statistics import reference_fisher, reference_gram, rows_of

@@ -17,9 +17,9 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from harness import Recipe, merge
+from harness.checkpoints.mergekit import ingredients
 from harness.cli import main
-from harness.mergekit.config import ingredients
-from harness.recipes import read_recipe
+from harness.merging.recipes import read_recipe
 from harness.registry import MERGERS, parse_choice, resolve
 from tests.conftest import model
 

@@ -17,11 +17,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from harness import Recipe, Rows, folders, merge
-from harness.checkpoints import open_checkpoint
+from harness import Recipe, Rows, merge
+from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
-from harness.encode import forward
 from harness.errors import BrokenCheckpoint, MissingHead, OutputExists
+from harness.merging import write as folders
+from harness.passes.features import forward
 from harness.registry import TASKS
 from harness.weights import digest
 from tests.conftest import FAMILIES, model

@@ -15,8 +15,8 @@ from sklearn import metrics as sklearn
 
 import harness
 from harness import Task
+from harness.data.metrics import check_metrics, evaluation_module, score
 from harness.errors import BadData, UnknownName
-from harness.metrics import check_metrics, evaluation_module, score
 
 #: name -> (predicted, labels, worked by hand)
 BY_HAND: dict[str, tuple[Sequence[float], Sequence[float], float]] = {

@@ -15,15 +15,15 @@ import torch
 from safetensors.torch import load_file
 
 import harness
-from harness.checkpoints import is_head, open_checkpoint
+from harness.checkpoints.open import is_head, open_checkpoint
 from harness.cli import main
-from harness.data import load_rows
-from harness.encode import forward
-from harness.models import resolve_model
-from harness.multitask import MultiTask, TaskBatches
+from harness.data.rows import load_rows
+from harness.evaluation.model import resolve_model
+from harness.passes.features import forward
 from harness.registry import TASKS
 from harness.rng import rng
-from harness.trainers import with_new_head
+from harness.training.multi import MultiTask, TaskBatches
+from harness.training.single import with_new_head
 from harness.weights import digest, specs
 from tests.conftest import FAMILIES, FAST, interrupted, model
 

@@ -15,9 +15,9 @@ import torch
 import harness
 from harness import Choice, Draw, Encoded, Features, Head, Predictions, Task
 from harness.errors import BadData, BadOption, MissingHead, MissingTeacher
+from harness.evaluation.evaluate import teach
 from harness.registry import resolve
 from harness.rng import rng
-from harness.run import teach
 from harness.types import Array, Array64
 from protocols.ft_classifier import ft_classifier, tune, visits
 from protocols.knn import distances, knn

@@ -12,10 +12,8 @@ from scipy.stats import ttest_rel
 
 import harness
 from harness import Choice, StateDict, parse_choice, weights
-from harness import quality as module
-from harness.data import load_rows
-from harness.errors import BadOption, BrokenRecord, OutputExists, UnknownName
-from harness.quality import (
+from harness.checking import quality as module
+from harness.checking.quality import (
     MINIATURES,
     SETTINGS,
     Comparison,
@@ -25,6 +23,8 @@ from harness.quality import (
     quality,
     read_baseline,
 )
+from harness.data.rows import load_rows
+from harness.errors import BadOption, BrokenRecord, OutputExists, UnknownName
 from harness.registry import Merger
 
 BASELINES = Path(__file__).parent / "baselines"

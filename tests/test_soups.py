@@ -13,12 +13,12 @@ import torch
 
 import harness
 from harness import Recipe, StateDict, Task, merge
-from harness.checkpoints import open_checkpoint
+from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
-from harness.data import load_rows
-from harness.encode import forward
+from harness.data.rows import load_rows
 from harness.errors import BadOption
-from harness.merging import grid
+from harness.merging.merge import grid
+from harness.passes.features import forward
 from tests.states import close
 from tests.toys import THREE, TOY, registered
 
@@ -215,7 +215,9 @@ def test_bad_input_is_one_line_and_writes_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("harness.judge.forward", lambda *_, **__: pytest.fail("work started"))
+    monkeypatch.setattr(
+        "harness.merging.judge.forward", lambda *_, **__: pytest.fail("work started")
+    )
     folders = minis("bert")
     arguments = ["merge", str(folders["a"]), str(folders["b"]), "--base", str(folders["base"])]
     out = tmp_path / "out"

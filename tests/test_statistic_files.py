@@ -16,12 +16,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from harness import passes, statistics
-from harness.cache import KEY
-from harness.checkpoints import open_checkpoint
+from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
-from harness.encode import cache_dir
-from harness.statistic_file import check_statistic, read_statistic
+from harness.passes import statistics
+from harness.passes import sums as passes
+from harness.passes.cache import KEY
+from harness.passes.features import cache_dir
+from harness.passes.statistic_file import check_statistic, read_statistic
 from harness.weights import digest
 from tests.conftest import FAMILIES
 from tests.test_statistics import Loud, Minis, collected, reference_of_batches, rows_of

@@ -23,14 +23,15 @@ from transformers import (
     BertForTokenClassification,
 )
 
-from harness import Task, statistics
-from harness.checkpoints import open_checkpoint
-from harness.data import take
-from harness.encode import cache_dir
+from harness import Task
+from harness.checkpoints.open import open_checkpoint
+from harness.data.rows import take
 from harness.errors import BadOption
-from harness.passes import PASSES, cotangents, fisher, gram, softmax_roots
+from harness.passes import statistics
+from harness.passes.features import cache_dir
+from harness.passes.statistics import collect, drawn
+from harness.passes.sums import PASSES, cotangents, fisher, gram, softmax_roots
 from harness.rng import rng
-from harness.statistics import collect, drawn
 from harness.types import Rows
 from tests.conftest import BERT_LIKE, FAMILIES, model
 from tests.toys import THREE, TOY, VALUE, registered

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from harness.checkpoints.stream import write_file
 from harness.errors import IncompatibleWeights
-from harness.stream import write_file
 from harness.weights import Lazy, Spec, specs, tensor_digest
 
 STATE = {

@@ -13,7 +13,7 @@ import pytest
 
 import harness
 from harness import Task
-from harness.data import SUFFIXES, load_rows
+from harness.data.rows import SUFFIXES, load_rows
 from harness.labels import normal
 from tasks.textcls import question_and_answer, title_and_content
 

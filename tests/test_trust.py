@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import harness
-from harness import Choice, Recipe, Record, Run, StateDict, encode, files, registry
-from harness.checkpoints import open_checkpoint
+from harness import Choice, Recipe, Record, Run, StateDict, files, registry
+from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.errors import (
     BadData,
@@ -33,7 +33,8 @@ from harness.errors import (
     OutputExists,
     UnknownName,
 )
-from harness.plans import parts
+from harness.merging.plan import parts
+from harness.passes import features as encode
 from harness.presets import PRESETS, PresetName, faithful
 from harness.registry import PREMERGE, TASKS, Premerge, resolve
 from harness.weights import digest
@@ -556,7 +557,8 @@ def test_a_file_of_another_run_is_waited_for_and_a_folder_is_not(room: Path) -> 
 
 LIMITED = """
 import resource, sys
-from harness import boards, merging
+from harness.reporting import boards
+from harness.merging import merge as merging
 from harness.cli import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 sys.exit(main(sys.argv[2:]))
@@ -809,7 +811,7 @@ def test_outputs_that_are_nan_are_no_labels(room: Path, capsys: pytest.CaptureFi
 
 
 def harness_records(folder: Path) -> list[Record]:
-    from harness.records import read_records
+    from harness.evaluation.records import read_records
 
     return read_records([folder])
 
@@ -866,7 +868,7 @@ def test_a_task_without_an_expert_takes_nothing_from_the_others(room: Path) -> N
 
 
 def test_a_record_says_which_rows_were_drawn_and_by_which_numpy(room: Path) -> None:
-    from harness.data import load_rows
+    from harness.data.rows import load_rows
 
     (record,) = read(room / "a", tasks=("toy/pairs",), protocols=("knn",), shots=(1, 3), draws=2)
     assert record.adaptation is not None
@@ -914,7 +916,7 @@ def test_labels_that_differ_in_signs_are_not_one(room: Path, tmp_path: Path) -> 
 
 
 def _rows(task: Any) -> Any:
-    from harness.data import load_rows
+    from harness.data.rows import load_rows
 
     return load_rows(task, "test")
 

@@ -1,0 +1,1 @@
+"""Is a method lawful, and as good as recorded? Laws, toys, miniatures and baselines."""

@@ -1,0 +1,200 @@
+"""The law battery behind `harness check` and the pytest plugin: a method in, findings out."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from harness.checking.laws import LAWS, Broken, Kind, Law, Method, global_seed
+from harness.errors import BadOption, HarnessError, UnknownName
+from harness.merging.plan import of_passes, parts
+from harness.registry import MERGERS, PREMERGE, Merger, Premerge, needs, resolve
+from harness.types import Choice
+
+__all__ = [
+    "LAWS",
+    "Battery",
+    "Finding",
+    "Law",
+    "battery",
+    "check_merger",
+    "check_premerge",
+    "of_merger",
+    "of_premerge",
+    "ok",
+]
+
+Verdict: TypeAlias = Literal["holds", "rightly breaks", "breaks", "said to break, holds"]
+
+COUNTS = (3, 2, 4, 5)
+"""How many experts are tried, until a method takes them."""
+
+LONGEST = 200
+"""Characters of a reason that are shown."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one law. `detail` is its promise, or for a law that breaks the reason."""
+
+    law: str
+    verdict: Verdict
+    detail: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the law holds, or is rightly broken."""
+        return self.verdict in ("holds", "rightly breaks")
+
+    def __str__(self) -> str:
+        """One line of `harness check`."""
+        return f"{self.law:<{max(map(len, LAWS))}}  {self.verdict:<14}  {self.detail}"
+
+
+@dataclass(frozen=True)
+class Battery:
+    """A method and the laws it is held to.
+
+    `breaks` are those that its author says it rightly breaks with the default options; with
+    `explicit` options they may hold or break. `unclaimed` are laws that it does not promise: they
+    may hold or break whatever the options.
+    """
+
+    method: Method
+    breaks: tuple[str, ...] = ()
+    unclaimed: tuple[str, ...] = ()
+    explicit: Choice | None = None
+
+    @property
+    def laws(self) -> tuple[Law, ...]:
+        """The laws about methods of its kind, in order."""
+        return tuple(law for law in LAWS.values() if self.method.kind in law.kinds)
+
+    def find(self, law: Law) -> Finding:
+        """What comes of one law."""
+        try:
+            # a method that draws from the global state is found at the same entry every time, and
+            # the caller's state is left alone; one may warn of its options, which no law is about
+            with global_seed(0), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                remark = law.check(self.method)
+        except Exception as error:  # a method may fail in any way, and that is the finding
+            return self._broken(law, error)
+        detail = f"{law.promise}: {remark}" if remark else law.promise
+        if law.name in self.breaks and not self.explicit:
+            return Finding(law.name, "said to break, holds", detail + self._noted())
+        if law.name in self.breaks:
+            detail += "; said to break with the default options"
+        elif law.name in self.unclaimed:
+            detail += "; not claimed"
+        return Finding(law.name, "holds", detail + self._noted())
+
+    def findings(self) -> list[Finding]:
+        """What comes of every law."""
+        return [self.find(law) for law in self.laws]
+
+    def _broken(self, law: Law, error: Exception) -> Finding:
+        told = law.name in (*self.breaks, *self.unclaimed)
+        # to break a law is to give another result or to refuse, not to crash
+        right = told and isinstance(error, (Broken, HarnessError))
+        options = (str(self.explicit),) if self.explicit else ()
+        detail = _reason(error) + self._noted(*options)
+        return Finding(law.name, "rightly breaks" if right else "breaks", detail)
+
+    def _noted(self, *notes: str) -> str:
+        """The notes in brackets, and how many experts there were where they were not three."""
+        experts = self.method.experts
+        notes = notes if experts == COUNTS[0] else (*notes, f"{experts} experts")
+        return f" ({', '.join(notes)})" if notes else ""
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in one line: a finding of ours as it is, anything else with its type."""
+    text = " ".join(str(error).split())
+    text = text if isinstance(error, Broken) else f"{type(error).__name__}: {text}"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def check_merger(choice: Choice) -> list[Finding]:
+    """What comes of every law for a merger, registered or `module:function`.
+
+    Raises a HarnessError for a name, an option or a need that does not exist.
+    """
+    return battery("merger", choice).findings()
+
+
+def check_premerge(choice: Choice) -> list[Finding]:
+    """What comes of every law for a pre-merging method, registered or `module:function`.
+
+    Raises a HarnessError for a name, an option or a need that does not exist.
+    """
+    return battery("premerge", choice).findings()
+
+
+def ok(findings: Sequence[Finding]) -> bool:
+    """Whether every law holds, or is rightly broken."""
+    return all(finding.ok for finding in findings)
+
+
+def battery(kind: Kind, choice: Choice) -> Battery:
+    """The battery for a registered or external method of a kind."""
+    if kind == "merger":
+        return of_merger(MERGERS[choice.name], choice)
+    return of_premerge(PREMERGE[choice.name], choice)
+
+
+def of_merger(entry: Merger, choice: Choice) -> Battery:
+    """The battery for a merger."""
+    return _battery("merger", "merger", entry, choice)
+
+
+def of_premerge(entry: Premerge, choice: Choice) -> Battery:
+    """The battery for a pre-merging method; one that is not said to be exact need not be."""
+    found = _battery("premerge", "pre-merging method", entry, choice)
+    return found if entry.exact else replace(found, unclaimed=("exact",))
+
+
+def _battery(kind: Kind, called: str, entry: Merger | Premerge, choice: Choice) -> Battery:
+    _check_said(kind, called, entry)
+    given = resolve(called, choice, *parts(entry))
+    explicit = given != resolve(called, Choice(choice.name), *parts(entry))
+    # toys of statistics stand in for those of a pass, whose options are checked and end here
+    options = {name: value for name, value in given.items() if name not in of_passes(entry)}
+    method = Method(kind, Choice(choice.name, options), entry.function, needs(entry.function))
+    return Battery(_on_enough(method), entry.breaks, (), choice if explicit else None)
+
+
+def _check_said(kind: Kind, called: str, entry: Merger | Premerge) -> None:
+    known = [law.name for law in LAWS.values() if kind in law.kinds]
+    for name in entry.breaks:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+            raise UnknownName(
+                f"{called} '{entry.name}' says that it breaks '{name}', no law; {hint}"
+            )
+
+
+def _on_enough(method: Method) -> Method:
+    """The method on as many experts as it takes: three unless it refuses them.
+
+    Raises its BadOption for three where it refuses every number.
+    """
+    refusals: list[BadOption] = []
+    for count in COUNTS:
+        tried = replace(method, experts=count)
+        family = tried.family()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tried(family)
+        except BadOption as error:
+            refusals.append(error)
+        except Exception:  # any other failure is for the laws to find
+            return tried
+        else:
+            return tried
+    raise refusals[0]

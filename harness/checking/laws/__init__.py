@@ -1,0 +1,13 @@
+"""The laws of merging and pre-merging methods: each a function that raises Broken.
+
+A law is about toys of `harness.checking.toys`, so it needs no data and no network. `calls` and
+`sizes` are about the function alone; `folders` are about what the harness does around it, and go
+through `harness.merge` itself.
+"""
+
+from __future__ import annotations
+
+from harness.checking.laws import calls, folders, sizes
+from harness.checking.laws.law import LAWS, Broken, Kind, Law, Method, global_seed
+
+__all__ = ["LAWS", "Broken", "Kind", "Law", "Method", "calls", "folders", "global_seed", "sizes"]

@@ -1,0 +1,188 @@
+"""Laws of the function: what comes of calling it."""
+
+from __future__ import annotations
+
+import random
+import weakref
+from functools import partial
+
+import numpy as np
+import torch
+
+from harness import weights
+from harness.checking.laws.compare import alike_at, all_alike, copied, dtype_name, same_names, which
+from harness.checking.laws.law import Broken, Method, global_seed, law
+from harness.checking.toys import Family, Tensors
+from harness.types import StateDict
+
+ROUNDING = 1e-6
+"""How far apart, relative to max(1, size), two orders of the same float32 sum may come out."""
+
+
+@law("shapes")
+def shapes(method: Method) -> None:
+    """Names, shapes and types are kept; the headers of a lazy result tell the truth."""
+    family = method.family()
+    found = method(family)
+    expected = weights.specs(family.base)
+    if len(found) != (1 if method.kind == "merger" else method.experts):
+        raise Broken(f"{len(found)} experts come out of {method.experts}")
+    for place, state in enumerate(found):
+        same_names(state, family.base)
+        told = weights.specs(state)
+        for name, spec in expected.items():
+            made = weights.Spec(tuple(state[name].shape), state[name].dtype)
+            for what, have in (("", made), (" by its header", told[name])):
+                if have != spec:
+                    raise Broken(
+                        f"{which(place, method)}'{name}' is {_spec(have)}{what}, "
+                        f"expected {_spec(spec)}"
+                    )
+
+
+def _spec(spec: weights.Spec) -> str:
+    return f"{dtype_name(spec.dtype)} {tuple(spec.shape)}"
+
+
+@law("inputs")
+def inputs(method: Method) -> None:
+    """The inputs are untouched, and writing to the output does not reach them."""
+    family, before = method.family(), method.family()
+    found = method(family)
+    for state in found:
+        copied(state)
+    _same_inputs(method, family, before, "after merging, ")
+    for state in found:
+        for name in state:
+            state[name].fill_(7)
+    _same_inputs(method, family, before, "after writing to the output, ")
+
+
+def _same_inputs(method: Method, family: Family, before: Family, when: str) -> None:
+    given = [("base", family.base, before.base)]
+    for place, pair in enumerate(zip(family.experts, before.experts, strict=True)):
+        given.append((f"expert {place + 1}", *pair))
+    for need in method.needs:
+        if isinstance(family.needs[need], list):
+            pairs = zip(family.needs[need], before.needs[need], strict=True)
+            given += [(f"the {need} of expert {i + 1}", *pair) for i, pair in enumerate(pairs)]
+    for called, state, old in given:
+        alike_at(f"{when}{called}: ", state, old)
+
+
+@law("order")
+def order(method: Method) -> None:
+    """The order of the experts does not matter.
+
+    A merge is the same; what a pre-merging method makes of an expert moves with it.
+    """
+    expected = [copied(state) for state in method(method.family())]
+    count = range(method.experts)
+    for places in (list(reversed(count)), [*count[1:], 0]):
+        found = method(method.family().ordered(places))
+        wanted = expected if method.kind == "merger" else [expected[place] for place in places]
+        shown = ", ".join(str(place + 1) for place in places)
+        all_alike(
+            method, found, wanted, tolerance=ROUNDING, when=f"with experts in order {shown}, "
+        )
+
+
+@law("copies")
+def copies(method: Method) -> None:
+    """Copies of one model give that model."""
+    family = method.family()
+    one = family.experts[0]
+    found = method(Family([copied(one) for _ in family.experts], family.base, family.needs))
+    all_alike(method, found, [one] * len(found), tolerance=ROUNDING)
+
+
+@law("zero")
+def zero(method: Method) -> None:
+    """Zero task vectors, experts that equal the base, give the base."""
+    family = method.family()
+    found = method(Family([copied(family.base) for _ in family.experts], family.base, family.needs))
+    all_alike(method, found, [family.base] * len(found), tolerance=ROUNDING)
+
+
+@law("bytes")
+def same_bytes(method: Method) -> None:
+    """The same seed gives the same bytes.
+
+    Whatever the global random state, the order of the tensors in the files, the order in which
+    they are asked for, and the size of the pieces that are worked on.
+    """
+    with global_seed(1):
+        expected = [copied(state) for state in method(method.family())]
+    check = partial(all_alike, method, expected=expected)
+    with global_seed(2):
+        check(found=method(method.family()), when="run again, ")
+    backwards = [_read_backwards(state) for state in reversed(method(method.family()))]
+    check(found=backwards[::-1], when="asked for its tensors backwards, ")
+    shuffled = method.family().every(partial(_shuffled, random.Random(0)))
+    check(found=method(shuffled), when="with the tensors of the inputs in another order, ")
+    with weights.pieces_of(17):
+        check(found=method(method.family()), when="worked on in pieces of 17 entries, ")
+
+
+def _read_backwards(state: StateDict) -> Tensors:
+    return {name: state[name].clone() for name in reversed(list(state))}
+
+
+def _shuffled(numbers: random.Random, state: StateDict) -> StateDict:
+    return {name: state[name] for name in numbers.sample(list(state), len(state))}
+
+
+@law("memory")
+def memory(method: Method) -> None:
+    """Memory stays inside the streaming bound.
+
+    Nothing is read when the function is called, inputs are let go as each output is made, and no
+    output is kept. What is counted are tensors of the inputs that are alive at one time: for a
+    merger one of each input and two in passing; for a pre-merging method four of each, since a
+    symmetry of a layer moves two weights and their biases together. An output that is asked for
+    again is made anew from its inputs: where nothing is read, it was kept.
+    """
+    watch = Watch()
+    family = method.family().every(watch.state)
+    found = method(family)
+    for state in found:
+        weights.specs(state)
+    if watch.reads:
+        raise Broken(f"{watch.reads} tensors are read when the function is called, expected none")
+    bound = watch.states + 2 if method.kind == "merger" else 4 * watch.states
+    for again in (False, True):
+        for name in found[0]:
+            before = watch.reads
+            for state in found:
+                state[name]
+            if again and watch.reads == before:
+                raise Broken(f"'{name}' is asked for again and nothing is read: it was kept")
+            if watch.most > bound:
+                raise Broken(
+                    f"{watch.most} tensors of {watch.states} inputs are alive at '{name}', "
+                    f"expected at most {bound}"
+                )
+
+
+class Watch:
+    """Counts the tensors that are read from its states and are still alive."""
+
+    def __init__(self) -> None:
+        self.states = self.reads = self.alive = self.most = 0
+
+    def state(self, state: StateDict) -> StateDict:
+        """The state, watched; of every tensor a new copy, as from a file."""
+        self.states += 1
+        return weights.Lazy(weights.specs(state), lambda name: self._read(state[name]))
+
+    def _read(self, tensor: torch.Tensor) -> torch.Tensor:
+        # the array lives as long as the storage does, whatever views are taken of the tensor
+        array = np.array(tensor.numpy())
+        weakref.finalize(array, self._let_go)
+        self.reads += 1
+        self.alive += 1
+        self.most = max(self.most, self.alive)
+        return torch.from_numpy(array)
+
+    def _let_go(self) -> None:
+        self.alive -= 1

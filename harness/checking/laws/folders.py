@@ -1,0 +1,320 @@
+"""Laws of the way from folder to folder: what the harness does around the function."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import save_file
+
+from harness import weights
+from harness.checking import toys
+from harness.checking.laws.compare import alike, alike_at, all_alike, copied, dtype_name, same_names
+from harness.checking.laws.law import Broken, Method, law
+from harness.checking.toys import Family, Tensors
+from harness.checkpoints.open import MERGE, SINGLE, build_model, open_checkpoint, open_weights
+from harness.errors import BrokenCheckpoint, HarnessError
+from harness.files import new_folder
+from harness.merging.merge import merge
+from harness.merging.recipes import Recipe
+from harness.registry import TASKS
+from harness.types import Choice, StateDict
+
+DRIFT = 1e-4
+"""How far the outputs of a float32 network may move, relative to the largest, and be the same."""
+
+
+def merged(method: Method, family: Family) -> Tensors:
+    """The tensors of the folder that comes of merging folders.
+
+    A pre-merging method comes before the average. Raises Broken where an error of the harness
+    leaves something behind.
+    """
+    with tempfile.TemporaryDirectory(prefix="harness-check-") as place:
+        root = Path(place)
+        base, experts = _written(root, family)
+        there = sorted(root.iterdir())
+        try:
+            if method.needs:
+                _merge_by_hand(method, experts, base, root / "out")
+            else:
+                merge(_recipe(method, experts, base), out=root / "out")
+        except HarnessError:
+            if left := sorted(set(root.iterdir()) - set(there)):
+                raise Broken(f"an error left {left[0].name} behind") from None
+            raise
+        return copied(open_checkpoint(root / "out").weights)
+
+
+def _written(root: Path, family: Family) -> tuple[Path, list[Path]]:
+    """The folders of the base and of the experts."""
+    base = toys.write(root / "base", family.base)
+    called = [root / f"expert-{i + 1}" for i in range(len(family.experts))]
+    pairs = zip(called, family.experts, strict=True)
+    return base, [toys.write(folder, expert) for folder, expert in pairs]
+
+
+def _recipe(method: Method, experts: Sequence[Path], base: Path) -> Recipe:
+    merger = method.kind == "merger"
+    return Recipe(
+        experts=tuple(map(str, experts)),
+        base=str(base),
+        merger=method.choice if merger else Choice("average"),
+        premerge=() if merger else (method.choice,),
+    )
+
+
+def _merge_by_hand(method: Method, experts: Sequence[Path], base: Path, out: Path) -> None:
+    """Compose, cast, write, as `harness.merge` does, for a method that needs statistics.
+
+    They are toys here: those of data would take the forward passes of a real model.
+    """
+    folders = (*experts, base)
+    read = [_observed(open_checkpoint(folder).weights, folder.name) for folder in folders]
+    states = [state for state, _ in read]
+    weights.check_same(states, [folder.name for folder in folders])
+    first, origin = states[0], states[-1]
+    moving = weights.floating(first)
+    parts = [weights.select(state, moving) for state in states]
+    sizes = {name: spec.shape for name, spec in weights.specs(parts[0]).items()}
+    needs = toys.needed(method.needs, sizes, len(experts))
+    found = method(Family(parts[:-1], parts[-1], needs))
+    whole = weights.union(
+        weights.cast_like(found[0] if method.kind == "merger" else weights.mean(found), first),
+        weights.select(origin, [name for name in origin if name not in set(moving)]),
+    )
+    with new_folder(out, MERGE) as folder:
+        tensors = {name: whole[name].contiguous() for name in whole}
+        for _, observed in read:
+            observed.digest()
+        save_file(tensors, folder / SINGLE)
+        (folder / "config.json").write_bytes((experts[0] / "config.json").read_bytes())
+
+
+def _observed(state: StateDict, called: str) -> tuple[StateDict, weights.Observed]:
+    """The state, still lazy, with what checks every tensor of it as it is read."""
+    observed = weights.Observed(state, called)
+    return weights.Lazy(weights.specs(state), observed.__getitem__), observed
+
+
+def _cast(dtype: torch.dtype, state: StateDict) -> Tensors:
+    return {
+        name: state[name].to(dtype) if state[name].is_floating_point() else state[name]
+        for name in state
+    }
+
+
+@law("half")
+def half(method: Method) -> None:
+    """Half precision in, half precision out, float32 inside.
+
+    Experts in float16 or bfloat16 give what their float32 copies give, cast once.
+    """
+    for dtype in (torch.float16, torch.bfloat16):
+        low = method.family().each(partial(_cast, dtype))
+        wide = low.each(partial(_cast, torch.float32))
+        mixed = Family(low.experts, wide.base, low.needs)
+        template = low.experts[0]
+        expected = [copied(weights.cast_like(state, template)) for state in method(wide)]
+        for called, given in (("", low), (" over a float32 base", mixed)):
+            found = [weights.cast_like(state, template) for state in method(given)]
+            all_alike(method, found, expected, when=f"from {dtype_name(dtype)}{called}, ")
+    low = method.family(toys.NETWORK).each(partial(_cast, torch.bfloat16))
+    wide = low.each(partial(_cast, torch.float32))
+    alike(merged(method, low), _cast(torch.bfloat16, merged(method, wide)))
+
+
+@law("tied")
+def tied(method: Method) -> None:
+    """Tied tensors stay tied through save and load: one tensor under two names is still one.
+
+    transformers writes such a tensor once, and nothing can part it; other tools write both, and
+    transformers unties what it reads as two that differ.
+    """
+    shapes = {**toys.NETWORK, toys.TIED[1]: toys.NETWORK[toys.TIED[0]]}
+    family = method.family(shapes).each(_tie)
+    first, second = toys.TIED
+    found = merged(method, family)
+    alike_at(f"untied from '{first}': ", {second: found[second]}, {second: found[first]})
+
+
+def _tie(state: StateDict) -> Tensors:
+    first, second = toys.TIED
+    return {**state, second: state[first].clone()}
+
+
+@law("buffers")
+def buffers(method: Method) -> None:
+    """Integer buffers are untouched: the merged model has the base's."""
+    family = method.family(toys.NETWORK)
+    counts = torch.arange(10)[None]
+    old = {**family.base, toys.BUFFER: counts}
+    new = [{**expert, toys.BUFFER: counts + i + 1} for i, expert in enumerate(family.experts)]
+    found = merged(method, Family(new, old, family.needs))
+    if toys.BUFFER not in found:
+        raise Broken(f"'{toys.BUFFER}' is missing")
+    alike({toys.BUFFER: found[toys.BUFFER]}, {toys.BUFFER: counts})
+
+
+@law("exact", "premerge")
+def exact(method: Method) -> str:
+    """The outputs of a network do not move, head and all, on the way from folder to folder.
+
+    Each expert is merged by itself, by weights that are 0 for the others, once with its head merged
+    and once with it kept.
+    """
+    family = method.family(toys.NETWORK)
+    largest, touched = 0.0, 0
+    for heads in ("merge", "keep"):
+        for place, old in enumerate(family.experts):
+            after = alone(method, family, place, heads)
+            same_names(after, old)
+            before = outputs(old)
+            moved = float((outputs(after) - before).abs().max() / before.abs().max())
+            if not moved <= DRIFT:
+                raise Broken(
+                    f"outputs of expert {place + 1} move by {moved:.2g} of the largest "
+                    f"(heads: {heads})"
+                )
+            largest = max(largest, moved)
+            touched += sum(not torch.equal(after[name], old[name]) for name in old)
+    return f"by {largest:.1g} of the largest at most, with {touched // 2} tensors changed"
+
+
+@law("heads", "premerge")
+def unlike_heads(method: Method) -> None:
+    """Experts whose heads differ in size are taken, and keep their heads' size.
+
+    Those are experts of different tasks: a pre-merging method is given whole models, and a base
+    that has no head.
+    """
+    family = method.family(toys.NETWORK)
+    *others, last = family.experts
+    wider = {
+        name: torch.cat([tensor, tensor[:1]]) if name.startswith("classifier.") else tensor
+        for name, tensor in last.items()
+    }
+    unlike = Family([*others, wider], family.base, family.needs)
+    for place, old in enumerate(unlike.experts):
+        after = alone(method, unlike, place, "keep")
+        for name, tensor in old.items():
+            if after[name].shape != tensor.shape:
+                raise Broken(
+                    f"expert {place + 1}: '{name}' is {tuple(after[name].shape)}, expected "
+                    f"{tuple(tensor.shape)}"
+                )
+
+
+def alone(method: Method, family: Family, place: int, heads: Literal["merge", "keep"]) -> Tensors:
+    """One expert as it stands in the folder of a merge that gives the others no weight."""
+    tasks = list(TASKS)[: method.experts]
+    share = [float(index == place) for index in range(method.experts)]
+    with tempfile.TemporaryDirectory(prefix="harness-check-") as root:
+        base, experts = _written(Path(root), family)
+        recipe = _recipe(method, experts, base).model_copy(
+            update={"merger": Choice("average", {"weights": share}), "heads": heads}
+        )
+        out = Path(root) / "out"
+        merge(recipe.model_copy(update={"tasks": tuple(tasks)} if heads == "keep" else {}), out=out)
+        state = open_checkpoint(out).weights
+        if heads == "keep":
+            state = weights.union(state, open_weights(out / "heads" / tasks[place]))
+        return copied(state)
+
+
+def outputs(state: StateDict) -> torch.Tensor:
+    """What the network of these weights says to rows of different lengths, [rows, classes]."""
+    network = build_model(toys.CONFIG, state, "the toy")
+    numbers = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, len(toys.WORDS), (6, 8), generator=numbers)
+    mask = (torch.arange(8) < torch.tensor([8, 8, 5, 3, 2, 1])[:, None]).long()
+    with torch.inference_mode():
+        logits: torch.Tensor = network(input_ids=ids, attention_mask=mask).logits
+    return logits
+
+
+WRONG = "bert.pooler.dense.weight"
+"""The tensor that is wrong in the last expert."""
+
+
+@law("errors")
+def errors(method: Method) -> None:
+    """Missing or extra tensors, other shapes and NaN are errors that name the tensor.
+
+    They leave nothing behind; and the function neither swallows what is found while it reads a
+    tensor nor, called from Python, makes do with a tensor of another shape.
+    """
+    for what, damage in DAMAGES.items():
+        family = method.family(toys.NETWORK)
+        name = damage(last := dict(family.experts[-1]))
+        damaged = Family([*family.experts[:-1], last], family.base, family.needs)
+        try:
+            merged(method, damaged)
+        except HarnessError as error:
+            if name not in str(error):
+                raise Broken(f"{what}: the error does not name '{name}': {error}") from None
+        else:
+            raise Broken(f"{what}: '{name}' of the last expert is merged without an error")
+    _not_swallowed(method)
+    if method.kind == "merger":
+        _not_made_do(method)
+
+
+def _no_tensor(state: Tensors) -> str:
+    del state[WRONG]
+    return WRONG
+
+
+def _new_tensor(state: Tensors) -> str:
+    state["bert.extra.weight"] = torch.zeros(2)
+    return "bert.extra.weight"
+
+
+def _other_shape(state: Tensors) -> str:
+    state[WRONG] = torch.zeros(state[WRONG].shape[0] + 1, *state[WRONG].shape[1:])
+    return WRONG
+
+
+def _entry(value: float, state: Tensors) -> str:
+    state[WRONG] = state[WRONG].clone()
+    state[WRONG].view(-1)[3] = value
+    return WRONG
+
+
+DAMAGES: Mapping[str, Callable[[Tensors], str]] = {
+    "a missing tensor": _no_tensor,
+    "an extra tensor": _new_tensor,
+    "another shape": _other_shape,
+    "NaN": partial(_entry, float("nan")),
+    "an infinite entry": partial(_entry, float("inf")),
+}
+"""What can be wrong with an expert: each damages it and returns the name of the tensor."""
+
+
+def _not_swallowed(method: Method) -> None:
+    """An error that is found while a tensor is read must come out of the method."""
+    family = method.family(toys.NETWORK)
+    _entry(float("nan"), last := dict(family.experts[-1]))
+    watched, _ = _observed(last, "the last expert")
+    try:
+        for state in method(Family([*family.experts[:-1], watched], family.base, family.needs)):
+            copied(state)
+    except BrokenCheckpoint:
+        return
+    raise Broken(f"NaN in '{WRONG}' of the last expert is swallowed, or the tensor never read")
+
+
+def _not_made_do(method: Method) -> None:
+    """Called from Python with a tensor of another shape, a merger must not merge all the others."""
+    family = method.family(toys.NETWORK)
+    _other_shape(last := dict(family.experts[-1]))
+    try:
+        for state in method(Family([*family.experts[:-1], last], family.base, family.needs)):
+            copied(state)
+    except Exception:  # torch raises many types for shapes that do not fit
+        return
+    raise Broken(f"called with another shape of '{WRONG}' in the last expert, it makes do")

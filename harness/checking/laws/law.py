@@ -1,0 +1,92 @@
+"""What a law is about and what it is."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+
+from harness.checking import toys
+from harness.checking.toys import Family
+from harness.types import Choice, StateDict
+
+Kind: TypeAlias = Literal["merger", "premerge"]
+
+
+class Broken(AssertionError):
+    """What a law found, naming the tensor."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A merger or a pre-merging method as the laws see it: with all its options, on n experts."""
+
+    kind: Kind
+    choice: Choice
+    function: Callable[..., Any]
+    needs: tuple[str, ...] = ()
+    experts: int = 3
+
+    def __call__(self, family: Family) -> list[StateDict]:
+        """The merged model alone, or every expert after the pre-merging method."""
+        found = self.function(family.experts, family.base, **self.choice.options, **family.needs)
+        return [found] if self.kind == "merger" else list(found)
+
+    def family(self, shapes: toys.Shapes | None = None) -> Family:
+        """Fresh toys for it."""
+        return toys.family(self.experts, self.needs, shapes)
+
+
+@dataclass(frozen=True)
+class Law:
+    """A promise, and the function that raises Broken, naming the tensor, where it is not kept.
+
+    `check` may return a remark.
+    """
+
+    name: str
+    check: Callable[[Method], str | None]
+    kinds: tuple[Kind, ...]
+
+    @property
+    def promise(self) -> str:
+        """The promise in one line: the docstring of its function, as far as the first full stop."""
+        text = " ".join((inspect.getdoc(self.check) or "").split())
+        return text.partition(". ")[0].rstrip(".")
+
+
+LAWS: dict[str, Law] = {}
+"""Every law by its name, in the order in which they are tried."""
+
+
+def law(
+    name: str, *kinds: Kind
+) -> Callable[[Callable[[Method], str | None]], Callable[[Method], str | None]]:
+    """Add a law, about both kinds of method unless `kinds` says which."""
+
+    def add(check: Callable[[Method], str | None]) -> Callable[[Method], str | None]:
+        LAWS[name] = Law(name, check, kinds or ("merger", "premerge"))
+        return check
+
+    return add
+
+
+@contextmanager
+def global_seed(seed: int) -> Iterator[None]:
+    """With the global generators at this seed, and afterwards as they were."""
+    python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002  (a method's, not ours)
+    with torch.random.fork_rng([]):
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002  (the same)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numbers)  # noqa: NPY002  (the same)

@@ -1,0 +1,145 @@
+"""The law of size, and the toys for it: tensors that no method works on in one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from harness.checking import toys
+from harness.checking.laws.compare import copied
+from harness.checking.laws.law import Broken, Method, law
+from harness.checking.toys import Family, Shapes, Tensors
+from harness.rng import rng
+from harness.types import StateDict
+
+MANY, TWIN = "odd.many", "odd.twin"
+SIZES: Shapes = {
+    "odd.some": (0x1555,),
+    MANY: (0x15555,),
+    TWIN: (0x15555,),
+    "odd.most": (0x155555,),
+    "odd.table": (311, 281),
+}
+"""In binary ones and zeros take turns, so that past the last border of pieces of any power of two
+lies a third of a piece or more, and of a power of ten no less than a thirtieth of the tensor."""
+
+UNIT = 2.0**-21
+"""Of which all entries are multiples, so that a task vector is what was added, without rounding."""
+
+NEAR = 1e-3
+"""How far two orders of the same sums may be apart; a piece that is left out is off by far more."""
+
+WINDOWS = 32
+MIXED = (0.1, 0.9)
+"""A share of entries that is said to be of chance."""
+
+
+@law("large")
+def large(method: Method) -> None:
+    """A large tensor is treated as a small one is, whatever pieces it is worked on in.
+
+    A constant of one's own for the size of a piece is seen by no other law, as all other toys are
+    smaller. Where entries stand must not matter: of tensors turned back to front comes the same,
+    back to front. A method that draws, which is one that treats two names of the same tensor in
+    two ways, must draw for all parts of a tensor.
+    """
+    family = _family(method.experts, method.needs)
+    found = [copied(state) for state in method(family)]
+    if all(_near(state[MANY], state[TWIN]) for state in found):
+        _same_turned(found, method(family_turned(family)))
+        return
+    for place, state in enumerate(found):
+        experts = [family.experts[place]] if method.kind == "premerge" else []
+        for name in ("odd.some", MANY, "odd.most"):
+            for known in (family.base, *experts):
+                _check_even(name, state[name] == known[name])
+
+
+def _same_turned(found: Sequence[StateDict], turned: Sequence[StateDict]) -> None:
+    for have, want in zip(found, map(_turned, turned), strict=True):
+        for name, tensor in have.items():
+            far = (tensor - want[name]).abs().flatten()
+            if not _near(tensor, want[name]):
+                at = int(far.nan_to_num(nan=torch.inf).argmax())
+                raise Broken(
+                    f"'{name}' of {far.numel()} entries is {float(tensor.flatten()[at]):.6g} at "
+                    f"{at}, and {float(want[name].flatten()[at]):.6g} if worked on back to front"
+                )
+
+
+def _near(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return bool(torch.isclose(first, second, rtol=NEAR, atol=NEAR).all())
+
+
+def _check_even(name: str, marked: torch.Tensor) -> None:
+    """Raise Broken where entries are marked by chance in one part and all or none in another."""
+    windows = marked[: len(marked) // WINDOWS * WINDOWS].view(WINDOWS, -1)
+    last = marked[-windows.shape[1] :]
+    shares = [*windows.double().mean(1).tolist(), float(last.double().mean())]
+    mixed = [share for share in shares if MIXED[0] < share < MIXED[1]]
+    plain = [place for place, share in enumerate(shares) if share in (0, 1)]
+    if mixed and plain:
+        start = min(plain[0], WINDOWS - 1) * windows.shape[1]
+        raise Broken(
+            f"'{name}' of {len(marked)} entries is as it was in {shares[plain[0]]:.0%} of those "
+            f"after entry {start}, and in {mixed[0]:.0%} of others"
+        )
+
+
+# Toys --------------------------------------------------------------------------------------
+
+
+@cache
+def _model(seed: int) -> Mapping[str, torch.Tensor]:
+    """Entries of which no two have moved equally far, in one direction or the other.
+
+    Those at the end have moved further than those at the start, so that a part does not stand for
+    the whole.
+    """
+
+    def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        count = torch.Size(shape).numel()
+        name = MANY if name == TWIN else name
+        numbers = rng(0, "base", name)
+        base = torch.from_numpy(numbers.integers(-(2**21), 2**21, count)) * UNIT
+        if seed:
+            numbers = rng(seed, "moved", name)
+            ranks = torch.from_numpy(numbers.random(count)).mul_(2)
+            ranks = (ranks + torch.arange(count) / count).argsort().argsort() + 1
+            signs = torch.from_numpy(numbers.integers(0, 2, count)) * 2 - 1
+            base = base + ranks * signs * (UNIT * max(1, 2**20 // count))
+        return base.float().view(shape)
+
+    return {name: one(name, shape) for name, shape in SIZES.items()}
+
+
+def _family(experts: int, needs: Sequence[str]) -> Family:
+    """Fresh tensors: what a method does to them reaches no other law."""
+    models = [copied(_model(seed)) for seed in range(experts + 1)]
+    needed = toys.needed(needs, SIZES, experts)
+    for given in needed.values():
+        if isinstance(given, list):
+            for state in given:
+                state.update({TWIN: state[MANY].clone()} if MANY in state else {})
+    return Family(models[1:], models[0], needed)
+
+
+def family_turned(family: Family) -> Family:
+    """The same with every tensor back to front; a score is of what was turned."""
+
+    def turned(given: Any) -> Any:
+        return _scored_turned(given) if callable(given) else given
+
+    every = family.every(_turned)
+    return Family(every.experts, every.base, {n: turned(v) for n, v in every.needs.items()})
+
+
+def _scored_turned(score: Callable[[StateDict], float]) -> Callable[[StateDict], float]:
+    return lambda state: score(_turned(state))
+
+
+def _turned(state: StateDict) -> Tensors:
+    return {name: state[name].flip(tuple(range(state[name].ndim))) for name in state}

@@ -1,0 +1,354 @@
+"""How good are a merger's merges on the embedded suite: against `average`, against its baseline.
+
+The experts are those of harness/miniatures, made once and kept, so that scores do not depend on
+the machine beyond the rounding of a forward pass. Every comparison is paired: both sides are read
+by the same draws of shots, the differences are averaged over the tasks of a setting draw by draw,
+and the interval is Student's t over the draws. Current Eval draws nothing; its test rows are read
+in ten parts instead, which are paired the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, TypeAlias
+
+import numpy as np
+from scipy.stats import t
+from tabulate import tabulate
+
+from harness.checkpoints.open import open_checkpoint
+from harness.data.metrics import score
+from harness.data.rows import load_rows, parse_task
+from harness.errors import BadOption, BrokenRecord
+from harness.evaluation.entries import POOL_SPLIT
+from harness.evaluation.evaluate import DEFAULTS, evaluate
+from harness.evaluation.records import Record, predictions_of, read_as, safe
+from harness.files import check_place, write_json
+from harness.merging.merge import merge
+from harness.merging.plan import parts, short_method
+from harness.merging.recipes import Frozen, Recipe, Run
+from harness.registry import MERGERS, TASKS, resolve
+from harness.reporting.boards import HEADLINE_SHOTS, PROTOCOL_ORDER
+from harness.types import Choice, Progress, Scalar
+from harness.weights import digest, join_digests
+
+MINIATURES = Path(__file__).parent / "miniatures"
+SETTINGS = {
+    "different tasks": ("topic", "comparison", "outcome"),
+    "same task": ("outcome", "outcome-1"),
+}
+"""The experts that are merged; heads are kept in the first setting, merged or averaged in the
+second. Outcome has the scores with the most room: experts of the classes agree on nearly all rows.
+"""
+BASELINES = Path("tests/baselines")
+REFERENCE = Choice("average")
+PARTS = 10
+LEVEL = 0.95
+FLOOR = 0.005
+"""A smaller difference from a baseline is none: elsewhere a few rows may round to another side."""
+DIGITS = 6
+DEVICE = "cpu"
+"""So that a machine with a GPU computes what the baselines were recorded with."""
+
+Against: TypeAlias = Literal["average", "baseline"]
+Verdict: TypeAlias = Literal["better", "same", "worse"]
+Scores: TypeAlias = dict[str, dict[str, tuple[float, ...]]]
+"""By protocol and task, one for each draw, or each part of the test rows where nothing is drawn."""
+
+
+class Quality(Frozen):
+    """What a merger reached in each setting, with which options, and why a setting is left out.
+
+    `fixture` is a hash of the experts, rows and draws.
+    """
+
+    merger: str
+    options: dict[str, Scalar]
+    fixture: str
+    scores: dict[str, Scores]
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A merger minus another under one protocol, averaged over tasks and draws, and its interval.
+
+    Differences are between -1 and 1; tables multiply them by 100.
+    """
+
+    setting: str
+    against: Against
+    protocol: str
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """Same if the interval holds zero, or a difference from a baseline is below the floor."""
+        small = self.against == "baseline" and abs(self.difference) < FLOOR
+        if small or self.low <= 0 <= self.high:
+            return "same"
+        return "better" if self.difference > 0 else "worse"
+
+
+@dataclass(frozen=True)
+class Report:
+    """All comparisons of a merger, and what there is to say beside them."""
+
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is worse than the recorded baseline; standing below average is fine."""
+        return not any(c.against == "baseline" and c.verdict == "worse" for c in self.comparisons)
+
+    def __str__(self) -> str:
+        headers = ("setting", "against", "protocol", "difference", "interval", "verdict")
+        rows = [
+            (
+                c.setting,
+                c.against,
+                c.protocol,
+                _points(c.difference),
+                f"[{_points(c.low)}, {_points(c.high)}]",
+                c.verdict,
+            )
+            for c in self.comparisons
+        ]
+        align = ("left", "left", "left", "right", "right", "left")
+        table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True, colalign=align)
+        legend = (
+            f"In points, the mean over tasks with {HEADLINE_SHOTS} shots; {LEVEL:.0%} intervals "
+            f"over draws, or {PARTS} parts of the test rows\nwhere nothing is drawn. "
+            f"Against a baseline, less than {100 * FLOOR:.1f} is the same."
+        )
+        return "\n".join([table, "", legend, *self.notes])
+
+
+def _points(value: float) -> str:
+    """A difference x100 with its sign; zero has none."""
+    text = f"{100 * value:+.1f}"
+    return text[1:] if text in ("+0.0", "-0.0") else text
+
+
+def quality(
+    choice: Choice,
+    *,
+    baselines: Path = BASELINES,
+    record: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Compare a merger with `average` and with `baselines`/NAME.json, or `record` that file.
+
+    Each choice of options has a file of its own, named as tables call it; none yet is no failure.
+    Raises BadOption if the defaults, or the settings that the merger takes, are no longer those
+    recorded, BrokenRecord for a file that cannot be read or was recorded with other experts.
+    """
+    path = baselines / f"{safe(_name(choice))}.json"
+    if record:
+        check_place(baselines.absolute())
+    kept = None if record or not path.is_file() else read_baseline(path)
+    if kept is not None:
+        _check_fresh(kept, choice, path)
+    with TemporaryDirectory() as folder:
+        found = measure(choice, Path(folder), progress)
+        if kept is not None:
+            _check_settings(found, kept, path)
+        reference = measure(REFERENCE, Path(folder), progress)
+    if record:
+        write_baseline(found, path)
+    return Report(
+        tuple(_compared(found, reference, kept)), tuple(_notes(found, kept, path, record))
+    )
+
+
+# Measuring ---------------------------------------------------------------------------------
+
+
+def measure(choice: Choice, folder: Path, progress: Progress | None = None) -> Quality:
+    """Merge the miniature experts in each setting and read the merges under every protocol.
+
+    Merges and records are written below `folder`; several mergers may share one. A setting whose
+    experts the merger refuses with BadOption is left out; one that refuses every setting raises it.
+    """
+    asked = _asked(choice)
+    scores: dict[str, Scores] = {}
+    refused: dict[str, BadOption] = {}
+    for setting, experts in SETTINGS.items():
+        out = folder / safe(setting) / safe(_name(choice))
+        sources = tuple(str(MINIATURES / name) for name in experts)
+        base = str(MINIATURES / "base")
+        recipe = Recipe(experts=sources, base=base, merger=asked, device=DEVICE)
+        step = _within(setting, progress)
+        try:
+            merge(recipe, out=out, force=True, progress=step)
+        except BadOption as error:
+            refused[setting] = error
+            continue
+        scores[setting] = _scores(out, folder / "records", step)
+    if not scores:
+        raise next(iter(refused.values()))
+    return Quality(
+        merger=asked.name,
+        options=dict(asked.options),
+        fixture=fixture(),
+        scores=scores,
+        left_out={setting: str(error) for setting, error in refused.items()},
+    )
+
+
+def _within(setting: str, progress: Progress | None) -> Progress | None:
+    """Progress that tells one setting's steps from another's: they share experts."""
+    if progress is None:
+        return None
+    return lambda what, done, total: progress(f"{setting} · {what}", done, total)
+
+
+def _asked(choice: Choice) -> Choice:
+    """The choice with every option."""
+    return Choice(choice.name, resolve("merger", choice, *parts(MERGERS[choice.name])))
+
+
+def _name(choice: Choice) -> str:
+    """The merger with the options that are not its defaults."""
+    return short_method(Recipe(experts=(), merger=_asked(choice)))
+
+
+def _scores(merged: Path, records: Path, progress: Progress | None) -> Scores:
+    run = Run(model=str(merged), output=str(records), shots=(HEADLINE_SHOTS,), device=DEVICE)
+    found: Scores = {}
+    for record in evaluate(run, progress=progress):
+        if record.role == "merged":
+            values = record.values(HEADLINE_SHOTS) or _by_part(record, records)
+            rounded = tuple(round(value, DIGITS) for value in values)
+            found.setdefault(record.protocol, {})[record.task] = rounded
+    return found
+
+
+def _by_part(record: Record, records: Path) -> list[float]:
+    """The score of each of some equal parts of the test rows, in their order."""
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(predictions_of(record, records))
+    labels, predicted = (table[name].to_numpy() for name in ("label", "prediction"))
+    task, _ = parse_task(record.task)
+    split = np.array_split(np.arange(len(labels)), PARTS)
+    return [score(task, predicted[rows], labels[rows]).value for rows in split]
+
+
+@cache
+def fixture() -> str:
+    """A hash of what every measurement shares: settings, weights of the miniatures, rows, draws."""
+    names = ("base", *dict.fromkeys(name for experts in SETTINGS.values() for name in experts))
+    opened = {name: open_checkpoint(MINIATURES / name) for name in names}
+    known = {name: digest(checkpoint.weights) for name, checkpoint in opened.items()}
+    for name in {task for checkpoint in opened.values() for task in checkpoint.tasks}:
+        task = TASKS[name]
+        for split in (POOL_SPLIT, task.reported):
+            known[f"{name}@{split}"] = load_rows(task, split).digest
+    known |= {setting: " ".join(experts) for setting, experts in SETTINGS.items()}
+    known["draws"] = f"{HEADLINE_SHOTS} shots, {DEFAULTS.draws} from {DEFAULTS.seed}; {PARTS} parts"
+    return join_digests(known)
+
+
+# Comparing ---------------------------------------------------------------------------------
+
+
+def _compared(found: Quality, reference: Quality, kept: Quality | None) -> Iterator[Comparison]:
+    for setting, mine in found.scores.items():
+        yield from compare(setting, "average", mine, reference.scores[setting])
+        if kept is not None and setting in kept.scores:
+            yield from compare(setting, "baseline", mine, kept.scores[setting])
+
+
+def compare(setting: str, against: Against, mine: Scores, other: Scores) -> Iterator[Comparison]:
+    """The difference of two mergers in a setting, under each protocol that both were read by.
+
+    Raises BrokenRecord unless they have the same tasks and draws.
+    """
+    for protocol in sorted(mine, key=lambda name: (*PROTOCOL_ORDER, name).index(name)):
+        if protocol not in other:
+            continue
+        counts, expected = (_counts(scores[protocol]) for scores in (other, mine))
+        if counts != expected:
+            raise BrokenRecord(
+                f"{against}, {setting}, {protocol}: scores by task are {counts}, expected "
+                f"{expected}; record the baseline anew with --record"
+            )
+        paired = [np.subtract(values, other[protocol][t]) for t, values in mine[protocol].items()]
+        yield Comparison(setting, against, protocol, *interval(np.mean(paired, axis=0).tolist()))
+
+
+def _counts(scores: Mapping[str, Sequence[float]]) -> dict[str, int]:
+    return {task: len(values) for task, values in scores.items()}
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float, float]:
+    """The mean of paired differences and the ends of its interval by Student's t.
+
+    By hand: (0, 1, 2) has mean 1, standard error 1 / sqrt(3) and t 4.303, so 1 -+ 2.484.
+    """
+    count = len(differences)
+    mean = float(np.mean(differences))
+    error = float(np.std(differences, ddof=1)) / count**0.5
+    half = float(t.ppf((1 + LEVEL) / 2, count - 1)) * error
+    return mean, mean - half, mean + half
+
+
+def _notes(found: Quality, kept: Quality | None, path: Path, recorded: bool) -> Iterator[str]:
+    for setting, why in found.left_out.items():
+        yield f"{setting}: left out: {why}."
+    if recorded:
+        yield f"Recorded {path}."
+    elif kept is None:
+        yield f"No baseline at {path}: record one with --record."
+    else:
+        mine, theirs = ({p for scores in q.scores.values() for p in scores} for q in (found, kept))
+        for name in sorted(mine ^ theirs):
+            yield f"{path} and this evaluation do not share the protocol '{name}': not compared."
+
+
+# Baselines ---------------------------------------------------------------------------------
+
+
+def write_baseline(found: Quality, path: Path) -> None:
+    """Write what a merger reached, a line for each list of scores."""
+    write_json(path, found.model_dump(mode="json"), indent=1, sort_keys=True)
+
+
+def read_baseline(path: Path) -> Quality:
+    """What a merger reached once. Raises BrokenRecord naming the file and what is wrong."""
+    return read_as(Quality, path, "a baseline")
+
+
+def _check_fresh(kept: Quality, choice: Choice, path: Path) -> None:
+    """Raise unless a baseline is of these options and of today's experts, rows and draws."""
+    asked = _asked(choice).options
+    for name in sorted({*asked, *kept.options}):
+        old, new = (str(options.get(name, "absent")) for options in (kept.options, asked))
+        if old != new:
+            raise BadOption(
+                f"{path} was recorded with {name} {old}, found {new}; "
+                "expected the same: restore it, or record anew with --record"
+            )
+    if kept.fixture != fixture():
+        raise BrokenRecord(
+            f"{path} was recorded with other experts, rows or draws ({kept.fixture[:12]}), "
+            f"expected those of today ({fixture()[:12]}); record it anew with --record"
+        )
+
+
+def _check_settings(found: Quality, kept: Quality, path: Path) -> None:
+    """Raise if the merger refuses a setting now that it took when its baseline was recorded."""
+    for setting in kept.scores:
+        if setting not in found.scores:
+            raise BadOption(
+                f"{path} has scores for '{setting}', which is left out now: "
+                f"{found.left_out.get(setting, 'no such setting')}; expected it to be merged"
+            )

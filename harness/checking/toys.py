@@ -1,0 +1,219 @@
+"""Toy models for the laws of methods: made fresh for each, so that one law cannot poison the next.
+
+A toy has the tensors of a two-layer BERT classifier, so that methods which look for layers find
+them, and tensors of odd shapes, which every method must carry along.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from safetensors.torch import save_file
+
+from harness.checkpoints.open import SINGLE
+from harness.rng import rng
+from harness.types import StateDict
+
+Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+Tensors: TypeAlias = "dict[str, torch.Tensor]"
+
+WIDTH, INNER, LAYERS = 8, 12, 2
+CONFIG = {
+    "model_type": "bert",
+    "architectures": ["BertForSequenceClassification"],
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "vocab_size": 11,
+    "max_position_embeddings": 10,
+    "type_vocab_size": 2,
+    "id2label": {"0": "no", "1": "yes"},
+    "label2id": {"no": 0, "yes": 1},
+}
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e", "f")
+
+
+def _linear(name: str, rows: int, columns: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
+
+
+def _norm(name: str) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (WIDTH,), f"{name}.bias": (WIDTH,)}
+
+
+def _layer(name: str) -> dict[str, tuple[int, ...]]:
+    attention = [f"attention.self.{part}" for part in ("query", "key", "value")]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for part in (*attention, "attention.output.dense"):
+        shapes |= _linear(f"{name}.{part}", WIDTH, WIDTH)
+    shapes |= _norm(f"{name}.attention.output.LayerNorm")
+    shapes |= _linear(f"{name}.intermediate.dense", INNER, WIDTH)
+    shapes |= _linear(f"{name}.output.dense", WIDTH, INNER)
+    return shapes | _norm(f"{name}.output.LayerNorm")
+
+
+def _network() -> dict[str, tuple[int, ...]]:
+    tables = {"word": len(WORDS), "position": 10, "token_type": 2}
+    shapes: dict[str, tuple[int, ...]] = {
+        f"bert.embeddings.{kind}_embeddings.weight": (rows, WIDTH) for kind, rows in tables.items()
+    }
+    shapes |= _norm("bert.embeddings.LayerNorm")
+    for index in range(LAYERS):
+        shapes |= _layer(f"bert.encoder.layer.{index}")
+    return shapes | _linear("bert.pooler.dense", WIDTH, WIDTH) | _linear("classifier", 2, WIDTH)
+
+
+NETWORK: Shapes = _network()
+"""Names and shapes of the classifier that `CONFIG` describes, as transformers stores it."""
+
+ODD: Shapes = {
+    "odd.scale": (),
+    "odd.bias": (5,),
+    "odd.weight": (4, 3),
+    "odd.none": (0, 3),
+    "odd.patch": (2, 2, 2),
+}
+"""A scalar, an empty tensor, one to three axes."""
+
+BUFFER = "bert.embeddings.position_ids"
+TIED = ("bert.embeddings.word_embeddings.weight", "bert.shared_embeddings.weight")
+"""Two names of one tensor; a file holds both where it was not written by transformers."""
+
+
+def model(seed: int, shapes: Shapes) -> Tensors:
+    """Random weights: 0 is a base, every other seed something fine-tuned from it."""
+
+    def draw(which: int) -> Tensors:
+        numbers = torch.Generator().manual_seed(which)
+        drawn = {name: torch.randn(shapes[name], generator=numbers) for name in sorted(shapes)}
+        return {name: drawn[name] for name in shapes}
+
+    base = draw(0)
+    if not seed:
+        return base
+    return {name: base[name].add(step, alpha=0.25) for name, step in draw(seed).items()}
+
+
+def with_tied(state: Tensors) -> Tensors:
+    """The state with a second name for its word embeddings, as a copy."""
+    return {**state, TIED[1]: state[TIED[0]].clone()}
+
+
+# What mergers need of the data -------------------------------------------------------------
+
+
+def gram(shapes: Shapes, place: int) -> StateDict:
+    """Inner products of made-up inputs of every linear layer, [in, in] in float64."""
+
+    def one(name: str, width: int) -> torch.Tensor:
+        rows = torch.from_numpy(rng(place, "gram", name).normal(size=(4 * width, width)))
+        return rows.T @ rows / len(rows)
+
+    return {
+        name: one(name, shape[1])
+        for name, shape in shapes.items()
+        if len(shape) == 2 and name.endswith(".weight") and "embeddings" not in name
+    }
+
+
+def fisher(shapes: Shapes, place: int) -> StateDict:
+    """Made-up Fisher information of every parameter, a fifth of it exactly zero."""
+
+    def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        # two names of one tensor are one parameter, with one gradient
+        numbers = rng(place, "fisher", TIED[0] if name == TIED[1] else name)
+        values = numbers.random(math.prod(shape))
+        return torch.from_numpy(values * (values > 0.2)).to(torch.float32).view(shape)
+
+    return {name: one(name, shape) for name, shape in shapes.items()}
+
+
+def score(shapes: Shapes) -> Callable[[StateDict], float]:
+    """How good a model is said to be.
+
+    The nearer to a point between the first two experts, a little nearer to the first, the better:
+    their mean is better than either, and a third makes it worse.
+    """
+    first, second = model(1, shapes), model(2, shapes)
+    best = {name: 0.6 * first[name] + 0.4 * second[name] for name in sorted(shapes)}
+
+    def near(state: StateDict) -> float:
+        return -sum(float((state[n] - point).double().square().sum()) for n, point in best.items())
+
+    return near
+
+
+NEEDS: Mapping[str, Callable[[Shapes, int], Any]] = {
+    "gram": lambda shapes, experts: [gram(shapes, place) for place in range(1, experts + 1)],
+    "fisher": lambda shapes, experts: [fisher(shapes, place) for place in range(1, experts + 1)],
+    "score": lambda shapes, experts: score(shapes),
+}
+"""For what a method asks of the harness, a toy of it: one for each expert, or one for all."""
+
+
+def needed(needs: Sequence[str], shapes: Shapes, experts: int) -> dict[str, Any]:
+    """A toy of everything a method needs."""
+    return {need: NEEDS[need](shapes, experts) for need in needs}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Experts, their base, and what the method needs beside them.
+
+    A need is a list of state dicts, one for each expert in the experts' order, or one thing for
+    all of them.
+    """
+
+    experts: Sequence[StateDict]
+    base: StateDict
+    needs: Mapping[str, Any]
+
+    def ordered(self, places: Sequence[int]) -> Family:
+        """The same with the experts in another order, each with what belongs to it."""
+        needs = {
+            need: [given[place] for place in places] if isinstance(given, list) else given
+            for need, given in self.needs.items()
+        }
+        return Family([self.experts[place] for place in places], self.base, needs)
+
+    def each(self, fn: Callable[[StateDict], StateDict]) -> Family:
+        """The same with `fn` of every model."""
+        return replace(self, experts=[fn(expert) for expert in self.experts], base=fn(self.base))
+
+    def every(self, fn: Callable[[StateDict], StateDict]) -> Family:
+        """The same with `fn` of every model and of every statistic."""
+        needs = {
+            need: [fn(state) for state in given] if isinstance(given, list) else given
+            for need, given in self.needs.items()
+        }
+        return replace(self.each(fn), needs=needs)
+
+
+def family(experts: int, needs: Sequence[str], shapes: Shapes | None = None) -> Family:
+    """Fresh experts, each different, with their base."""
+    shapes = {**NETWORK, **ODD} if shapes is None else shapes
+    models = [model(seed, shapes) for seed in range(experts + 1)]
+    return Family(models[1:], models[0], needed(needs, shapes, experts))
+
+
+# Folders -----------------------------------------------------------------------------------
+
+
+def write(folder: Path, state: Mapping[str, torch.Tensor]) -> Path:
+    """The state as a Hugging Face folder: weights, configuration, vocabulary."""
+    folder.mkdir()
+    save_file(dict(state), folder / SINGLE)
+    count = len(state["classifier.bias"]) if "classifier.bias" in state else 2
+    labels = {str(i): ("no", "yes", "maybe")[i] for i in range(count)}
+    inverse = {name: int(i) for i, name in labels.items()}
+    config = {**CONFIG, "id2label": labels, "label2id": inverse}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    return folder

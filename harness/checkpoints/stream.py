@@ -1,0 +1,88 @@
+"""Shell: a lazy state dict -> a safetensors file, of which two tensors are in memory at a time.
+
+The library writes files whole. Here one tensor is hashed and written while the next is computed;
+the bytes are those that the library would write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from harness import weights
+from harness.checkpoints.open import DTYPES
+from harness.errors import IncompatibleWeights, NotFinite
+from harness.types import StateDict, Steps
+
+FORMAT = {"format": "pt"}
+"""What a file of weights says of itself."""
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+def write_file(
+    path: Path,
+    state: StateDict,
+    step: Steps,
+    what: str = "the merge",
+    metadata: Mapping[str, str] = FORMAT,
+) -> dict[str, str]:
+    """Write every tensor of a state to a new file; the result are their digests by name.
+
+    `step` is called with 1 for each tensor that was computed. Raises NotFinite, saying of `what`,
+    for NaN and infinite entries: what is written is held to what is read. Raises
+    IncompatibleWeights for a tensor of a type that is not read, or that is not what the state's
+    specs say, and OSError where the disk is full.
+    """
+    known = weights.specs(state)
+    codes = list(DTYPES)
+    for name, spec in known.items():
+        if spec.dtype not in CODES:
+            raise IncompatibleWeights(
+                f"'{name}' is {spec.dtype}, which is not written; expected {', '.join(codes)}"
+            )
+    names = sorted(known, key=lambda name: (codes.index(CODES[known[name].dtype]), name))
+    digests: dict[str, str] = {}
+    with path.open("wb") as file, ThreadPoolExecutor(1) as pool:
+
+        def put(name: str, tensor: torch.Tensor) -> None:
+            weights.check_finite(name, tensor, what, NotFinite)
+            digests[name] = weights.tensor_digest(name, tensor)
+            file.write(weights.flat_bytes(tensor))
+
+        file.write(_header(known, names, metadata))
+        before: Future[None] | None = None
+        for name in names:
+            tensor = state[name].contiguous()
+            found = weights.Spec(tuple(tensor.shape), tensor.dtype)
+            if found != known[name]:
+                raise IncompatibleWeights(f"'{name}' came out as {found}, expected {known[name]}")
+            if before is not None:
+                before.result()
+            before = pool.submit(put, name, tensor)
+            step(1)
+        if before is not None:
+            before.result()
+    return digests
+
+
+def _header(
+    known: Mapping[str, weights.Spec], names: list[str], metadata: Mapping[str, str]
+) -> bytes:
+    """Eight bytes of length, and the names, types, shapes and places of all tensors as JSON."""
+    described: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name in names:
+        shape, dtype = known[name]
+        start, end = end, end + known[name].bytes
+        described[name] = {
+            "dtype": CODES[dtype],
+            "shape": list(shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

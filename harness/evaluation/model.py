@@ -1,0 +1,457 @@
+"""Shell: what `evaluate --model` names -> a model, its references and its tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from harness import weights
+from harness.checkpoints.mergekit import ingredients
+from harness.checkpoints.open import (
+    MERGEKIT_FILE,
+    aligned_base,
+    check_counts,
+    is_head,
+    labels_of,
+    new_in_experts,
+    open_checkpoint,
+    open_weights,
+    refuse_code,
+)
+from harness.checkpoints.provenance import (
+    EXPERT_FILE,
+    MERGE_FILE,
+    Merged,
+    Origin,
+    merged_by,
+    trained_by,
+)
+from harness.data.rows import parse_task, share_rows
+from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead, UnknownName
+from harness.evaluation.records import Role
+from harness.files import read_json
+from harness.labels import fit, generic, same
+from harness.merging.recipes import Run
+from harness.registry import TASKS
+from harness.types import Checkpoint, Task
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to evaluate with its base, its experts and the task of each.
+
+    `kept` are complete checkpoints by task, for an encoder with one head per task. `references` are
+    models to read beside it, which have neither base nor experts of their own here.
+    """
+
+    name: str
+    role: Role
+    method: str
+    checkpoint: Checkpoint
+    kept: Mapping[str, Checkpoint]
+    base: Checkpoint | None
+    experts: tuple[Checkpoint, ...]
+    expert_tasks: tuple[str, ...]
+    tasks: tuple[str, ...]
+    references: tuple[Model, ...] = ()
+
+    @cached_property
+    def base_digest(self) -> str:
+        return weights.digest(self.base.weights) if self.base is not None else ""
+
+    @cached_property
+    def expert_digests(self) -> tuple[str, ...]:
+        return tuple(weights.digest(expert.weights) for expert in self.experts)
+
+    def has_head(self, task: Task) -> bool:
+        """Whether it brings a head for a task: kept, recorded, or with the task's labels."""
+        own = self.checkpoint
+        if self.kept or own.labels is None:
+            return task.name in self.kept
+        if own.tasks:
+            return task.name in own.tasks
+        return fit(own.labels, task) or (
+            generic(own.labels) and len(own.labels) == len(task.labels)
+        )
+
+    def on(self, task: Task) -> tuple[Checkpoint, str]:
+        """The checkpoint with the head for a task, and whose head that is.
+
+        'kept' is the one stored beside a merged encoder, 'own' the model's, 'expert' that of the
+        only expert of the task, for an encoder that came without a head for it.
+        """
+        if task.name in self.kept:
+            return self.kept[task.name], "kept"
+        own = self.checkpoint
+        experts = experts_of(self, task)
+        fits = own.labels is not None and len(own.labels) == len(task.labels)
+        if fits or len(experts) != 1 or (own.labels and not self.kept and not self.experts):
+            return own, "own"
+        return with_head(own, experts[0]), "expert"
+
+
+def experts_of(model: Model, task: Task) -> list[Checkpoint]:
+    """The experts whose task this is."""
+    return [
+        expert
+        for expert, name in zip(model.experts, model.expert_tasks, strict=True)
+        if name == task.name
+    ]
+
+
+def others_of(model: Model, task: Task) -> list[Checkpoint]:
+    """The experts of other tasks whose labels are those of this one."""
+    return [
+        expert
+        for expert, name in zip(model.experts, model.expert_tasks, strict=True)
+        if name != task.name
+        and parse_task(name)[0].kind == task.kind
+        and fit(expert.labels or (), task)
+    ]
+
+
+def with_head(encoder: Checkpoint, expert: Checkpoint) -> Checkpoint:
+    """The encoder of one checkpoint under the head of another."""
+    mine = aligned_base(encoder, expert)
+    body = weights.select(mine.weights, [n for n in mine.weights if not is_head(n)])
+    whole = weights.select(weights.union(body, expert.weights), list(expert.weights))
+    return replace(encoder, config=expert.config, weights=whole, labels=expert.labels)
+
+
+def resolve_model(run: Run) -> Model:
+    """Open the model, its experts and base, as given or as the folder's own record names them."""
+    checkpoint = open_checkpoint(run.model, allow_pickle=run.allow_pickle)
+    path = checkpoint.path
+    merged = merged_by(path)
+    kit = _mergekit_file(path)
+    if merged is not None:
+        _check_unchanged(checkpoint, merged)
+        opened, expert_tasks, base = _from_merge(run, path, merged)
+    else:
+        experts, named_base = _from_mergekit(run, kit) if kit else (list(run.experts), run.base)
+        expert_tasks = _assigned(run, len(experts))
+        opened = tuple(_opened(run, source) for source in experts)
+        base = _opened(run, named_base) if named_base is not None else None
+    asked = _asked_tasks(run, checkpoint, merged)
+    if kit is not None:
+        checkpoint = _labelled(checkpoint, opened)
+        if not run.experts:
+            expert_tasks = [
+                one.tasks[0] if len(one.tasks) == 1 else given
+                for given, one in zip(expert_tasks, opened, strict=True)
+            ]
+    only = asked[0][0].name if len({task.name for task, _ in asked}) == 1 else None
+    named = tuple(
+        _task_of(one, given or only) for given, one in zip(expert_tasks, opened, strict=True)
+    )
+    kept = _kept(checkpoint, merged)
+    role, method = _standing(path, merged, kept, alone=not run.experts)
+    pattern = next(iter([*kept.values(), *opened, checkpoint]))
+    model = Model(
+        name=checkpoint.name,
+        role=role,
+        method=method,
+        checkpoint=checkpoint,
+        kept=kept,
+        base=_whole_base(base, pattern) if base is not None else None,
+        experts=opened,
+        expert_tasks=named,
+        tasks=tuple(f"{task.name}@{split}" for task, split in asked),
+        references=tuple(_reference(source, run) for source in run.references),
+    )
+    _check_references(model, [task for task, _ in asked])
+    return model
+
+
+def _whole_base(base: Checkpoint, pattern: Checkpoint) -> Checkpoint:
+    """The base under the names of a model made from it.
+
+    Raises IncompatibleWeights where it lacks a tensor, which would be read as the model's own.
+    """
+    aligned = aligned_base(base, pattern)
+    new_in_experts(aligned, pattern)
+    return aligned
+
+
+def _opened(run: Run, source: str) -> Checkpoint:
+    return open_checkpoint(source, allow_pickle=run.allow_pickle)
+
+
+def _asked_tasks(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tuple[Task, str]]:
+    """The tasks to read with their splits: as asked for, else as the folder says.
+
+    Raises BadRecipe where nobody says, and for rows that the model was tuned on.
+    """
+    said = trained_by(checkpoint.path) or merged
+    spelled = said.spelled if said else {}
+    names = list(run.tasks) or [_known_task(name, spelled, run.model) for name in checkpoint.tasks]
+    if not names:
+        raise BadRecipe(f"{run.model} does not say its tasks; name them with --tasks")
+    asked = [parse_task(name) for name in names]
+    tuned_on = merged.scored_on if merged else []
+    for tuned in tuned_on:
+        name, _, tuned_split = tuned.partition("@")
+        for task, split in asked:
+            if task.name == name and share_rows(task, split, tuned_split):
+                raise BadRecipe(
+                    f"{run.model} was tuned on {tuned}, and {task}@{split} has rows of it; "
+                    "expected another split to report"
+                )
+    return asked
+
+
+def _known_task(name: str, spelled: Mapping[str, str], where: str) -> str:
+    """The name of a task in a file, if it is registered: no name in a file imports code."""
+    if name not in TASKS and name in spelled:
+        raise UnknownName(
+            f"{where} is of the task '{name}', which was given as {spelled[name]} and is not "
+            f"registered here; names in files import no code: type --tasks {spelled[name]}"
+        )
+    return name
+
+
+def _check_unchanged(checkpoint: Checkpoint, merged: Merged) -> None:
+    """Raise BrokenCheckpoint unless the weights are those that merge.json speaks of."""
+    if merged.digest is None:
+        return
+    now = weights.digest(checkpoint.weights)
+    if now != merged.digest:
+        raise BrokenCheckpoint(
+            f"{checkpoint.source} has changed since it was merged: its weights hash to {now[:12]}, "
+            f"expected {merged.digest[:12]} as its {MERGE_FILE} says; merge again, or take "
+            f"{MERGE_FILE} away to read it as a model of its own"
+        )
+
+
+def _standing(
+    path: Path, merged: Merged | None, kept: Mapping[str, Checkpoint], *, alone: bool
+) -> tuple[Role, str]:
+    """The role of a model and the method it was made by, as its folder says.
+
+    An expert is one only `alone`: with experts of its own it is what they made.
+    """
+    if merged is not None:
+        return "merged", merged.method
+    trained = (path / EXPERT_FILE).is_file()
+    if trained and kept:
+        return "reference", "multi-task"
+    if trained and alone:
+        return "expert", "expert"
+    kit = path / MERGEKIT_FILE
+    return "merged", f"mergekit:{ingredients(kit).method}" if kit.is_file() else "given"
+
+
+def _reference(source: str, run: Run) -> Model:
+    """A model that is read beside the one that is evaluated."""
+    checkpoint = _opened(run, source)
+    merged = merged_by(checkpoint.path)
+    if merged is not None:
+        _check_unchanged(checkpoint, merged)
+    kept = _kept(checkpoint, merged)
+    _, method = _standing(checkpoint.path, merged, kept, alone=True)
+    return Model(
+        name=checkpoint.name,
+        role="reference",
+        method=method,
+        checkpoint=checkpoint,
+        kept=kept,
+        base=None,
+        experts=(),
+        expert_tasks=(),
+        tasks=(),
+    )
+
+
+def _check_references(model: Model, tasks: Sequence[Task]) -> None:
+    """Each reference has a head for some task, a name of its own, and is nothing else here."""
+    others = [model.checkpoint, *model.experts, *([model.base] if model.base else [])]
+    taken = {other.path.resolve() for other in others}
+    called = {(model.name, model.method)}
+    for reference in model.references:
+        source = reference.checkpoint.source
+        if not any(reference.has_head(task) for task in tasks):
+            raise MissingHead(
+                f"the reference {source} has no head for {', '.join(map(str, tasks))}; "
+                "expected one for a task of the run"
+            )
+        if reference.checkpoint.path.resolve() in taken:
+            raise BadRecipe(
+                f"the reference {source} is in the run already; expected a model that is neither "
+                "the one evaluated nor its base, an expert or another reference"
+            )
+        if (reference.name, reference.method) in called:
+            raise BadRecipe(
+                f"two models are called '{reference.name} ({reference.method})'; expected one, as "
+                f"rows are told apart by folder: rename {source}"
+            )
+        taken.add(reference.checkpoint.path.resolve())
+        called.add((reference.name, reference.method))
+
+
+def _task_of(expert: Checkpoint, given: str | None) -> str:
+    """The task of an expert: as given, else as its folder records."""
+    if given is not None:
+        return given
+    if len(expert.tasks) == 1:
+        return expert.tasks[0]
+    if len(expert.tasks) > 1:
+        raise BadRecipe(
+            f"{expert.source} is a model of {len(expert.tasks)} tasks, expected an expert of one; "
+            "give it with --references"
+        )
+    raise BadRecipe(
+        f"the task of expert {expert.source} is not known; name one task per expert with --tasks"
+    )
+
+
+def _assigned(run: Run, count: int) -> list[str | None]:
+    """Which task each of `count` experts is of: one task for all, or in the order of the tasks."""
+    names = [parse_task(task)[0].name for task in run.tasks]
+    if len(names) == 1:
+        return [names[0]] * count
+    if len(names) == count:
+        return list(names)
+    return [None] * count
+
+
+def _from_merge(
+    run: Run, path: Path, merged: Merged
+) -> tuple[tuple[Checkpoint, ...], list[str | None], Checkpoint | None]:
+    """Experts, their tasks and the base that merge.json names, wherever they are now."""
+    base = None
+    if run.base is not None:
+        base = _opened(run, run.base)
+        if merged.base is not None:
+            _in_order([base], [merged.base], run.model, "--base")
+    elif merged.base is not None:
+        base = _place(merged.base, path, "--base", run)
+    if run.experts:
+        if len(run.experts) != len(merged.experts):
+            raise BadRecipe(
+                f"{run.model} was merged from {len(merged.experts)} experts, found "
+                f"{len(run.experts)} in --experts; expected one for each"
+            )
+        given = [_opened(run, source) for source in run.experts]
+        experts = _in_order(given, merged.experts, run.model, "--experts")
+    else:
+        experts = [_place(origin, path, "--experts", run) for origin in merged.experts]
+    return tuple(experts), [origin.task for origin in merged.experts], base
+
+
+def _in_order(
+    given: Sequence[Checkpoint], recorded: Sequence[Origin], merged: str, flag: str
+) -> list[Checkpoint]:
+    """The given checkpoints in the order in which they were merged, told by what they hold."""
+    left = [(weights.digest(one.weights), one) for one in given]
+    ordered = []
+    for origin in recorded:
+        place = next((i for i, (known, _) in enumerate(left) if known == origin.digest), None)
+        if place is None:
+            shown = ", ".join(f"{one.source} ({known[:12]})" for known, one in left)
+            raise BadRecipe(
+                f"{merged} was merged from {origin.source}, whose weights hash to "
+                f"{origin.digest[:12]}, found {shown} in {flag}; expected those very weights"
+            )
+        ordered.append(left.pop(place)[1])
+    return ordered
+
+
+def _place(origin: Origin, path: Path, flag: str, run: Run) -> Checkpoint:
+    """A recorded checkpoint, where it is now: as it was named, or beside the merged folder.
+
+    Raises BrokenCheckpoint when it is gone or nothing there holds the weights that were merged.
+    """
+    beside = [str(path / origin.relative)] if origin.relative is not None else []
+    there = [place for place in (origin.source, *beside) if os.path.isdir(place)]
+    if not there and beside:
+        raise BrokenCheckpoint(
+            f"{path / MERGE_FILE} names {origin.source}, which is not there; expected that folder: "
+            f"say where it is with {flag}"
+        )
+    changed = []
+    for place in there or [origin.source]:
+        opened = _opened(run, place)
+        now = weights.digest(opened.weights)
+        if now == origin.digest:
+            return opened
+        changed.append((place, now))
+    place, now = changed[0]
+    raise BrokenCheckpoint(
+        f"{place} has changed since it was merged into {path}: its weights hash to {now[:12]}, "
+        f"expected {origin.digest[:12]}; name the right one with {flag}"
+    )
+
+
+def _kept(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint]:
+    """The encoder under each head of heads/<task>/.
+
+    Raises BrokenCheckpoint for a head that is not the one merge.json speaks of.
+    """
+    heads = checkpoint.path / "heads"
+    kept = {}
+    for config in sorted(heads.glob("**/config.json")):
+        task = config.parent.relative_to(heads).as_posix()
+        head = open_weights(config.parent)
+        expected = merged.head_digests.get(task) if merged else None
+        if expected is not None and weights.digest(head) != expected:
+            raise BrokenCheckpoint(
+                f"the head of {task} in {checkpoint.source} has changed since it was merged; "
+                f"expected the one that {MERGE_FILE} speaks of: merge again"
+            )
+        settings = read_json(config, "a configuration")
+        refuse_code(settings, config)
+        whole = weights.union(checkpoint.weights, head)
+        check_counts(settings, whole, str(config))
+        kept[task] = replace(
+            checkpoint,
+            config=settings,
+            weights=whole,
+            labels=labels_of(settings, str(config)),
+        )
+    return kept
+
+
+def _from_mergekit(run: Run, kit: Path) -> tuple[list[str], str | None]:
+    """Experts and base that mergekit_config.yml names, unless the run names others.
+
+    Raises BrokenCheckpoint for one that is not there.
+    """
+    found = ingredients(kit)
+    named = [(name, "--experts") for name in found.experts if not run.experts]
+    if found.base is not None and run.base is None:
+        named.append((found.base, "--base"))
+    for name, flag in named:
+        _check_there(name, run, f"{kit} names it: say where it is with {flag}")
+    return list(run.experts or found.experts), run.base or found.base
+
+
+def _check_there(source: str, run: Run, hint: str) -> None:
+    try:
+        open_checkpoint(source, allow_pickle=run.allow_pickle)
+    except BrokenCheckpoint as error:
+        raise BrokenCheckpoint(f"{error}; {hint}") from error
+
+
+def _mergekit_file(path: Path) -> Path | None:
+    """The configuration in a folder that mergekit wrote, and nobody has tuned since."""
+    kit = path / MERGEKIT_FILE
+    return kit if kit.is_file() and not (path / EXPERT_FILE).is_file() else None
+
+
+def _labelled(checkpoint: Checkpoint, experts: Sequence[Checkpoint]) -> Checkpoint:
+    """A model of mergekit's with the label names of its experts.
+
+    It comes with the configuration of the base, or of any one model, and with heads merged by
+    position: experts that agree on the labels say what its outputs mean. A head merged from heads
+    of different labels says nothing, and counts as none.
+    """
+    labels = [expert.labels for expert in experts]
+    if checkpoint.labels is None or not labels or labels[0] is None:
+        return checkpoint
+    if not all(other is not None and same(other, labels[0]) for other in labels):
+        return replace(checkpoint, labels=None)
+    fits = len(labels[0]) == len(checkpoint.labels)
+    return replace(checkpoint, labels=labels[0]) if fits else checkpoint

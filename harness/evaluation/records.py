@@ -1,0 +1,194 @@
+"""Shell: Record <-> one atomically written JSON file, with the predictions beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import xxhash
+from pydantic import Field, ValidationError
+
+from harness.errors import BrokenRecord
+from harness.files import read_json, replacing, write_json
+from harness.merging.recipes import Frozen, Model
+from harness.types import Array64, Predictions
+
+Role = Literal["merged", "base", "expert", "single", "ensemble", "reference"]
+"""An `expert` is read on its own task, a `single` is one read on a task of another."""
+
+CHOICE_SPLIT = "heldout10"
+"""Experts' scores on this split choose the best single one; a choice on the reported split is an
+oracle."""
+
+
+class DrawScore(Frozen):
+    """The score of one prediction: of one draw, or the only one where nothing is drawn."""
+
+    value: float
+    parts: dict[str, float]
+    shots: int | None = None
+    seed: int | None = None
+
+
+class Adaptation(Frozen):
+    """Which data a protocol saw besides the rows it is scored on.
+
+    `drawn` has, for the seed of each draw, the rows of the split by class (or bin of labels) that
+    the largest number of shots took, counted from 0; fewer shots took the first of them.
+    """
+
+    split: str
+    rows: int
+    drawn: dict[str, list[list[int]]] = Field(default_factory=dict)
+    labels: Literal["chose the rows", "chose the rows and were read"]
+    transductive: bool = False
+
+
+class Source(Frozen):
+    """Where something came from and what it held."""
+
+    source: str
+    digest: str
+
+
+class Record(Frozen):
+    """One model on one task under one protocol, with everything needed to make it again.
+
+    A record is written once, for what `identity` says, and never changed: another model, other
+    rows, another setting or role is another record. `digest` is that of the weights, `content` that
+    of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
+    Values are between 0 and 1 (or -1 and 1 for correlations); tables multiply them by 100.
+    """
+
+    schema_version: Literal[1, 2] = 2
+    model: str
+    role: Role
+    method: str
+    digest: str
+    content: str = ""
+    task: str
+    protocol: str
+    options: dict[str, Any]
+    settings: dict[str, Any]
+    metrics: tuple[str, ...]
+    rows: int
+    scores: tuple[DrawScore, ...]
+    adaptation: Adaptation | None
+    dataset: dict[str, Any]
+    head: str
+    labels: str
+    preset: str | None = None
+    base: Source | None
+    experts: tuple[Source, ...]
+    teachers: tuple[str, ...]
+    versions: dict[str, str]
+
+    def values(self, shots: int | None) -> list[float]:
+        """Values of the draws with so many shots (None where nothing is drawn)."""
+        return [score.value for score in self.scores if score.shots == shots]
+
+    @property
+    def shots(self) -> list[int | None]:
+        """The numbers of shots that were drawn, ascending; [None] where nothing is drawn."""
+        return sorted({score.shots for score in self.scores}, key=lambda count: count or 0)
+
+
+LONGEST = 160
+"""Bytes of a part of a path: file systems have room for 255."""
+IDENTITY = (
+    "digest", "content", "task", "protocol", "options", "settings", "labels", "teachers", "metrics",
+    "role", "method", "head", "preset",
+)  # fmt: skip
+
+
+def identity(values: Mapping[str, Any]) -> str:
+    """A hash of what a record is of: two that share it are the same, scores and all.
+
+    Not part of it are names and places: the same rows, base and experts may be found elsewhere.
+    """
+    known = {key: values[key] for key in IDENTITY}
+    known["dataset"] = values["dataset"]["digest"]
+    known["base"] = values["base"] and values["base"]["digest"]
+    known["experts"] = [expert["digest"] for expert in values["experts"]]
+    text = json.dumps(known, sort_keys=True)
+    return str(xxhash.xxh3_128_hexdigest(text.encode()))
+
+
+def safe(name: str) -> str:
+    """A name as one part of a path, which is neither hidden, nor a way out, nor too long."""
+    kept = re.sub(r"[^\w.,@=+\[\]-]+", "-", name).lstrip(".") or "-"
+    if len(kept.encode()) <= LONGEST:
+        return kept
+    return f"{kept[: LONGEST // 4]}-{xxhash.xxh3_64_hexdigest(name.encode())}"
+
+
+def record_path(out: Path, values: Mapping[str, Any], unusual: Mapping[str, Any]) -> Path:
+    """`<out>/<model>/<task@split>/<protocol>-<identity, 12>.json`, a function of the content alone.
+
+    What was asked beside the defaults follows the protocol, for who reads the names.
+    """
+    extra = "".join(f",{key}={unusual[key]}" for key in sorted(unusual))
+    name = f"{safe(values['protocol'] + extra)}-{identity(values)[:12]}.json"
+    return out / safe(values["model"]) / str(values["task"]) / name
+
+
+def predictions_of(record: Record, out: Path) -> Path:
+    """The predictions beside a record below `out`."""
+    called = identity(record.model_dump(mode="json"))[:12]
+    folder = out / safe(record.model) / record.task
+    name = next(name for name in os.listdir(folder) if name.endswith(f"-{called}.parquet"))
+    return Path(folder, name)
+
+
+def write_record(path: Path, record: Record, labels: Array64, found: Sequence[Predictions]) -> None:
+    """Write the predictions, then the record, each atomically."""
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {"label": labels}
+    for prediction in found:
+        drawn = prediction.draw
+        name = f"shots={drawn.shots},seed={drawn.seed}" if drawn else "prediction"
+        columns[name] = prediction.values
+    table = pyarrow.table({name: np.asarray(column) for name, column in columns.items()})
+    with replacing(path.with_suffix(".parquet")) as file:
+        pyarrow.parquet.write_table(table, file)
+    write_json(path, record.model_dump(mode="json"), indent=1, sort_keys=True)
+
+
+def read_record(path: Path) -> Record:
+    """The record in a file. Raises BrokenRecord naming the file and what is wrong with it."""
+    return read_as(Record, path, "a record")
+
+
+def read_as(kind: type[Model], path: Path, what: str) -> Model:
+    """The model of this kind in a JSON file. Raises BrokenRecord naming the file and the fault."""
+    try:
+        return kind(**read_json(path, what, error=BrokenRecord))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise BrokenRecord(f"{path}: field '{field}': {first['msg']}") from error
+
+
+def read_records(places: Iterable[str | Path]) -> list[Record]:
+    """All records in files and below folders, in a stable order, each once.
+
+    Raises BrokenRecord for a place that does not exist or holds none.
+    """
+    found: dict[Path, Record] = {}
+    for place in map(Path, places):
+        if not os.path.exists(place):
+            raise BrokenRecord(f"{place} does not exist; expected a record or a folder of them")
+        files = sorted(place.rglob("*.json")) if place.is_dir() else [place]
+        if not files:
+            raise BrokenRecord(f"{place} holds no records; expected JSON files")
+        for file in files:
+            record = read_record(file)
+            found.setdefault(file.resolve(), record)
+    return list(found.values())

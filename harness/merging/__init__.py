@@ -1,0 +1,1 @@
+"""A recipe -> a folder: experts through pre-merging methods and a merger, streamed to disk."""

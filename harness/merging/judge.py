@@ -1,0 +1,68 @@
+"""Shell: how good a candidate merge is on held-out rows, for what is tuned or selected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from harness import weights
+from harness.data.metrics import score
+from harness.data.rows import load_rows
+from harness.errors import BadRecipe
+from harness.labels import columns, predicted
+from harness.passes.features import forward
+from harness.types import Checkpoint, Progress, Rows, StateDict, Task
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The score of a candidate under Current Eval, averaged over tasks; higher is better.
+
+    `places` are, for each task, a checkpoint that lends the configuration and every tensor the
+    candidate has not, and the split to score: never one that is reported. `progress` is told of
+    rows scored, of those that as many candidates as `expected` have.
+    """
+
+    places: tuple[tuple[Checkpoint, Task, str], ...]
+    data_dir: str | None = None
+    device: str = "auto"
+    expected: int = 1
+    progress: Progress | None = None
+
+    @cached_property
+    def rows(self) -> tuple[Rows, ...]:
+        """The rows to score, read once. Raises BadRecipe when no task is known."""
+        if not self.places:
+            raise BadRecipe("no task to score candidates on; name it with --tune-on TASK@SPLIT")
+        return tuple(load_rows(t, split, folder=self.data_dir) for _, t, split in self.places)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The tasks with their splits, as they are recorded."""
+        return tuple(f"{task}@{split}" for _, task, split in self.places)
+
+    def __call__(self, candidate: StateDict) -> float:
+        """The mean over tasks of the task's metrics."""
+        total = self.expected * sum(map(len, self.rows))
+        tell = self.progress
+        step = (lambda done: tell("scoring candidates", done, total)) if tell else None
+        # each tensor is computed once, however many tasks there are
+        state = {name: candidate[name] for name in candidate}
+        found = []
+        for (template, task, _), rows in zip(self.places, self.rows, strict=True):
+            order = columns(task, template.labels or (), template.source)
+            both = weights.union(state, template.weights)
+            whole = weights.select(both, list(template.weights))
+            model = replace(template, weights=whole, source="a candidate")
+            _, logits = forward(
+                model,
+                rows,
+                max_length=task.finetune.max_length,
+                device=self.device,
+                progress=step,
+            )
+            values = predicted(task.kind, logits[:, order])
+            found.append(score(task, values, rows.labels).value)
+        return float(np.mean(found))

@@ -1,0 +1,161 @@
+"""Shell: `--merger mergekit:METHOD`, a method of an installed mergekit run as a subprocess."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors.torch import save_file
+
+from harness.checkpoints.mergekit import BASELESS, ENDPOINTS
+from harness.checkpoints.open import open_weights
+from harness.errors import BadOption, BadRecipe
+from harness.registry import Merger
+from harness.types import StateDict
+from harness.weights import Lazy, check_same, each, specs
+
+VARIABLE = "HARNESS_MERGEKIT"
+SCRIPT = "mergekit-pytorch"
+"""mergekit's command for tensors by name, which knows no architecture."""
+
+
+@dataclass(frozen=True)
+class Mergekit:
+    """An installed mergekit: its command and its version, '' where that is not known."""
+
+    command: Path
+    version: str
+
+
+def family(method: str) -> Merger:
+    """The merger `mergekit:METHOD`. Methods that read no base, or merge two ends, need none."""
+
+    def merged(
+        experts: Sequence[StateDict], base: StateDict, *, seed: int = 0, **parameters: Any
+    ) -> StateDict:
+        """What mergekit makes of the models; it runs when the first tensor is asked for.
+
+        A list gives a parameter for each expert, any other value is for all. Raises BadRecipe if
+        no mergekit is found, and with its last line if it fails.
+        """
+        for name, value in parameters.items():
+            if isinstance(value, list) and len(value) != len(experts):
+                raise BadOption(
+                    f"mergekit:{method} got {len(value)} values of {name} for {len(experts)} "
+                    "experts; expected one each, or one for all"
+                )
+        kit = installed()
+        config = _config(method, len(experts), parameters)
+        states = [*experts, base] if method not in (*BASELESS, *ENDPOINTS) else experts
+        made = cache(lambda: _run(kit, config, states, seed))
+        known = specs(each(lambda tensor: tensor, *states))
+        return Lazy(known, lambda name: made()[name], {"mergekit": kit.version})
+
+    reads_base = method not in (*BASELESS, *ENDPOINTS)
+    return Merger(f"mergekit:{method}", merged, "arXiv:2403.13257", reads_base)
+
+
+def _config(method: str, count: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """mergekit's configuration of the files that `_run` writes."""
+    files = [_file(index) for index in range(count + 1)]
+    own = {name: value for name, value in parameters.items() if isinstance(value, list)}
+    models = [
+        {"model": file, "parameters": {name: value[index] for name, value in own.items()}}
+        for index, file in enumerate(files[:count])
+    ]
+    found: dict[str, Any] = {"merge_method": method, "models": models}
+    found["parameters"] = {k: v for k, v in parameters.items() if k not in own}
+    if method in ENDPOINTS:
+        found["base_model"] = files[0]
+    elif method not in BASELESS:
+        found["base_model"] = files[count]
+    return found
+
+
+def _file(index: int) -> str:
+    return f"model-{index}.safetensors"
+
+
+def _run(
+    kit: Mergekit, config: Mapping[str, Any], states: Sequence[StateDict], seed: int
+) -> StateDict:
+    """The result of a run in a temporary folder, which goes when nobody needs the result."""
+    folder = Path(tempfile.mkdtemp(prefix="mergekit-"))
+    try:
+        for index, state in enumerate(states):
+            wide = each(lambda tensor: tensor.contiguous(), state)
+            save_file(dict(wide), folder / _file(index))
+        (folder / "config.yml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+        _call(kit, str(config["merge_method"]), folder, seed)
+        found = open_weights(folder / "out")
+        check_same([states[0], found], ["the experts", "what mergekit wrote"])
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    for index in range(len(states)):
+        (folder / _file(index)).unlink()
+    weakref.finalize(found, shutil.rmtree, folder, ignore_errors=True)
+    return found
+
+
+def _call(kit: Mergekit, method: str, folder: Path, seed: int) -> None:
+    command = [str(kit.command), "config.yml", "out", "--random-seed", str(seed)]
+    # mergekit visits tensors in the order of a set of names: hashes decide which draw is whose
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        reason = said[-1].strip() if said else f"it ended with status {done.returncode}"
+        raise BadRecipe(f"mergekit:{method} failed: {reason}")
+
+
+# Finding it --------------------------------------------------------------------------------
+
+
+def installed() -> Mergekit:
+    """The mergekit that HARNESS_MERGEKIT names, else that of this environment, else on the path.
+
+    Raises BadRecipe if there is none.
+    """
+    return _found(os.environ.get(VARIABLE, ""), os.environ.get("PATH", ""))
+
+
+@cache
+def _found(named: str, _path: str) -> Mergekit:
+    if named:
+        place = Path(named).expanduser()
+        beside = [place / "bin", place / "Scripts"] if place.is_dir() else [place.parent]
+        what = f"{VARIABLE} is {named}, where there is no {SCRIPT}"
+    else:
+        on_path = shutil.which(SCRIPT)
+        beside = [Path(sys.executable).parent, *([Path(on_path).parent] if on_path else [])]
+        what = f"no {SCRIPT} beside {sys.executable} or on the path"
+    for folder in beside:
+        for name in (SCRIPT, f"{SCRIPT}.exe"):
+            if (folder / name).is_file():
+                return Mergekit((folder / name).absolute(), _version(folder / name))
+    raise BadRecipe(
+        f"mergekit is not installed: {what}; install it in an environment of its own "
+        f"(python -m venv DIR, DIR/bin/pip install mergekit) and say so with {VARIABLE}=DIR"
+    )
+
+
+def _version(command: Path) -> str:
+    """The version that stands in the environment of a command."""
+    root = command.resolve().parents[1]
+    for packages in ("lib/python*/site-packages", "Lib/site-packages"):
+        for place in root.glob(f"{packages}/mergekit-*.dist-info"):
+            return place.name[len("mergekit-") : -len(".dist-info")]
+    return ""

@@ -1,0 +1,262 @@
+"""A configuration of mergekit's as a recipe that gives the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.checkpoints.mergekit import Config, Models, read_config
+from harness.checkpoints.open import open_checkpoint, vocabulary
+from harness.errors import BadRecipe, BrokenCheckpoint
+from harness.merging.recipes import Recipe
+from harness.types import Checkpoint, Choice, Scalar
+from harness.weights import floating, specs
+
+
+def recipe_of(found: Mapping[str, Any], path: str | Path) -> Recipe:
+    """The recipe that gives the numbers mergekit gives for this configuration, in float32.
+
+    Two exceptions: mergekit leaves to its sort which of several equal entries at the threshold of a
+    trim stay, and slerp with one tensor that is all 0 follows an arc there. Raises BadRecipe,
+    naming the key, for what has no equal here.
+    """
+    config = read_config(found, Path(path))
+    if config.method not in TRANSLATED:
+        raise config.refuse(
+            f"merge_method {config.method} has no equal here, expected one of "
+            f"{', '.join(TRANSLATED)}; try --merger mergekit:{config.method}"
+        )
+    experts, base, merger = TRANSLATED[config.method](config)
+    opened = list(_opened([*experts, *([base] if base else [])]))
+    _check_types(config, opened)
+    if config.rebuilt:
+        _check_embeddings(config, opened)
+    return Recipe(experts=tuple(experts), base=base, merger=merger, heads="merge")
+
+
+def _opened(sources: Sequence[str]) -> Iterator[Checkpoint]:
+    """The models that can be opened without being asked to read a pickle."""
+    for source in sources:
+        with suppress(BrokenCheckpoint):  # planning the merge says so, or reads it where it may
+            yield open_checkpoint(source)
+
+
+def _check_embeddings(config: Config, models: Sequence[Checkpoint]) -> None:
+    for found in models:
+        words, rows = vocabulary(found.path), found.config.get("vocab_size")
+        if words is not None and rows != len(words):
+            raise config.refuse(
+                f"{found.source} has {rows} token embeddings for a tokenizer of {len(words)}, and "
+                "with a tokenizer_source mergekit cuts them; expected none"
+            )
+
+
+def _check_types(config: Config, models: Sequence[Checkpoint]) -> None:
+    """Raise BadRecipe where mergekit would compute in, or write, another type than we do.
+
+    We compute in float32 at least and write the type of the experts. mergekit computes in `dtype`,
+    by default the type of the models, except for a few methods; and writes `out_dtype` or that.
+    """
+    stored: dict[str, str] = {}
+    for found in models:
+        known = specs(found.weights)
+        stored |= {str(known[name].dtype)[6:]: found.source for name in floating(found.weights)}
+    if not stored:
+        return
+    if len(stored) > 1:
+        mixed = ", ".join(f"{kind} ({source})" for kind, source in sorted(stored.items()))
+        raise config.refuse(f"the models hold {mixed}; expected one type")
+    (kind,) = stored
+    works = _type(config.dtype or kind, config)
+    writes = _type(config.out_dtype or config.dtype or kind, config)
+    exact = works in ("float32", "float64") or config.method in ("linear", "slerp")
+    if writes != kind or works not in (kind, "float32") or not exact:
+        raise config.refuse(
+            f"with dtype {config.dtype} and out_dtype {config.out_dtype} mergekit computes in "
+            f"{works} and writes {writes}, where ours computes in float32 and writes the models' "
+            f"{kind}; expected dtype: float32 and out_dtype: {kind}"
+        )
+
+
+def _type(name: str, config: Config) -> str:
+    kind = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(kind, torch.dtype):
+        raise BadRecipe(f"{config.path}: dtype {name} is not known, expected float32 or the like")
+    return str(kind)[6:]
+
+
+# Parameters --------------------------------------------------------------------------------
+
+
+def _known(config: Config, shared: tuple[str, ...], each: tuple[str, ...]) -> None:
+    """Raise BadRecipe for a parameter that mergekit would pass over in silence."""
+    for name in config.parameters:
+        if name not in (*shared, *each):
+            raise config.refuse(
+                f"parameter '{name}' is not one of {config.method}, which has "
+                f"{', '.join((*shared, *each))}"
+            )
+    for model, own in config.models:
+        for name in own:
+            if name not in each:
+                raise config.refuse(
+                    f"parameter '{name}' of {model} is not one that {config.method} reads there, "
+                    f"expected {', '.join(each) or 'none'}"
+                )
+
+
+def _each(config: Config, models: Models, name: str, default: float | None = None) -> list[float]:
+    """A parameter of each model: its own, else that of all, else the default."""
+    values = []
+    for model, own in models:
+        value = own.get(name, config.parameters.get(name, default))
+        if value is None:
+            raise config.refuse(f"{model} has no {name}, which mergekit requires")
+        values.append(_number(config, name, value))
+    return values
+
+
+def _number(config: Config, name: str, value: object) -> float:
+    if isinstance(value, (list, Mapping)):
+        raise config.refuse(
+            f"parameter '{name}' is {value!r}; values by layer or by filter are not supported, "
+            "expected one number"
+        )
+    try:
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            raise ValueError
+        return float(value)  # YAML reads 1e-3 as text
+    except (ValueError, OverflowError):
+        raise config.refuse(f"parameter '{name}' is {value!r:.80}, expected a number") from None
+
+
+def _shared(config: Config, name: str, default: float) -> float:
+    value = config.parameters.get(name)
+    return default if value is None else _number(config, name, value)
+
+
+def _flag(config: Config, name: str, default: bool) -> bool:
+    value = config.parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise config.refuse(f"parameter '{name}' is {value!r}, expected true or false")
+    return value
+
+
+def _all_equal(config: Config, name: str, values: list[float]) -> float:
+    if len(set(values)) > 1:
+        raise config.refuse(
+            f"parameter '{name}' differs between models ({', '.join(f'{v:g}' for v in values)}), "
+            f"expected one {name} for all: {config.method} of ours has no more"
+        )
+    return values[0]
+
+
+def _needs_base(config: Config) -> str:
+    if config.base is None:
+        raise config.refuse(f"{config.method} needs base_model, found none")
+    if not config.experts:
+        raise config.refuse(f"models names nothing but the base {config.base}")
+    return config.base
+
+
+# Methods -----------------------------------------------------------------------------------
+
+Translated = tuple[list[str], str | None, Choice]
+"""Experts, base and merger of a recipe."""
+
+SPARSE = ("normalize", "rescale", "int8_mask", "lambda")
+"""What the family of task arithmetic shares. An int8_mask gives the same numbers either way."""
+
+
+def _names(models: Models) -> list[str]:
+    return [name for name, _ in models]
+
+
+def _linear(config: Config) -> Translated:
+    """A base that is not in the list is one more model, of the weight given for all."""
+    _known(config, ("normalize",), ("weight",))
+    models = config.models
+    if config.base is not None and config.base not in _names(models):
+        models = (*models, (config.base, {}))
+    options: dict[str, Scalar] = {
+        "weights": _each(config, models, "weight"),
+        "normalize": _flag(config, "normalize", True),
+    }
+    return _names(models), None, Choice("linear", options)
+
+
+def _slerp(config: Config) -> Translated:
+    """The base is the first of the two: the end at t = 0."""
+    _known(config, ("t",), ())
+    base = _needs_base(config)
+    if len(config.experts) != 1:
+        raise config.refuse(f"slerp got {len(config.experts)} models beside the base, expected 1")
+    if config.parameters.get("t") is None:
+        raise config.refuse("slerp has no t, which mergekit requires")
+    merger = Choice("slerp", {"t": _number(config, "t", config.parameters["t"])})
+    return [base, *_names(config.experts)], None, merger
+
+
+def _task_arithmetic(config: Config) -> Translated:
+    _known(config, SPARSE, ("weight", "density"))
+    base = _needs_base(config)
+    weights = _each(config, config.experts, "weight")
+    factor = _shared(config, "lambda", 1.0)
+    if _flag(config, "normalize", False) and abs(sum(weights)) >= 1e-8:
+        factor /= sum(weights)
+    scaled: list[float] = [weight * factor for weight in weights]
+    return _names(config.experts), base, Choice("task_arithmetic", {"weights": scaled})
+
+
+def _ties(config: Config) -> Translated:
+    _known(config, SPARSE, ("weight", "density"))
+    _no_rescale(config)
+    base = _needs_base(config)
+    _flag(config, "int8_mask", False)
+    options: dict[str, Scalar] = {
+        "trim": "tensor",
+        "undecided": "positive",
+        "density": [min(1.0, d) for d in _each(config, config.experts, "density", 1.0)],
+        "weights": _each(config, config.experts, "weight"),
+        "combine": "mean" if _flag(config, "normalize", True) else "sum",
+        "scale": _shared(config, "lambda", 1.0),
+    }
+    return _names(config.experts), base, Choice("ties", options)
+
+
+def _breadcrumbs(config: Config) -> Translated:
+    _known(config, SPARSE, ("weight", "density", "gamma"))
+    _no_rescale(config)
+    base, experts = _needs_base(config), config.experts
+    weight = _all_equal(config, "weight", _each(config, experts, "weight"))
+    density = _all_equal(config, "density", _each(config, experts, "density", 1.0))
+    gamma = _all_equal(config, "gamma", _each(config, experts, "gamma", 0.01))
+    if density >= 1:
+        density, gamma = 1.0, 0.0
+    if density + gamma > 1:
+        raise config.refuse(
+            f"density {density:g} and gamma {gamma:g} together pass 1, expected at most 1"
+        )
+    scale = _shared(config, "lambda", 1.0) * weight
+    if _flag(config, "normalize", False) and abs(weight * len(experts)) >= 1e-8:
+        scale /= weight * len(experts)
+    options: dict[str, Scalar] = {"density": density, "gamma": gamma, "scale": scale}
+    return _names(experts), base, Choice("breadcrumbs", options)
+
+
+def _no_rescale(config: Config) -> None:
+    if _flag(config, "rescale", False):
+        raise config.refuse("parameter 'rescale' is true, which ours has not; expected false")
+
+
+TRANSLATED: Mapping[str, Callable[[Config], Translated]] = {
+    "linear": _linear,
+    "slerp": _slerp,
+    "task_arithmetic": _task_arithmetic,
+    "ties": _ties,
+    "breadcrumbs": _breadcrumbs,
+}

@@ -1,0 +1,376 @@
+"""A recipe -> a `Plan`: everything opened and checked by headers, the merge composed lazily."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness import weights
+from harness.checkpoints.open import aligned_base, new_in_experts, open_checkpoint, vocabulary
+from harness.data.rows import parse_task, share_rows
+from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead, UnknownName
+from harness.labels import same
+from harness.merging.judge import Judge
+from harness.merging.recipes import Recipe
+from harness.passes.statistics import Supply
+from harness.passes.sums import PASSES
+from harness.presets import faithful
+from harness.registry import MERGERS, PREMERGE, Merger, Premerge, needs, options, resolve
+from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
+
+SCORE = "score"
+HELD_OUT = "heldout10"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked merge that has not read a weight yet.
+
+    `recipe` has every option filled in and heads decided. `bodies`, `origin` and `tops` are what
+    the pre-merging methods left: encoders (with heads, if they are merged alike), the base, and
+    heads. `fresh` are the names of head tensors. `supplies` and `judge` are
+    what the merger asks for beside weights: statistics, and scores of candidates. `merged` is what
+    the merger returned, `state` what is written: with averaged heads and buffers, in the experts'
+    types, without kept heads.
+    """
+
+    recipe: Recipe
+    base: Checkpoint | None
+    experts: tuple[Checkpoint, ...]
+    tasks: tuple[str, ...]
+    fresh: tuple[str, ...]
+    bodies: tuple[StateDict, ...] = ()
+    origin: StateDict = field(default_factory=dict)
+    tops: tuple[StateDict, ...] = ()
+    supplies: tuple[Supply, ...] = ()
+    judge: Judge | None = None
+    merged: StateDict = field(default_factory=dict)
+    state: StateDict = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the merged weights."""
+        return sum(spec.bytes for spec in weights.specs(self.state).values())
+
+    @property
+    def report(self) -> Mapping[str, Any]:
+        """What the merger tells of its work; complete when every tensor has been computed."""
+        return self.merged.report if isinstance(self.merged, weights.Lazy) else {}
+
+
+def plan(
+    recipe: Recipe,
+    *,
+    allow_pickle: bool = False,
+    observed: dict[str, weights.Observed] | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Check a recipe by headers alone and compose the lazy merge.
+
+    `progress` is told of rows that candidates are scored on, if a merger does so.
+    """
+    merger = MERGERS[recipe.merger.name]
+    before = [PREMERGE[choice.name] for choice in recipe.premerge]
+    recipe = _filled(recipe, merger, before)
+    if not recipe.experts:
+        raise BadRecipe("no experts to merge; expected at least one folder or Hub id")
+    if recipe.base is None and (merger.task_vectors or before):
+        needs = [entry.name for entry in before] or [merger.name]
+        raise BadRecipe(f"{needs[0]} works on task vectors and needs the base; give --base")
+
+    def opened(source: str) -> Checkpoint:
+        found = open_checkpoint(source, allow_pickle=allow_pickle)
+        watched = weights.Observed(found.weights, source)
+        if observed is not None:
+            observed[source] = watched
+        known = weights.specs(found.weights)
+        return replace(found, weights=weights.Lazy(known, watched.__getitem__))
+
+    experts = tuple(opened(source) for source in recipe.experts)
+    base = opened(recipe.base) if recipe.base is not None else None
+    _check_architecture(experts, base)
+    tasks = _tasks(recipe, experts)
+    if base is not None:
+        base = aligned_base(base, experts[0])
+    fresh = tuple(new_in_experts(base, experts[0]))
+    heads = _heads(recipe, experts, tasks, merger)
+    recipe = recipe.model_copy(update={"heads": heads, "tasks": tasks})
+    found = _ingredients(Plan(recipe, base, experts, tasks, fresh), merger, before)
+    return composed(_supplied(found, merger, progress))
+
+
+def composed(found: Plan, **changed: Scalar) -> Plan:
+    """The plan with its merge composed, with some of the merger's options changed.
+
+    Raises BadOption for a value that the merger cannot take.
+    """
+    choice = found.recipe.merger
+    merger = MERGERS[choice.name]
+    chosen = resolve("merger", Choice(choice.name, {**choice.options, **changed}), *parts(merger))
+    recipe = found.recipe.model_copy(update={"merger": Choice(choice.name, chosen)})
+    found = replace(found, recipe=recipe)
+    given: dict[str, Any] = {supply.kind: supply.promises() for supply in found.supplies}
+    if SCORE in merger.needs:
+        given[SCORE] = found.judge
+    own = {name: chosen[name] for name in chosen if name not in of_passes(merger)}
+    merged = merger.function(found.bodies, found.origin, **own, **given)
+    weights.check_same([found.bodies[0], merged], ["the experts", f"what {merger.name} makes"])
+    whole = merged
+    if recipe.heads == "average":
+        whole = weights.union(whole, weights.mean(found.tops))
+    first = found.experts[0]
+    sources = [found.base, first] if found.base else [first]
+    moving = set(weights.floating(first.weights))
+    kept = [name for name in first.weights if name not in moving]
+    buffers = [_part(source, kept) for source in sources if source is not None]
+    whole = weights.union(weights.cast_like(whole, first.weights), *buffers)
+    written = [name for name in first.weights if name in weights.specs(whole)]
+    return replace(found, merged=merged, state=weights.select(whole, written))
+
+
+# Options -----------------------------------------------------------------------------------
+
+
+def parts(entry: Merger | Premerge) -> tuple[Callable[..., Any], ...]:
+    """The functions whose options a method has: its own, and those of the statistics it needs.
+
+    Raises UnknownName for something else that it needs; a pre-merging method is given nothing.
+    """
+    wanted = needs(entry.function)
+    known = (*PASSES, SCORE) if isinstance(entry, Merger) else ()
+    kind = "merger" if isinstance(entry, Merger) else "pre-merging method"
+    offered = f"one of {', '.join(known)}, or " if known else ""
+    for need in wanted:
+        if need not in known:
+            raise UnknownName(
+                f"{kind} '{entry.name}' asks for '{need}', a keyword-only parameter without a "
+                f"default; expected {offered}a default"
+            )
+    return (entry.function, *(PASSES[need] for need in wanted if need in PASSES))
+
+
+def of_passes(entry: Merger | Premerge) -> set[str]:
+    """The options of a method that are those of its statistics alone."""
+    own = set(options(entry.function))
+    return {name for part in parts(entry)[1:] for name in options(part)} - own
+
+
+def _filled(recipe: Recipe, merger: Merger, before: Sequence[Premerge]) -> Recipe:
+    """The recipe with every option, the seed of the recipe where a method draws numbers."""
+
+    def filled(kind: str, choice: Choice, *functions: Callable[..., Any]) -> Choice:
+        known: dict[str, Scalar] = resolve(kind, faithful(choice, recipe.preset), *functions)
+        if "seed" in known and "seed" not in choice.options:
+            known["seed"] = recipe.seed
+        return Choice(choice.name, known)
+
+    return recipe.model_copy(
+        update={
+            "merger": filled("merger", recipe.merger, *parts(merger)),
+            "premerge": tuple(
+                filled("pre-merging method", choice, *parts(entry))
+                for choice, entry in zip(recipe.premerge, before, strict=True)
+            ),
+        }
+    )
+
+
+def short_method(recipe: Recipe) -> str:
+    """The method as the papers print it, `dare[ties]`, with options that are not the default."""
+    before = "+".join(str(_short(c, *parts(PREMERGE[c.name]))) for c in recipe.premerge)
+    merger = str(_short(recipe.merger, *parts(MERGERS[recipe.merger.name])))
+    return f"{before}[{merger}]" if before else merger
+
+
+def _short(choice: Choice, *functions: Callable[..., Any]) -> Choice:
+    default = resolve("method", Choice(choice.name), *functions)
+    given = {k: v for k, v in choice.options.items() if v != default.get(k) and k != "seed"}
+    return Choice(choice.name, given)
+
+
+# Checks ------------------------------------------------------------------------------------
+
+
+def _check_architecture(experts: Sequence[Checkpoint], base: Checkpoint | None) -> None:
+    first = experts[0]
+    for other in [*experts[1:], *([base] if base else [])]:
+        found, expected = other.config.get("model_type"), first.config.get("model_type")
+        if found != expected:
+            raise IncompatibleWeights(
+                f"{other.source} is a {found} model, expected {expected} as {first.source}"
+            )
+        words, mine = vocabulary(other.path), vocabulary(first.path)
+        if words is not None and mine is not None and words != mine:
+            raise IncompatibleWeights(
+                f"the vocabulary of {other.source} ({len(words)} tokens) differs from that of "
+                f"{first.source} ({len(mine)} tokens); expected the same tokenizer"
+            )
+
+
+def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
+    """The task of each expert: as asked, else as recorded in its folder; () if nobody knows."""
+    if recipe.tasks:
+        named = tuple(parse_task(name)[0].name for name in recipe.tasks)
+        if len(named) not in (1, len(experts)):
+            raise BadRecipe(
+                f"{len(named)} tasks for {len(experts)} experts; expected one for all or one each"
+            )
+        return named * len(experts) if len(named) == 1 else named
+    recorded = [expert.tasks for expert in experts]
+    if all(len(tasks) == 1 for tasks in recorded):
+        return tuple(tasks[0] for tasks in recorded)
+    return ()
+
+
+def _heads(
+    recipe: Recipe, experts: Sequence[Checkpoint], tasks: Sequence[str], merger: Merger
+) -> str:
+    for expert in experts:
+        if expert.labels is None:
+            raise MissingHead(
+                f"{expert.source} has no classification head; expected a fine-tuned classifier"
+            )
+    first = experts[0]
+    odd = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
+    different = len(set(tasks)) > 1
+    if recipe.heads == "keep" or (recipe.heads == "auto" and different):
+        repeated = [task for task in set(tasks) if tasks.count(task) > 1]
+        if not tasks:
+            raise BadRecipe("kept heads are stored by task; name one task per expert with --tasks")
+        if repeated:
+            raise BadRecipe(
+                f"two experts of task {repeated[0]} and heads kept: which head is not defined; "
+                "merge the experts of one task first"
+            )
+        return "keep"
+    if odd is not None:
+        raise LabelMismatch(
+            f"{odd.source} has the labels {', '.join(odd.labels or ()) or 'none (regression)'}, "
+            f"expected {', '.join(first.labels or ()) or 'none (regression)'} as {first.source}; "
+            "for different tasks name one per expert with --tasks"
+        )
+    if recipe.heads == "auto":
+        return "average" if merger.task_vectors else "merge"
+    return recipe.heads
+
+
+# What goes into the merger -----------------------------------------------------------------
+
+
+def _part(checkpoint: Checkpoint, names: Sequence[str]) -> StateDict:
+    """The tensors of these names that a checkpoint has."""
+    return weights.select(checkpoint.weights, [n for n in names if n in checkpoint.weights])
+
+
+def _ingredients(found: Plan, merger: Merger, before: Sequence[Premerge]) -> Plan:
+    """The plan with bodies, origin and heads, after the pre-merging methods.
+
+    Those are given whole models: what they move in an encoder may have to move in its head.
+    """
+    experts, base = found.experts, found.base
+    first, fresh = experts[0], set(found.fresh)
+    called = [expert.source for expert in experts]
+    wholes: Sequence[StateDict] = [_part(e, weights.floating(e.weights)) for e in experts]
+    weights.check_same([_without(whole, fresh) for whole in wholes], called)
+    body = [name for name in wholes[0] if name not in fresh]
+    head = [name for name in wholes[0] if name in fresh]
+    origin: StateDict = _part(base, body) if base else {}
+    if base:
+        encoder = weights.select(wholes[0], body)
+        weights.check_same([encoder, origin], [first.source, f"the base {base.source}"])
+    for entry, choice in zip(before, found.recipe.premerge, strict=True):
+        wholes = _premerged(entry, choice, wholes, origin)
+    bodies = [weights.select(whole, body) for whole in wholes]
+    tops = [weights.select(whole, [n for n in whole if n in fresh]) for whole in wholes]
+    heads = found.recipe.heads
+    if heads != "keep":
+        weights.check_same(tops, called)
+    if heads == "merge":
+        if merger.task_vectors and base:
+            lacking = [name for name in head if name not in base.weights]
+            if lacking:
+                raise MissingHead(
+                    f"the base {base.source} has no tensor '{lacking[0]}', so {merger.name} has "
+                    "no task vector for the head; use --heads average"
+                )
+            origin = weights.union(origin, _part(base, head))
+        bodies = [weights.union(b, top) for b, top in zip(bodies, tops, strict=True)]
+    return replace(found, bodies=tuple(bodies), origin=origin, tops=tuple(tops))
+
+
+def _without(state: StateDict, names: Collection[str]) -> StateDict:
+    return weights.select(state, [name for name in state if name not in names])
+
+
+def _premerged(
+    entry: Premerge, choice: Choice, wholes: Sequence[StateDict], origin: StateDict
+) -> Sequence[StateDict]:
+    """The experts after a pre-merging method, held to the names and shapes that went in."""
+    changed = entry.function(wholes, origin, **choice.options)
+    if len(changed) != len(wholes):
+        raise IncompatibleWeights(
+            f"{entry.name} makes {len(changed)} experts of {len(wholes)}, expected as many"
+        )
+    for index, pair in enumerate(zip(wholes, changed, strict=True), start=1):
+        weights.check_same(pair, [f"expert {index}", f"expert {index} after {entry.name}"])
+    return changed
+
+
+def _supplied(found: Plan, merger: Merger, progress: Progress | None) -> Plan:
+    """The plan with what the merger needs beside weights; no data is read yet."""
+    recipe = found.recipe
+    kinds = [need for need in merger.needs if need in PASSES]
+    if recipe.statistics and not kinds:
+        raise BadRecipe(f"{merger.name} needs no statistics; leave out --statistics")
+    changed = tuple(_changed(found))
+    supplies = tuple(
+        Supply(
+            kind,
+            {name: recipe.merger.options[name] for name in options(PASSES[kind])},
+            changed,
+            found.tasks,
+            recipe.statistics,
+            recipe.data_dir,
+            recipe.device,
+        )
+        for kind in kinds
+    )
+    judged = recipe.tune is not None or SCORE in merger.needs
+    judge = judge_of(found, progress) if judged else None
+    if recipe.tune_on and judge is None:
+        raise BadRecipe(f"nothing is tuned and {merger.name} scores nothing; leave out --tune-on")
+    return replace(found, supplies=supplies, judge=judge)
+
+
+def _changed(found: Plan) -> Iterator[Checkpoint]:
+    """The experts as they enter the merger: after the pre-merging methods, with their heads."""
+    for expert, body, top in zip(found.experts, found.bodies, found.tops, strict=True):
+        whole = weights.union(body, top, expert.weights)
+        yield replace(expert, weights=weights.select(whole, expert.weights))
+
+
+def judge_of(found: Plan, progress: Progress | None) -> Judge:
+    """What scores a candidate merge: the tasks and splits asked for, by default held-out rows."""
+    asked = found.recipe.tune_on or tuple(f"{t}@{HELD_OUT}" for t in dict.fromkeys(found.tasks))
+    places = []
+    for name in asked:
+        task, split = parse_task(name)
+        for reported in task.splits:
+            if share_rows(task, split, reported):
+                raise BadRecipe(
+                    f"{task}@{split} has rows of {task}@{reported}, which is reported, and nothing "
+                    f"may be tuned on it; expected another: --tune-on {task}@{HELD_OUT}"
+                )
+        changed = list(_changed(found))
+        experts = [e for e, t in zip(changed, found.tasks, strict=False) if t == task.name]
+        if found.recipe.heads == "keep" and not experts:
+            raise BadRecipe(f"no expert is of task {task}, so no head is kept that reads it")
+        template = experts[0] if experts else changed[0]
+        rest = template.weights
+        if found.recipe.heads == "average":
+            rest = weights.union(weights.mean(found.tops), rest)
+        places.append((replace(template, weights=rest), task, split))
+    # of n experts, a selection scores each, and then the mean of 2, ..., n
+    expected = 2 * len(found.experts) - 1
+    return Judge(tuple(places), found.recipe.data_dir, found.recipe.device, expected, progress)

@@ -1,0 +1,164 @@
+"""Shell: a plan -> a folder that plain transformers loads, with its record and model card."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness import weights
+from harness.checkpoints.open import INDEX, MERGE, OF_THE_HEAD, SINGLE, copy_tokenizer
+from harness.checkpoints.provenance import MERGE_FILE
+from harness.checkpoints.stream import write_file
+from harness.files import new_folder, write_json, write_text
+from harness.merging.plan import Plan, short_method
+from harness.registry import TASKS
+from harness.text import markdown, plain
+from harness.types import Checkpoint, Progress, StateDict
+
+SHARD_BYTES = 5 * 10**9
+
+
+def write(
+    found: Plan,
+    out: Path,
+    observed: Mapping[str, weights.Observed],
+    progress: Progress,
+    *,
+    trials: Mapping[str, Any] | None = None,
+    force: bool = False,
+) -> None:
+    """Stream a plan to a folder that plain transformers loads; `trials` go into its record."""
+    with new_folder(out, MERGE, force=force) as folder:
+        digests: dict[str, Any] = {"digest": _write_weights(found.state, folder, progress)}
+        first = found.experts[0]
+        copy_tokenizer(first.path, folder)
+        if found.recipe.heads == "keep":
+            digests["head_digests"] = _write_heads(found, folder)
+        write_json(folder / "config.json", _config(found))
+        record = _record(found, out, digests, observed, trials)
+        write_json(folder / MERGE_FILE, record)
+        write_text(folder / "README.md", _card(found))
+
+
+def _write_weights(state: StateDict, folder: Path, progress: Progress) -> str:
+    shards = _shards(state)
+
+    def step(done: int) -> None:
+        progress("merging tensors", done, len(state))
+
+    digests: dict[str, str] = {}
+    placed: dict[str, str] = {}
+    for number, names in enumerate(shards, start=1):
+        file = SINGLE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+        digests |= write_file(folder / file, weights.select(state, names), step)
+        placed |= dict.fromkeys(names, file)
+    if len(shards) > 1:
+        size = sum(spec.bytes for spec in weights.specs(state).values())
+        write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": placed})
+    return weights.join_digests(digests)
+
+
+def _shards(state: StateDict) -> list[list[str]]:
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, spec in weights.specs(state).items():
+        if shards[-1] and filled + spec.bytes > SHARD_BYTES:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += spec.bytes
+    return shards
+
+
+def _write_heads(found: Plan, folder: Path) -> dict[str, str]:
+    """Every expert's head under heads/<task>/ with its configuration; the digest of each."""
+    digests = {}
+    for expert, top, task in zip(found.experts, found.tops, found.tasks, strict=True):
+        place = folder / "heads" / task
+        place.mkdir(parents=True)
+        head = weights.cast_like(top, expert.weights)
+        written = write_file(place / SINGLE, head, lambda _: None, f"the head of {task}")
+        digests[task] = weights.join_digests(written)
+        write_json(place / "config.json", expert.config)
+    return digests
+
+
+def _config(found: Plan) -> dict[str, Any]:
+    config = dict(found.experts[0].config)
+    if found.recipe.heads == "keep":
+        for key in OF_THE_HEAD:
+            config.pop(key, None)
+        if found.base is not None and "architectures" in found.base.config:
+            config["architectures"] = found.base.config["architectures"]
+    return config
+
+
+def _record(
+    found: Plan,
+    out: Path,
+    digests: Mapping[str, Any],
+    observed: Mapping[str, weights.Observed],
+    trials: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    def origin(checkpoint: Checkpoint) -> dict[str, str]:
+        named = {"source": checkpoint.source, "digest": observed[checkpoint.source].digest()}
+        if checkpoint.path.is_dir() and Path(checkpoint.source).exists():
+            named["relative"] = os.path.relpath(checkpoint.path, out)
+        return named
+
+    recipe = found.recipe
+    statistics = [one for supply in found.supplies for one in supply.described()]
+    spelled = {task: name for task in found.tasks if (name := TASKS.spelled(task))}
+    judged = found.judge is not None and bool(trials or found.report)
+    scored_on = list(found.judge.splits) if judged and found.judge else []
+    return {
+        "method": short_method(recipe),
+        **digests,
+        "tasks": list(dict.fromkeys(found.tasks)),
+        "base": origin(found.base) if found.base else None,
+        "experts": [
+            {**origin(expert), **({"task": found.tasks[i]} if found.tasks else {})}
+            for i, expert in enumerate(found.experts)
+        ],
+        "premerge": [{"name": c.name, "options": dict(c.options)} for c in recipe.premerge],
+        "merger": {"name": recipe.merger.name, "options": dict(recipe.merger.options)},
+        "heads": recipe.heads,
+        "seed": recipe.seed,
+        **({"preset": recipe.preset} if recipe.preset else {}),
+        **({"spelled": spelled} if spelled else {}),
+        **({"statistics": statistics} if statistics else {}),
+        **({"scored_on": scored_on} if scored_on else {}),
+        **({"tuned": dict(trials)} if trials else {}),
+        **({"report": dict(found.report)} if found.report else {}),
+        "versions": {name: version(name) for name in ("merging-harness", "torch", "safetensors")},
+    }
+
+
+def _card(found: Plan) -> str:
+    """A model card with the metadata by which the Hub shows merges."""
+    recipe = found.recipe
+    models = [found.base.source] if found.base else [e.source for e in found.experts]
+    metadata = {
+        "base_model": models,
+        "base_model_relation": "merge",
+        "library_name": "transformers",
+        "tags": ["merge"],
+    }
+    lines = ["---", yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip(), "---"]
+    lines += [
+        "",
+        f"# {markdown(short_method(recipe))}",
+        "",
+        f"Merged with `{plain(recipe.method)}`; heads: {recipe.heads}.",
+    ]
+    lines += ["", "| expert | task |", "|---|---|"]
+    tasks = found.tasks or ("",) * len(found.experts)
+    rows = zip(found.experts, tasks, strict=True)
+    lines += [f"| {markdown(expert.source)} | {markdown(task)} |" for expert, task in rows]
+    lines += ["", f"All options, seeds and content hashes are in `{MERGE_FILE}`.", ""]
+    return "\n".join(lines)

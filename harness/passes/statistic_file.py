@@ -1,0 +1,227 @@
+"""Shell: a statistic in a file: what it says of itself, and how much of that is believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from harness import weights
+from harness.checkpoints.open import classifier_on_meta
+from harness.errors import BrokenCheckpoint
+from harness.passes.cache import SEAL, is_whole, read_sealed, write_sealed
+from harness.passes.sums import linear_layers
+from harness.types import Checkpoint, Scalar, StateDict
+
+
+class Facts(BaseModel):
+    """What else a pass found out: which rows it read, and the weights that it never reached."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    rows: str = ""
+    max_length: int = 0
+    not_run: tuple[str, ...] = Field(default=(), alias="not run")
+
+
+class Said(BaseModel):
+    """What a file says of its tensors, as JSON.
+
+    `digest` is that of the weights they were computed on, `task` is `name@split`; `shared` maps the
+    weights that have another's tensor to that one.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    kind: str
+    options: dict[str, str | bool | int | FiniteFloat | list[FiniteFloat] | None]
+    task: str
+    digest: str
+    model: str = ""
+    facts: Facts = Facts.model_construct()
+    shared: dict[str, str] = {}
+    versions: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A statistic: what it is of, its tensors as they are stored, and the file they are in.
+
+    `description` is what the file says of itself, as it stands there.
+    """
+
+    said: Said
+    stored: StateDict
+    source: str
+    description: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """What it is: a pass, by its name."""
+        return self.said.kind
+
+    @property
+    def options(self) -> Mapping[str, Scalar]:
+        """All options of the pass."""
+        return self.said.options
+
+    @property
+    def task(self) -> str:
+        """Whose rows were read: `name@split`."""
+        return self.said.task
+
+    @property
+    def tensors(self) -> StateDict:
+        """Tensors by the name of the weight. An entry that is not finite is a BrokenCheckpoint."""
+        places = {**{name: name for name in self.stored}, **self.said.shared}
+        kept = weights.specs(self.stored)
+
+        def read(name: str) -> torch.Tensor:
+            tensor = self.stored[places[name]]
+            weights.check_finite(name, tensor, self.source)
+            return tensor
+
+        return weights.Lazy({name: kept[place] for name, place in places.items()}, read)
+
+    def described(self) -> dict[str, Any]:
+        """All but the tensors, as the record of a merge holds it."""
+        values = self.said.model_dump(mode="json", by_alias=True, exclude={"shared", "versions"})
+        return {**values.pop("facts"), **values}
+
+
+# Files -------------------------------------------------------------------------------------
+
+
+def write_statistic(path: Path, made: Statistic) -> None:
+    """Write a statistic into one safetensors file, at once or not at all."""
+    write_sealed(path, made.stored, described(made.said))
+
+
+def described(said: Said) -> dict[str, Any]:
+    """What is said, as JSON."""
+    return said.model_dump(mode="json", by_alias=True)
+
+
+def read_statistic(path: str | Path) -> Statistic:
+    """Open a file that `write_statistic` wrote; tensors are read when they are asked for.
+
+    Raises BrokenCheckpoint, naming the file, for what is not one.
+    """
+    return opened(Path(path), *read_sealed(Path(path)))
+
+
+def opened(path: Path, tensors: StateDict, description: Mapping[str, Any]) -> Statistic:
+    """The statistic in a file of these tensors and this description. Raises BrokenCheckpoint."""
+    what = "a file that `harness statistics` wrote"
+    if not description:
+        raise BrokenCheckpoint(f"{path} does not say what statistics it holds; expected {what}")
+    try:
+        # as JSON, in which a list may be a tuple
+        found = Said.model_validate_json(json.dumps(description))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise BrokenCheckpoint(
+            f"{path} describes its statistics with {place!r}: {first['msg']}; expected {what}"
+        ) from error
+    for name, place in found.shared.items():
+        if place not in tensors or name in tensors:
+            raise BrokenCheckpoint(
+                f"{path} says that '{name}' has the tensor of '{place}', which is not there or one "
+                f"too many; expected {what}"
+            )
+    return Statistic(found, tensors, str(path), description)
+
+
+# What a file holds is not believed ---------------------------------------------------------
+
+SLACK = 1e-6
+"""How far, relative to the diagonal, a sum of float64 products may be from symmetric."""
+
+
+def check_statistic(found: Statistic, checkpoint: Checkpoint) -> None:
+    """Raise BrokenCheckpoint, naming file and tensor, unless it can be one of this checkpoint.
+
+    Every tensor is there, or said to be of a weight that the pass did not reach, of the shape and
+    type that the pass gives it, finite, and what a sum of squares or of inner products can be; the
+    file is as it was written.
+    """
+    known, tensors = shapes_of(found.kind, checkpoint), found.tensors
+    have = weights.specs(tensors)
+    for name, spec in known.items():
+        if name not in have and name not in found.said.facts.not_run:
+            raise BrokenCheckpoint(
+                f"{found.source} has no '{name}' and does not say that nothing reached it; "
+                f"expected the statistics of all of {checkpoint.source}"
+            )
+        if name in have and have[name] != spec:
+            raise BrokenCheckpoint(
+                f"'{name}' of {found.source} is {have[name].dtype} {have[name].shape}, expected "
+                f"{spec.dtype} {spec.shape} as {checkpoint.source} has it"
+            )
+    check = CHECKS[found.kind]
+    holds = False
+    for name in found.stored:
+        tensor = tensors[name]
+        if fault := check(tensor):
+            raise BrokenCheckpoint(f"'{name}' of {found.source} {fault}")
+        holds = holds or bool(tensor.any())
+    if not holds:
+        raise BrokenCheckpoint(f"{found.source} holds only zeros, expected statistics of rows")
+    if SEAL in found.description and not is_whole(found.stored, found.description):
+        raise BrokenCheckpoint(
+            f"{found.source} is not as it was written; make it again with `harness statistics`"
+        )
+
+
+def _gram_fault(gram: torch.Tensor) -> str | None:
+    """What keeps a matrix from being inner products of inputs, if anything does.
+
+    That would be a negative eigenvalue, and the eigenvalues of all layers take minutes. These are
+    the minors of one and two rows: they find what is no Gram matrix at all, and what is left, of
+    the size of rounding or made on purpose, is left out by the solution in `regmean`.
+    """
+    squares = gram.diagonal()
+    if not bool((squares >= 0).all()):
+        return f"has {float(squares.min()):.3g} on its diagonal, expected sums of squares"
+    if not float(squares.sum()) > 0:
+        return "has only zeros on its diagonal, expected inner products of inputs"
+    lengths = squares.sqrt()
+    bound = torch.outer(lengths, lengths)
+    if bool(((gram - gram.T).abs() > SLACK * bound).any()):
+        return "is not symmetric, expected inner products of inputs"
+    if bool((gram.abs() > (1 + SLACK) * bound).any()):
+        return "has entries that its diagonal does not allow, expected inner products of inputs"
+    return None
+
+
+def _fisher_fault(fisher: torch.Tensor) -> str | None:
+    """What keeps a tensor from being a mean of squares, if anything does."""
+    if fisher.numel() and float(fisher.min()) < 0:
+        return f"has the entry {float(fisher.min()):.3g}, expected means of squares"
+    return None
+
+
+CHECKS: Mapping[str, Callable[[torch.Tensor], str | None]] = {
+    "gram": _gram_fault,
+    "fisher": _fisher_fault,
+}
+"""For every pass, what is wrong with a tensor that is said to come of it."""
+
+
+def shapes_of(kind: str, checkpoint: Checkpoint) -> dict[str, weights.Spec]:
+    """Names and shapes of a statistic, from headers and the configuration alone."""
+    if kind == "fisher":
+        known = weights.specs(checkpoint.weights)
+        moving = weights.floating(checkpoint.weights)
+        return {name: weights.Spec(known[name].shape, torch.float32) for name in moving}
+    layers = linear_layers(classifier_on_meta(checkpoint.config, checkpoint.source))
+    return {
+        f"{name}.weight": weights.Spec((layer.in_features,) * 2, torch.float64)
+        for name, layer in layers.items()
+    }

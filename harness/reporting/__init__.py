@@ -1,0 +1,1 @@
+"""Records -> what people read: tables, boards and the verdict."""

@@ -1,0 +1,1 @@
+"""A base and a task -> an expert."""

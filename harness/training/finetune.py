@@ -1,0 +1,347 @@
+"""Shell: a base and a task (or several) -> an expert, with transformers' Trainer."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from safetensors import SafetensorError
+
+from harness.checkpoints.open import (
+    EXPERT,
+    copy_tokenizer,
+    encoder_of,
+    open_checkpoint,
+    quiet,
+    tokenizer_digest,
+)
+from harness.checkpoints.provenance import EXPERT_FILE
+from harness.data.metrics import score
+from harness.data.rows import load_rows, parse_task
+from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, CannotWrite, OutputExists
+from harness.files import Layout, as_json, check_output, new_folder, read_json, saying, write_json
+from harness.passes.features import LABEL_KEYS
+from harness.registry import TASKS
+from harness.training.multi import check_shared, multi_task
+from harness.training.single import (
+    Prepared,
+    Training,
+    check_bf16,
+    check_weights,
+    readings,
+    single_task,
+)
+from harness.types import Checkpoint, Hyperparameters, Rows, Score, Task
+from harness.weights import Observed, join_digests
+
+TRAINED_ON, SELECTED_ON = "train90", "heldout10"
+REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
+UNFINISHED = Layout("an unfinished training", REQUEST_FILE, (REQUEST_FILE, "checkpoint-*"))
+WRITING_FAILED = ("Error while serializing", "enforce fail at inline_container")
+"""How safetensors and torch begin when the system does not let them write."""
+SEEDS = 2**32
+"""How many seeds there are: numpy has none above."""
+
+
+def finetune(
+    base: str | Path,
+    task: str | None = None,
+    *,
+    tasks: Sequence[str] = (),
+    out: str | Path,
+    seed: int = 0,
+    head_seed: int | None = None,
+    data_dir: str | Path | None = None,
+    limit: int | None = None,
+    bf16: bool = False,
+    force: bool = False,
+    progress: bool = True,
+    **overrides: float | None,
+) -> Checkpoint:
+    """Fine-tune a base on `task@train90` and write the expert to `out`; returns it.
+
+    Several `tasks` instead of one `task` train one encoder with a head for each, which are written
+    as a merge with kept heads is. `overrides` are fields of `Hyperparameters`; the defaults are the
+    task's; `force` replaces an older expert there. Tasks that are trained together keep their own
+    batch size and maximum length and must agree in the rest. `seed` orders the data and drops
+    units, `head_seed` (default: `seed`) initialises the heads, which are new ones whatever head the
+    base has. The folder records tasks, split, seeds, hyperparameters, digests of base and rows, and
+    the scores on `task@heldout10` in expert.json.
+
+    An interrupted run resumes when it is called again with the same arguments, to the same weights;
+    one that failed leaves nothing. Raises BrokenCheckpoint for a base that is not whole or not
+    finite, NotFinite when the training diverges, and OutputExists for an `out` that holds the base,
+    or that another run is writing.
+    """
+    asked = [(one, _settings(one.finetune, overrides)) for one in _asked(task, tasks)]
+    check_shared({one.name: settings for one, settings in asked})
+    out = Path(out)
+    seeds = _seeds(seed, seed if head_seed is None else head_seed)
+    if bf16:
+        check_bf16()
+    source = open_checkpoint(base)
+    _check_apart(source, out)
+    check_output(out, EXPERT, force=force)
+
+    def rows(one: Task, split: str) -> Rows:
+        return load_rows(one, split, folder=data_dir, limit=limit)
+
+    parts = [
+        Training(rows(one, TRAINED_ON), rows(one, SELECTED_ON), settings) for one, settings in asked
+    ]
+    spelled = {one.name: typed for one, _ in asked if (typed := TASKS.spelled(one.name))}
+    request = {
+        "base": str(base),
+        "tasks": [part.task.name for part in parts],
+        **({"spelled": spelled} if spelled else {}),
+        "base_digest": _digest(source),
+        "split": TRAINED_ON,
+        **seeds,
+        "bf16": bf16,
+        **_described(parts),
+    }
+    with (
+        new_folder(out, EXPERT, force=force) as folder,  # locked: no two runs train in one place
+        quiet(),
+        _disk(out),
+        _unfinished(out, request) as workdir,
+    ):
+        prepared = (
+            single_task(source, parts[0], request, workdir, progress)
+            if len(parts) == 1
+            else multi_task(source, parts, request, workdir, progress)
+        )
+        scores = _train(prepared, parts, workdir, progress)
+        prepared.trainer.model.save_pretrained(folder)
+        # the base's own files: what transformers writes depends on the machine and on the rows
+        copy_tokenizer(source.path, folder)
+        record = {**request, "scores": {name: asdict(one) for name, one in scores.items()}}
+        write_json(folder / EXPERT_FILE, record)
+    return open_checkpoint(out)
+
+
+def _asked(task: str | None, tasks: Sequence[str]) -> list[Task]:
+    """The tasks to train on, each once and none of them at a split."""
+    if (task is None) == (not tasks):
+        found = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "none"
+        raise BadRecipe(
+            f"which task to train on: found {found}; expected one with --task, or several that "
+            "share an encoder with --tasks"
+        )
+    found_tasks = []
+    for name in tasks or (task or "",):
+        found_task, split = parse_task(name)
+        if "@" in name:
+            raise BadRecipe(
+                f"an expert is trained on {found_task}@{TRAINED_ON}, found '@{split}'; "
+                "name the task alone"
+            )
+        if found_task in found_tasks:
+            raise BadRecipe(f"--tasks names {found_task} twice; expected each task once")
+        found_tasks.append(found_task)
+    return found_tasks
+
+
+def _seeds(seed: int, head_seed: int) -> dict[str, int]:
+    """Both seeds by name."""
+    seeds = {"seed": seed, "head_seed": head_seed}
+    for name, value in seeds.items():
+        if not 0 <= value < SEEDS:
+            raise BadOption(f"{name} is {value}, expected a number from 0 to {SEEDS - 1}")
+    return seeds
+
+
+def _check_apart(source: Checkpoint, out: Path) -> None:
+    """Raise OutputExists where the base, or a file it links to, would be replaced or removed."""
+    taken = (out.resolve(), _workdir(out))
+    for path in (source.path, *source.path.iterdir()):
+        place = path.resolve()
+        if any(one == place or one in place.parents for one in taken):
+            raise OutputExists(
+                f"{out} would replace the base {source.source}, of which it holds {place}; "
+                "expected a folder apart from the base: choose another --out"
+            )
+
+
+def _digest(base: Checkpoint) -> str:
+    """A hash of all that a training reads of a base: encoder, configuration and tokenizer.
+
+    Raises BrokenCheckpoint for an encoder that is not whole or not finite.
+    """
+    encoder = encoder_of(base)
+    config = {key: value for key, value in encoder.config.items() if key not in LABEL_KEYS}
+    text = json.dumps(config, sort_keys=True)
+    return join_digests(
+        {
+            "weights": Observed(encoder.weights, base.source).digest(),
+            "config": str(xxhash.xxh3_128_hexdigest(text.encode())),
+            "tokenizer": tokenizer_digest(base.path),
+        }
+    )
+
+
+def _described(parts: Sequence[Training]) -> dict[str, Any]:
+    """Rows and hyperparameters, of the task or by task."""
+    by_task: dict[str, dict[str, Any]] = {
+        "rows": {part.task.name: len(part.train) for part in parts},
+        "rows_digest": {part.task.name: part.train.digest for part in parts},
+        "hyperparameters": {part.task.name: asdict(part.settings) for part in parts},
+    }
+    if len(parts) > 1:
+        return by_task
+    return {key: found[parts[0].task.name] for key, found in by_task.items()}
+
+
+def _train(
+    prepared: Prepared, parts: Sequence[Training], workdir: Path, progress: bool
+) -> dict[str, Score]:
+    """Train to the last step, from where an interrupted run was; the scores on held-out rows."""
+    from transformers import PrinterCallback
+
+    trainer = prepared.trainer
+    if not progress:
+        trainer.remove_callback(PrinterCallback)
+    last = _last_checkpoint(workdir)
+    # the Trainer prints its log; results alone go to stdout
+    with redirect_stdout(sys.stderr), _bars_of(trainer):
+        trainer.train(resume_from_checkpoint=str(last) if last else None)
+    check_weights(trainer.model, trainer.state)
+    scores = {}
+    for part, rows in zip(parts, prepared.heldout, strict=True):
+        # grouping by length shuffles the rows as well: labels as the Trainer hands them back
+        outputs = trainer.predict(rows)
+        found = readings(part.task, outputs)
+        scores[f"{part.task}@{SELECTED_ON}"] = score(part.task, found, outputs.label_ids)
+    return scores
+
+
+@contextmanager
+def _bars_of(trainer: Any) -> Iterator[None]:
+    """The Trainer's progress bars, which go when it is stopped: the error alone stays."""
+    try:
+        yield
+    except BaseException:
+        for callback in trainer.callback_handler.callbacks:
+            for name in ("prediction_bar", "training_bar"):
+                if (bar := getattr(callback, name, None)) is not None:
+                    bar.leave = False
+                    bar.close()
+        raise
+
+
+def _settings(default: Hyperparameters, overrides: Mapping[str, float | None]) -> Hyperparameters:
+    given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    for name, value in given.items():
+        if name not in asdict(default):
+            raise BadOption(
+                f"no hyperparameter is called '{name}'; known: {', '.join(asdict(default))}"
+            )
+        if expected := _unfit(name, value):
+            raise BadOption(f"{name} is {value}, expected {expected}")
+    return replace(default, **given)
+
+
+def _unfit(name: str, value: float) -> str | None:
+    """What a hyperparameter should be, if it is not."""
+    if name == "warmup":
+        return None if 0 <= value <= 1 else "a share of the steps, from 0 to 1"
+    if name == "weight_decay":
+        return None if 0 <= value < math.inf else "a finite number, not negative"
+    if name in ("batch_size", "max_length") and value != int(value):
+        return "a whole number"
+    return None if 0 < value < math.inf else "a finite positive number"
+
+
+# The unfinished run ------------------------------------------------------------------------
+
+
+def _workdir(out: Path) -> Path:
+    """Where a run keeps what it resumes from: beside the output, wherever a link leads."""
+    place = out.resolve()
+    return place.with_name(f"{place.name}.unfinished").resolve()
+
+
+@contextmanager
+def _unfinished(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
+    """The folder of a run that is not finished: it stays when the run is interrupted.
+
+    It is gone when the block succeeds, and when it fails: there is nothing to resume then. Raises
+    OutputExists for one left by a run with other arguments that has come to a checkpoint.
+    """
+    workdir = _workdir(out)
+    _clear(workdir, request)
+    workdir.mkdir(exist_ok=True)
+    write_json(workdir / REQUEST_FILE, request, sort_keys=True)
+    try:
+        yield workdir
+    except Exception:
+        _remove(workdir)
+        raise
+    _remove(workdir)
+
+
+def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
+    """Leave of an older run only the checkpoint that this one goes on from."""
+    if workdir.is_dir():
+        for path in workdir.glob(f".{REQUEST_FILE}.*"):  # of a run that was stopped as it began
+            path.unlink()
+    check_output(workdir, UNFINISHED, force=True)
+    last = _last_checkpoint(workdir)
+    marker = workdir / REQUEST_FILE
+    if last and read_json(marker, "the arguments of a run") != as_json(request):
+        raise OutputExists(
+            f"{workdir} holds an interrupted run with other arguments (see {marker.name}); "
+            "expected the same: repeat them to resume, or remove the folder to start anew"
+        )
+    for path in workdir.glob("checkpoint-*"):
+        if path != last:
+            _remove_checkpoint(path)
+
+
+def _remove(workdir: Path) -> None:
+    """Remove what a run left, its arguments last: whoever is stopped here can be called again."""
+    for path in workdir.glob("checkpoint-*"):
+        _remove_checkpoint(path)
+    shutil.rmtree(workdir)
+
+
+def _remove_checkpoint(path: Path) -> None:
+    (path / STATE_FILE).unlink(missing_ok=True)  # first, for without it the rest is not whole
+    shutil.rmtree(path)
+
+
+def _last_checkpoint(workdir: Path) -> Path | None:
+    """The newest checkpoint that is whole: its state is what the Trainer writes last of it."""
+    steps = {path: path.name.rpartition("-")[2] for path in workdir.glob("checkpoint-*")}
+    numbered = [path for path, step in steps.items() if step.isdecimal()]
+    for path in sorted(numbered, key=lambda path: int(steps[path]), reverse=True):
+        try:
+            read_json(path / STATE_FILE, "the state of a training")
+        except BrokenCheckpoint:
+            continue
+        return path
+    return None
+
+
+@contextmanager
+def _disk(out: Path) -> Iterator[None]:
+    """CannotWrite for what the libraries that write weights make of a disk without room."""
+    with saying(out):
+        try:
+            yield
+        except (SafetensorError, RuntimeError) as error:
+            reason = (str(error).splitlines() or [""])[0]
+            if not any(words in reason for words in WRITING_FAILED):
+                raise
+            raise CannotWrite(
+                f"{out} cannot be written: {reason}; expected a place with room for the expert and "
+                "for the states of its optimizer"
+            ) from error

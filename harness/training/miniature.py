@@ -1,0 +1,152 @@
+"""Shell: a tiny BERT pretrained on the text of the embedded suite, for the demo and for tests.
+
+It is an ordinary Hugging Face folder: what reads a published base reads it as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy, mse_loss
+
+from harness.checkpoints.open import MODEL_FILES, quiet
+from harness.data.rows import load_rows
+from harness.files import Layout, new_folder, write_json
+from harness.registry import TASKS
+from harness.types import Rows
+
+SUITE, SPLIT = "embedded/", "train90"
+MINIATURE_FILE = "miniature.json"
+MINIATURE = Layout("a base", MINIATURE_FILE, (MINIATURE_FILE, *MODEL_FILES))
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MASK = SPECIAL.index("[MASK]")
+LENGTH = 64
+BATCH = 32
+LEARNING_RATE = 2e-3
+MASKED = 0.15
+
+
+def make_base(
+    out: str | Path, *, seed: int = 0, steps: int = 600, width: int = 64, layers: int = 2
+) -> Path:
+    """Pretrain a base on the embedded suite's `train90` splits, write it; returns its folder.
+
+    An encoder with pooler, `layers` deep and `width` wide (a multiple of 32), whose vocabulary is
+    the words of those splits. One seed gives the same weights on one machine, whatever the number
+    of threads. Raises OutputExists for a folder made by something else.
+    """
+    suite = [load_rows(task, SPLIT) for name, task in TASKS.items() if name.startswith(SUITE)]
+    with (
+        new_folder(Path(out), MINIATURE, force=True) as folder,
+        one_thread(),
+        torch.random.fork_rng([]),
+    ):
+        torch.manual_seed(seed)
+        tokenizer = word_tokenizer(suite)
+        model = untrained(len(tokenizer), width, layers)
+        pretrain(model, suite, tokenizer, steps)
+        save(model.bert, tokenizer, folder)
+        record = {"seed": seed, "steps": steps, "width": width, "layers": layers}
+        write_json(folder / MINIATURE_FILE, record)
+    return Path(out)
+
+
+def word_tokenizer(suite: Sequence[Rows]) -> Any:
+    """A BERT tokenizer whose pieces are the special tokens and the words of the rows, sorted."""
+    from transformers import BertTokenizer
+
+    texts = (part for rows in suite for text in rows.texts for part in text)
+    words = {word for part in texts for word in part.split()}
+    vocabulary = {word: index for index, word in enumerate((*SPECIAL, *sorted(words)))}
+    return BertTokenizer(vocab=vocabulary, model_max_length=LENGTH)
+
+
+def untrained(vocabulary: int, width: int, layers: int) -> Any:
+    """A BERT with pooler and language-modelling head, at its random initialisation."""
+    from transformers import BertConfig, BertForPreTraining
+
+    return BertForPreTraining(
+        BertConfig(
+            vocab_size=vocabulary,
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=width // 32,
+            intermediate_size=4 * width,
+            max_position_embeddings=LENGTH,
+            # the usual 0.02 and dropout are for wider models and longer training
+            initializer_range=0.05,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
+
+
+def encoded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:
+    """Token ids, segment ids and attention mask, each [rows, longest], and `labels` [rows]."""
+    columns = (list(column) for column in zip(*rows.texts, strict=True))
+    whole = rows.task.kind == "classification"
+    labels = torch.tensor(rows.labels, dtype=torch.long if whole else torch.float32)
+    return {**tokenizer(*columns, padding=True, return_tensors="pt"), "labels": labels}
+
+
+def pretrain(model: Any, suite: Sequence[Rows], tokenizer: Any, steps: int) -> None:
+    """Train the model in place on the tasks in turn, with a linear warm-up and decay.
+
+    It predicts masked words, and the label through a head that is thrown away. A published base
+    owes a useful pooled output to far more text; without the labels this one has none, and the
+    experts end too far from it, and from each other, for any merge to be better than chance.
+    """
+    tensors = [encoded(rows, tokenizer) for rows in suite]
+    width = model.config.hidden_size
+    heads = torch.nn.ModuleList(
+        torch.nn.Linear(width, len(rows.task.labels) or 1) for rows in suite
+    )
+    weights = [*model.parameters(), *heads.parameters()]
+    optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, weight_decay=0.01)
+    model.train()
+    for step in range(steps):
+        rate = min((step + 1) / (0.1 * steps), (steps - step) / (0.9 * steps))
+        optimizer.param_groups[0]["lr"] = rate * LEARNING_RATE
+        turn = step % len(suite)
+        picked = torch.randint(len(suite[turn]), (BATCH,))
+        batch = {name: tensor[picked] for name, tensor in tensors[turn].items()}
+        words, labels = batch["input_ids"], batch["labels"]
+        masked = (torch.rand(words.shape) < MASKED) & (words >= len(SPECIAL))
+        output = model.bert(
+            words.masked_fill(masked, MASK),
+            token_type_ids=batch["token_type_ids"],
+            attention_mask=batch["attention_mask"],
+        )
+        filled = model.cls.predictions(output.last_hidden_state[masked])
+        read = heads[turn](output.pooler_output)
+        wrong = (
+            mse_loss(read[:, 0], labels)
+            if labels.is_floating_point()
+            else cross_entropy(read, labels)
+        )
+        optimizer.zero_grad()
+        torch.autograd.backward(cross_entropy(filled, words[masked]) + wrong)
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+
+
+def save(encoder: Any, tokenizer: Any, folder: Path) -> None:
+    """Write encoder and tokenizer as transformers does."""
+    with quiet():
+        encoder.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: so small a model gains little from two, and sums keep their order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,215 @@
+"""Shell: a base and several tasks -> one encoder under a head for each, trained together.
+
+Every batch comes from one data set and moves the encoder and that data set's head. The order of the
+batches is random, each data set contributes its own number of them, and an epoch sees every row of
+every data set once (methods.md 1.10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.utils.data import ConcatDataset, DataLoader, Sampler
+
+from harness.checkpoints.open import OF_THE_HEAD, SINGLE, is_head, open_tokenizer
+from harness.errors import BadRecipe
+from harness.files import read_json, write_json
+from harness.rng import rng
+from harness.training.single import (
+    Prepared,
+    Training,
+    arguments,
+    check_reads,
+    dataset,
+    stop_when_diverged,
+    with_new_head,
+)
+from harness.types import Checkpoint, Hyperparameters
+
+SHARED = ("learning_rate", "epochs", "warmup", "weight_decay")
+"""What one run has one value of; batch size and maximum length are those of a batch's own task."""
+
+
+class MultiTask(torch.nn.Module):
+    """Transformers' classifiers, one for each task, that share every module but their heads."""
+
+    def __init__(self, classifiers: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.tasks = tuple(classifiers)
+        first, *others = classifiers.values()
+        for other in others:
+            for name, module in first.named_children():
+                if not is_head(f"{name}."):  # DeBERTa's pooler stands beside the base model
+                    setattr(other, name, module)
+        self.classifiers = torch.nn.ModuleList(classifiers.values())
+        self._again = _aliases(self)
+
+    def forward(
+        self,
+        task: int,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+    ) -> Any:
+        """The output of the classifier of one task, which all rows of the batch are of."""
+        segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        return self.classifiers[task](
+            input_ids=input_ids, attention_mask=attention_mask, labels=labels, **segments
+        )
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # torch has overloads
+        """One copy of the encoder: safetensors refuses to write a tensor twice."""
+        found = super().state_dict(*args, **kwargs)
+        return {name: tensor for name, tensor in found.items() if name not in self._again}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load the one copy under each of its names."""
+        again = {n: state_dict[own] for n, own in self._again.items() if own in state_dict}
+        return super().load_state_dict({**state_dict, **again}, *args, **kwargs)
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the encoder, and each head under heads/<task>/, as a merge with kept heads is."""
+        classifiers: list[Any] = list(self.classifiers)
+        for name, classifier in zip(self.tasks, classifiers, strict=True):
+            place = folder / "heads" / name
+            place.mkdir(parents=True)
+            _save(classifier, place, is_head)
+            classifier.config.architectures = [type(classifier).__name__]
+            classifier.config.save_pretrained(place)
+        _save(classifiers[0], folder, lambda name: not is_head(name))
+        config = read_json(folder / "heads" / self.tasks[0] / "config.json", "a configuration")
+        left = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
+        write_json(folder / "config.json", left)
+
+
+def _save(classifier: Any, folder: Path, wanted: Callable[[str], bool]) -> None:
+    tensors = {
+        name: tensor.detach().cpu().contiguous()
+        for name, tensor in classifier.state_dict().items()
+        if wanted(name)
+    }
+    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+
+
+def _aliases(model: torch.nn.Module) -> dict[str, str]:
+    """The further names of shared tensors, and the first name of each."""
+    first: dict[int, str] = {}
+    tensors = [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
+    return {name: first[id(t)] for name, t in tensors if first.setdefault(id(t), name) != name}
+
+
+class TaskBatches(Sampler[list[int]]):
+    """Batches of row numbers, each of one data set: every row once, in the order of the epoch.
+
+    Rows are numbered through all data sets. Those of one are shuffled, and rows of like length
+    share a batch, as they do when an expert is trained; then all batches are shuffled.
+    """
+
+    def __init__(self, lengths: Sequence[Sequence[int]], sizes: Sequence[int], seed: int) -> None:
+        self.lengths, self.sizes, self.seed, self.epoch = lengths, sizes, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the Trainer before each epoch; a resumed one goes on in the same order."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return sum(-(-len(own) // size) for own, size in zip(self.lengths, self.sizes, strict=True))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        from transformers.trainer_pt_utils import get_length_grouped_indices
+
+        drawn = rng(self.seed, "batches", self.epoch)
+        generator = torch.Generator().manual_seed(int(drawn.integers(2**63)))
+        starts = accumulate(map(len, self.lengths), initial=0)
+        batches = []
+        for start, own, size in zip(starts, self.lengths, self.sizes, strict=False):
+            order = get_length_grouped_indices(list(own), size, generator=generator)
+            rows = [start + index for index in order]
+            batches += [rows[i : i + size] for i in range(0, len(rows), size)]
+        for index in drawn.permutation(len(batches)):
+            yield batches[index]
+
+
+def check_shared(settings: Mapping[str, Hyperparameters]) -> None:
+    """Raise BadRecipe where tasks differ in what one run has one value of."""
+    for field in SHARED:
+        found = {task: getattr(one, field) for task, one in settings.items()}
+        if len(set(found.values())) > 1:
+            shown = ", ".join(f"{task} {value}" for task, value in found.items())
+            raise BadRecipe(
+                f"the tasks differ in {field} ({shown}) and are trained in one run; "
+                f"expected one value: give --{field.replace('_', '-')}"
+            )
+
+
+def multi_task(
+    source: Checkpoint,
+    parts: Sequence[Training],
+    request: Mapping[str, Any],
+    workdir: Path,
+    progress: bool,
+) -> Prepared:
+    """The Trainer of one encoder and a head for each task."""
+    from transformers import DataCollatorWithPadding
+
+    tokenizer = open_tokenizer(source.path)
+    pad = DataCollatorWithPadding(tokenizer)
+
+    def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        bare = [{key: value for key, value in row.items() if key != "task"} for row in rows]
+        return {**pad(bare), "task": rows[0]["task"]}
+
+    tokens = [dataset(part.train, source, part.settings.max_length) for part in parts]
+    lengths = [list(one["length"]) for one in tokens]
+    train = [_numbered(one, index) for index, one in enumerate(tokens)]
+    heldout = [
+        _numbered(dataset(part.heldout, source, part.settings.max_length), index)
+        for index, part in enumerate(parts)
+    ]
+    model = MultiTask(
+        {part.task.name: with_new_head(source, part.task, request["head_seed"]) for part in parts}
+    )
+    for rows in (*train, *heldout):
+        check_reads(model, rows, collate, source)
+    sampler = TaskBatches(lengths, [part.settings.batch_size for part in parts], request["seed"])
+    trainer = _trainer_class()(
+        model=model,
+        args=arguments(parts[0].settings, len(sampler), request, workdir, progress),
+        train_dataset=ConcatDataset(train),
+        eval_dataset={p.task.name: rows for p, rows in zip(parts, heldout, strict=True)},
+        data_collator=collate,
+        processing_class=tokenizer,
+        callbacks=[stop_when_diverged()],
+    )
+    trainer.batches = sampler
+    return Prepared(trainer, tuple(heldout))
+
+
+def _numbered(rows: Any, task: int) -> Any:
+    """The rows of a data set with the number of their task."""
+    return rows.remove_columns("length").add_column("task", [task] * len(rows))
+
+
+def _trainer_class() -> Any:
+    """Transformers' Trainer, with batches of its own; the import takes seconds."""
+    from transformers import Trainer
+
+    class BatchTrainer(Trainer):  # type: ignore[misc]  # transformers has no types
+        batches: TaskBatches
+
+        def get_train_dataloader(self) -> Any:
+            loader = DataLoader(
+                self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator
+            )
+            return self.accelerator.prepare(loader)
+
+    return BatchTrainer

@@ -1,0 +1,247 @@
+"""Shell: a base and rows -> transformers' Trainer, ready to train an expert of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.checkpoints.open import classifier_on_meta, encoder_of, open_tokenizer
+from harness.data.metrics import evaluation_module
+from harness.errors import BadOption, BrokenCheckpoint, NotFinite
+from harness.labels import predicted
+from harness.passes.features import tokenize
+from harness.types import Array64, Checkpoint, Hyperparameters, Rows, Task
+
+LOOKED_AT = 100
+"""Steps of training between two looks at whether all weights are finite."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one task brings: rows to learn from, rows held out, and how it is trained."""
+
+    train: Rows
+    heldout: Rows
+    settings: Hyperparameters
+
+    @property
+    def task(self) -> Task:
+        return self.train.task
+
+    @property
+    def batches(self) -> int:
+        """The number of batches in an epoch."""
+        return -(-len(self.train) // self.settings.batch_size)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A Trainer, and the held-out rows of each task as it predicts on them."""
+
+    trainer: Any
+    heldout: tuple[Any, ...]
+
+
+def single_task(
+    source: Checkpoint, part: Training, request: Mapping[str, Any], workdir: Path, progress: bool
+) -> Prepared:
+    """The Trainer of an expert: the base under a new head."""
+    from transformers import DataCollatorWithPadding, Trainer
+
+    tokenizer = open_tokenizer(source.path)
+    metric = evaluation_module(part.task)
+    model = with_new_head(source, part.task, request["head_seed"])
+    train, heldout = (
+        dataset(rows, source, part.settings.max_length) for rows in (part.train, part.heldout)
+    )
+    collate = DataCollatorWithPadding(tokenizer)
+    for rows in (train, heldout):
+        check_reads(model, rows.remove_columns("length"), collate, source)
+    trainer = Trainer(
+        model=model,
+        args=arguments(part.settings, part.batches, request, workdir, progress),
+        train_dataset=train,
+        eval_dataset=heldout,
+        data_collator=collate,
+        processing_class=tokenizer,
+        compute_metrics=lambda outputs: metric.compute(
+            predictions=readings(part.task, outputs), references=outputs.label_ids
+        ),
+        callbacks=[stop_when_diverged()],
+    )
+    return Prepared(trainer, (heldout,))
+
+
+def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
+    """The base under a head for the task that the seed initialises, whatever head it came with.
+
+    Raises BrokenCheckpoint where the base has not the whole encoder.
+    """
+    from transformers import set_seed
+    from transformers.utils import logging
+
+    labels = dict(enumerate(task.labels)) or {0: "value"}
+    encoder = encoder_of(source)
+    config = {
+        **encoder.config,
+        "num_labels": len(labels),
+        "id2label": labels,
+        "label2id": {name: index for index, name in labels.items()},
+        "problem_type": "single_label_classification" if task.labels else "regression",
+    }
+    planned: Any = classifier_on_meta(config, source.source)
+    set_seed(seed)
+    said = logging.get_verbosity()
+    logging.set_verbosity_error()  # a new head is meant here, and nowhere else
+    try:
+        # the tensors and not their folder: of a head in it nothing is read
+        return type(planned).from_pretrained(
+            None, config=planned.config, state_dict=dict(encoder.weights), dtype=torch.float32
+        )
+    except Exception as error:  # transformers raises many types, of quantized models, say
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BrokenCheckpoint(
+            f"{source.source} cannot be loaded ({reason:.300}); expected an encoder in float32"
+        ) from error
+    finally:
+        logging.set_verbosity(said)
+
+
+def check_reads(
+    model: Any, rows: Any, collate: Callable[[Sequence[Any]], Mapping[str, Any]], source: Checkpoint
+) -> None:
+    """Raise BrokenCheckpoint where the model cannot read what its own tokenizer makes of rows.
+
+    The longest row may have more tokens than the model has positions, and the highest token no
+    embedding; a tokenizer may have no padding.
+    """
+    tokens = list(rows["input_ids"])
+    longest = max(range(len(tokens)), key=lambda row: len(tokens[row]))
+    highest = max(range(len(tokens)), key=lambda row: max(tokens[row]))
+    try:
+        batch = collate([rows[longest], rows[highest]])
+        with torch.no_grad():
+            model.eval()(**batch)
+    except Exception as error:  # each model and tokenizer has its own way to fail
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BrokenCheckpoint(
+            f"{source.source} cannot read a row of {len(tokens[longest])} tokens with ids up to "
+            f"{max(tokens[highest])} ({reason}); expected a tokenizer that fits its config.json, "
+            "or a smaller --max-length"
+        ) from error
+
+
+def arguments(
+    settings: Hyperparameters,
+    batches: int,
+    request: Mapping[str, Any],
+    workdir: Path,
+    progress: bool,
+) -> Any:
+    """The Trainer's arguments; `batches` are those of an epoch."""
+    from transformers import TrainingArguments
+
+    return TrainingArguments(
+        output_dir=str(workdir),
+        seed=request["seed"],
+        learning_rate=settings.learning_rate,
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=2 * settings.batch_size,
+        warmup_steps=round(settings.warmup * batches * settings.epochs),
+        weight_decay=settings.weight_decay,
+        lr_scheduler_type="linear",
+        train_sampling_strategy="group_by_length",
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=1,
+        logging_strategy="epoch",
+        logging_nan_inf_filter=False,  # a loss that is not finite is no average of others
+        report_to="none",
+        disable_tqdm=not progress,
+        bf16=request["bf16"],
+        use_cpu=not on_accelerator(),
+        dataloader_pin_memory=False,
+    )
+
+
+def on_accelerator() -> bool:
+    """Whether there is a GPU to train on."""
+    return torch.cuda.is_available() or torch.backends.mps.is_available()
+
+
+def check_bf16() -> None:
+    """Raise BadOption where the GPU does not compute in bfloat16; every CPU does."""
+    from transformers.utils import is_torch_bf16_gpu_available
+
+    if on_accelerator() and not is_torch_bf16_gpu_available():
+        raise BadOption("--bf16 is asked for and the GPU here has no bfloat16; leave it out")
+
+
+# Divergence --------------------------------------------------------------------------------
+
+
+def stop_when_diverged() -> Any:
+    """A callback of the Trainer that raises NotFinite when the loss or the weights are not finite.
+
+    It looks before each evaluation, whose metrics cannot be computed otherwise.
+    """
+    from transformers import TrainerCallback
+
+    class Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            if state.global_step % LOOKED_AT == 0:
+                check_weights(given["model"], state)
+
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            check_weights(given["model"], state)
+
+        def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            for name, value in given["logs"].items():
+                if (name == "loss" or name.endswith("_loss")) and not np.isfinite(value):
+                    raise _diverged(f"the {name} is {value}", state)
+
+    return Watch()
+
+
+def check_weights(model: torch.nn.Module, state: Any) -> None:
+    """Raise NotFinite, naming the tensor and the step, for weights that are NaN or infinite."""
+    for name, tensor in model.named_parameters():
+        if not torch.isfinite(tensor).all():
+            raise _diverged(f"'{name}' has NaN or infinite entries", state)
+
+
+def readings(task: Task, outputs: Any) -> Array64:
+    """Labels read off the Trainer's outputs for rows; raises NotFinite for NaN and infinities."""
+    if not np.isfinite(outputs.predictions).all():
+        raise NotFinite(
+            f"the trained model's outputs for {task} hold NaN or infinite entries, expected finite "
+            "ones; nothing is written: try a lower --learning-rate"
+        )
+    return predicted(task.kind, outputs.predictions)
+
+
+def _diverged(what: str, state: Any) -> NotFinite:
+    return NotFinite(
+        f"the training diverged: {what} at step {state.global_step} of {state.max_steps}, expected "
+        "finite numbers; nothing is written: try a lower --learning-rate"
+    )
+
+
+# Rows --------------------------------------------------------------------------------------
+
+
+def dataset(rows: Rows, source: Checkpoint, max_length: int) -> Any:
+    """The rows as token ids and the like, with their labels and their lengths."""
+    from datasets import Dataset
+
+    encoded: dict[str, Any] = tokenize(source, rows, max_length)
+    whole = rows.task.kind == "classification"
+    encoded["labels"] = rows.labels.astype(np.int64 if whole else np.float32).tolist()
+    encoded["length"] = [len(ids) for ids in encoded["input_ids"]]
+    return Dataset.from_dict(encoded)
