@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 
 from harness import PROTOCOLS, TASKS, Encoded, Features, Rows, Task
-from harness.checkpoints.open import build_model, open_checkpoint
+from harness.checkpoints.build import build_model
+from harness.checkpoints.open import open_checkpoint
 from harness.data.metrics import score
-from harness.data.rows import draw, take
+from harness.data.rows import take
+from harness.data.shots import draw
 from harness.evaluation.evaluate import teach
 from harness.passes.features import final_head, forward
 from harness.rng import rng

@@ -38,7 +38,7 @@ from harness.types import (
 )
 
 if TYPE_CHECKING:
-    from harness.data.rows import prepare
+    from harness.data.sources import prepare
     from harness.evaluation.evaluate import evaluate
     from harness.evaluation.records import Record
     from harness.merging.merge import merge

@@ -474,7 +474,9 @@ def _width() -> int | None:
 
 
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
-    from harness.reporting.boards import MAX, evaluation_table, verdicts
+    from harness.reporting.grid import MAX
+    from harness.reporting.table import evaluation_table
+    from harness.reporting.verdict import verdicts
 
     table = evaluation_table(records, _width())
     print(table)
@@ -503,7 +505,7 @@ def prepare(
     data_dir: Annotated[Path, typer.Option(help="Where the data goes.")],
 ) -> None:
     """Fetch data sets from the Hub into a local folder, for use with no network."""
-    from harness.data.rows import prepare as run
+    from harness.data.sources import prepare as run
 
     for path in run(_split(tasks), data_dir):
         print(path)

@@ -9,7 +9,9 @@ from harness.evaluation.evaluate import evaluate
 from harness.files import Layout, check_output, write_text
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe, Run
-from harness.reporting.boards import evaluation_table, leaderboard, verdicts
+from harness.reporting.boards import leaderboard
+from harness.reporting.table import evaluation_table
+from harness.reporting.verdict import verdicts
 from harness.training.finetune import finetune
 from harness.training.miniature import make_base
 from harness.types import Choice

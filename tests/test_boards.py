@@ -14,17 +14,10 @@ from harness import Record, leaderboard
 from harness.cli import main
 from harness.errors import BrokenRecord
 from harness.evaluation.records import DrawScore, Role, Source, read_records
-from harness.reporting.boards import (
-    BEST_SINGLE,
-    Verdict,
-    best_single,
-    board,
-    evaluation_table,
-    grid,
-    readings,
-    short_task,
-    verdicts,
-)
+from harness.reporting.boards import board
+from harness.reporting.grid import BEST_SINGLE, best_single, grid, readings, short_task
+from harness.reporting.table import evaluation_table
+from harness.reporting.verdict import Verdict, verdicts
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"

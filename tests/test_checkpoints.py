@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from harness import Recipe, merge
-from harness.checkpoints.open import aligned_base, open_checkpoint
+from harness.checkpoints.align import aligned_base
+from harness.checkpoints.open import open_checkpoint
 from harness.errors import BrokenCheckpoint
 from harness.weights import digest, floating, specs
 

@@ -11,7 +11,8 @@ import torch
 
 import harness
 from harness.checkpoints.open import open_checkpoint
-from harness.data.rows import groups, load_rows
+from harness.data.rows import load_rows
+from harness.data.shots import groups
 from harness.errors import OutputExists
 from harness.training.miniature import make_base
 from harness.weights import digest

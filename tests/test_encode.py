@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file, save, save_file
 
 from harness import Checkpoint, Rows, Task, weights
-from harness.checkpoints.open import build_model, open_checkpoint
+from harness.checkpoints.build import build_model
+from harness.checkpoints.open import open_checkpoint
 from harness.errors import BrokenCheckpoint
 from harness.labels import columns
 from harness.passes.features import cache_dir, encode, features_key, final_head, forward

@@ -24,7 +24,8 @@ from harness.evaluation.records import identity, read_record, read_records
 from harness.passes import features as encode
 from harness.passes.features import cache_dir
 from harness.registry import TASKS
-from harness.reporting.boards import BEST_SINGLE, best_single, evaluation_table
+from harness.reporting.grid import BEST_SINGLE, best_single
+from harness.reporting.table import evaluation_table
 from harness.weights import digest
 from tests.conftest import WORDS, model
 

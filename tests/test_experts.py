@@ -16,10 +16,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import harness
-from harness.checkpoints.open import EXPERT, is_head, open_checkpoint
+from harness.checkpoints.align import is_head
+from harness.checkpoints.layout import EXPERT
+from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.metrics import score
-from harness.data.rows import load_rows, parse_task
+from harness.data.rows import load_rows
+from harness.data.splits import parse_task
 from harness.files import new_folder
 from harness.labels import predicted
 from harness.passes.features import forward

@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 import harness
-from harness.checkpoints.open import is_head, open_checkpoint
+from harness.checkpoints.align import is_head
+from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.evaluation.model import resolve_model

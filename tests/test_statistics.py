@@ -29,8 +29,10 @@ from harness.data.rows import take
 from harness.errors import BadOption
 from harness.passes import statistics
 from harness.passes.features import cache_dir
+from harness.passes.fisher import cotangents, fisher, softmax_roots
+from harness.passes.gram import gram
 from harness.passes.statistics import collect, drawn
-from harness.passes.sums import PASSES, cotangents, fisher, gram, softmax_roots
+from harness.passes.sums import PASSES
 from harness.rng import rng
 from harness.types import Rows
 from tests.conftest import BERT_LIKE, FAMILIES, model

@@ -13,7 +13,8 @@ import pytest
 
 import harness
 from harness import Task
-from harness.data.rows import SUFFIXES, load_rows
+from harness.data.rows import load_rows
+from harness.data.sources import SUFFIXES
 from harness.labels import normal
 from tasks.textcls import question_and_answer, title_and_content
 

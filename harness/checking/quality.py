@@ -22,7 +22,8 @@ from tabulate import tabulate
 
 from harness.checkpoints.open import open_checkpoint
 from harness.data.metrics import score
-from harness.data.rows import load_rows, parse_task
+from harness.data.rows import load_rows
+from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.entries import POOL_SPLIT
 from harness.evaluation.evaluate import DEFAULTS, evaluate
@@ -32,7 +33,7 @@ from harness.merging.merge import merge
 from harness.merging.plan import parts, short_method
 from harness.merging.recipes import Frozen, Recipe, Run
 from harness.registry import MERGERS, TASKS, resolve
-from harness.reporting.boards import HEADLINE_SHOTS, PROTOCOL_ORDER
+from harness.reporting.grid import HEADLINE_SHOTS, PROTOCOL_ORDER
 from harness.types import Choice, Progress, Scalar
 from harness.weights import digest, join_digests
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from safetensors.torch import save_file
 
-from harness.checkpoints.open import SINGLE
+from harness.checkpoints.layout import SINGLE
 from harness.rng import rng
 from harness.types import StateDict
 

@@ -10,9 +10,11 @@ from functools import cached_property
 from typing import TypeAlias
 
 from harness import weights
-from harness.checkpoints.open import is_head
+from harness.checkpoints.align import is_head
 from harness.data.metrics import check_metrics
-from harness.data.rows import draw, load_rows, parse_task, share_rows, take
+from harness.data.rows import load_rows, take
+from harness.data.shots import draw
+from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, MissingHead, MissingTeacher
 from harness.evaluation.model import Model, experts_of, others_of
 from harness.evaluation.records import CHOICE_SPLIT, Role

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from harness.checkpoints.open import check_ready
+from harness.checkpoints.build import check_ready
 from harness.data.metrics import score
-from harness.data.rows import origin, parse_task
+from harness.data.sources import origin
+from harness.data.splits import parse_task
 from harness.errors import (
     BadOption,
     BrokenRecord,

@@ -9,18 +9,10 @@ from functools import cached_property
 from pathlib import Path
 
 from harness import weights
+from harness.checkpoints.align import aligned_base, is_head, new_in_experts
+from harness.checkpoints.layout import MERGEKIT_FILE, refuse_code
 from harness.checkpoints.mergekit import ingredients
-from harness.checkpoints.open import (
-    MERGEKIT_FILE,
-    aligned_base,
-    check_counts,
-    is_head,
-    labels_of,
-    new_in_experts,
-    open_checkpoint,
-    open_weights,
-    refuse_code,
-)
+from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
 from harness.checkpoints.provenance import (
     EXPERT_FILE,
     MERGE_FILE,
@@ -29,7 +21,7 @@ from harness.checkpoints.provenance import (
     merged_by,
     trained_by,
 )
-from harness.data.rows import parse_task, share_rows
+from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead, UnknownName
 from harness.evaluation.records import Role
 from harness.files import read_json

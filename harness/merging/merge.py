@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import weights
-from harness.checkpoints.open import MERGE
+from harness.checkpoints.layout import MERGE
 from harness.errors import BadOption, OutputExists
 from harness.files import check_output
 from harness.merging.plan import Plan, composed, parts, plan

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness import weights
-from harness.checkpoints.open import aligned_base, new_in_experts, open_checkpoint, vocabulary
-from harness.data.rows import parse_task, share_rows
+from harness.checkpoints.align import aligned_base, new_in_experts
+from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.tokenizer import vocabulary
+from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead, UnknownName
 from harness.labels import same
 from harness.merging.judge import Judge

@@ -11,9 +11,11 @@ from typing import Any
 import yaml
 
 from harness import weights
-from harness.checkpoints.open import INDEX, MERGE, OF_THE_HEAD, SINGLE, copy_tokenizer
+from harness.checkpoints.build import OF_THE_HEAD
+from harness.checkpoints.layout import INDEX, MERGE, SINGLE
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
+from harness.checkpoints.tokenizer import copy_tokenizer
 from harness.files import new_folder, write_json, write_text
 from harness.merging.plan import Plan, short_method
 from harness.registry import TASKS

@@ -13,13 +13,9 @@ import torch
 import xxhash
 
 from harness import weights
-from harness.checkpoints.open import (
-    build_model,
-    is_head,
-    open_tokenizer,
-    token_ids,
-    tokenizer_digest,
-)
+from harness.checkpoints.align import is_head
+from harness.checkpoints.build import build_model
+from harness.checkpoints.tokenizer import open_tokenizer, token_ids, tokenizer_digest
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.passes.cache import keep, recall
 from harness.types import Array, Checkpoint, Features, Head, Rows, Steps

@@ -12,10 +12,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from harness import weights
-from harness.checkpoints.open import classifier_on_meta
+from harness.checkpoints.build import classifier_on_meta
 from harness.errors import BrokenCheckpoint
 from harness.passes.cache import SEAL, is_whole, read_sealed, write_sealed
-from harness.passes.sums import linear_layers
+from harness.passes.gram import linear_layers
 from harness.types import Checkpoint, Scalar, StateDict
 
 

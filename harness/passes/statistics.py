@@ -17,13 +17,16 @@ from typing import Any, cast
 import torch
 
 from harness import weights
-from harness.checkpoints.open import check_ready, open_checkpoint
-from harness.data.rows import load_rows, parse_task, take
+from harness.checkpoints.build import check_ready
+from harness.checkpoints.open import open_checkpoint
+from harness.data.rows import load_rows, take
+from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, OutputExists
 from harness.files import check_place
 from harness.labels import columns
 from harness.passes.cache import keep, recall
 from harness.passes.features import cache_dir, content_key
+from harness.passes.fisher import GOLD
 from harness.passes.statistic_file import (
     Facts,
     Said,
@@ -35,7 +38,7 @@ from harness.passes.statistic_file import (
     shapes_of,
     write_statistic,
 )
-from harness.passes.sums import GOLD, PASSES, Pass, check_options
+from harness.passes.sums import PASSES, Pass, check_options
 from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, options, parse_choice, resolve
 from harness.rng import rng

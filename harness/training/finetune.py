@@ -15,17 +15,14 @@ from typing import Any
 import xxhash
 from safetensors import SafetensorError
 
-from harness.checkpoints.open import (
-    EXPERT,
-    copy_tokenizer,
-    encoder_of,
-    open_checkpoint,
-    quiet,
-    tokenizer_digest,
-)
+from harness.checkpoints.build import encoder_of, quiet
+from harness.checkpoints.layout import EXPERT
+from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.provenance import EXPERT_FILE
+from harness.checkpoints.tokenizer import copy_tokenizer, tokenizer_digest
 from harness.data.metrics import score
-from harness.data.rows import load_rows, parse_task
+from harness.data.rows import load_rows
+from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, CannotWrite, OutputExists
 from harness.files import Layout, as_json, check_output, new_folder, read_json, saying, write_json
 from harness.passes.features import LABEL_KEYS

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from harness.checkpoints.open import MODEL_FILES, quiet
+from harness.checkpoints.build import quiet
+from harness.checkpoints.layout import MODEL_FILES
 from harness.data.rows import load_rows
 from harness.files import Layout, new_folder, write_json
 from harness.registry import TASKS

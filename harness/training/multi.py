@@ -16,7 +16,10 @@ import torch
 from safetensors.torch import save_file
 from torch.utils.data import ConcatDataset, DataLoader, Sampler
 
-from harness.checkpoints.open import OF_THE_HEAD, SINGLE, is_head, open_tokenizer
+from harness.checkpoints.align import is_head
+from harness.checkpoints.build import OF_THE_HEAD
+from harness.checkpoints.layout import SINGLE
+from harness.checkpoints.tokenizer import open_tokenizer
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
 from harness.rng import rng

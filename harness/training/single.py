@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.checkpoints.open import classifier_on_meta, encoder_of, open_tokenizer
+from harness.checkpoints.build import classifier_on_meta, encoder_of
+from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
 from harness.errors import BadOption, BrokenCheckpoint, NotFinite
 from harness.labels import predicted

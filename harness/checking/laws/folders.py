@@ -16,7 +16,9 @@ from harness.checking import toys
 from harness.checking.laws.compare import alike, alike_at, all_alike, copied, dtype_name, same_names
 from harness.checking.laws.law import Broken, Method, law
 from harness.checking.toys import Family, Tensors
-from harness.checkpoints.open import MERGE, SINGLE, build_model, open_checkpoint, open_weights
+from harness.checkpoints.build import build_model
+from harness.checkpoints.layout import MERGE, SINGLE
+from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.errors import BrokenCheckpoint, HarnessError
 from harness.files import new_folder
 from harness.merging.merge import merge

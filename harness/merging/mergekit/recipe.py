@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from harness.checkpoints.mergekit import Config, Models, read_config
-from harness.checkpoints.open import open_checkpoint, vocabulary
+from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.tokenizer import vocabulary
 from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.merging.recipes import Recipe
 from harness.types import Checkpoint, Choice, Scalar

@@ -1,0 +1,146 @@
+"""A configuration and weights -> a model of transformers, with exactly these weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from harness.checkpoints.align import _is_pooler, aligned_base, is_head
+from harness.checkpoints.open import check_counts
+from harness.checkpoints.tokenizer import check_tokenizer, open_tokenizer, tokenizer_digest
+from harness.errors import BrokenCheckpoint
+from harness.types import Checkpoint, StateDict
+from harness.weights import floating, specs
+
+OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures")
+"""What a configuration says of the head alone."""
+
+
+def encoder_of(base: Checkpoint) -> Checkpoint:
+    """The base without a head, under the names of transformers' classifier.
+
+    Left-over tensors of pretraining are left out, and it may have no pooler. Raises
+    BrokenCheckpoint, naming it, for any other tensor of the encoder that is missing or of another
+    shape or kind: transformers would make it up at random.
+    """
+    config = {key: value for key, value in base.config.items() if key not in OF_THE_HEAD}
+    model = classifier_on_meta(config, base.source)
+    wanted = {name: tensor for name, tensor in model.state_dict().items() if not is_head(name)}
+    encoder = aligned_base(base, replace(base, weights=wanted))
+    known = specs(encoder.weights)
+    for name, spec in specs(wanted).items():
+        if name not in known:
+            if _is_pooler(name):
+                continue
+            raise BrokenCheckpoint(
+                f"{base.source} has no tensor '{name}', expected a whole encoder to train on"
+            )
+        same_kind = known[name].dtype.is_floating_point == spec.dtype.is_floating_point
+        if known[name].shape != spec.shape or not same_kind:
+            raise BrokenCheckpoint(
+                f"{base.source}: '{name}' is {known[name].shape} of {known[name].dtype}, "
+                f"expected {spec.shape} of {spec.dtype} as config.json says"
+            )
+    return replace(encoder, config=config, labels=None)
+
+
+def build_model(config: Mapping[str, Any], state: StateDict, what: str) -> torch.nn.Module:
+    """A transformers sequence classifier with exactly these weights, in eval mode, in float32.
+
+    Raises BrokenCheckpoint when a tensor of the model is missing, left over or of another shape:
+    nothing is ever newly initialised.
+    """
+    check_counts(config, state, what)
+    model = _classifier(config, what)
+    _check_tensors(model, state, what)
+    tensors = {name: state[name] for name in floating(state)}
+    model.load_state_dict(tensors, strict=False)
+    return model.float().eval()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the bars that transformers draws while it loads and writes a file."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the warnings that transformers logs, whole configurations among them."""
+    from transformers.utils import logging
+
+    said = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(said)
+
+
+def check_ready(checkpoint: Checkpoint) -> None:
+    """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
+    check_tokenizer(checkpoint.path)
+    if (digest := tokenizer_digest(checkpoint.path)) not in _OPENED:
+        open_tokenizer(checkpoint.path)
+        _OPENED.add(digest)
+    check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
+    model = classifier_on_meta(checkpoint.config, checkpoint.source)
+    _check_tensors(model, checkpoint.weights, checkpoint.source)
+
+
+def classifier_on_meta(config: Mapping[str, Any], what: str) -> torch.nn.Module:
+    """The classifier of a configuration with no weights in memory: its modules and shapes."""
+    with torch.device("meta"):
+        return _classifier(config, what)
+
+
+def _classifier(config: Mapping[str, Any], what: str) -> torch.nn.Module:
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    left_out = ("model_type", "dtype", "torch_dtype")
+    values = {key: value for key, value in config.items() if key not in left_out}
+    try:
+        with _silent():
+            settings = AutoConfig.for_model(config["model_type"], **values)
+            model: torch.nn.Module = AutoModelForSequenceClassification.from_config(settings)
+    except Exception as error:  # transformers raises many types for values it cannot use
+        reason = " ".join(str(error).split()).partition(". ")[0]
+        raise BrokenCheckpoint(
+            f"{what}: no classifier can be made from its config.json: {reason}"
+        ) from error
+    return model
+
+
+def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
+    known = specs(state)
+    found = {name: known[name].shape for name in floating(state)}
+    kind, expected = type(model).__name__, {n: tuple(p.shape) for n, p in model.named_parameters()}
+    for name, shape in expected.items():
+        if name not in found:
+            raise BrokenCheckpoint(f"{what} has no tensor '{name}', expected those of {kind}")
+        if found[name] != shape:
+            raise BrokenCheckpoint(
+                f"{what}: '{name}' is {found[name]}, expected {shape} as config.json says"
+            )
+    buffers = {name for name, _ in model.named_buffers()}
+    for name in found:
+        if name not in expected and name not in buffers:
+            raise BrokenCheckpoint(
+                f"{what} has an unknown tensor '{name}', expected those of {kind}"
+            )
+
+
+_OPENED: set[str] = set()
+"""Tokenizers that could be opened, by content: one and the same lies in many folders."""

@@ -1,0 +1,166 @@
+"""Shell: the tokenizer in a folder, opened, used and copied without any code of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from harness.checkpoints.layout import TOKENIZER_FILES, VOCABULARY_FILES, check_files
+from harness.errors import BrokenCheckpoint
+from harness.files import read_json, read_text
+
+
+def check_tokenizer(path: Path) -> None:
+    """Raise BrokenCheckpoint without a vocabulary: transformers would make up an empty one."""
+    check_files(path)
+    if not any((path / name).is_file() for name in VOCABULARY_FILES):
+        raise BrokenCheckpoint(
+            f"{path} has no tokenizer; expected its vocabulary beside the weights: "
+            f"{', '.join(VOCABULARY_FILES)}"
+        )
+
+
+def open_tokenizer(path: Path) -> Any:
+    """The tokenizer in a folder, as transformers makes it, without any code of the folder's own.
+
+    Raises BrokenCheckpoint in one line for whatever it cannot make.
+    """
+    from transformers import AutoTokenizer
+
+    check_tokenizer(path)
+    with _using_tokenizer(path):
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, trust_remote_code=False, local_files_only=True
+        )
+        last = max(tokenizer.get_vocab().values(), default=0)
+    if last > LAST_TOKEN:
+        raise BrokenCheckpoint(
+            f"{path} has a tokenizer with the token {last}, expected {LAST_TOKEN} at most"
+        )
+    return tokenizer
+
+
+LAST_TOKEN = 2**24
+"""The largest number of a token. Whoever writes a tokenizer counts up to it; the largest
+vocabularies have 2**20 tokens."""
+
+
+def tokenizer_digest(path: Path) -> str:
+    """A hash of the tokenizer's files."""
+    state = xxhash.xxh3_128()
+    for name in TOKENIZER_FILES:
+        if (path / name).is_file():
+            state.update(name.encode())
+            state.update((path / name).read_bytes())
+    return str(state.hexdigest())
+
+
+def token_ids(
+    tokenizer: Any, texts: Sequence[Sequence[str]], max_length: int, path: Path
+) -> dict[str, list[list[int]]]:
+    """Token ids, mask and the like of rows, cut to `max_length`, not padded.
+
+    `texts` are the first segments of all rows and, for pairs, the second ones; `path` is where the
+    tokenizer was. Raises BrokenCheckpoint in one line for whatever it cannot do with them.
+    """
+    segments = [list(segment) for segment in texts]
+    with _using_tokenizer(path):
+        encoded = dict(tokenizer(*segments, truncation=True, max_length=max_length))
+    if not {"input_ids", "attention_mask"} <= encoded.keys():
+        raise BrokenCheckpoint(
+            f"the tokenizer of {path} makes {', '.join(encoded) or 'nothing'} of a row, expected "
+            "input_ids and attention_mask"
+        )
+    return encoded
+
+
+@contextmanager
+def _using_tokenizer(path: Path) -> Iterator[None]:
+    """Whatever goes wrong in a tokenizer as BrokenCheckpoint, in one line."""
+    try:
+        with _unheard():
+            yield
+    # every file and every field has a way to fail of its own, some of them a panic of Rust code,
+    # which is no Exception
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BrokenCheckpoint(
+            f"{path} has no tokenizer that can be read ({reason:.300}); expected its files beside "
+            "the weights"
+        ) from error
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """What is written to stderr is lost where the block fails, and comes after it where not.
+
+    Rust code that panics prints a trace by itself, beside the error that it raises.
+    """
+    try:
+        shown = os.dup(2)
+    except OSError:  # there is no stderr
+        yield
+        return
+    with tempfile.TemporaryFile() as kept:
+        sys.stderr.flush()
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+            sys.stderr.flush()
+        finally:
+            os.dup2(shown, 2)
+            os.close(shown)
+        kept.seek(0)
+        sys.stderr.write(kept.read().decode("utf-8", "replace"))
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the tokenizer's files, as they are."""
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def vocabulary(path: Path) -> dict[str, int] | None:
+    """Tokens and their ids, from the tokenizer's own files; None where none of them is there."""
+    if (path / "tokenizer.json").is_file():
+        model = read_json(path / "tokenizer.json", "a tokenizer").get("model")
+        words = model.get("vocab") if isinstance(model, dict) else None
+        if isinstance(words, list):
+            return _tokens({token: i for i, token in enumerate(map(_first, words))}, path)
+        if words is not None:
+            return _tokens(words, path)
+    if (path / "vocab.txt").is_file():
+        lines = read_text(path / "vocab.txt", "a vocabulary").splitlines()
+        return {word: index for index, word in enumerate(lines)}
+    if (path / "vocab.json").is_file():
+        return _tokens(read_json(path / "vocab.json", "a vocabulary"), path)
+    return None
+
+
+def _first(entry: object) -> str:
+    """The token of an entry of a vocabulary that is a list: token and score."""
+    return str(entry[0]) if isinstance(entry, list) and entry else str(entry)
+
+
+def _tokens(words: object, path: Path) -> dict[str, int]:
+    """Tokens with their numbers. Raises BrokenCheckpoint for what is not that."""
+    if not isinstance(words, dict):
+        raise BrokenCheckpoint(f"{path} has the vocabulary {words!r:.80}, expected tokens")
+    for token, index in words.items():
+        if not isinstance(index, int):
+            raise BrokenCheckpoint(
+                f"{path} has the token {token!r:.80} with {index!r:.80} for a number, expected a "
+                "whole one"
+            )
+    return words

@@ -1,0 +1,53 @@
+"""Splits of a task: their names, and which of them share rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.data.metrics import check_metrics
+from harness.errors import BadData
+from harness.registry import TASKS
+from harness.types import DERIVED, Task
+
+TRAIN = "train"
+
+
+def parse_task(text: str, where: str | None = None) -> tuple[Task, str]:
+    """`glue/rte` or `glue/rte@heldout10` -> the task and the split (default: the reported one).
+
+    A name that stands in a file, `where`, imports no code.
+    """
+    name, _, split = text.partition("@")
+    task = TASKS[name] if where is None else TASKS.from_file(name, where)
+    check_metrics(task)
+    if split and split not in splits_of(task):
+        raise BadData(f"task '{name}' has no split '{split}'; known: {', '.join(splits_of(task))}")
+    return task, split or task.reported
+
+
+def splits_of(task: Task) -> tuple[str, ...]:
+    """All splits of a task: those scored, the derived ones, and the whole of train."""
+    return (*task.splits, *DERIVED, TRAIN)
+
+
+def share_rows(task: Task, first: str, second: str) -> bool:
+    """Whether two splits of a task have rows in common, whatever they are called.
+
+    By position in the source: published splits hold equal texts, which are rows of their own.
+    """
+    places = [task.splits.get(split, TRAIN) for split in (first, second)]
+    apart = {first, second} == set(DERIVED)
+    return places[0] == places[1] and not apart
+
+
+def _pick(count: int, split: str, limit: int | None) -> Sequence[int]:
+    """The rows of a split, by their numbers in the file that it is cut from."""
+    order: Sequence[int] = range(count)
+    if split in DERIVED:
+        # MergeLM's split: a permutation with seed 0, the first nine tenths train (methods.md 4.9)
+        shuffled = np.random.RandomState(0).permutation(count).tolist()
+        cut = int(0.9 * count)
+        order = shuffled[:cut] if split == "train90" else shuffled[cut:]
+    return order[:limit]

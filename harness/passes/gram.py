@@ -1,0 +1,80 @@
+"""Gram matrices: inner products of the inputs of every linear layer, [in, in] in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import torch
+
+
+def linear_layers(model: torch.nn.Module) -> dict[str, torch.nn.Linear]:
+    """The linear layers of a model by name: those whose inputs have a Gram matrix."""
+    return {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+
+
+def gram(
+    model: torch.nn.Module,
+    batches: Iterator[Mapping[str, torch.Tensor]],
+    *,
+    padding: bool = False,
+    scale: Literal["mean", "sum"] = "mean",
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """X^T X of the inputs X of every linear layer, in float64, and which weights share one.
+
+    The rows of X are all positions of all batches that a token stands on; `padding` counts the
+    others as well, as the published code does. `mean` divides by the number of rows (both
+    published codes), `sum` does not (the formula of the paper). Layers that are always given the
+    same input share one matrix: the second result maps the name of each weight to the one it is
+    kept under. Layers that never ran have none.
+
+    RegMean, arXiv:2212.09849.
+    """
+    names = {module: name for name, module in linear_layers(model).items()}
+    calls: list[tuple[str, torch.Tensor]] = []
+    hooks = [
+        module.register_forward_pre_hook(lambda m, args: calls.append((names[m], args[0])))
+        for module in names
+    ]
+    groups: dict[str, str] | None = None
+    sums: dict[str, torch.Tensor] = {}
+    counts: dict[str, int] = {}
+    try:
+        with torch.inference_mode():
+            for batch in batches:
+                model(**batch)
+                groups = groups or _shared(calls)
+                mask = None if padding else batch["attention_mask"].bool()
+                for name, given in calls:
+                    if groups[name] == name:
+                        rows = _rows(given, mask).double()
+                        product = rows.T @ rows
+                        sums[name] = sums[name].add_(product) if name in sums else product
+                        counts[name] = counts.get(name, 0) + len(rows)
+                calls.clear()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    divisors = counts if scale == "mean" else dict.fromkeys(sums, 1)
+    kept = {f"{name}.weight": (total / divisors[name]).cpu() for name, total in sums.items()}
+    return kept, {f"{name}.weight": f"{first}.weight" for name, first in (groups or {}).items()}
+
+
+def _shared(calls: Sequence[tuple[str, torch.Tensor]]) -> dict[str, str]:
+    """For every layer that ran, the first one that was given the very same tensors."""
+    given: dict[str, list[int]] = {}
+    for name, tensor in calls:
+        given.setdefault(name, []).append(id(tensor))
+    first: dict[tuple[int, ...], str] = {}
+    return {name: first.setdefault(tuple(ids), name) for name, ids in given.items()}
+
+
+def _rows(given: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """The inputs of a layer as rows, without those of padding.
+
+    What has not the shape of the batch has no padding: a pooled [batch, width], and DeBERTa's
+    relative positions, which its query and key layers read beside the tokens.
+    """
+    if mask is not None and given.dim() == 3 and given.shape[:2] == mask.shape:
+        return given[mask]
+    return given.reshape(-1, given.shape[-1])

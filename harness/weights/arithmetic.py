@@ -1,0 +1,154 @@
+"""Pure, lazy formulas on state dicts, in at least float32."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence, Sized
+from functools import reduce
+
+import torch
+
+from harness.errors import BadOption, IncompatibleWeights
+from harness.types import StateDict
+from harness.weights.lazy import Lazy, Spec, select, specs, union
+from harness.weights.threads import T, by_piece, piece_size, spread
+
+
+def each(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
+    """The lazy state dict `fn(first[name], second[name], ...)`, in float32.
+
+    Every input reaches `fn` in at least float32. Names are those of the first state; the others
+    must have them.
+    """
+    return each_named(lambda _, *tensors: fn(*tensors), *states)
+
+
+def where_shared(fn: Callable[..., torch.Tensor], expert: StateDict, base: StateDict) -> StateDict:
+    """`fn(name, weight, origin)` of every tensor that the base has too, in float32.
+
+    The others, those of the head, stay as they are.
+    """
+    names = [name for name in expert if name in base]
+    return select(union(each_named(fn, select(expert, names), base), expert), expert)
+
+
+def each_named(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
+    """Like `each`, with the name of the tensor as first argument of `fn`."""
+    found = _widened(states)
+    return Lazy(found, lambda name: fn(name, *(wide(state[name]) for state in states)))
+
+
+def _flat(states: Sequence[StateDict], name: str) -> list[torch.Tensor]:
+    """The tensors of this name, flat; large ones are read, checked and hashed on all cores."""
+
+    def read(state: StateDict) -> torch.Tensor:
+        return state[name].reshape(-1)
+
+    if math.prod(specs(states[0])[name].shape) < piece_size():
+        return [read(state) for state in states]
+    return spread(read, states)
+
+
+def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
+    """Like `each`, for a formula that treats every entry alike: it is given flat pieces.
+
+    Besides the inputs and the output only a few pieces are in memory.
+    """
+
+    def compute(name: str) -> torch.Tensor:
+        flat = _flat(states, name)
+        result = torch.empty(found[name].shape, dtype=found[name].dtype)
+        pieces = result.view(-1)
+
+        def fill(part: slice) -> None:
+            pieces[part] = fn(*(wide(tensor[part]) for tensor in flat))
+
+        by_piece(fill, result.numel())
+        return result
+
+    found = _widened(states)
+    return Lazy(found, compute)
+
+
+def in_pieces(fn: Callable[..., T], *states: StateDict) -> Iterator[T]:
+    """`fn` of the flat pieces of every tensor, in order, in at least float32.
+
+    Names are those of the first state; one tensor of each state is in memory at a time.
+    """
+
+    def of_one(name: str) -> list[T]:
+        flat = _flat(states, name)
+        return by_piece(lambda part: fn(*(wide(t[part]) for t in flat)), flat[0].numel())
+
+    for name in states[0]:
+        yield from of_one(name)
+
+
+def _widened(states: Sequence[StateDict]) -> dict[str, Spec]:
+    """Shapes of the first state, and the widest type of all, at least float32.
+
+    Raises IncompatibleWeights, naming the tensor, where another state has not all of its names.
+    """
+    first, *others = [specs(state) for state in states]
+    for other in others:
+        if lacking := next((name for name in first if name not in other), None):
+            raise IncompatibleWeights(
+                f"'{lacking}' is not in every state of an entrywise formula; expected it in all: "
+                "the base has no head, where weights.where_shared leaves that as it is"
+            )
+    return {
+        name: Spec(
+            spec.shape,
+            reduce(torch.promote_types, (other[name].dtype for other in others), _float(spec)),
+        )
+        for name, spec in first.items()
+    }
+
+
+def _float(spec: Spec) -> torch.dtype:
+    return torch.promote_types(spec.dtype, torch.float32)
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def task_vectors(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """expert - base, for each expert (Ilharco et al. 2023, eq. 1)."""
+    return [entrywise(torch.sub, expert, base) for expert in experts]
+
+
+def mean(states: Sequence[StateDict], coefficients: Sequence[float] | None = None) -> StateDict:
+    """The entrywise mean of the states, or their sum with the given coefficients."""
+    scales = coefficients or [1 / len(states)] * len(states)
+
+    def weighted(*tensors: torch.Tensor) -> torch.Tensor:
+        total = tensors[0] * scales[0]
+        for tensor, scale in zip(tensors[1:], scales[1:], strict=True):
+            total.add_(tensor, alpha=scale)
+        return total
+
+    return entrywise(weighted, *states)
+
+
+def check_one_each(method: str, given: Sized, count: int, what: str = "weights") -> None:
+    """Raise BadOption unless a method got one number for each expert."""
+    if len(given) != count:
+        raise BadOption(f"{method} got {len(given)} {what} for {count} experts; expected one each")
+
+
+def warn_unless_one(method: str, given: Sequence[float]) -> None:
+    """Warn of coefficients that scale the whole model: those of a mean sum to 1."""
+    if abs(sum(given) - 1) > 1e-6:
+        warnings.warn(
+            f"the weights of {method} sum to {sum(given):g}, not 1; used as given", stacklevel=3
+        )
+
+
+def total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of the tensors, in order, as a new tensor."""
+    result = tensors[0].clone()
+    for tensor in tensors[1:]:
+        result.add_(tensor)
+    return result

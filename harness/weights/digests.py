@@ -1,0 +1,76 @@
+"""Hashes of tensors, and a look at whether they are finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+import xxhash
+
+from harness.errors import BrokenCheckpoint, HarnessError
+from harness.types import StateDict
+
+
+def tensor_digest(name: str, tensor: torch.Tensor) -> str:
+    """A hash of a tensor's name, type, shape and bytes."""
+    state = xxhash.xxh3_128(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+    state.update(flat_bytes(tensor))
+    return str(state.hexdigest())
+
+
+def flat_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor in order, without a copy where it is contiguous."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+def join_digests(parts: Mapping[str, str]) -> str:
+    """One hash of many, whatever the order they were made in."""
+    text = "\n".join(f"{name} {parts[name]}" for name in sorted(parts))
+    return str(xxhash.xxh3_128_hexdigest(text.encode()))
+
+
+def digest(state: StateDict) -> str:
+    """A hash of all tensors, whatever their order and however they are split over files."""
+    return join_digests({name: tensor_digest(name, state[name]) for name in state})
+
+
+def check_finite(
+    name: str, tensor: torch.Tensor, where: str, error: type[HarnessError] = BrokenCheckpoint
+) -> None:
+    """Raise the error, naming the tensor, if an entry is NaN or infinite."""
+    # a sum is NaN or infinite if an entry is, or if it overflows; half the time of a closer look
+    if tensor.is_floating_point() and not torch.isfinite(tensor.sum(dtype=torch.float32)):
+        low, high = torch.aminmax(tensor)
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            found = "NaN" if torch.isnan(low) or torch.isnan(high) else "infinite"
+            raise error(f"'{name}' of {where} has {found} entries, expected finite weights")
+
+
+class Observed(Mapping[str, torch.Tensor]):
+    """A state dict that checks and hashes every tensor the first time it is read."""
+
+    def __init__(self, state: StateDict, source: str) -> None:
+        self._state = state
+        self._source = source
+        self._digests: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor = self._state[name]
+        if name not in self._digests:
+            check_finite(name, tensor, self._source)
+            self._digests[name] = tensor_digest(name, tensor)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def digest(self) -> str:
+        """The digest of all tensors, reading those nobody has read yet."""
+        for name in self._state:
+            if name not in self._digests:
+                self[name]
+        return join_digests(self._digests)

@@ -1,0 +1,146 @@
+"""State dicts whose tensors are computed when they are asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from harness.errors import IncompatibleWeights
+from harness.types import StateDict
+
+
+class Spec(NamedTuple):
+    """What a header says of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        """The size of the tensor."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+class Lazy(Mapping[str, torch.Tensor]):
+    """A state dict whose tensors are computed by `compute(name)` on each access.
+
+    `specs` gives shapes and types of all tensors without computing one. `report` is what a merger
+    tells about its work, as JSON values by name, or by name and tensor; it may be filled while
+    tensors are computed, and is read in the order of the names, whatever order that was.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, Spec],
+        compute: Callable[[str], torch.Tensor],
+        report: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.specs = dict(specs)
+        self._report = {} if report is None else report
+        self._compute = compute
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What has been told until now, in the order of the names."""
+        return {
+            name: dict(sorted(told.items())) if isinstance(told, dict) else told
+            for name, told in sorted(self._report.items())
+        }
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self.specs:
+            raise KeyError(name)
+        return self._compute(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.specs
+
+
+def specs(state: StateDict) -> dict[str, Spec]:
+    """Shape and type of every tensor, from headers where the state is lazy."""
+    if isinstance(state, Lazy):
+        return state.specs
+    return {name: Spec(tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
+
+
+def size(state: StateDict) -> int:
+    """How many entries all tensors have together."""
+    return sum(math.prod(spec.shape) for spec in specs(state).values())
+
+
+def after(ready: Callable[[], object], state: StateDict) -> StateDict:
+    """The state, of which no tensor is computed before `ready` has been called.
+
+    What a formula finds out once for all tensors is found out with all cores this way, and not
+    inside one of its pieces.
+    """
+
+    def compute(name: str) -> torch.Tensor:
+        ready()
+        return state[name]
+
+    return Lazy(specs(state), compute)
+
+
+def select(state: StateDict, names: Iterable[str]) -> StateDict:
+    """The part of a state dict with these names, in this order."""
+    known = specs(state)
+    return Lazy({name: known[name] for name in names}, lambda name: state[name])
+
+
+def union(*states: StateDict) -> StateDict:
+    """One state dict of several; of a name that stands in two, the first one's tensor."""
+    merged: dict[str, Spec] = {}
+    owner: dict[str, StateDict] = {}
+    for state in states:
+        for name, spec in specs(state).items():
+            if name not in merged:
+                merged[name], owner[name] = spec, state
+    return Lazy(merged, lambda name: owner[name][name])
+
+
+def cast_like(state: StateDict, template: StateDict) -> StateDict:
+    """The state with every tensor in the template's type."""
+    types = specs(template)
+    found = {name: Spec(spec.shape, types[name].dtype) for name, spec in specs(state).items()}
+    return Lazy(found, lambda name: state[name].to(found[name].dtype))
+
+
+def floating(state: StateDict) -> list[str]:
+    """Names of the tensors that take part in a merge: integer buffers never do."""
+    return [name for name, spec in specs(state).items() if spec.dtype.is_floating_point]
+
+
+def check_same(states: Sequence[StateDict], called: Sequence[str]) -> None:
+    """Raise IncompatibleWeights, naming the tensor, unless all names and shapes agree."""
+    first = specs(states[0])
+    for state, name in zip(states[1:], called[1:], strict=True):
+        other = specs(state)
+        for missing in sorted(first.keys() - other.keys()):
+            raise IncompatibleWeights(f"{name} has no tensor '{missing}', which {called[0]} has")
+        for extra in sorted(other.keys() - first.keys()):
+            raise IncompatibleWeights(f"{name} has a tensor '{extra}', which {called[0]} has not")
+        for key, spec in first.items():
+            if spec.shape != other[key].shape:
+                raise IncompatibleWeights(
+                    f"'{key}' is {_shape(other[key])} in {name}, "
+                    f"expected {_shape(spec)} as in {called[0]}"
+                )
+            if spec.dtype.is_floating_point != other[key].dtype.is_floating_point:
+                raise IncompatibleWeights(
+                    f"'{key}' is {other[key].dtype} in {name}, "
+                    f"expected {spec.dtype} as in {called[0]}"
+                )
+
+
+def _shape(spec: Spec) -> str:
+    return "(" + ", ".join(map(str, spec.shape)) + ")"

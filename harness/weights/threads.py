@@ -1,0 +1,95 @@
+"""All cores on pieces of tensors, with few temporaries in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Lock
+from typing import TypeVar
+
+import torch
+
+S = TypeVar("S")
+
+
+T = TypeVar("T")
+
+
+_piece = 1 << 17
+
+
+def piece_size() -> int:
+    """How many entries a formula works on at a time: its temporaries stay in cache.
+
+    A function, so that no method holds a copy: the laws try other sizes.
+    """
+    return _piece
+
+
+@contextmanager
+def pieces_of(size: int) -> Iterator[None]:
+    """With pieces of another size, for all threads."""
+    global _piece
+    before, _piece = _piece, size
+    try:
+        yield
+    finally:
+        _piece = before
+
+
+def flat_pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The entries of a tensor in order, piece by piece; views of them where that is possible."""
+    return torch.split(tensor.reshape(-1), piece_size())
+
+
+def by_piece(fn: Callable[[slice], T], size: int) -> list[T]:
+    """`fn` of every piece of a flat tensor of this size, in order, on all cores."""
+    step = piece_size()
+    return spread(fn, [slice(start, start + step) for start in range(0, size, step)])
+
+
+def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
+    """`fn` of every part, in order, on all cores.
+
+    The cores share the parts, one thread of torch on each. Torch's own threads wait for one
+    another after every operation, which costs several times the work when another process holds
+    a core. A thread that uses torch for the first time meanwhile keeps to one core as well.
+    """
+    threads = torch.get_num_threads()
+    workers = min(threads, len(parts))
+    if workers < 2:
+        return [fn(part) for part in parts]
+    found: dict[int, T] = {}
+    waiting = iter(enumerate(parts))
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        try:
+            for place, part in waiting:
+                found[place] = fn(part)
+        except BaseException:
+            for _ in waiting:  # the others stop as well
+                pass
+            raise
+
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            for done in [pool.submit(work) for _ in range(workers)]:
+                done.result()
+    finally:
+        torch.set_num_threads(threads)
+    return [found[place] for place in range(len(parts))]
+
+
+def once(fn: Callable[[], T]) -> Callable[[], T]:
+    """The function, which works when it is first called, even if two threads call at a time."""
+    lock, known = Lock(), list[T]()
+
+    def value() -> T:
+        with lock:
+            if not known:
+                known.append(fn())
+        return known[0]
+
+    return value
