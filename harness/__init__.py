@@ -8,15 +8,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
+from harness.options import parse_choice
 from harness.registry import (
     MERGERS,
     METRICS,
     PREMERGE,
     PROTOCOLS,
     TASKS,
+    load_plugins,
     merger,
     metric,
-    parse_choice,
     premerge,
     protocol,
     task,
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
     from harness.data.sources import prepare
     from harness.evaluation.evaluate import evaluate
     from harness.evaluation.records import Record
+    from harness.evaluation.run import Run
     from harness.merging.merge import merge
-    from harness.merging.recipes import Recipe, Run
+    from harness.merging.recipes import Recipe
     from harness.passes.statistics import statistic
     from harness.reporting.boards import leaderboard
     from harness.training.finetune import finetune
@@ -50,12 +52,12 @@ if TYPE_CHECKING:
 _LAZY = {
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
-    "Run": "harness.merging.recipes",
+    "Run": "harness.evaluation.run",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
     "leaderboard": "harness.reporting.boards",
     "merge": "harness.merging.merge",
-    "prepare": "harness.data.rows",
+    "prepare": "harness.data.sources",
     "statistic": "harness.passes.statistics",
 }
 
@@ -87,6 +89,7 @@ __all__ = [
     "evaluate",
     "finetune",
     "leaderboard",
+    "load_plugins",
     "merge",
     "merger",
     "metric",

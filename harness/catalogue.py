@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.merging.plan import parts
-from harness.registry import MERGERS, METRICS, PREMERGE, PROTOCOLS, TASKS, Merger, options
+from harness.options import options
+from harness.registry import MERGERS, METRICS, PREMERGE, PROTOCOLS, TASKS, Merger
 from harness.types import Task
 
 REGISTRIES: Mapping[str, Mapping[str, Any]] = {

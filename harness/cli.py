@@ -45,6 +45,25 @@ PresetOption = Annotated[
     Literal["procrustes", "regmean", "rotation", "ft-classifier"] | None,
     typer.Option("--preset", help="Compute as the code of a paper does."),
 ]
+
+
+def _load_plugins(folders: list[Path] | None) -> list[Path] | None:
+    from harness.registry import load_plugins
+
+    for folder in folders or []:
+        load_plugins(folder)
+    return folders
+
+
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugins",
+        help="A folder of Python files with your own tasks, protocols or methods.",
+        callback=_load_plugins,
+        is_eager=True,
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
@@ -163,6 +182,7 @@ def finetune(
     bf16: Annotated[bool, typer.Option("--bf16", help="Train in mixed bfloat16.")] = False,
     force: Force = False,
     data_dir: DataDir = None,
+    plugins: Plugins = None,
 ) -> None:
     """Fine-tune a base on a task, or on several together; an interrupted run resumes when it is
     called again."""
@@ -235,6 +255,7 @@ def merge(
         bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
     ] = False,
     data_dir: DataDir = None,
+    plugins: Plugins = None,
 ) -> None:
     """Merge experts into one folder that transformers loads."""
     from harness.merging.merge import merge as run
@@ -275,7 +296,8 @@ def _recipe(experts: Sequence[str], flags: Mapping[str, Any]) -> Recipe:
     Flags may stand beside a file where it cannot say the same: a configuration of mergekit's says
     models and a method and nothing else.
     """
-    from harness.merging.recipes import Recipe, recipe_and_fields, validated
+    from harness.merging.recipes import Recipe, recipe_and_fields
+    from harness.values import validated
 
     given = {name: value for name, value in flags.items() if value is not None}
     if len(experts) > 1 or Path(experts[0]).suffix not in (".yaml", ".yml", ".json"):
@@ -322,6 +344,7 @@ def statistics(
         bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
     ] = False,
     data_dir: DataDir = None,
+    plugins: Plugins = None,
 ) -> None:
     """Write what a merger asks of an expert's data, to hand over instead of the data."""
     from harness.passes.statistics import statistic
@@ -353,10 +376,11 @@ def check(
     record: Annotated[
         bool, typer.Option("--record", help="Write the merger's scores there as its baseline.")
     ] = False,
+    plugins: Plugins = None,
 ) -> int:
     """Hold a method to its laws and, a merger, to its recorded quality; exit 1 if one fails."""
     from harness.checking.battery import battery, ok
-    from harness.registry import parse_choice
+    from harness.options import parse_choice
 
     if record and kind == "premerge":
         raise BadOption("--record is for mergers: a pre-merging method has no baseline of its own")
@@ -420,10 +444,12 @@ def evaluate(
     ] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
+    plugins: Plugins = None,
 ) -> None:
     """Evaluate a model and its references under the protocols; print the table and a verdict."""
     from harness.evaluation.evaluate import evaluate as run
-    from harness.merging.recipes import Run, validated
+    from harness.evaluation.run import Run
+    from harness.values import validated
 
     values = {
         "model": model,
@@ -491,6 +517,7 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
 def leaderboard(
     records: Annotated[list[Path], typer.Argument(help="Record files, or folders of them.")],
     out: Annotated[Path, typer.Option(help="The folder for board.md and board.csv.")],
+    plugins: Plugins = None,
 ) -> None:
     """Render the board of records: methods x tasks for every protocol, as Markdown and CSV."""
     from harness.reporting.boards import leaderboard as run
@@ -503,6 +530,7 @@ def leaderboard(
 def prepare(
     tasks: Annotated[str, typer.Option(help="T1,T2,...")],
     data_dir: Annotated[Path, typer.Option(help="Where the data goes.")],
+    plugins: Plugins = None,
 ) -> None:
     """Fetch data sets from the Hub into a local folder, for use with no network."""
     from harness.data.sources import prepare as run
@@ -517,6 +545,7 @@ def list_(
         Literal["mergers", "premerge", "tasks", "protocols", "metrics"], typer.Argument()
     ],
     as_json: Json = False,
+    plugins: Plugins = None,
 ) -> None:
     """List what is registered: name, what it is, source, options with defaults."""
     from harness.catalogue import catalogue, rendered

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 from harness.evaluation.evaluate import evaluate
+from harness.evaluation.run import Run
 from harness.files import Layout, check_output, write_text
 from harness.merging.merge import merge
-from harness.merging.recipes import Recipe, Run
+from harness.merging.recipes import Recipe
 from harness.reporting.boards import leaderboard
 from harness.reporting.table import evaluation_table
 from harness.reporting.verdict import verdicts

@@ -71,6 +71,10 @@ class OutputExists(HarnessError):
     """An output that holds something already, or that another run is writing."""
 
 
+class BrokenPlugin(HarnessError):
+    """A user's folder of tasks, protocols or methods that cannot be loaded."""
+
+
 class CannotWrite(HarnessError):
     """An output that the system does not let us write."""
 

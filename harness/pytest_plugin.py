@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 def _tests(session: pytest.Session, kind: Kind, text: str) -> Iterator[LawTest]:
     from harness.checking.battery import battery
     from harness.errors import HarnessError
-    from harness.registry import parse_choice
+    from harness.options import parse_choice
 
     try:
         found = battery(kind, parse_choice(text))

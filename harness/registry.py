@@ -1,29 +1,30 @@
-"""Names: giving them, finding them, near misses, plug-ins."""
+"""Names: giving them, finding them, near misses."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
-import math
-import pkgutil
-import types
 import typing
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from harness.errors import BadOption, HarnessError, UnknownName
-from harness.types import Array64, Choice, Encoded, Kind, Predictions, Scalar, StateDict, Task
+from harness.errors import HarnessError, UnknownName
+from harness.options import needs
+from harness.plugins import (
+    BROKEN,
+    PREFIX,
+    import_all,
+    load_all,
+    load_folder,
+    registering,
+    registrar,
+)
+from harness.types import Array64, Encoded, Kind, Predictions, StateDict, Task
 
 P = ParamSpec("P")
-
 MergeFn: TypeAlias = Callable[Concatenate[Sequence[StateDict], StateDict, P], StateDict]
 PremergeFn: TypeAlias = Callable[
     Concatenate[Sequence[StateDict], StateDict, P], Sequence[StateDict]
@@ -203,7 +204,7 @@ class Registry(Mapping[str, V], Generic[V]):
             self._scanned = True
             try:
                 import_all(self._package)
-                load_plugins()
+                load_all(undone_by_errors)
             except BaseException:
                 self._scanned = False  # the next look-up must fail too, not find half of the names
                 raise
@@ -214,7 +215,7 @@ class Registry(Mapping[str, V], Generic[V]):
             place, _, function = self._families[module].partition(":")
             made: V = getattr(importlib.import_module(place), function)(attribute)
             return made
-        with _registering(module):
+        with registering(module):
             found = _attribute(self.kind, name)
         for value in self._values.values():
             if found is value or getattr(value, "function", None) is found:
@@ -235,72 +236,28 @@ def _attribute(kind: str, name: str) -> Any:
         ) from error
 
 
-_registrar: ContextVar[str] = ContextVar("registrar", default="this program")
-"""Whose import registers tasks just now."""
-
-
 @contextmanager
-def _registering(name: str) -> Iterator[None]:
-    token = _registrar.set(name)
-    try:
+def undone_by_errors() -> Iterator[None]:
+    """What is registered in the block, anywhere, stays only if the block succeeds."""
+    with ExitStack() as stack:
+        for registry in (MERGERS, PREMERGE, PROTOCOLS, METRICS, TASKS):
+            stack.enter_context(registry.undone_by_errors())
         yield
-    finally:
-        _registrar.reset(token)
 
 
-@cache
-def import_all(package: str) -> None:
-    """Import a module, and those of its folder if it is a package: that runs their decorators."""
-    with _registering(package):
-        root = importlib.import_module(package)
-    _check_ours(package, root)
-    for module in pkgutil.iter_modules(getattr(root, "__path__", [])):
-        with _registering(f"{package}.{module.name}"):
-            importlib.import_module(f"{package}.{module.name}")
+def load_plugins(folder: str | Path) -> None:
+    """Import every Python file of a folder: what they register is known from now on.
 
-
-def _check_ours(package: str, root: types.ModuleType) -> None:
-    """Raise HarnessError if a module of a user hides one of our two packages of a common name."""
-    if package not in ("tasks", "protocols"):
-        return
-    expected = Path(__file__).resolve().parents[1] / package / "__init__.py"
-    found = Path(root.__file__ or "").resolve()
-    if found != expected:
-        raise HarnessError(
-            f"another module named '{package}' hides the harness's own: found {found}, expected "
-            f"{expected}; rename it, or run from another folder"
-        )
-
-
-BROKEN: list[str] = []
-"""Plug-ins that could not be loaded, a line for each: whose, and why."""
-
-
-@cache
-def load_plugins() -> None:
-    """Import what other distributions declare in the entry-point group `harness`.
-
-    One that fails is left out, with a warning that names it: what does not need it goes on.
+    Raises BrokenPlugin, naming the file, for one that cannot be imported, and then nothing of the
+    folder is registered.
     """
-    for entry in entry_points(group="harness"):
-        if broken := _loaded(entry):
-            BROKEN.append(broken)
-            warnings.warn(broken, stacklevel=2)
+    load_folder(folder, undo=undone_by_errors)
 
 
-def _loaded(entry: EntryPoint) -> str | None:
-    """Import a plug-in; what went wrong, if it did, and then nothing of it stays registered."""
-    whose = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
-    try:
-        with ExitStack() as stack:
-            for registry in (MERGERS, PREMERGE, PROTOCOLS, METRICS, TASKS):
-                stack.enter_context(registry.undone_by_errors())
-            stack.enter_context(_registering(f"{entry.value} of {whose}"))
-            entry.load()
-    except Exception as error:  # anybody's code, which may fail in any way
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"the plug-in '{entry.name}' of {whose} could not be loaded ({reason})"
-    return None
+def _origin(function: Callable[..., Any]) -> str:
+    """Who registers a function: the module that it is of, or the file of a user's folder."""
+    module = function.__module__
+    return registrar() if module.startswith(PREFIX) else module
 
 
 def _callable(kind: str, name: str, found: object) -> Callable[..., Any]:
@@ -328,13 +285,13 @@ PREMERGE: Registry[Premerge] = Registry(
 )
 PROTOCOLS: Registry[EvaluationProtocol] = Registry(
     "protocol",
-    "protocols",
+    "harness.protocols",
     lambda name, f: EvaluationProtocol(name, _callable("protocol", name, f)),
 )
 METRICS: Registry[Metric] = Registry(
     "metric", "harness.data.metrics", lambda name, f: Metric(name, _callable("metric", name, f))
 )
-TASKS: Registry[Task] = Registry("task", "tasks", _task)
+TASKS: Registry[Task] = Registry("task", "harness.tasks", _task)
 
 
 def merger(
@@ -343,7 +300,7 @@ def merger(
     """Register a merging method under a name."""
 
     def register(function: MergeFn[P]) -> MergeFn[P]:
-        MERGERS.add(Merger(name, function, paper, task_vectors, breaks), function.__module__)
+        MERGERS.add(Merger(name, function, paper, task_vectors, breaks), _origin(function))
         return function
 
     return register
@@ -355,7 +312,7 @@ def premerge(
     """Register a pre-merging method under a name."""
 
     def register(function: PremergeFn[P]) -> PremergeFn[P]:
-        PREMERGE.add(Premerge(name, function, paper, exact, breaks), function.__module__)
+        PREMERGE.add(Premerge(name, function, paper, exact, breaks), _origin(function))
         return function
 
     return register
@@ -372,7 +329,7 @@ def protocol(
 
     def register(function: ProtocolFn[P]) -> ProtocolFn[P]:
         entry = EvaluationProtocol(name, function, paper, adapts, check)
-        PROTOCOLS.add(entry, function.__module__)
+        PROTOCOLS.add(entry, _origin(function))
         return function
 
     return register
@@ -384,7 +341,7 @@ def metric(
     """Register a metric under a name, for some kinds of task or one number of classes alone."""
 
     def register(function: MetricFn) -> MetricFn:
-        METRICS.add(Metric(name, function, paper, kinds, classes), function.__module__)
+        METRICS.add(Metric(name, function, paper, kinds, classes), _origin(function))
         return function
 
     return register
@@ -394,138 +351,4 @@ def task(value: Task) -> Task:
     """Register a task under its own name and return it; a name is taken once."""
     if TASKS.holds(value):
         return value
-    return TASKS.add(value, _registrar.get())
-
-
-# Options -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Option:
-    """A keyword-only parameter with a default: its name, type and default."""
-
-    name: str
-    annotation: Any
-    default: Scalar
-
-
-def options(function: Callable[..., Any]) -> dict[str, Option]:
-    """The options of a registered function, in the order it declares them."""
-    scope = getattr(inspect.unwrap(function), "__globals__", {})
-    found = {}
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty:
-            kind = parameter.annotation
-            # postponed annotations are text; only those of options are needed, and can be read
-            kind = eval(kind, scope) if isinstance(kind, str) else kind
-            found[parameter.name] = Option(parameter.name, kind, parameter.default)
-    return found
-
-
-def needs(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The keyword-only parameters without a default, which the harness and not the user gives."""
-    return tuple(
-        parameter.name
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
-    )
-
-
-FREE = int | float | bool | list[float] | str | None
-"""What an option may be that the function does not declare; text is read in this order."""
-
-
-def _takes_anything(function: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(function).parameters.values()
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-
-
-def resolve(kind: str, choice: Choice, *functions: Callable[..., Any]) -> dict[str, Scalar]:
-    """All options of a choice including defaults, each checked against its type.
-
-    The options are those of all the functions together; one that takes any keyword takes any
-    option, as given. Raises BadOption with the near miss for an unknown name, and for a value of
-    another type.
-    """
-    known = {name: option for function in functions for name, option in options(function).items()}
-    if any(_takes_anything(function) for function in functions):
-        known |= {name: Option(name, FREE, None) for name in choice.options if name not in known}
-    for name in choice.options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
-            raise BadOption(f"{kind} '{choice.name}' has no option '{name}'; {hint}")
-    return {
-        name: _coerce(f"option '{name}' of {kind} '{choice.name}'", choice.options[name], option)
-        if name in choice.options
-        else option.default
-        for name, option in known.items()
-    }
-
-
-def parse_choice(text: str) -> Choice:
-    """Read `NAME`, `NAME:key=value,...` or `module:function[:key=value,...]`."""
-    parts = text.split(":")
-    name, rest = parts[0], parts[1:]
-    if rest and "=" not in rest[0]:
-        name, rest = f"{name}:{rest[0]}", rest[1:]
-    found: dict[str, Scalar] = {}
-    for pair in filter(None, ":".join(rest).split(",")):
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise BadOption(
-                f"'{text}': '{pair}' is no option, expected NAME or NAME:key=value,key=value"
-            )
-        found[key.strip()] = value.strip()
-    return Choice(name, found)
-
-
-def _coerce(what: str, value: Scalar, option: Option) -> Scalar:
-    kinds = typing.get_args(option.annotation) if _is_union(option.annotation) else ()
-    for kind in kinds or (option.annotation,):
-        coerced, fits = _as(kind, value)
-        if fits:
-            return coerced
-    raise BadOption(f"{what} is {value!r}, expected {_spell(option.annotation)}")
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
-
-
-def _spell(annotation: Any) -> str:
-    if _is_union(annotation):
-        return " or ".join(_spell(kind) for kind in typing.get_args(annotation))
-    if typing.get_origin(annotation) is Literal:
-        return " or ".join(repr(value) for value in typing.get_args(annotation))
-    if typing.get_origin(annotation) is list:
-        return "numbers separated by ':'"
-    spelled = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
-    return spelled.get(annotation, "nothing" if annotation is type(None) else str(annotation))
-
-
-def _as(kind: Any, value: Scalar) -> tuple[Scalar, bool]:
-    """The value as the kind, and whether it fits. Text (from a command line) is parsed."""
-    if kind is type(None):
-        return None, value is None or str(value).lower() == "none"
-    if typing.get_origin(kind) is Literal:
-        return value, value in typing.get_args(kind)
-    if typing.get_origin(kind) is list:
-        items = value.split(":") if isinstance(value, str) else value
-        if not isinstance(items, list):
-            return None, False
-        numbers = [_as(float, item) for item in items]
-        return [float(n) for n, _ in numbers if isinstance(n, float)], all(f for _, f in numbers)
-    if kind is bool:
-        spelled = {"true": True, "false": False}.get(str(value).lower())
-        return spelled, spelled is not None
-    if kind is str:
-        return value, isinstance(value, str)
-    if isinstance(value, bool):
-        return None, False
-    try:
-        number = kind(value)
-        whole = not (kind is int and isinstance(value, float) and value % 1)
-        return number, whole and math.isfinite(number)
-    except (TypeError, ValueError, OverflowError):
-        return None, False
+    return TASKS.add(value, registrar())

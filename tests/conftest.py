@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 
+from harness.plugins import BESIDE, import_all
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+for package in BESIDE:  # found by path, so that tests can import from them
+    import_all(package)
 
 WORDS = [f"word{i}" for i in range(40)]
 SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 45}

@@ -33,7 +33,8 @@ from harness.checking.battery import (
 from harness.checking.laws import Kind
 from harness.checking.laws.calls import Watch
 from harness.errors import BadOption, UnknownName
-from harness.registry import Merger, Premerge, parse_choice
+from harness.options import parse_choice
+from harness.registry import Merger, Premerge
 from tests import faults
 
 MERGER_LAWS = [law.name for law in LAWS.values() if "merger" in law.kinds]

@@ -20,7 +20,8 @@ from harness import Recipe, merge
 from harness.checkpoints.mergekit import ingredients
 from harness.cli import main
 from harness.merging.recipes import read_recipe
-from harness.registry import MERGERS, parse_choice, resolve
+from harness.options import parse_choice, resolve
+from harness.registry import MERGERS
 from tests.conftest import model
 
 Array = np.ndarray[Any, Any]

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import harness
 from harness import Choice, StateDict, weights
 from harness.errors import BadOption
+from harness.options import resolve
 from harness.premergers import dare, della
 from harness.premergers.dare import random_keep
-from harness.registry import resolve
 from tests.states import EXPERTS, SHAPES, close, few, model, models
 
 Premerge: TypeAlias = Callable[[Sequence[StateDict], StateDict], Sequence[StateDict]]

@@ -11,16 +11,16 @@ import faiss
 import numpy as np
 import pytest
 import torch
+from harness.protocols.ft_classifier import ft_classifier, tune, visits
+from harness.protocols.knn import distances, knn
 
 import harness
 from harness import Choice, Draw, Encoded, Features, Head, Predictions, Task
 from harness.errors import BadData, BadOption, MissingHead, MissingTeacher
 from harness.evaluation.evaluate import teach
-from harness.registry import resolve
+from harness.options import resolve
 from harness.rng import rng
 from harness.types import Array, Array64
-from protocols.ft_classifier import ft_classifier, tune, visits
-from protocols.knn import distances, knn
 
 #: name -> (options, laws that this protocol rightly breaks)
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {

@@ -18,8 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
-from harness.passes import statistics
-from harness.passes import sums as passes
+from harness.passes import statistics, sums
 from harness.passes.cache import KEY
 from harness.passes.features import cache_dir
 from harness.passes.statistic_file import check_statistic, read_statistic
@@ -401,13 +400,13 @@ def test_a_weight_that_was_never_reached_is_said_to_be(
 ) -> None:
     """It keeps the mean; without the word and without the matrix a file is not whole."""
 
-    whole = passes.gram
+    whole = sums.gram
 
     def missing(*given: Any, **options: Any) -> Any:
         tensors, shared = whole(*given, **options)
         return {name: tensor for name, tensor in tensors.items() if name != DENSE}, shared
 
-    monkeypatch.setattr(passes, "gram", missing)
+    monkeypatch.setattr(sums, "gram", missing)
     out = str(tmp_path / "lazy.safetensors")
     where = ["--task", "toy/pairs", "--device", "cpu", "--merger", "regmean:examples=8"]
     assert main(["statistics", str(loud("bert", "a")), *where, "--out", out]) == 0

@@ -54,7 +54,7 @@ def rows_of(task: Task = TOY, examples: int = EXAMPLES) -> Rows:
 
 
 def defaults(kind: str, **changed: Any) -> dict[str, Any]:
-    from harness.registry import options
+    from harness.options import options
 
     known = options(PASSES[kind]).values()
     return {option.name: option.default for option in known} | {"examples": EXAMPLES} | changed

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.tasks.textcls import question_and_answer, title_and_content
 
 import harness
 from harness import Task
 from harness.data.rows import load_rows
 from harness.data.sources import SUFFIXES
 from harness.labels import normal
-from tasks.textcls import question_and_answer, title_and_content
 
 #: name -> (kind, classes, metrics)
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {

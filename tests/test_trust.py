@@ -34,9 +34,10 @@ from harness.errors import (
     UnknownName,
 )
 from harness.merging.plan import parts
+from harness.options import resolve
 from harness.passes import features as encode
 from harness.presets import PRESETS, PresetName, faithful
-from harness.registry import PREMERGE, TASKS, Premerge, resolve
+from harness.registry import PREMERGE, TASKS, Premerge
 from harness.weights import digest
 from tests.conftest import model
 from tests.toys import THREE, TOY, registered

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness import StateDict, weights
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
-from harness.weights import Lazy, Spec
+from harness.weights import Lazy, Spec, order, threads
 
 HALVES = [torch.float16, torch.bfloat16]
 
@@ -101,14 +101,14 @@ SPREADS = {
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("held", [weights._HELD, 1e-9])
+@pytest.mark.parametrize("held", [order._HELD, 1e-9])
 def test_smallest_magnitude_by_a_sample(
     spread: str, held: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the value is an end of the bracket, inside, or counted as more than may be held."""
-    monkeypatch.setattr(weights, "_SAMPLE", 100)
-    monkeypatch.setattr(weights, "_HELD", held)
-    monkeypatch.setattr(weights, "_piece", 999)
+    monkeypatch.setattr(order, "_SAMPLE", 100)
+    monkeypatch.setattr(order, "_HELD", held)
+    monkeypatch.setattr(threads, "_piece", 999)
     entries = SPREADS[spread](np.random.default_rng(0), 20_000).astype(np.float32)
     whole = torch.from_numpy(entries)
     state = {"a": whole[:7000].view(70, 100), "b": whole[7000:]}
@@ -117,7 +117,7 @@ def test_smallest_magnitude_by_a_sample(
 
 
 def test_pieces_of_every_tensor_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "_piece", 2)
+    monkeypatch.setattr(threads, "_piece", 2)
     first = {"a": torch.arange(5).half(), "none": torch.zeros(0), "b": torch.tensor([[5.0], [6.0]])}
     second = {name: tensor + 1 for name, tensor in reversed(first.items())}
     found = weights.in_pieces(lambda x, y: (x.tolist(), y.dtype, (y - x).tolist()), first, second)
@@ -129,12 +129,12 @@ def test_pieces_of_every_tensor_in_order(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_pieces_leave_torch_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "_piece", 2)
-    threads = torch.get_num_threads()
+    monkeypatch.setattr(threads, "_piece", 2)
+    before = torch.get_num_threads()
     weights.by_piece(lambda part: part, 9)
     with pytest.raises(ZeroDivisionError):
         weights.by_piece(lambda part: 1 // 0, 9)
-    assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == before
 
 
 def test_an_error_stops_all_workers() -> None:

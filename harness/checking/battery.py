@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias
 from harness.checking.laws import LAWS, Broken, Kind, Law, Method, global_seed
 from harness.errors import BadOption, HarnessError, UnknownName
 from harness.merging.plan import of_passes, parts
-from harness.registry import MERGERS, PREMERGE, Merger, Premerge, needs, resolve
+from harness.options import needs, resolve
+from harness.registry import MERGERS, PREMERGE, Merger, Premerge
 from harness.types import Choice
 
 __all__ = [

@@ -1,10 +1,10 @@
 """How good are a merger's merges on the embedded suite: against `average`, against its baseline.
 
-The experts are those of harness/miniatures, made once and kept, so that scores do not depend on
-the machine beyond the rounding of a forward pass. Every comparison is paired: both sides are read
-by the same draws of shots, the differences are averaged over the tasks of a setting draw by draw,
-and the interval is Student's t over the draws. Current Eval draws nothing; its test rows are read
-in ten parts instead, which are paired the same way.
+The experts are those of the folder `miniatures`, made once and kept, so that scores do not depend
+on the machine beyond the rounding of a forward pass. Every comparison is paired: both sides are
+read by the same draws of shots, the differences are averaged over the tasks of a setting draw by
+draw, and the interval is Student's t over the draws. Current Eval draws nothing; its test rows are
+read in ten parts instead, which are paired the same way.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.entries import POOL_SPLIT
 from harness.evaluation.evaluate import DEFAULTS, evaluate
 from harness.evaluation.records import Record, predictions_of, read_as, safe
+from harness.evaluation.run import Run
 from harness.files import check_place, write_json
 from harness.merging.merge import merge
 from harness.merging.plan import parts, short_method
-from harness.merging.recipes import Frozen, Recipe, Run
-from harness.registry import MERGERS, TASKS, resolve
+from harness.merging.recipes import Recipe
+from harness.options import resolve
+from harness.registry import MERGERS, TASKS
 from harness.reporting.grid import HEADLINE_SHOTS, PROTOCOL_ORDER
 from harness.types import Choice, Progress, Scalar
+from harness.values import Frozen
 from harness.weights import digest, join_digests
 
 MINIATURES = Path(__file__).parent / "miniatures"

@@ -12,14 +12,8 @@ from harness.errors import BrokenCheckpoint
 from harness.files import LARGEST, Layout, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-
-
 MERGEKIT_FILE = "mergekit_config.yml"
-
-
 VOCABULARY_FILES = (
     "tokenizer.json",
     "vocab.txt",
@@ -28,8 +22,6 @@ VOCABULARY_FILES = (
     "sentencepiece.bpe.model",
     "spiece.model",
 )
-
-
 TOKENIZER_FILES = (
     *VOCABULARY_FILES,
     "tokenizer_config.json",
@@ -37,8 +29,6 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "merges.txt",
 )
-
-
 MODEL_FILES = (
     SINGLE,
     INDEX,
@@ -50,11 +40,7 @@ MODEL_FILES = (
     "heads/*/config.json",
 )
 """Patterns of all that a folder of a model holds that this program writes."""
-
-
 MERGE = Layout("a merge", MERGE_FILE, (MERGE_FILE, *MODEL_FILES))
-
-
 EXPERT = Layout("an expert", EXPERT_FILE, (EXPERT_FILE, *MODEL_FILES))
 
 

@@ -29,8 +29,6 @@ from harness.weights import Lazy, Spec, specs, union
 
 LAYERS = re.compile(r"(^|_)n?_?(layers?|groups?|group_num|blocks?|experts)$")
 """Numbers of a configuration that say how many layers a model has, or parts of layers."""
-
-
 DTYPES = {
     "I64": torch.int64,
     "F64": torch.float64,

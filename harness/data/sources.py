@@ -18,8 +18,6 @@ from harness.labels import same
 from harness.types import Row, Task
 
 SUFFIXES = ("parquet", "jsonl", "csv")
-
-
 LONGEST = 2**24
 """Bytes of a line of JSON."""
 

@@ -18,11 +18,12 @@ from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, MissingHead, MissingTeacher
 from harness.evaluation.model import Model, experts_of, others_of
 from harness.evaluation.records import CHOICE_SPLIT, Role
+from harness.evaluation.run import Run
 from harness.labels import columns
-from harness.merging.recipes import Run
+from harness.options import resolve
 from harness.passes.features import model_key
 from harness.presets import preset
-from harness.registry import PROTOCOLS, EvaluationProtocol, resolve
+from harness.registry import PROTOCOLS, EvaluationProtocol
 from harness.types import Checkpoint, Choice, Draw, Rows, Scalar, StateDict, Task
 
 POOL_SPLIT = "train90"

@@ -52,10 +52,11 @@ from harness.evaluation.records import (
     record_path,
     write_record,
 )
+from harness.evaluation.run import Run
 from harness.files import check_place
-from harness.merging.recipes import Run
+from harness.options import resolve
 from harness.passes.features import encode, final_head
-from harness.registry import EvaluationProtocol, resolve
+from harness.registry import EvaluationProtocol
 from harness.types import (
     Array64,
     Choice,

@@ -24,9 +24,9 @@ from harness.checkpoints.provenance import (
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead, UnknownName
 from harness.evaluation.records import Role
+from harness.evaluation.run import Run
 from harness.files import read_json
 from harness.labels import fit, generic, same
-from harness.merging.recipes import Run
 from harness.registry import TASKS
 from harness.types import Checkpoint, Task
 

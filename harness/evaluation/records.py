@@ -15,8 +15,8 @@ from pydantic import Field, ValidationError
 
 from harness.errors import BrokenRecord
 from harness.files import read_json, replacing, write_json
-from harness.merging.recipes import Frozen, Model
 from harness.types import Array64, Predictions
+from harness.values import Frozen, Model
 
 Role = Literal["merged", "base", "expert", "single", "ensemble", "reference"]
 """An `expert` is read on its own task, a `single` is one read on a task of another."""

@@ -15,7 +15,8 @@ from harness.files import check_output
 from harness.merging.plan import Plan, composed, parts, plan
 from harness.merging.recipes import Recipe, read_recipe
 from harness.merging.write import write
-from harness.registry import MERGERS, options
+from harness.options import options
+from harness.registry import MERGERS
 from harness.types import Progress
 
 TRIALS = 1000

@@ -15,10 +15,11 @@ from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, Missin
 from harness.labels import same
 from harness.merging.judge import Judge
 from harness.merging.recipes import Recipe
+from harness.options import needs, options, resolve
 from harness.passes.statistics import Supply
 from harness.passes.sums import PASSES
 from harness.presets import faithful
-from harness.registry import MERGERS, PREMERGE, Merger, Premerge, needs, options, resolve
+from harness.registry import MERGERS, PREMERGE, Merger, Premerge
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
 SCORE = "score"

@@ -11,19 +11,11 @@ from torch.func import functional_call, vjp
 from torch.nn.functional import log_softmax, one_hot
 
 Estimator: TypeAlias = Literal["exact", "empirical", "mergelm", "hard", "soft", "empirical_batch"]
-
-
 BY_EXAMPLE = ("exact", "empirical")
 """The estimators that square the gradients of single examples; all others those of a batch."""
-
-
 GOLD = ("empirical", "empirical_batch")
 """The estimators that read gold labels (a regression always does)."""
-
-
 Output: TypeAlias = Literal["classification", "regression", "multilabel", "tagging"]
-
-
 IGNORED = -100
 """The label of a token, or of a class of a multi-label row, that nobody gave."""
 

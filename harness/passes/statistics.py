@@ -24,6 +24,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, OutputExists
 from harness.files import check_place
 from harness.labels import columns
+from harness.options import options, parse_choice, resolve
 from harness.passes.cache import keep, recall
 from harness.passes.features import cache_dir, content_key
 from harness.passes.fisher import GOLD
@@ -40,7 +41,7 @@ from harness.passes.statistic_file import (
 )
 from harness.passes.sums import PASSES, Pass, check_options
 from harness.presets import PresetName, faithful
-from harness.registry import MERGERS, options, parse_choice, resolve
+from harness.registry import MERGERS
 from harness.rng import rng
 from harness.types import Checkpoint, Choice, Progress, Rows, Scalar, StateDict, Steps, Task
 

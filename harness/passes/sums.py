@@ -18,8 +18,6 @@ from harness.passes.gram import gram
 from harness.types import Checkpoint, Rows, Scalar, Steps
 
 Batches: TypeAlias = Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]
-
-
 Found: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, str]]
 
 

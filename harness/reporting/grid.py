@@ -13,26 +13,12 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import CHOICE_SPLIT, Record, Role
 
 TUNED = "ft-classifier"
-
-
 PROTOCOL_ORDER = ("current", "knn", TUNED)
-
-
 SINGLES = ("expert", "single")
-
-
 MAX = "experts, max"
-
-
 SUMMARY = ("experts, min", "experts, mean", MAX)
-
-
 BEST_SINGLE = f"best single ({CHOICE_SPLIT})"
-
-
 AVERAGE_SINGLE = "average single"
-
-
 HEADLINE_SHOTS = 5
 
 
@@ -117,7 +103,8 @@ def readings(records: Iterable[Record]) -> list[Reading]:
 
 def label(record: Record) -> str:
     """The protocol, with the options that were asked beside its defaults."""
-    from harness.registry import PROTOCOLS, resolve
+    from harness.options import resolve
+    from harness.registry import PROTOCOLS
     from harness.types import Choice
 
     if record.protocol not in PROTOCOLS:

@@ -16,14 +16,8 @@ from harness.weights.lazy import size
 from harness.weights.threads import T
 
 Magnitudes: TypeAlias = "npt.NDArray[np.float32]"
-
-
 Counts: TypeAlias = "npt.NDArray[np.int64]"
-
-
 _SAMPLE = 1 << 18
-
-
 _HELD = 1 / 8
 """The share of all entries above which those in the bracket are counted and not held."""
 

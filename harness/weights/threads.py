@@ -11,11 +11,7 @@ from typing import TypeVar
 import torch
 
 S = TypeVar("S")
-
-
 T = TypeVar("T")
-
-
 _piece = 1 << 17
 
 

@@ -132,11 +132,11 @@ BOARD = Command(_to("--out", "leaderboard", "records"), _folder("board.md", "boa
 
 def _measured() -> None:
     """A merger that passes every law and reaches what is recorded: only the record is in doubt."""
-    from harness import conformance, quality
+    from harness.checking import battery, quality
 
     recorded = quality.read_baseline(BASELINE)
     vars(quality)["measure"] = lambda *_: recorded
-    vars(conformance)["battery"] = lambda *_: SimpleNamespace(laws=())
+    vars(battery)["battery"] = lambda *_: SimpleNamespace(laws=())
 
 
 CHECK = Command(

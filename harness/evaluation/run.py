@@ -1,0 +1,38 @@
+"""What was asked of an evaluation, as a value."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import (
+    PositiveInt,
+)
+
+from harness.presets import PresetName
+from harness.values import Frozen, Method
+
+
+class Run(Frozen):
+    """An evaluation: which model, against which references, on which tasks, read how."""
+
+    model: str
+    experts: tuple[str, ...] = ()
+    base: str | None = None
+    references: tuple[str, ...] = ()
+    best_single: bool = False
+    singles: bool = False
+    tasks: tuple[str, ...] = ()
+    protocols: tuple[Method, ...] = ()
+    metrics: tuple[str, ...] = ()
+    preset: PresetName | None = None
+    shots: tuple[int, ...] = (1, 5, 10)
+    draws: int = 5
+    seed: int = 0
+    labels: Literal["by-name", "by-index"] = "by-name"
+    limit: PositiveInt | None = None
+    max_length: PositiveInt | None = None
+    data_dir: str | None = None
+    output: str = "records"
+    batch_size: PositiveInt = 32
+    device: str = "auto"
+    allow_pickle: bool = False

@@ -1,0 +1,155 @@
+"""Where registered things come from: our folders, other distributions, folders of a user."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import xxhash
+
+from harness.errors import BrokenPlugin
+
+FOLDERS = "HARNESS_PLUGINS"
+"""Names the folders of a user's own tasks, protocols and methods, parted as paths are."""
+BESIDE = ("harness.protocols", "harness.tasks")
+"""Packages that stand beside this one in the repository, and inside of it once installed."""
+PREFIX = "harness_plugins_"
+"""How the packages are called that folders of a user are imported as."""
+BROKEN: list[str] = []
+"""Plug-ins of other distributions that could not be loaded, a line for each: whose, and why."""
+Undo = Callable[[], AbstractContextManager[None]]
+
+_registrar: ContextVar[str] = ContextVar("registrar", default="this program")
+
+
+def registrar() -> str:
+    """Whose import registers things just now."""
+    return _registrar.get()
+
+
+@contextmanager
+def registering(name: str) -> Iterator[None]:
+    """What is registered in the block is registered by `name`."""
+    token = _registrar.set(name)
+    try:
+        yield
+    finally:
+        _registrar.reset(token)
+
+
+@cache
+def import_all(package: str) -> None:
+    """Import a module of ours, and those of its folder if it is a package."""
+    with registering(package):
+        root = _ours(package)
+    for name in _modules(root):
+        with registering(f"{package}.{name}"):
+            importlib.import_module(f"{package}.{name}")
+
+
+def _ours(package: str) -> types.ModuleType:
+    beside = Path(__file__).resolve().parents[1] / package.rpartition(".")[2]
+    inside = Path(__file__).resolve().with_name(beside.name)
+    if package in BESIDE and not inside.is_dir():
+        return _package(package, beside)
+    return importlib.import_module(package)
+
+
+def _package(name: str, folder: Path) -> types.ModuleType:
+    """A folder as a package of this name, by its path: whatever else is called so hides nothing."""
+    if name in sys.modules:
+        return sys.modules[name]
+    init = folder / "__init__.py"
+    spec = importlib.util.spec_from_file_location(
+        name, init if init.is_file() else None, submodule_search_locations=[str(folder)]
+    )
+    if spec is None:  # no __init__.py: a package of nothing but its modules
+        spec = importlib.util.spec_from_loader(name, loader=None, is_package=True)
+        assert spec is not None
+        spec.submodule_search_locations = [str(folder)]
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if spec.loader is not None and init.is_file():
+        spec.loader.exec_module(module)
+    return module
+
+
+def _modules(root: types.ModuleType) -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules(getattr(root, "__path__", [])))
+
+
+def load_folder(folder: str | Path, *, undo: Undo) -> None:
+    """Import every Python file of a folder: what they register is known from now on.
+
+    A folder is loaded once. Raises BrokenPlugin, naming the file, for one that cannot be imported,
+    and then nothing of the folder is registered.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise BrokenPlugin(f"{place} is no folder; expected one with Python files: see --plugins")
+    place = place.resolve()
+    package = f"{PREFIX}{xxhash.xxh3_64_hexdigest(str(place).encode())}"
+    if package in sys.modules:
+        return
+    names = ["", *sorted(path.stem for path in place.glob("*.py") if path.stem.isidentifier())]
+    try:
+        with undo():
+            for name in names:
+                if name != "__init__":
+                    _load(package, place, name)
+    except BaseException:
+        for known in [one for one in sys.modules if one.partition(".")[0] == package]:
+            del sys.modules[known]
+        raise
+
+
+def _load(package: str, place: Path, name: str) -> None:
+    """Import a file of a user's folder; without a name, the folder itself."""
+    file = place / f"{name or '__init__'}.py"
+    try:
+        with registering(str(file)):
+            if name:
+                importlib.import_module(f"{package}.{name}")
+            else:
+                _package(package, place)
+    except Exception as error:  # anybody's code, which may fail in any way
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BrokenPlugin(f"{file} could not be loaded ({reason}); expected a plug-in") from error
+
+
+@cache
+def load_all(undo: Undo) -> None:
+    """Import what other distributions declare, and the folders that HARNESS_PLUGINS names.
+
+    A distribution's plug-in (entry-point group `harness`) that fails is left out, with a warning
+    that names it: what does not need it goes on. Raises BrokenPlugin for a folder that fails.
+    """
+    for entry in entry_points(group="harness"):
+        if broken := _loaded(entry, undo):
+            BROKEN.append(broken)
+            warnings.warn(broken, stacklevel=2)
+    for folder in filter(None, os.environ.get(FOLDERS, "").split(os.pathsep)):
+        load_folder(folder, undo=undo)
+
+
+def _loaded(entry: EntryPoint, undo: Undo) -> str | None:
+    """Import a plug-in; what went wrong, if it did, and then nothing of it stays registered."""
+    whose = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
+    try:
+        with undo(), registering(f"{entry.value} of {whose}"):
+            entry.load()
+    except Exception as error:  # anybody's code, which may fail in any way
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return f"the plug-in '{entry.name}' of {whose} could not be loaded ({reason})"
+    return None

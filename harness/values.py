@@ -1,0 +1,57 @@
+"""Values that are read from files and flags: validated, frozen, and said in one line if wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    ValidationError,
+)
+
+from harness.errors import BadRecipe
+from harness.options import parse_choice
+from harness.types import Choice
+
+Model = TypeVar("Model", bound="Frozen")
+
+
+def _choice(value: object) -> object:
+    """`"ties:density=0.2"` or `{name: ties, density: 0.2}` as a Choice."""
+    if isinstance(value, str):
+        return parse_choice(value)
+    if isinstance(value, Mapping):
+        if not isinstance(value.get("name"), str):
+            raise ValueError("a method is written as NAME, NAME:key=value or {name: NAME, ...}")
+        options = value.get("options", {k: v for k, v in value.items() if k != "name"})
+        return Choice(value["name"], dict(options))
+    return value
+
+
+def _written(choice: Choice) -> dict[str, Any]:
+    return {"name": choice.name, **choice.options}
+
+
+Method = Annotated[Choice, BeforeValidator(_choice), PlainSerializer(_written)]
+
+
+class Frozen(BaseModel):
+    """A value that refuses unknown fields and never changes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+def validated(kind: type[Model], values: Mapping[str, Any], where: str) -> Model:
+    """A recipe or run of the values. Raises BadRecipe, naming the field, for what does not fit."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "the whole"
+        known = ", ".join(kind.model_fields)
+        hint = f"; known: {known}" if first["type"] == "extra_forbidden" else ""
+        raise BadRecipe(f"{where}: {field}: {first['msg']}{hint}") from error
