@@ -117,11 +117,11 @@ def main() -> None:
         make(folder, given.classes)
         model = open_checkpoint(folder)
         for _ in range(given.repeats):
-            seconds, (x, logits) = timed(lambda: forward(model, test, max_length=128))
+            seconds, (x, logits, _) = timed(lambda: forward(model, test, max_length=128))
             times.setdefault("encode", []).append(seconds)
             seconds, expected = timed(lambda: trainer_logits(folder, test))
             times.setdefault("Trainer.predict", []).append(seconds)
-            pool_x, pool_logits = forward(model, take(train, picked), max_length=128)
+            pool_x, pool_logits, _ = forward(model, take(train, picked), max_length=128)
             encoded = Encoded(
                 task=task.name, kind=task.kind, classes=given.classes,
                 test=Features(x, logits, test.labels), head=final_head(model, range(given.classes)),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from harness.errors import HarnessError, UnknownName
+from harness.kinds import check_labels
 from harness.options import needs
 from harness.plugins import (
     BROKEN,
@@ -22,7 +23,7 @@ from harness.plugins import (
     registering,
     registrar,
 )
-from harness.types import Array64, Encoded, Kind, Predictions, StateDict, Task
+from harness.types import Encoded, KindName, Predictions, StateDict, Task
 
 P = ParamSpec("P")
 MergeFn: TypeAlias = Callable[Concatenate[Sequence[StateDict], StateDict, P], StateDict]
@@ -30,8 +31,8 @@ PremergeFn: TypeAlias = Callable[
     Concatenate[Sequence[StateDict], StateDict, P], Sequence[StateDict]
 ]
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
-MetricFn: TypeAlias = Callable[[Array64, Array64], float]
-KINDS: tuple[Kind, ...] = typing.get_args(Kind)
+MetricFn: TypeAlias = Callable[[Any, Any], float]
+ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
 """Every kind of task."""
 
 
@@ -95,7 +96,7 @@ class Metric:
     name: str
     function: MetricFn
     paper: str = ""
-    kinds: tuple[Kind, ...] = KINDS
+    kinds: tuple[KindName, ...] = ALL_KINDS
     classes: int | None = None
 
 
@@ -269,6 +270,7 @@ def _callable(kind: str, name: str, found: object) -> Callable[..., Any]:
 def _task(name: str, found: object) -> Task:
     if not isinstance(found, Task):
         raise UnknownName(f"task '{name}' is a {type(found).__name__}, expected a harness.Task")
+    check_labels(found)
     return found
 
 
@@ -336,7 +338,11 @@ def protocol(
 
 
 def metric(
-    name: str, *, paper: str = "", kinds: tuple[Kind, ...] = KINDS, classes: int | None = None
+    name: str,
+    *,
+    paper: str = "",
+    kinds: tuple[KindName, ...] = ALL_KINDS,
+    classes: int | None = None,
 ) -> Callable[[MetricFn], MetricFn]:
     """Register a metric under a name, for some kinds of task or one number of classes alone."""
 
@@ -348,7 +354,11 @@ def metric(
 
 
 def task(value: Task) -> Task:
-    """Register a task under its own name and return it; a name is taken once."""
+    """Register a task under its own name and return it; a name is taken once.
+
+    Raises BadData for labels that do not fit its kind.
+    """
+    check_labels(value)
     if TASKS.holds(value):
         return value
     return TASKS.add(value, registrar())

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
+    from harness.kinds.kind import Kind
+
 Array: TypeAlias = "npt.NDArray[np.float32]"
 Array64: TypeAlias = "npt.NDArray[np.float64]"
 StateDict: TypeAlias = "Mapping[str, torch.Tensor]"
 """Weights by name; read-only, usually lazy: a tensor is computed when it is asked for."""
 
-Kind: TypeAlias = Literal["classification", "regression"]
+Units: TypeAlias = "npt.NDArray[np.int64]"
+KindName: TypeAlias = Literal["classification", "regression", "multilabel", "tagging"]
 Scalar: TypeAlias = "bool | int | float | str | list[float] | None"
 Row: TypeAlias = "Mapping[str, Any]"
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -64,14 +67,17 @@ class Hyperparameters:
 class Task:
     """A pinned data set, how to read a row of it, the label order and the metrics.
 
-    `text` are the columns a row must have; `read` turns a row into one or two segments of text.
+    `text` are the columns a row must have; `read` turns a row into one or two segments of text. Of
+    a tagging, the only one holds lists of words, and `tags` are the task's names for those of the
+    data set that it calls otherwise. A multi-label task has a list of all classes in `label`, or,
+    where that is empty, a column for each.
     `splits` maps the split a user names to the split of the source. Two more are derived from the
     source's train split: `heldout10` (10 %, fixed seed) and `train90` (the rest). Raises BadData,
     where it is made, for fields that do not hold together.
     """
 
     name: str
-    kind: Kind
+    kind: KindName
     text: tuple[str, ...]
     label: str
     labels: tuple[str, ...]
@@ -83,6 +89,7 @@ class Task:
     revision: str | None = None
     paper: str = ""
     read: Callable[[Row], tuple[str, ...]] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
     generate: Callable[[str], Sequence[Row]] | None = None
     finetune: Hyperparameters = Hyperparameters()
 
@@ -111,7 +118,7 @@ def is_task_name(text: object) -> bool:
 
 def _fault(task: Task) -> str | None:
     """What is wrong with a task, and what was expected."""
-    kinds = typing.get_args(Kind)
+    kinds = typing.get_args(KindName)
     if not is_task_name(task.name):
         return "this name, expected letters, digits and . + - _, in parts joined by /"
     if task.kind not in kinds:
@@ -124,10 +131,6 @@ def _fault(task: Task) -> str | None:
             return f"the {field_name} {', '.join(given)}, expected each of them once"
     if not task.text or not task.metrics:
         return f"no {'metrics' if task.text else 'text'}, expected at least one name"
-    if task.kind == "classification" and len(task.labels) < 2:
-        return f"{len(task.labels)} labels, expected two or more of a classification"
-    if task.kind == "regression" and task.labels:
-        return f"the labels {', '.join(task.labels)}, expected none of a regression"
     if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
         return f"the split '{odd[0]}', expected a plain name beside {' and '.join(DERIVED)}"
     if task.reported not in task.splits:
@@ -137,7 +140,11 @@ def _fault(task: Task) -> str | None:
 
 @dataclass(frozen=True)
 class Rows:
-    """One split of a task, read: segments of text and labels (class index, or value)."""
+    """One split of a task, read: segments of text, or words, and the labels of all units.
+
+    A unit is what has a label: a row, or each word of it. `labels` are [units] (indices of classes,
+    or values), or [rows, classes].
+    """
 
     task: Task
     split: str
@@ -183,13 +190,15 @@ class Head:
 class Features:
     """Some rows through one model: inputs of the final linear layer, its outputs, the labels.
 
-    `x` is [rows, width], `logits` is [rows, classes] in the label order of the task, `labels` is
-    [rows].
+    `x` is [units, width], `logits` is [units, outputs] in the label order of the task, `labels` are
+    those of the rows. `seen` is [units], false where the model did not see the unit, a word that
+    was cut off: its features are zero. None: all were seen.
     """
 
     x: Array
     logits: Array
     labels: Array64
+    seen: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -197,11 +206,16 @@ class Features:
 
 @dataclass(frozen=True)
 class Draw:
-    """One few-shot selection: positions in the pool, grouped by class (or by bin of labels)."""
+    """One few-shot selection: units of the pool, by class (or bin of labels, or tag).
+
+    `examples` are what a head is tuned on, one at a time: the units of each, which of a tagging are
+    those of a sentence.
+    """
 
     shots: int
     seed: int
     rows: tuple[tuple[int, ...], ...]
+    examples: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -209,7 +223,7 @@ class Encoded:
     """What a protocol may read: no text, no model, no metric.
 
     `pool` holds every row that any draw selects; `teacher` are the experts' outputs on the pool:
-    probabilities for classification, values for regression, [pool rows, classes].
+    probabilities of classes, or values, [pool units, outputs].
     """
 
     task: str
@@ -224,7 +238,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predicted labels of the test rows, [rows]; by which draw, when the protocol adapts."""
+    """Predicted labels of the test units, [units] or [rows, classes]; by which draw, if any."""
 
     values: Array64
     draw: Draw | None = None

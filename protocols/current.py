@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from harness import Encoded, Predictions, protocol
 from harness.errors import MissingHead
-from harness.labels import predicted
 
 
 @protocol("current", paper="FT-Classifier, section 3", adapts="nothing")
@@ -12,4 +11,4 @@ def current(encoded: Encoded) -> list[Predictions]:
     """The labels that the model's own logits name; lowest index on ties. No adaptation."""
     if encoded.head is None:
         raise MissingHead(f"protocol 'current' needs a head for task '{encoded.task}'; found none")
-    return [Predictions(predicted(encoded.kind, encoded.test.logits))]
+    return [Predictions(encoded.kind.predicted(encoded.test.logits))]

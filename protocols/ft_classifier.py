@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import softmax
 
 from harness import Draw, Encoded, Head, Predictions, protocol
 from harness.errors import BadOption, MissingHead, MissingTeacher
-from harness.labels import predicted
+from harness.kinds import Kind
 from harness.rng import rng
-from harness.types import Array, Array64, Kind
+from harness.types import Array, Array64, Units
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -32,8 +31,9 @@ def ft_classifier(
     """One prediction of the test rows per draw, by a head tuned on the drawn rows' features.
 
     The encoder is frozen, the head starts as the expert's and is fitted to the expert's outputs:
-    KL(expert || head) for classification, the squared difference for regression, by Adam with
-    batch size 1. Labels choose the rows (so many of each class) and are not used in the loss.
+    KL(expert || head) for classification, the sum of it over the classes of a multi-label row, the
+    mean over the words of a sentence, the squared difference for regression; by Adam, one row at a
+    time. Labels choose the rows (so many of each class) and are not used in the loss.
     """
     check(learning_rate=learning_rate, epochs=epochs)
     if encoded.head is None:
@@ -50,57 +50,52 @@ def ft_classifier(
     heads = tune(encoded.head, x, encoded.teacher, orders, encoded.kind, learning_rate)
     test = _with_one(encoded.test.x)
     return [
-        Predictions(predicted(encoded.kind, test @ head.T), draw)
+        Predictions(encoded.kind.predicted(test @ head.T), draw)
         for head, draw in zip(heads, encoded.draws, strict=True)
     ]
 
 
-def visits(task: str, draw: Draw, epochs: int) -> list[int]:
-    """The pool rows that a draw's training sees, one by one, over all epochs."""
-    rows = np.array([row for group in draw.rows for row in group])
-    orders = [rng(draw.seed, "ftc", task, epoch).permutation(len(rows)) for epoch in range(epochs)]
-    return [int(row) for order in orders for row in rows[order]]
+def visits(task: str, draw: Draw, epochs: int) -> list[tuple[int, ...]]:
+    """The examples that a draw's training sees, one by one, over all epochs: the units of each."""
+    alone = ((unit,) for units in draw.rows for unit in units)
+    examples = draw.examples or tuple(alone)
+    orders = (rng(draw.seed, "ftc", task, e).permutation(len(examples)) for e in range(epochs))
+    return [examples[place] for order in orders for place in order]
 
 
 def tune(
     head: Head,
     x: Array64,
     teacher: Array64,
-    orders: Sequence[Sequence[int]],
+    orders: Sequence[Sequence[tuple[int, ...]]],
     kind: Kind,
     learning_rate: float,
 ) -> Array64:
-    """Tuned heads [runs, classes, width + 1], bias last: all draws in one batched Adam.
+    """Tuned heads [runs, outputs, width + 1], bias last: all draws in one batched Adam.
 
-    `x` is [pool, width + 1] with ones in the last column, `teacher` [pool, classes]; `orders`
-    lists the pool row of every step of every run. Runs are sorted by length, so that those still
+    `x` is [pool, width + 1] with ones in the last column, `teacher` [pool, outputs]; `orders` lists
+    the units of the pool of every step of every run. Runs are sorted by length, so that those still
     going are a prefix of the batch and a finished one is not touched again. In numpy: arrays this
     small cost a tensor library more in threads than in arithmetic.
     """
     ranked = sorted(range(len(orders)), key=lambda run: -len(orders[run]))
     lengths = np.array([len(orders[run]) for run in ranked])
-    rows = np.zeros((len(orders), lengths.max()), dtype=np.int64)
-    for place, run in enumerate(ranked):
-        rows[place, : lengths[place]] = orders[run]
+    units, shares = _padded([orders[run] for run in ranked])
     start = np.column_stack([head.weight, head.bias]).astype(np.float64)
     tuned = np.repeat(start[None], len(orders), axis=0)
     first, second = np.zeros_like(tuned), np.zeros_like(tuned)
     gradients, scratch = np.empty_like(tuned), np.empty_like(tuned)
-    for step in range(rows.shape[1]):
+    for step in range(units.shape[1]):
         going = int((lengths > step).sum())
         w, m, v, g, s = (a[:going] for a in (tuned, first, second, gradients, scratch))
-        seen, wanted = x[rows[:going, step]], teacher[rows[:going, step]]
-        outputs = np.matmul(w, seen[:, :, None])[:, :, 0]
-        # gradient of the loss by the outputs: of the KL softmax - target, of the square 2 (y - t)
-        by_output = (
-            softmax(outputs, axis=1) - wanted
-            if kind == "classification"
-            else 2 * (outputs - wanted)
-        )
+        seen, wanted = x[units[:going, step]], teacher[units[:going, step]]
+        outputs = np.matmul(w, np.ascontiguousarray(seen.transpose(0, 2, 1))).transpose(0, 2, 1)
+        by_output = kind.gradient(outputs, wanted)
         # Adam makes a full step of any gradient: what is only rounding must be exactly zero, or a
         # head that equals its teacher walks away from it
         by_output[np.abs(by_output) <= 1e-12 * (1 + np.abs(wanted))] = 0
-        np.multiply(by_output[:, :, None], seen[:, None, :], out=g)
+        by_output *= shares[:going, step, :, None]
+        np.matmul(by_output.transpose(0, 2, 1), seen, out=g)
         m *= BETA1
         m += np.multiply(g, 1 - BETA1, out=s)
         np.multiply(g, g, out=g)
@@ -115,6 +110,18 @@ def tune(
     result = np.empty_like(tuned)
     result[ranked] = tuned
     return result
+
+
+def _padded(orders: Sequence[Sequence[tuple[int, ...]]]) -> tuple[Units, Array64]:
+    """The units of every step, [runs, steps, longest], and the share of each in its example."""
+    longest = max((len(example) for order in orders for example in order), default=1)
+    units = np.zeros((len(orders), max(map(len, orders)), longest), dtype=np.int64)
+    shares = np.zeros(units.shape)
+    for run, order in enumerate(orders):
+        for step, example in enumerate(order):
+            units[run, step, : len(example)] = example
+            shares[run, step, : len(example)] = 1 / len(example)
+    return units, shares
 
 
 def _with_one(x: Array) -> Array64:

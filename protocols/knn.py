@@ -5,7 +5,7 @@ from __future__ import annotations
 import faiss
 import numpy as np
 
-from harness import Draw, Encoded, Predictions, protocol
+from harness import Encoded, Predictions, protocol
 from harness.errors import BadData, NotFinite
 from harness.types import Array, Array64
 
@@ -15,29 +15,15 @@ def knn(encoded: Encoded) -> list[Predictions]:
     """One prediction of the test rows per draw, by Euclidean distance to the drawn anchors.
 
     Classification: the class whose anchors are nearest on average, lowest index on ties. It is
-    neither a vote of k neighbours nor the nearest class mean. Regression: the mean label of all
-    anchors, weighted by 1 / (distance + 1e-8).
+    neither a vote of k neighbours nor the nearest class mean. Tagging: the tag, of words alike.
+    Multi-label: class by class, whether those that have it or those that have it not are nearer.
+    Regression: the mean label of all anchors, weighted by 1 / (distance + 1e-8).
     """
     if encoded.pool is None or not len(encoded.pool):
         raise BadData(f"protocol 'knn' needs labeled rows of task '{encoded.task}'; found none")
     far = distances(encoded.test.x, encoded.pool.x)
-    if encoded.kind == "regression":
-        return [_weighted(far, encoded.pool.labels, draw) for draw in encoded.draws]
-    return [_nearest(far, draw) for draw in encoded.draws]
-
-
-def _nearest(far: Array64, draw: Draw) -> Predictions:
-    never = np.full(len(far), np.inf)
-    by_class = np.stack(
-        [far[:, list(rows)].mean(axis=1) if rows else never for rows in draw.rows], axis=1
-    )
-    return Predictions(by_class.argmin(axis=1).astype(np.float64), draw)
-
-
-def _weighted(far: Array64, labels: Array64, draw: Draw) -> Predictions:
-    anchors = [row for rows in draw.rows for row in rows]
-    closeness = 1 / (far[:, anchors] + 1e-8)
-    return Predictions(closeness @ labels[anchors] / closeness.sum(axis=1), draw)
+    labels, kind = encoded.pool.labels, encoded.kind
+    return [Predictions(kind.nearest(far, labels, draw), draw) for draw in encoded.draws]
 
 
 def distances(x: Array, anchors: Array) -> Array64:

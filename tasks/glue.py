@@ -5,7 +5,7 @@ Procrustes paper prints are multiples of one over its size. Hyperparameters are 
 """
 
 from harness import Hyperparameters, Task, task
-from harness.types import Kind
+from harness.types import KindName
 
 REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
 
@@ -16,7 +16,7 @@ def glue(
     labels: tuple[str, ...],
     metrics: tuple[str, ...] = ("accuracy",),
     *,
-    kind: Kind = "classification",
+    kind: KindName = "classification",
     learning_rate: float = 1e-5,
     splits: tuple[str, ...] = ("validation",),
 ) -> Task:

@@ -391,7 +391,7 @@ def test_a_class_or_bin_without_rows_is_drawn_empty_and_that_is_said() -> None:
 
 def test_a_draw_that_is_given_is_taken_as_it_is() -> None:
     """That of a published run, say: for every seed, rows of the split by class."""
-    pool, draws = selected({7: [[9, 4, 2], [1]], 8: [[4, 5], []]}, (1, 2))
+    pool, draws = selected(labelled([0, 1] * 5), {7: [[9, 4, 2], [1]], 8: [[4, 5], []]}, (1, 2))
     assert pool == [1, 4, 5, 9]
     taken = {(d.shots, d.seed): [[pool[i] for i in group] for group in d.rows] for d in draws}
     assert taken == {

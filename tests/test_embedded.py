@@ -12,8 +12,8 @@ import torch
 import harness
 from harness.checkpoints.open import open_checkpoint
 from harness.data.rows import load_rows
-from harness.data.shots import groups
 from harness.errors import OutputExists
+from harness.kinds import kind_of
 from harness.training.miniature import make_base
 from harness.weights import digest
 
@@ -71,7 +71,7 @@ def test_no_text_stands_in_both_splits_or_twice_in_one(name: str) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_classes_and_bins_of_labels_are_balanced_enough(name: str, split: str) -> None:
     task = harness.TASKS[name]
-    members = groups(task, load_rows(task, split).labels)
+    members = list(kind_of(task).groups(load_rows(task, split)).values())
     assert min(map(len, members)) > 0.4 * np.mean(list(map(len, members)))
 
 

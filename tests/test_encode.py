@@ -19,7 +19,7 @@ from harness import Checkpoint, Rows, Task, weights
 from harness.checkpoints.build import build_model
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BrokenCheckpoint
-from harness.labels import columns
+from harness.kinds import kind_of
 from harness.passes.features import cache_dir, encode, features_key, final_head, forward
 
 Minis = Callable[[str], dict[str, Path]]
@@ -58,7 +58,11 @@ def picked(rows: Rows, order: list[int]) -> Rows:
 
 
 def run(checkpoint: Checkpoint, rows: Rows, batch_size: int = 32) -> tuple[Any, Any]:
-    return forward(checkpoint, rows, max_length=MAX_LENGTH, batch_size=batch_size, device="cpu")
+    x, logits, seen = forward(
+        checkpoint, rows, max_length=MAX_LENGTH, batch_size=batch_size, device="cpu"
+    )
+    assert seen.all()
+    return x, logits
 
 
 def encoded(checkpoint: Checkpoint, rows: Rows, order: tuple[int, ...] = (0, 1)) -> Any:
@@ -149,7 +153,7 @@ def test_an_encoder_has_no_final_head(minis: Minis) -> None:
 def test_label_columns_follow_the_names(minis: Minis) -> None:
     checkpoint = open_checkpoint(minis("bert")["a"])
     turned = replace(SINGLE, labels=("Yes", "No"))
-    order = tuple(columns(turned, checkpoint.labels or (), checkpoint.source))
+    order = tuple(kind_of(turned).columns(turned, checkpoint.labels or (), checkpoint.source))
     assert order == (1, 0)
     straight = encoded(checkpoint, toy())
     features = encoded(checkpoint, replace(toy(), task=turned), order)

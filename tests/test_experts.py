@@ -24,7 +24,7 @@ from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
 from harness.files import new_folder
-from harness.labels import predicted
+from harness.kinds import kind_of
 from harness.passes.features import forward
 from harness.registry import TASKS
 from harness.rng import rng
@@ -97,21 +97,21 @@ def test_the_recorded_score_is_that_of_the_heldout_rows(room: Path, expert: Path
     """Grouping by length shuffles what the Trainer predicts on; the labels must go along."""
     task, _ = parse_task(TASK)
     rows = load_rows(task, "heldout10", folder=room / "data")
-    _, logits = forward(open_checkpoint(expert), rows, max_length=24)
-    expected = score(task, predicted(task.kind, logits), rows.labels)
+    _, logits, _ = forward(open_checkpoint(expert), rows, max_length=24)
+    expected = score(task, kind_of(task).predicted(logits), rows.labels)
     recorded = json.loads((expert / "expert.json").read_text())["scores"]
     assert recorded == {
         f"{TASK}@heldout10": {"value": expected.value, "parts": dict(expected.parts), "rows": 16}
     }
-    shuffled = score(task, predicted(task.kind, logits)[::-1], rows.labels)
+    shuffled = score(task, kind_of(task).predicted(logits)[::-1], rows.labels)
     assert shuffled.value != expected.value, "the rows must be able to tell an order from another"
 
 
 def test_training_learns(room: Path, expert: Path) -> None:
     task, _ = parse_task(TASK)
     rows = load_rows(task, "validation", folder=room / "data")
-    _, logits = forward(open_checkpoint(expert), rows, max_length=24)
-    assert score(task, predicted(task.kind, logits), rows.labels).value > 0.7
+    _, logits, _ = forward(open_checkpoint(expert), rows, max_length=24)
+    assert score(task, kind_of(task).predicted(logits), rows.labels).value > 0.7
 
 
 def test_an_interrupted_run_resumes_to_the_same_weights(

@@ -77,7 +77,7 @@ def task(*metrics: str) -> Task:
 
 
 def test_every_metric_has_a_line() -> None:
-    assert set(BY_HAND) == set(DIRECT) == set(harness.METRICS)
+    assert set(BY_HAND) == set(DIRECT) == set(harness.METRICS) - {"span_f1"}
 
 
 @pytest.mark.parametrize("name", BY_HAND)

@@ -158,7 +158,7 @@ def test_what_is_written_reads_as_what_was_trained(
         rows = load_rows(TASKS[name], "validation", folder=room / "data", limit=6)
         checkpoint, head = found.on(TASKS[name])
         assert head == "kept"
-        _, logits = forward(checkpoint, rows, max_length=24)
+        _, logits, _ = forward(checkpoint, rows, max_length=24)
         columns = [list(column) for column in zip(*rows.texts, strict=True)]
         inputs = dict(tokenizer(*columns, padding=True, return_tensors="pt"))
         with torch.inference_mode():

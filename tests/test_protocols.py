@@ -15,9 +15,9 @@ from harness.protocols.ft_classifier import ft_classifier, tune, visits
 from harness.protocols.knn import distances, knn
 
 import harness
-from harness import Choice, Draw, Encoded, Features, Head, Predictions, Task
+from harness import Choice, Draw, Encoded, Features, Head, Predictions
 from harness.errors import BadData, BadOption, MissingHead, MissingTeacher
-from harness.evaluation.evaluate import teach
+from harness.kinds import KINDS
 from harness.options import resolve
 from harness.rng import rng
 from harness.types import Array, Array64
@@ -67,7 +67,7 @@ def classification(noise: float = 1.0, shots: Sequence[int] = (1, 5), seeds: int
     groups = [np.flatnonzero(pool_labels == label).tolist() for label in range(CLASSES)]
     return Encoded(
         task="toy/classes",
-        kind="classification",
+        kind=KINDS["classification"],
         classes=CLASSES,
         test=Features(x, through(head, x), labels.astype(np.float64)),
         head=head,
@@ -89,7 +89,7 @@ def regression(shots: Sequence[int] = (1, 5), seeds: int = 3) -> Encoded:
     groups = np.argsort(pool_labels).reshape(5, PER_CLASS).tolist()
     return Encoded(
         task="toy/values",
-        kind="regression",
+        kind=KINDS["regression"],
         classes=1,
         test=Features(x, through(head, x), labels.astype(np.float64)),
         head=head,
@@ -222,7 +222,7 @@ def one_per_draw(read: Read) -> None:
         for one in found:
             assert one.values.shape == (ROWS,)
             assert one.values.dtype == np.float64
-            if encoded.kind == "classification":
+            if encoded.kind.name == "classification":
                 assert set(one.values) <= set(range(CLASSES))
 
 
@@ -391,7 +391,7 @@ def plain_knn(encoded: Encoded) -> list[Array64]:
     for drawn in encoded.draws:
         values = np.zeros(len(encoded.test))
         for i, z in enumerate(encoded.test.x.astype(np.float64)):
-            if encoded.kind == "regression":
+            if encoded.kind.name == "regression":
                 top = bottom = 0.0
                 for row in (row for rows in drawn.rows for row in rows):
                     w = 1 / (np.sqrt(((z - pool.x[row].astype(np.float64)) ** 2).sum()) + 1e-8)
@@ -461,7 +461,7 @@ def scattered(offset: float = 0.0, width: int = WIDTH) -> Encoded:
     logits = np.zeros((90, 3), dtype=np.float32)
     return Encoded(
         task="toy/scattered",
-        kind="classification",
+        kind=KINDS["classification"],
         classes=3,
         test=Features(test, logits, labels.astype(np.float64)),
         head=None,
@@ -513,7 +513,7 @@ def small(anchors: list[list[float]], rows: tuple[tuple[int, ...], ...], at: flo
     none = np.zeros((1, len(rows)), dtype=np.float32)
     test = Features(x, none, np.zeros(1))
     draws = (Draw(1, 0, rows),)
-    encoded = Encoded("toy", "classification", len(rows), test, None, pool, draws, None)
+    encoded = Encoded("toy", KINDS["classification"], len(rows), test, None, pool, draws, None)
     return float(knn(encoded)[0].values[0])
 
 
@@ -545,7 +545,9 @@ def test_knn_regression_by_hand() -> None:
     x = np.zeros((1, 1), dtype=np.float32)
     pool = Features(np.array([[1], [-2]], dtype=np.float32), x, np.array([1.0, 4.0]))
     draws = (Draw(1, 0, ((0,), (1,))),)
-    encoded = Encoded("toy", "regression", 1, Features(x, x, np.zeros(1)), None, pool, draws, None)
+    encoded = Encoded(
+        "toy", KINDS["regression"], 1, Features(x, x, np.zeros(1)), None, pool, draws, None
+    )
     assert knn(encoded)[0].values[0] == pytest.approx(2, abs=1e-7)
 
 
@@ -576,7 +578,7 @@ def plain_tune(encoded: Encoded, drawn: Draw, learning_rate: float, epochs: int)
             row = rows[place]
             outputs = layer(x[row : row + 1])
             wanted = target[row : row + 1]
-            if encoded.kind == "classification":
+            if encoded.kind.name == "classification":
                 logs = outputs.log_softmax(1)
                 loss = torch.nn.functional.kl_div(logs, wanted, reduction="batchmean")
             else:
@@ -600,7 +602,7 @@ def tuned(encoded: Encoded, learning_rate: float, epochs: int) -> Array64:
 
 def read_off(head: Array64, encoded: Encoded) -> Array64:
     outputs = encoded.test.x.astype(np.float64) @ head[:, :-1].T + head[:, -1]
-    return outputs.argmax(axis=1) if encoded.kind == "classification" else outputs[:, 0]
+    return outputs.argmax(axis=1) if encoded.kind.name == "classification" else outputs[:, 0]
 
 
 @pytest.mark.parametrize("make", [classification, regression])
@@ -638,14 +640,9 @@ def test_saturated_logits_stay_finite() -> None:
 @pytest.mark.parametrize("make", [classification, regression])
 def test_an_expert_taught_by_itself_stays(make: Callable[..., Encoded]) -> None:
     encoded = make()
-    labels = tuple(map(str, range(CLASSES))) if encoded.kind == "classification" else ()
-    task = Task(
-        "toy", encoded.kind, ("text",), "label", labels, ("accuracy",), {"test": "test"}, "test"
-    )
     weight, bias = (part.astype(np.float64) for part in vars(encoded.head).values())
-    taught = replace(
-        encoded, teacher=teach(task, [encoded.pool.x.astype(np.float64) @ weight.T + bias])
-    )
+    outputs = encoded.pool.x.astype(np.float64) @ weight.T + bias
+    taught = replace(encoded, teacher=encoded.kind.taught([outputs]))
     for head in tuned(taught, 5e-4, 5):
         np.testing.assert_allclose(head, np.column_stack([weight, bias]), rtol=0, atol=1e-6)
     (current,) = harness.PROTOCOLS["current"].function(taught)
@@ -673,10 +670,8 @@ def test_ft_classifier_reads_no_labels(make: Callable[..., Encoded]) -> None:
 
 
 def test_teachers_are_averaged_after_the_softmax() -> None:
-    task = Task(
-        "toy", "classification", ("text",), "label", ("a", "b"), ("accuracy",), {"t": "t"}, "t"
-    )
     logits = [np.array([[0.0, np.log(3.0)]]), np.array([[1000.0, -1000.0]])]
-    np.testing.assert_allclose(teach(task, logits), [[0.625, 0.375]], rtol=0, atol=1e-12)
-    values = replace(task, kind="regression", labels=())
-    np.testing.assert_allclose(teach(values, [np.array([[1.0]]), np.array([[4.0]])]), [[2.5]])
+    taught = KINDS["classification"].taught(logits)
+    np.testing.assert_allclose(taught, [[0.625, 0.375]], rtol=0, atol=1e-12)
+    values = [np.array([[1.0]]), np.array([[4.0]])]
+    np.testing.assert_allclose(KINDS["regression"].taught(values), [[2.5]])

@@ -134,7 +134,7 @@ def made(minis: Minis, tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 def accuracy(folder: Path, task: Task, split: str) -> float:
     rows = load_rows(task, split)
-    _, logits = forward(open_checkpoint(folder), rows, max_length=128, device="cpu")
+    _, logits, _ = forward(open_checkpoint(folder), rows, max_length=128, device="cpu")
     return float((logits.argmax(1) == rows.labels).mean())
 
 

@@ -27,9 +27,11 @@ from harness import Task
 from harness.checkpoints.open import open_checkpoint
 from harness.data.rows import take
 from harness.errors import BadOption
+from harness.kinds import KINDS
+from harness.kinds.information import softmax_roots
 from harness.passes import statistics
 from harness.passes.features import cache_dir
-from harness.passes.fisher import cotangents, fisher, softmax_roots
+from harness.passes.fisher import fisher
 from harness.passes.gram import gram
 from harness.passes.statistics import collect, drawn
 from harness.passes.sums import PASSES
@@ -234,7 +236,7 @@ def test_softmax_roots_of_a_certain_model(p: list[float]) -> None:
 
 def squares(output: Any, estimator: Any, logits: torch.Tensor, labels: torch.Tensor) -> Any:
     """The Fisher of the logits themselves: the sum of squared rows."""
-    rows = list(cotangents(output, estimator, logits, labels))
+    rows = list(KINDS[output].fisher_rows(estimator, logits, labels))
     return torch.stack(rows).square().sum(0) if rows else torch.zeros_like(logits)
 
 
@@ -399,7 +401,7 @@ def test_exact_fisher_of_a_multilabel_model() -> None:
     """The expectation over all 2^3 label sets; a class without a gold label has none."""
     network = bert(BertForSequenceClassification, 3)
     examples = [(one(5), torch.tensor([[1.0, 0.0, -100.0]])), (one(4), torch.tensor([[0.0] * 3]))]
-    found = fisher(network, iter(examples), "multilabel")
+    found = fisher(network, iter(examples), KINDS["multilabel"])
     expected = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
     for inputs, labels in examples:
         counted = (labels[0] != -100).nonzero()[:, 0]
@@ -418,7 +420,7 @@ def test_exact_fisher_of_a_tagger() -> None:
     """The expectation over all label sequences of the tokens that have a gold label."""
     network = bert(BertForTokenClassification, 2)
     inputs, labels = one(4), torch.tensor([[-100, 1, 0, -100]])
-    found = fisher(network, iter([(inputs, labels)]), "tagging")
+    found = fisher(network, iter([(inputs, labels)]), KINDS["tagging"])
     expected = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
     for sequence in np.ndindex(2, 2):
         network.zero_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -16,11 +16,17 @@ from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 from harness.weights import floating, specs
 
+Unit: TypeAlias = Literal["row", "word"]
+"""What has an output: a row, or every token of it."""
+CLASSES: Mapping[Unit, str] = {
+    "row": "AutoModelForSequenceClassification",
+    "word": "AutoModelForTokenClassification",
+}
 OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures")
 """What a configuration says of the head alone."""
 
 
-def encoder_of(base: Checkpoint) -> Checkpoint:
+def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
     """The base without a head, under the names of transformers' classifier.
 
     Left-over tensors of pretraining are left out, and it may have no pooler. Raises
@@ -28,7 +34,7 @@ def encoder_of(base: Checkpoint) -> Checkpoint:
     shape or kind: transformers would make it up at random.
     """
     config = {key: value for key, value in base.config.items() if key not in OF_THE_HEAD}
-    model = classifier_on_meta(config, base.source)
+    model = classifier_on_meta(config, base.source, unit=unit)
     wanted = {name: tensor for name, tensor in model.state_dict().items() if not is_head(name)}
     encoder = aligned_base(base, replace(base, weights=wanted))
     known = specs(encoder.weights)
@@ -48,14 +54,16 @@ def encoder_of(base: Checkpoint) -> Checkpoint:
     return replace(encoder, config=config, labels=None)
 
 
-def build_model(config: Mapping[str, Any], state: StateDict, what: str) -> torch.nn.Module:
+def build_model(
+    config: Mapping[str, Any], state: StateDict, what: str, *, unit: Unit = "row"
+) -> torch.nn.Module:
     """A transformers sequence classifier with exactly these weights, in eval mode, in float32.
 
     Raises BrokenCheckpoint when a tensor of the model is missing, left over or of another shape:
     nothing is ever newly initialised.
     """
     check_counts(config, state, what)
-    model = _classifier(config, what)
+    model = _classifier(config, what, unit)
     _check_tensors(model, state, what)
     tensors = {name: state[name] for name in floating(state)}
     model.load_state_dict(tensors, strict=False)
@@ -89,32 +97,35 @@ def _silent() -> Iterator[None]:
         logging.set_verbosity(said)
 
 
-def check_ready(checkpoint: Checkpoint) -> None:
+def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
     check_tokenizer(checkpoint.path)
     if (digest := tokenizer_digest(checkpoint.path)) not in _OPENED:
         open_tokenizer(checkpoint.path)
         _OPENED.add(digest)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
-    model = classifier_on_meta(checkpoint.config, checkpoint.source)
+    model = classifier_on_meta(checkpoint.config, checkpoint.source, unit=unit)
     _check_tensors(model, checkpoint.weights, checkpoint.source)
 
 
-def classifier_on_meta(config: Mapping[str, Any], what: str) -> torch.nn.Module:
+def classifier_on_meta(
+    config: Mapping[str, Any], what: str, *, unit: Unit = "row"
+) -> torch.nn.Module:
     """The classifier of a configuration with no weights in memory: its modules and shapes."""
     with torch.device("meta"):
-        return _classifier(config, what)
+        return _classifier(config, what, unit)
 
 
-def _classifier(config: Mapping[str, Any], what: str) -> torch.nn.Module:
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+def _classifier(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Module:
+    import transformers
+    from transformers import AutoConfig
 
     left_out = ("model_type", "dtype", "torch_dtype")
     values = {key: value for key, value in config.items() if key not in left_out}
     try:
         with _silent():
             settings = AutoConfig.for_model(config["model_type"], **values)
-            model: torch.nn.Module = AutoModelForSequenceClassification.from_config(settings)
+            model: torch.nn.Module = getattr(transformers, CLASSES[unit]).from_config(settings)
     except Exception as error:  # transformers raises many types for values it cannot use
         reason = " ".join(str(error).split()).partition(". ")[0]
         raise BrokenCheckpoint(

@@ -28,10 +28,11 @@ def check_tokenizer(path: Path) -> None:
         )
 
 
-def open_tokenizer(path: Path) -> Any:
+def open_tokenizer(path: Path, *, words: bool = False) -> Any:
     """The tokenizer in a folder, as transformers makes it, without any code of the folder's own.
 
-    Raises BrokenCheckpoint in one line for whatever it cannot make.
+    With `words`, one that reads rows that are words already: byte-level ones put a space before
+    each. Raises BrokenCheckpoint in one line for whatever it cannot make.
     """
     from transformers import AutoTokenizer
 
@@ -40,6 +41,10 @@ def open_tokenizer(path: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(
             path, trust_remote_code=False, local_files_only=True
         )
+        if words and getattr(tokenizer, "add_prefix_space", None) is False:
+            tokenizer = AutoTokenizer.from_pretrained(
+                path, trust_remote_code=False, local_files_only=True, add_prefix_space=True
+            )
         last = max(tokenizer.get_vocab().values(), default=0)
     if last > LAST_TOKEN:
         raise BrokenCheckpoint(
@@ -63,6 +68,33 @@ def tokenizer_digest(path: Path) -> str:
     return str(state.hexdigest())
 
 
+def word_ids(
+    tokenizer: Any, rows: Sequence[Sequence[str]], max_length: int, path: Path
+) -> tuple[dict[str, list[list[int]]], list[list[int]]]:
+    """Token ids and the like of rows of words, and where the first token of every word is.
+
+    Of a word that was cut off, or that has no token, that is -1. Raises BrokenCheckpoint in one
+    line for a tokenizer that does not say which word a token is of.
+    """
+    with _using_tokenizer(path):
+        read = tokenizer(
+            [list(words) for words in rows],
+            is_split_into_words=True,
+            truncation=True,
+            max_length=max_length,
+        )
+        if not getattr(read, "is_fast", False):
+            raise BrokenCheckpoint("it does not say which word a token is of")
+        places = []
+        for number, words in enumerate(rows):
+            first: dict[int, int] = {}
+            for place, word in enumerate(read.word_ids(number)):
+                if word is not None:
+                    first.setdefault(word, place)
+            places.append([first.get(word, -1) for word in range(len(words))])
+    return _checked(dict(read), path), places
+
+
 def token_ids(
     tokenizer: Any, texts: Sequence[Sequence[str]], max_length: int, path: Path
 ) -> dict[str, list[list[int]]]:
@@ -74,6 +106,10 @@ def token_ids(
     segments = [list(segment) for segment in texts]
     with _using_tokenizer(path):
         encoded = dict(tokenizer(*segments, truncation=True, max_length=max_length))
+    return _checked(encoded, path)
+
+
+def _checked(encoded: dict[str, list[list[int]]], path: Path) -> dict[str, list[list[int]]]:
     if not {"input_ids", "attention_mask"} <= encoded.keys():
         raise BrokenCheckpoint(
             f"the tokenizer of {path} makes {', '.join(encoded) or 'nothing'} of a row, expected "

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from harness.errors import BadData, NotFinite
+from harness.kinds import IGNORED, check_labels, kind_of
 from harness.registry import METRICS, metric
-from harness.types import Array64, Kind, Score, Task
+from harness.types import Array64, KindName, Score, Task, Units
 
-CLASSES: tuple[Kind, ...] = ("classification",)
-VALUES: tuple[Kind, ...] = ("regression",)
+CLASSES: tuple[KindName, ...] = ("classification",)
+VALUES: tuple[KindName, ...] = ("regression",)
+BITS: tuple[KindName, ...] = ("multilabel",)
+TAGS: tuple[KindName, ...] = ("tagging",)
 
 
 @metric("accuracy", kinds=CLASSES)
@@ -31,11 +35,17 @@ def f1(predicted: Array64, labels: Array64) -> float:
     return float(f1_score(labels, predicted, pos_label=1, zero_division=0))
 
 
-@metric("macro_f1", kinds=CLASSES)
+@metric("macro_f1", kinds=(*CLASSES, *BITS))
 def macro_f1(predicted: Array64, labels: Array64) -> float:
-    """The plain mean of the F1 of every class that is there or predicted."""
+    """The plain mean of the F1 of every class that is there or predicted.
+
+    Of several classes of a row, [rows, classes]: of those that hold for any row, each over the rows
+    that say whether it holds (RegMean, arXiv:2212.09849).
+    """
     from sklearn.metrics import f1_score
 
+    if labels.ndim > 1:
+        return _mean_f1(predicted, labels)
     return float(f1_score(labels, predicted, average="macro", zero_division=0))
 
 
@@ -73,6 +83,28 @@ def spearman(predicted: Array64, labels: Array64) -> float:
     return _correlation(spearmanr, predicted, labels)
 
 
+@metric("span_f1", paper="https://github.com/chakki-works/seqeval", kinds=TAGS)
+def span_f1(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
+    """F1 of whole entities, all types counted together; 0 where none is there or found.
+
+    In seqeval's default mode, as the CoNLL script counts: IOB1, IOB2 and BIOES alike.
+    """
+    from seqeval.metrics import f1_score
+
+    return float(f1_score(labels, predicted, average="micro", zero_division=0))
+
+
+def _mean_f1(predicted: Array64, labels: Array64) -> float:
+    from sklearn.metrics import f1_score
+
+    each = []
+    for guesses, truth in zip(predicted.T, labels.T, strict=True):
+        known = truth != IGNORED
+        if (truth[known] == 1).any():
+            each.append(float(f1_score(truth[known], guesses[known], zero_division=0)))
+    return float(np.mean(each)) if each else 0.0
+
+
 def _correlation(function: Any, predicted: Array64, labels: Array64) -> float:
     if len(labels) < 2 or np.ptp(predicted) == 0 or np.ptp(labels) == 0:
         return 0.0
@@ -87,6 +119,7 @@ def check_metrics(task: Task) -> None:
 
     Raises UnknownName, with the near miss, for one that does not exist.
     """
+    check_labels(task)
     for name in task.metrics:
         entry = METRICS[name]
         if task.kind not in entry.kinds:
@@ -112,31 +145,51 @@ def _fit(task: Task) -> str:
     return ", ".join(fit)
 
 
-def score(task: Task, predicted: Array64, labels: Array64) -> Score:
-    """The task's metrics on predictions [rows] and labels [rows]; `value` is their plain mean."""
-    parts = {name: METRICS[name].function(predicted, labels) for name in task.metrics}
+def finished(task: Task, predicted: Array64, seen: Any) -> Array64:
+    """Predictions with those of units that the model did not see filled in: `seen` is [units]."""
+    if seen is None or seen.all():
+        return predicted
+    return np.where(seen, predicted, kind_of(task).unseen(task))
+
+
+def score(task: Task, predicted: Array64, labels: Array64, units: Units | None = None) -> Score:
+    """The task's metrics on predictions and labels of all units; `value` is their plain mean.
+
+    `units` are how many each row has, which metrics of tags need.
+    """
+    read = [kind_of(task).for_metrics(task, values, units) for values in (predicted, labels)]
+    parts = {name: METRICS[name].function(*read) for name in task.metrics}
     if odd := [name for name, value in parts.items() if not np.isfinite(value)]:
         raise NotFinite(f"metric '{odd[0]}' of {task} is {parts[odd[0]]}, expected a number")
-    return Score(float(np.mean(list(parts.values()))), parts, len(labels))
+    rows = len(labels) if units is None else len(units)
+    return Score(float(np.mean(list(parts.values()))), parts, rows)
 
 
 def evaluation_module(task: Task) -> Any:
-    """The task's score as a module of the `evaluate` library, which then needs no download."""
+    """The task's score as a module of the `evaluate` library, which then needs no download.
+
+    Of a row with several labels, predictions and references are lists: a value for each class, or
+    for each word the index of its tag.
+    """
     import evaluate
-    from datasets import Features, Value
+    from datasets import Features, List, Value
+
+    words = kind_of(task).unit == "word"
+    number = Value("float64")
+    one = List(number) if words or task.kind == "multilabel" else number
 
     class TaskMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
             return evaluate.MetricInfo(
                 description=f"{', '.join(task.metrics)} of {task.name}",
                 citation="",
-                features=Features(
-                    {"predictions": Value("float64"), "references": Value("float64")}
-                ),
+                features=Features({"predictions": one, "references": one}),
             )
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-            found = score(task, np.asarray(predictions), np.asarray(references))
-            return {**found.parts, "score": found.value}
+            units = np.array([len(row) for row in references]) if words else None
+            join = np.concatenate if words else np.asarray
+            read = score(task, join(predictions), join(references), units)
+            return {**read.parts, "score": read.value}
 
     return TaskMetric(keep_in_memory=True)

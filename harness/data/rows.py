@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import reprlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -14,11 +12,8 @@ import xxhash
 from harness.data.sources import _table
 from harness.data.splits import TRAIN, _pick, splits_of
 from harness.errors import BadData
-from harness.labels import spelling
-from harness.types import Row, Rows, Task
-
-LONGEST_NAME = 1000
-"""Letters of a label: a longer text is a column by mistake, and slow to compare."""
+from harness.kinds import kind_of
+from harness.types import Array64, Row, Rows, Task, Units
 
 
 def load_rows(
@@ -37,24 +32,27 @@ def load_rows(
     picked = _pick(len(table), split, limit)
     if not len(picked):
         raise BadData(f"{task}@{split} has no rows; expected at least one")
-    if missing := [c for c in (*task.text, task.label) if c not in table.columns]:
+    kind = kind_of(task)
+    needed = (*task.text, *kind.columns_of(task))
+    if missing := [column for column in needed if column not in table.columns]:
         raise BadData(
             f"{task}@{split} has no column '{missing[0]}'; found {', '.join(table.columns)}; "
-            f"expected {', '.join((*task.text, task.label))}"
+            f"expected {', '.join(needed)}"
         )
     rows = table.rows(picked)
     texts = tuple(_text(task, row, split) for row in rows)
-    labels = np.array([_label(task, row[task.label], split) for row in rows], dtype=np.float64)
+    return _made(task, split, texts, kind.read(task, rows, f"{task}@{split}"))
+
+
+def _made(task: Task, split: str, texts: tuple[tuple[str, ...], ...], labels: Array64) -> Rows:
     digest = xxhash.xxh3_128_hexdigest(json.dumps([texts, labels.tolist()]).encode())
     return Rows(task, split, texts, labels, digest)
 
 
 def _text(task: Task, row: Row, split: str) -> tuple[str, ...]:
-    """The segments of a row, as the task reads them, else its columns of text."""
-    if task.read is None:
-        return tuple("" if row[column] is None else str(row[column]) for column in task.text)
+    """The segments of a row, as the task reads them, else as its kind does."""
     try:
-        return task.read(row)
+        return kind_of(task).segments(task, row) if task.read is None else task.read(row)
     except Exception as error:  # a task's own function, on whatever a file holds
         raise BadData(
             f"{task}@{split} has a row that cannot be read ({type(error).__name__}: {error}); "
@@ -62,35 +60,15 @@ def _text(task: Task, row: Row, split: str) -> tuple[str, ...]:
         ) from error
 
 
-def _label(task: Task, value: Any, split: str) -> float:
-    if task.kind == "regression":
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = np.nan
-        if not np.isfinite(number):
-            shown = reprlib.repr(value)
-            raise BadData(f"{task}@{split} has the label {shown}, expected a finite number")
-        return number
-    spelled = spelling(task.labels)
-    names = [spelled(name) for name in task.labels]
-    if isinstance(value, str) and len(value) < LONGEST_NAME and spelled(value) in names:
-        return names.index(spelled(value))
-    try:
-        index = float(value)
-    except (TypeError, ValueError, OverflowError):
-        index = -1.0
-    if index.is_integer() and 0 <= index < len(task.labels):
-        return index
-    raise BadData(
-        f"{task}@{split} has the label {reprlib.repr(value)}, expected one of "
-        f"{', '.join(task.labels)} or an index below {len(task.labels)}"
-    )
-
-
 def take(rows: Rows, picked: Sequence[int]) -> Rows:
     """The picked rows alone, with a digest of their own."""
     texts = tuple(rows.texts[i] for i in picked)
-    labels = rows.labels[list(picked)]
-    digest = xxhash.xxh3_128_hexdigest(json.dumps([texts, labels.tolist()]).encode())
-    return Rows(rows.task, rows.split, texts, labels, digest)
+    return _made(rows.task, rows.split, texts, rows.labels[units_of(rows, picked)])
+
+
+def units_of(rows: Rows, picked: Sequence[int]) -> Units:
+    """The numbers of the units of some rows, in their order."""
+    counts = kind_of(rows.task).units(rows)
+    starts = np.cumsum(counts) - counts
+    spans = [np.arange(starts[row], starts[row] + counts[row]) for row in picked]
+    return np.concatenate([np.empty(0, dtype=np.int64), *spans])

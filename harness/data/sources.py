@@ -14,6 +14,7 @@ import numpy as np
 from harness.data.splits import TRAIN, parse_task
 from harness.errors import BadData, BadRecipe, LabelMismatch
 from harness.files import DEEPEST, parse_json, replacing
+from harness.kinds import kind_of
 from harness.labels import same
 from harness.types import Row, Task
 
@@ -79,16 +80,17 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
         raise
     except Exception as error:  # Arrow has errors of its own, and lets through those of the system
         raise _unreadable(path, suffix, error) from error
-    for name in (*task.text, task.label):
+    needed = (*task.text, *kind_of(task).columns_of(task))
+    for name in needed:
         if columns.count(name) > 1:
             raise BadData(f"{path} has the column '{name}' twice, expected it once")
     for field in found.schema:
-        if field.name in task.text and not _is_text(field.type):
-            raise BadData(
-                f"{path} has {str(field.type)[:40]} in the column '{field.name}', expected text"
-            )
+        if field.name in task.text and not _is_read(task, field.type):
+            said = f"{path} has {str(field.type)[:40]} in the column '{field.name}'"
+            text = "text" if kind_of(task).unit == "row" else "lists of words"
+            raise BadData(f"{said}, expected {text}")
     _check_names(task, _class_names(task, path, found.schema.metadata or {}))
-    read = columns if task.read else (*task.text, task.label)
+    read = columns if task.read else needed
     kept = found.select([place for place, name in enumerate(columns) if name in read])
 
     def rows(order: Sequence[int]) -> Sequence[Row]:
@@ -104,6 +106,15 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
 def _unreadable(path: Path, suffix: str, error: Exception) -> BadData:
     reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
     return BadData(f"{path} cannot be read as {suffix}: {reason}")
+
+
+def _is_read(task: Task, kind: Any) -> bool:
+    """Whether an Arrow type is that of a task's texts: text, or of a tagging lists of it."""
+    import pyarrow.types as of
+
+    if kind_of(task).unit == "row":
+        return _is_text(kind)
+    return bool(of.is_list(kind) or of.is_large_list(kind)) and _is_text(kind.value_type)
 
 
 def _is_text(kind: Any) -> bool:
@@ -175,12 +186,18 @@ def _class_names(task: Task, path: Path, metadata: Mapping[bytes, bytes]) -> lis
         found = found.get(key)
         if not isinstance(found, dict):
             return None
-    names = found.get("names")
+    names = _inner(found).get("names")
     if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         return names
     raise BadData(
         f"{path} says that its classes are called {reprlib.repr(names)}, expected a list of names"
     )
+
+
+def _inner(feature: Any) -> Any:
+    """Of a feature that is a list, what its entries are."""
+    inner = feature.get("feature")
+    return inner if isinstance(inner, dict) else feature
 
 
 def _from_hub(task: Task, split: str) -> Any:
@@ -202,13 +219,15 @@ def _from_hub(task: Task, split: str) -> Any:
 
 def _checked(task: Task, table: Any) -> Any:
     """A data set of the Hub, whose class names are the task's if it has any."""
-    _check_names(task, getattr(table.features.get(task.label), "names", None))
+    feature = table.features.get(task.label)
+    _check_names(task, getattr(getattr(feature, "feature", feature), "names", None))
     return table
 
 
 def _check_names(task: Task, names: Sequence[str] | None) -> None:
     """Class names in a data set's own header must be the task's, in the task's order."""
-    if names is not None and not same(names, task.labels):
+    called = [task.tags.get(name, name) for name in names or ()]
+    if names is not None and not same(called, task.labels):
         raise LabelMismatch(
             f"{task}: the data set names its classes {', '.join(names)}; "
             f"expected {', '.join(task.labels) or 'numbers'}"

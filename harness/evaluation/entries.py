@@ -12,14 +12,14 @@ from typing import TypeAlias
 from harness import weights
 from harness.checkpoints.align import is_head
 from harness.data.metrics import check_metrics
-from harness.data.rows import load_rows, take
+from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import draw
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, MissingHead, MissingTeacher
 from harness.evaluation.model import Model, experts_of, others_of
 from harness.evaluation.records import CHOICE_SPLIT, Role
 from harness.evaluation.run import Run
-from harness.labels import columns
+from harness.kinds import kind_of
 from harness.options import resolve
 from harness.passes.features import model_key
 from harness.presets import preset
@@ -45,7 +45,7 @@ class Asked:
 class Part:
     """A task of a run: its test rows, the pool that shots are drawn from, and the draws.
 
-    `places` are the rows of the pool's split that the pool holds.
+    `places` are the units of the pool's split that the pool holds.
     """
 
     task: Task
@@ -57,7 +57,7 @@ class Part:
 
     @property
     def drawn(self) -> dict[str, list[list[int]]]:
-        """For each seed, the rows that the most shots took, by class, as rows of the split."""
+        """For each seed, the units that the most shots took, by class, as units of the split."""
         most = max((draw.shots for draw in self.draws), default=0)
         return {
             str(draw.seed): [[self.places[row] for row in rows] for rows in draw.rows]
@@ -147,7 +147,8 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     train = load_rows(task, POOL_SPLIT, folder=run.data_dir)
     seeds = range(run.seed, run.seed + run.draws)
     pool, draws = draw(train, sorted(set(run.shots)), seeds)
-    return Part(task, split, test, take(train, pool), tuple(draws), tuple(pool))
+    places = tuple(units_of(train, pool).tolist())
+    return Part(task, split, test, take(train, pool), tuple(draws), places)
 
 
 def system_of(
@@ -163,7 +164,8 @@ def system_of(
                 "used; give an expert of the task with --experts"
             )
         by_index = run.labels == "by-index"
-        orders.append(tuple(columns(task, member.labels, member.source, by_index=by_index)))
+        order = kind_of(task).columns(task, member.labels, member.source, by_index=by_index)
+        orders.append(tuple(order))
     return System(name, role, method or role, members, tuple(orders), head)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import softmax
 
 from harness.checkpoints.build import check_ready
-from harness.data.metrics import score
+from harness.data.metrics import finished, score
 from harness.data.sources import origin
 from harness.data.splits import parse_task
 from harness.errors import (
@@ -54,12 +54,14 @@ from harness.evaluation.records import (
 )
 from harness.evaluation.run import Run
 from harness.files import check_place
+from harness.kinds import kind_of
 from harness.options import resolve
-from harness.passes.features import encode, final_head
+from harness.passes.features import Seen, encode, final_head
 from harness.registry import EvaluationProtocol
 from harness.types import (
     Array64,
     Choice,
+    Draw,
     Encoded,
     Features,
     Head,
@@ -97,9 +99,9 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     if run.best_single:
         chosen = candidates(run, readers)
         asked += [((part, system, [system]), [choosing()]) for part, system in chosen]
-    for _, system, _ in work:
+    for part, system, _ in work:
         for member in system.members:
-            check_ready(member)
+            check_ready(member, unit=kind_of(part.task).unit)
         _ = system.digests  # reads every weight once: NaN and Inf are found before any forward pass
     records: list[Record] = []
     failures: list[str] = []
@@ -140,12 +142,12 @@ def _records(
             continue
         try:
             encoded = encoder.encoded(entry)
-            predictions = list(entry.function(encoded, **options))
+            predictions = _finished(part, encoded, entry.function(encoded, **options))
             scores = _scores(part, predictions)
         except HarnessError as error:  # what only the forward pass shows of a model and these rows
             yield f"{system.name} on {part.name} under {entry.name}: {error}"
             continue
-        record = Record(**values, scores=scores)
+        record = Record(**values, scores=scores, unseen=_unseen(encoded))
         write_record(path, record, part.test.labels, predictions)
         yield record
 
@@ -160,12 +162,24 @@ def _kept(path: Path, values: Mapping[str, Any]) -> Record:
     return kept
 
 
+def _finished(part: Part, encoded: Encoded, found: Sequence[Predictions]) -> list[Predictions]:
+    """Predictions of all units, also of those that the model did not see."""
+    seen = encoded.test.seen
+    return [Predictions(finished(part.task, one.values, seen), one.draw) for one in found]
+
+
+def _unseen(encoded: Encoded) -> int:
+    """How many units the model did not see."""
+    return 0 if encoded.test.seen is None else int((~encoded.test.seen).sum())
+
+
 def _scores(part: Part, found: Sequence[Predictions]) -> tuple[DrawScore, ...]:
     scores = []
     for prediction in found:
         if not np.isfinite(prediction.values).all():
             raise NotFinite("predictions are NaN or infinite, expected finite ones")
-        one = score(part.task, prediction.values, part.test.labels)
+        units = kind_of(part.task).units(part.test)
+        one = score(part.task, prediction.values, part.test.labels, units)
         drawn = prediction.draw
         scores.append(
             DrawScore(
@@ -276,21 +290,31 @@ class Reader:
     def encoded(self, protocol: EvaluationProtocol) -> Encoded:
         """What a protocol reads. Raises NotFinite for outputs that mean nothing."""
         task, part = self._part.task, self._part
-        classes = max(1, len(task.labels))
+        kind = kind_of(task)
+        classes = kind.outputs(task)
         if len(self._system.members) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
-            return Encoded(task.name, task.kind, classes, self._ensemble, empty, None, (), None)
+            return Encoded(task.name, kind, classes, self._ensemble, empty, None, (), None)
         adapts = protocol.adapts != "nothing" and part.pool is not None
         return Encoded(
             task=task.name,
-            kind=task.kind,
+            kind=kind,
             classes=classes,
             test=self._test,
             head=final_head(self._system.members[0], self._system.columns[0]),
             pool=self._pool if adapts else None,
-            draws=part.draws if adapts else (),
+            draws=self._draws(protocol) if adapts else (),
             teacher=self._teacher if adapts and protocol.adapts == "unlabeled" else None,
         )
+
+    def _draws(self, protocol: EvaluationProtocol) -> tuple[Draw, ...]:
+        """The draws, without units that the model, or one that teaches, did not see."""
+        read = [self._pool, *(self._lessons if protocol.adapts == "unlabeled" else [])]
+        seen = _seen(read)
+        if seen is None:
+            return self._part.draws
+        gone = {int(unit) for unit in np.flatnonzero(~seen)}
+        return tuple(_without(draw, gone) for draw in self._part.draws)
 
     @cached_property
     def _ensemble(self) -> Features:
@@ -298,7 +322,7 @@ class Reader:
         read = self._through(self._system, self._part.test, self._part.name)
         logits = np.mean([features.logits for features in read], axis=0)
         none = np.empty((len(logits), 0), dtype=np.float32)
-        return Features(none, logits, self._part.test.labels)
+        return Features(none, logits, self._part.test.labels, _seen(read))
 
     @cached_property
     def _test(self) -> Features:
@@ -309,12 +333,16 @@ class Reader:
         return self._on_pool(self._system)
 
     @cached_property
+    def _lessons(self) -> list[Features]:
+        """The pool through every teacher."""
+        return [self._on_pool(one) for one in self._teachers]
+
+    @cached_property
     def _teacher(self) -> Array64:
-        outputs = [
-            _outputs(self._on_pool(one), final_head(one.members[0], one.columns[0]))
-            for one in self._teachers
-        ]
-        return teach(self._part.task, outputs)
+        """What the teachers say of the pool."""
+        heads = [final_head(one.members[0], one.columns[0]) for one in self._teachers]
+        pairs = zip(self._lessons, heads, strict=True)
+        return kind_of(self._part.task).taught([_outputs(read, head) for read, head in pairs])
 
     def _on_pool(self, system: System) -> Features:
         assert self._part.pool is not None
@@ -355,8 +383,17 @@ def _outputs(features: Features, head: Head | None) -> Array64:
     return np.asarray(features.x.astype(np.float64) @ weight.T + bias)
 
 
-def teach(task: Task, outputs: Sequence[Array64]) -> Array64:
-    """What the experts' outputs [rows, classes] teach: mean probabilities, or mean values."""
-    if task.kind == "regression":
-        return np.asarray(np.mean(outputs, axis=0))
-    return np.asarray(np.mean([softmax(one, axis=1) for one in outputs], axis=0))
+def _seen(read: Sequence[Features]) -> Seen | None:
+    """Which units every one of several models saw; None for all."""
+    seen = [features.seen for features in read if features.seen is not None]
+    return np.all(seen, axis=0) if seen else None
+
+
+def _without(draw: Draw, gone: Collection[int]) -> Draw:
+    """A draw without some units."""
+
+    def left(parts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(unit for unit in part if unit not in gone) for part in parts)
+
+    examples = tuple(example for example in left(draw.examples) if example)
+    return replace(draw, rows=left(draw.rows), examples=examples)

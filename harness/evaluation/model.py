@@ -26,6 +26,7 @@ from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead, UnknownName
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
 from harness.files import read_json
+from harness.kinds import kind_of
 from harness.labels import fit, generic, same
 from harness.registry import TASKS
 from harness.types import Checkpoint, Task
@@ -100,8 +101,8 @@ def others_of(model: Model, task: Task) -> list[Checkpoint]:
         expert
         for expert, name in zip(model.experts, model.expert_tasks, strict=True)
         if name != task.name
-        and parse_task(name)[0].kind == task.kind
-        and fit(expert.labels or (), task)
+        and kind_of(parse_task(name)[0]) is kind_of(task)
+        and kind_of(task).fits(task, expert.labels or ())
     ]
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import xxhash
 from pydantic import Field, ValidationError
 
@@ -39,7 +38,8 @@ class Adaptation(Frozen):
     """Which data a protocol saw besides the rows it is scored on.
 
     `drawn` has, for the seed of each draw, the rows of the split by class (or bin of labels) that
-    the largest number of shots took, counted from 0; fewer shots took the first of them.
+    the largest number of shots took, counted from 0; fewer shots took the first of them. Of a
+    tagging, it has the words by tag, counted through all rows.
     """
 
     split: str
@@ -62,6 +62,7 @@ class Record(Frozen):
     A record is written once, for what `identity` says, and never changed: another model, other
     rows, another setting or role is another record. `digest` is that of the weights, `content` that
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
+    `unseen` are the units that the model did not see: words that were cut off, read as no entity.
     Values are between 0 and 1 (or -1 and 1 for correlations); tables multiply them by 100.
     """
 
@@ -78,6 +79,7 @@ class Record(Frozen):
     metrics: tuple[str, ...]
     rows: int
     scores: tuple[DrawScore, ...]
+    unseen: int = 0
     adaptation: Adaptation | None
     dataset: dict[str, Any]
     head: str
@@ -145,6 +147,13 @@ def predictions_of(record: Record, out: Path) -> Path:
     return Path(folder, name)
 
 
+def _column(values: Array64) -> Any:
+    """The labels of units as a column; of several classes, lists."""
+    import pyarrow
+
+    return pyarrow.array(values.tolist() if values.ndim > 1 else values)
+
+
 def write_record(path: Path, record: Record, labels: Array64, found: Sequence[Predictions]) -> None:
     """Write the predictions, then the record, each atomically."""
     import pyarrow
@@ -155,7 +164,7 @@ def write_record(path: Path, record: Record, labels: Array64, found: Sequence[Pr
         drawn = prediction.draw
         name = f"shots={drawn.shots},seed={drawn.seed}" if drawn else "prediction"
         columns[name] = prediction.values
-    table = pyarrow.table({name: np.asarray(column) for name, column in columns.items()})
+    table = pyarrow.table({name: _column(column) for name, column in columns.items()})
     with replacing(path.with_suffix(".parquet")) as file:
         pyarrow.parquet.write_table(table, file)
     write_json(path, record.model_dump(mode="json"), indent=1, sort_keys=True)

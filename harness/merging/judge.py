@@ -8,10 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from harness import weights
-from harness.data.metrics import score
+from harness.data.metrics import finished, score
 from harness.data.rows import load_rows
 from harness.errors import BadRecipe
-from harness.labels import columns, predicted
+from harness.kinds import kind_of
 from harness.passes.features import forward
 from harness.types import Checkpoint, Progress, Rows, StateDict, Task
 
@@ -52,17 +52,18 @@ class Judge:
         state = {name: candidate[name] for name in candidate}
         found = []
         for (template, task, _), rows in zip(self.places, self.rows, strict=True):
-            order = columns(task, template.labels or (), template.source)
+            kind = kind_of(task)
+            order = kind.columns(task, template.labels or (), template.source)
             both = weights.union(state, template.weights)
             whole = weights.select(both, list(template.weights))
             model = replace(template, weights=whole, source="a candidate")
-            _, logits = forward(
+            _, logits, seen = forward(
                 model,
                 rows,
                 max_length=task.finetune.max_length,
                 device=self.device,
                 progress=step,
             )
-            values = predicted(task.kind, logits[:, order])
-            found.append(score(task, values, rows.labels).value)
+            values = finished(task, kind.predicted(logits[:, order]), seen)
+            found.append(score(task, values, rows.labels, kind.units(rows)).value)
         return float(np.mean(found))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -15,11 +16,19 @@ import xxhash
 from harness import weights
 from harness.checkpoints.align import is_head
 from harness.checkpoints.build import build_model
-from harness.checkpoints.tokenizer import open_tokenizer, token_ids, tokenizer_digest
+from harness.checkpoints.tokenizer import open_tokenizer, token_ids, tokenizer_digest, word_ids
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
+from harness.kinds import IGNORED, kind_of
 from harness.passes.cache import keep, recall
-from harness.types import Array, Checkpoint, Features, Head, Rows, Steps
+from harness.types import Array, Checkpoint, Features, Head, Rows, Steps, Units
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Tokens: TypeAlias = dict[str, list[list[int]]]
+Seen: TypeAlias = "npt.NDArray[np.bool_]"
+Read: TypeAlias = tuple[Array, Array, Seen]
+FIRST = "first token of each word"
 LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
 """What a configuration says that the forward pass does not read."""
 
@@ -43,7 +52,7 @@ def encode(
     """
     key = features_key(checkpoint, rows, digest, max_length)
     path = cache_dir("features") / f"{key}.safetensors"
-    found = _read(path, len(rows))
+    found = _read(path, int(kind_of(rows.task).units(rows).sum()))
     if found is None:
         found = forward(
             checkpoint,
@@ -56,8 +65,8 @@ def encode(
         _write(path, *found)
     elif progress:
         progress(len(rows))
-    x, logits = found
-    return Features(x, logits[:, list(columns)], rows.labels)
+    x, logits, seen = found
+    return Features(x, logits[:, list(columns)], rows.labels, None if seen.all() else seen)
 
 
 def features_key(checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int) -> str:
@@ -69,6 +78,8 @@ def content_key(
     checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int, *parts: object
 ) -> str:
     """The content that something made of a model and rows depends on, as one hash."""
+    unit = kind_of(rows.task).unit  # the words of a row are not its segments
+    parts = parts if unit == "row" else (*parts, unit)
     known = [model_key(checkpoint, digest), rows.digest, max_length, *parts]
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
@@ -90,16 +101,22 @@ def cache_dir(what: str) -> Path:
     return (Path(given) if given else Path(root) / "merging-harness") / what
 
 
-def _read(path: Path, rows: int) -> tuple[Array, Array] | None:
+def _read(path: Path, units: int) -> Read | None:
     entry = recall(path)
-    if entry is None or set(entry[0]) != {"x", "logits"}:
+    if entry is None or not {"x", "logits"} <= {*entry[0]} <= {"x", "logits", "seen"}:
         return None
     x, logits = (entry[0][name].clone().numpy() for name in ("x", "logits"))
-    return (x, logits) if len(x) == len(logits) == rows else None
+    seen = np.ones(len(x), dtype=bool)
+    if "seen" in entry[0]:
+        seen = entry[0]["seen"].clone().numpy().astype(bool)
+    return (x, logits, seen) if len(x) == len(logits) == len(seen) == units else None
 
 
-def _write(path: Path, x: Array, logits: Array) -> None:
-    keep(path, {"x": torch.from_numpy(x), "logits": torch.from_numpy(logits)}, {})
+def _write(path: Path, x: Array, logits: Array, seen: Seen) -> None:
+    tensors = {"x": torch.from_numpy(x), "logits": torch.from_numpy(logits)}
+    if not seen.all():
+        tensors["seen"] = torch.from_numpy(seen.astype(np.uint8))
+    keep(path, tensors, {})
 
 
 def forward(
@@ -110,38 +127,67 @@ def forward(
     batch_size: int = 32,
     device: str = "auto",
     progress: Steps | None = None,
-) -> tuple[Array, Array]:
-    """Inputs of the final linear layer [rows, width] and its outputs [rows, outputs], float32.
+) -> Read:
+    """Inputs of the final linear layer [units, width], its outputs, and which units were seen.
 
-    Rows of like length share a batch and are padded to the longest of it, with the attention mask;
-    the model is in eval mode.
+    Both in float32; a word is read at its first token, and one that was cut off is zero. Rows of
+    like length share a batch and are padded to the longest of it, with the attention mask; the
+    model is in eval mode.
     """
     where = device_of(device)
-    model = build_model(checkpoint.config, checkpoint.weights, checkpoint.source).to(where)
-    final = _final_module(model, checkpoint.source)
+    unit = kind_of(rows.task).unit
+    source = checkpoint.source
+    model = build_model(checkpoint.config, checkpoint.weights, source, unit=unit).to(where)
+    final = _final_module(model, source)
     encoded = tokenize(checkpoint, rows, max_length)
+    ends = np.cumsum(kind_of(rows.task).units(rows))
     lengths = [len(ids) for ids in encoded["input_ids"]]
     order = sorted(range(len(rows)), key=lambda i: -lengths[i])
-    seen: list[torch.Tensor] = []
-    handle = final.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    x = logits = np.empty(0, dtype=np.float32)
+    given: list[torch.Tensor] = []
+    handle = final.register_forward_pre_hook(lambda _, args: given.append(args[0]))
+    x = logits = np.empty((0, 0), dtype=np.float32)
+    seen = np.zeros(ends[-1], dtype=bool)
     try:
         with torch.inference_mode():
             for start in range(0, len(order), batch_size):
                 batch = order[start : start + batch_size]
-                with running(checkpoint.source):
+                with running(source):
                     outputs = model(**padded(encoded, batch, checkpoint, where)).logits
-                got = seen.pop().float().cpu().numpy(), outputs.float().cpu().numpy()
+                places, tokens = _units(encoded, batch, ends)
+                got = [_picked(read, tokens) for read in (given.pop(), outputs)]
                 if not start:
-                    x = np.empty((len(rows), got[0].shape[1]), dtype=np.float32)
-                    logits = np.empty((len(rows), got[1].shape[1]), dtype=np.float32)
-                x[batch], logits[batch] = got
+                    x, logits = (np.zeros((ends[-1], one.shape[1]), np.float32) for one in got)
+                x[places], logits[places] = got
+                seen[places] = True
                 if progress:
                     progress(len(batch))
     finally:
         handle.remove()
     _check_outputs(checkpoint, rows, x, logits)
-    return x, logits
+    return x, logits, seen
+
+
+def _units(
+    encoded: Tokens, batch: Sequence[int], ends: Units
+) -> tuple[list[int], list[tuple[int, int]] | None]:
+    """The units that a batch shows, and where each of them is in it: its row and token."""
+    if FIRST not in encoded:
+        return list(batch), None
+    places, tokens = [], []
+    for line, row in enumerate(batch):
+        start = int(ends[row]) - len(encoded[FIRST][row])
+        for word, token in enumerate(encoded[FIRST][row]):
+            if token >= 0:
+                places.append(start + word)
+                tokens.append((line, token))
+    return places, tokens
+
+
+def _picked(read: torch.Tensor, tokens: list[tuple[int, int]] | None) -> Array:
+    """What a batch shows of its units, [units, width]."""
+    if tokens is not None:
+        read = read[[line for line, _ in tokens], [token for _, token in tokens]]
+    return np.asarray(read.float().cpu().numpy())
 
 
 def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) -> None:
@@ -154,14 +200,21 @@ def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) 
         )
 
 
-def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> dict[str, list[list[int]]]:
+def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Tokens:
     """Token ids and the like of every row, cut to `max_length`, not padded.
 
-    Raises BrokenCheckpoint for a tokenizer that is not the model's: tokens without an embedding.
+    Of rows of words, FIRST says where the first token of each word is, -1 for one that was cut
+    off. Raises BrokenCheckpoint for a tokenizer that is not the model's: tokens without an
+    embedding.
     """
-    tokenizer = open_tokenizer(checkpoint.path)
-    texts = list(zip(*rows.texts, strict=True))
-    encoded = token_ids(tokenizer, texts, max_length, checkpoint.path)
+    if kind_of(rows.task).unit == "word":
+        tokenizer = open_tokenizer(checkpoint.path, words=True)
+        encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.path)
+        encoded[FIRST] = first
+    else:
+        texts = list(zip(*rows.texts, strict=True))
+        tokenizer = open_tokenizer(checkpoint.path)
+        encoded = token_ids(tokenizer, texts, max_length, checkpoint.path)
     known = checkpoint.config.get("vocab_size")
     last = max((max(ids, default=0) for ids in encoded["input_ids"]), default=0)
     if isinstance(known, int) and last >= known:
@@ -170,6 +223,36 @@ def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> dict[str, l
             f"the model has embeddings for {known}; expected the tokenizer it was trained with"
         )
     return encoded
+
+
+def row_labels(encoded: Tokens, rows: Rows, places: Sequence[int], outputs: int) -> list[Any]:
+    """The labels of every row as a loss reads them.
+
+    A number, or one for each class, or for each token: -100 where no word begins.
+    """
+    kind = kind_of(rows.task)
+    targets = kind.targets(rows, places, outputs)
+    targets = targets.astype(np.int64 if kind.whole else np.float32)
+    if FIRST not in encoded:
+        return list(targets.tolist())
+    labels, unit = [], 0
+    for ids, first in zip(encoded["input_ids"], encoded[FIRST], strict=True):
+        line = [IGNORED] * len(ids)
+        for token in first:
+            if token >= 0:
+                line[token] = int(targets[unit])
+            unit += 1
+        labels.append(line)
+    return labels
+
+
+def stacked(labels: Sequence[Any], *, whole: bool) -> torch.Tensor:
+    """The labels of some rows as a tensor, those of tokens padded with -100."""
+    kind = torch.int64 if whole else torch.float32
+    if not whole or not isinstance(labels[0], list):
+        return torch.tensor(labels, dtype=kind)
+    longest = max(map(len, labels))
+    return torch.tensor([[*one, *[IGNORED] * (longest - len(one))] for one in labels], dtype=kind)
 
 
 @contextmanager
@@ -190,7 +273,7 @@ def running(what: str) -> Iterator[None]:
 
 
 def padded(
-    encoded: dict[str, list[list[int]]],
+    encoded: Tokens,
     batch: Sequence[int],
     checkpoint: Checkpoint,
     device: torch.device,
@@ -200,6 +283,8 @@ def padded(
     fill = {"input_ids": int(checkpoint.config.get("pad_token_id") or 0)}
     tensors = {}
     for key, lists in encoded.items():
+        if key == FIRST:
+            continue
         tensor = torch.full((len(batch), longest), fill.get(key, 0), dtype=torch.long)
         for row, i in enumerate(batch):
             tensor[row, : len(lists[i])] = torch.tensor(lists[i], dtype=torch.long)

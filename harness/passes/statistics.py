@@ -23,7 +23,7 @@ from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, OutputExists
 from harness.files import check_place
-from harness.labels import columns
+from harness.kinds import kind_of
 from harness.options import options, parse_choice, resolve
 from harness.passes.cache import keep, recall
 from harness.passes.features import cache_dir, content_key
@@ -84,7 +84,7 @@ def collect(
     task, digest = rows.task, weights.digest(checkpoint.weights)
     length = task.finetune.max_length
     # which output a gold label stands for is not part of the content where no label is read
-    order = columns(task, checkpoint.labels or (), checkpoint.source)
+    order = kind_of(task).columns(task, checkpoint.labels or (), checkpoint.source)
     read = [order] if chosen.get("estimator") in GOLD else []
     key = content_key(checkpoint, rows, digest, length, kind, dict(chosen), *read)
     path = cache_dir("statistics") / f"{key}.safetensors"
@@ -175,8 +175,8 @@ def statistic(
     path = Path(out)
     _check_free(path)
     checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle)
-    check_ready(checkpoint)
-    columns(found, checkpoint.labels or (), checkpoint.source)
+    check_ready(checkpoint, unit=kind_of(found).unit)
+    kind_of(found).columns(found, checkpoint.labels or (), checkpoint.source)
     supply = Supply(kinds[0], chosen, [checkpoint], [found.name], (), data_dir, device)
     write_statistic(path, supply.obtain(0, progress))
     return read_statistic(path)

@@ -5,14 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 
 from harness.checkpoints.build import build_model
 from harness.errors import BadOption
-from harness.labels import columns
-from harness.passes.features import device_of, padded, running, tokenize
+from harness.kinds import kind_of
+from harness.passes.features import (
+    Tokens,
+    device_of,
+    padded,
+    row_labels,
+    running,
+    stacked,
+    tokenize,
+)
 from harness.passes.fisher import BY_EXAMPLE, Estimator, fisher
 from harness.passes.gram import gram
 from harness.types import Checkpoint, Rows, Scalar, Steps
@@ -35,29 +43,30 @@ class Pass:
         """The expert in eval mode, without dropout, on the device."""
         where = device_of(self.device)
         state = self.checkpoint.weights
-        return build_model(self.checkpoint.config, state, self.checkpoint.source).to(where)
+        unit = kind_of(self.rows.task).unit
+        config, source = self.checkpoint.config, self.checkpoint.source
+        return build_model(config, state, source, unit=unit).to(where)
 
     def batches(self, size: int, *, as_drawn: bool) -> Batches:
         """Inputs and labels of the rows, in the order of the draw or, padding less, by length."""
         where = device_of(self.device)
         encoded = tokenize(self.checkpoint, self.rows, self.max_length)
-        order = list(range(len(self.rows)))
+        kind, order = kind_of(self.rows.task), list(range(len(self.rows)))
         if not as_drawn:
             order.sort(key=lambda i: -len(encoded["input_ids"][i]))
-        labels = self._labels()
+        labels = self._labels(encoded)
         for start in range(0, len(order), size):
             picked = order[start : start + size]
-            yield padded(encoded, picked, self.checkpoint, where), labels[picked].to(where)
+            inputs = padded(encoded, picked, self.checkpoint, where)
+            yield inputs, stacked([labels[i] for i in picked], whole=kind.whole).to(where)
             if self.progress:
                 self.progress(len(picked))
 
-    def _labels(self) -> torch.Tensor:
-        """Gold labels by the place they have in the model's outputs, or gold values."""
-        gold = torch.from_numpy(self.rows.labels)
-        if self.rows.task.kind == "regression":
-            return gold.float()
-        places = columns(self.rows.task, self.checkpoint.labels or (), self.checkpoint.source)
-        return torch.tensor(places)[gold.long()]
+    def _labels(self, encoded: Tokens) -> list[Any]:
+        """Gold labels of every row, by the place they have in the model's outputs."""
+        task, labels = self.rows.task, self.checkpoint.labels or ()
+        places = kind_of(task).columns(task, labels, self.checkpoint.source)
+        return row_labels(encoded, self.rows, places, max(1, len(labels)))
 
 
 def gram_pass(
@@ -94,7 +103,7 @@ def fisher_pass(
     """
     size = 1 if estimator in BY_EXAMPLE else batch_size
     read = asked.batches(size, as_drawn=True)
-    model, kind = asked.model(), asked.rows.task.kind
+    model, kind = asked.model(), kind_of(asked.rows.task)
     with running(asked.checkpoint.source):
         return fisher(model, read, kind, estimator=estimator, batch_size=size), {}
 

@@ -20,12 +20,13 @@ from harness.checkpoints.layout import EXPERT
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.provenance import EXPERT_FILE
 from harness.checkpoints.tokenizer import copy_tokenizer, tokenizer_digest
-from harness.data.metrics import score
+from harness.data.metrics import finished, score
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, CannotWrite, OutputExists
 from harness.files import Layout, as_json, check_output, new_folder, read_json, saying, write_json
-from harness.passes.features import LABEL_KEYS
+from harness.kinds import kind_of
+from harness.passes.features import LABEL_KEYS, forward
 from harness.registry import TASKS
 from harness.training.multi import check_shared, multi_task
 from harness.training.single import (
@@ -116,7 +117,7 @@ def finetune(
             if len(parts) == 1
             else multi_task(source, parts, request, workdir, progress)
         )
-        scores = _train(prepared, parts, workdir, progress)
+        scores = _train(prepared, source, parts, workdir, progress)
         prepared.trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
         copy_tokenizer(source.path, folder)
@@ -198,7 +199,11 @@ def _described(parts: Sequence[Training]) -> dict[str, Any]:
 
 
 def _train(
-    prepared: Prepared, parts: Sequence[Training], workdir: Path, progress: bool
+    prepared: Prepared,
+    source: Checkpoint,
+    parts: Sequence[Training],
+    workdir: Path,
+    progress: bool,
 ) -> dict[str, Score]:
     """Train to the last step, from where an interrupted run was; the scores on held-out rows."""
     from transformers import PrinterCallback
@@ -211,13 +216,26 @@ def _train(
     with redirect_stdout(sys.stderr), _bars_of(trainer):
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     check_weights(trainer.model, trainer.state)
-    scores = {}
-    for part, rows in zip(parts, prepared.heldout, strict=True):
+    return {
+        f"{part.task}@{SELECTED_ON}": _scored(trainer, source, part, rows, number)
+        for number, (part, rows) in enumerate(zip(parts, prepared.heldout, strict=True))
+    }
+
+
+def _scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: int) -> Score:
+    """The score of a trained model on held-out rows of its task, of this number."""
+    task, kind = part.task, kind_of(part.task)
+    if kind.unit == "row":
         # grouping by length shuffles the rows as well: labels as the Trainer hands them back
         outputs = trainer.predict(rows)
-        found = readings(part.task, outputs)
-        scores[f"{part.task}@{SELECTED_ON}"] = score(part.task, found, outputs.label_ids)
-    return scores
+        return score(task, readings(task, outputs), outputs.label_ids)
+    # of words that were cut off the Trainer knows nothing
+    models = list(getattr(trainer.model, "classifiers", [trainer.model]))
+    config, weights = models[number].config.to_dict(), models[number].state_dict()
+    trained = replace(source, config=config, weights=weights)
+    _, logits, seen = forward(trained, part.heldout, max_length=part.settings.max_length)
+    values = finished(task, kind.predicted(logits), seen)
+    return score(task, values, part.heldout.labels, kind.units(part.heldout))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from harness.checkpoints.build import quiet
 from harness.checkpoints.layout import MODEL_FILES
 from harness.data.rows import load_rows
 from harness.files import Layout, new_folder, write_json
+from harness.kinds import kind_of
 from harness.registry import TASKS
 from harness.types import Rows
 
@@ -89,7 +90,7 @@ def untrained(vocabulary: int, width: int, layers: int) -> Any:
 def encoded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:
     """Token ids, segment ids and attention mask, each [rows, longest], and `labels` [rows]."""
     columns = (list(column) for column in zip(*rows.texts, strict=True))
-    whole = rows.task.kind == "classification"
+    whole = kind_of(rows.task).whole
     labels = torch.tensor(rows.labels, dtype=torch.long if whole else torch.float32)
     return {**tokenizer(*columns, padding=True, return_tensors="pt"), "labels": labels}
 

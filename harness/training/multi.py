@@ -19,17 +19,19 @@ from torch.utils.data import ConcatDataset, DataLoader, Sampler
 from harness.checkpoints.align import is_head
 from harness.checkpoints.build import OF_THE_HEAD
 from harness.checkpoints.layout import SINGLE
-from harness.checkpoints.tokenizer import open_tokenizer
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
+from harness.kinds import kind_of
 from harness.rng import rng
 from harness.training.single import (
     Prepared,
     Training,
     arguments,
     check_reads,
+    collator,
     dataset,
     stop_when_diverged,
+    tokenizer_of,
     with_new_head,
 )
 from harness.types import Checkpoint, Hyperparameters
@@ -41,9 +43,10 @@ SHARED = ("learning_rate", "epochs", "warmup", "weight_decay")
 class MultiTask(torch.nn.Module):
     """Transformers' classifiers, one for each task, that share every module but their heads."""
 
-    def __init__(self, classifiers: Mapping[str, Any]) -> None:
+    def __init__(self, classifiers: Mapping[str, Any], losses: Sequence[Any] = ()) -> None:
         super().__init__()
         self.tasks = tuple(classifiers)
+        self.losses = losses or [None] * len(self.tasks)
         first, *others = classifiers.values()
         for other in others:
             for name, module in first.named_children():
@@ -62,9 +65,16 @@ class MultiTask(torch.nn.Module):
     ) -> Any:
         """The output of the classifier of one task, which all rows of the batch are of."""
         segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        return self.classifiers[task](
-            input_ids=input_ids, attention_mask=attention_mask, labels=labels, **segments
+        own = self.losses[task]
+        read = self.classifiers[task](
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            labels=None if own else labels,
+            **segments,
         )
+        if own and labels is not None:
+            read["loss"] = own(read["logits"], labels)
+        return read
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # torch has overloads
         """One copy of the encoder: safetensors refuses to write a tensor twice."""
@@ -162,14 +172,12 @@ def multi_task(
     progress: bool,
 ) -> Prepared:
     """The Trainer of one encoder and a head for each task."""
-    from transformers import DataCollatorWithPadding
-
-    tokenizer = open_tokenizer(source.path)
-    pad = DataCollatorWithPadding(tokenizer)
+    tokenizer = tokenizer_of(source, parts[0].task)
+    pads = [collator(tokenizer_of(source, part.task), part.task) for part in parts]
 
     def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         bare = [{key: value for key, value in row.items() if key != "task"} for row in rows]
-        return {**pad(bare), "task": rows[0]["task"]}
+        return {**pads[rows[0]["task"]](bare), "task": rows[0]["task"]}
 
     tokens = [dataset(part.train, source, part.settings.max_length) for part in parts]
     lengths = [list(one["length"]) for one in tokens]
@@ -179,7 +187,8 @@ def multi_task(
         for index, part in enumerate(parts)
     ]
     model = MultiTask(
-        {part.task.name: with_new_head(source, part.task, request["head_seed"]) for part in parts}
+        {part.task.name: with_new_head(source, part.task, request["head_seed"]) for part in parts},
+        [kind_of(part.task).loss for part in parts],
     )
     for rows in (*train, *heldout):
         check_reads(model, rows, collate, source)

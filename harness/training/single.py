@@ -14,8 +14,8 @@ from harness.checkpoints.build import classifier_on_meta, encoder_of
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
 from harness.errors import BadOption, BrokenCheckpoint, NotFinite
-from harness.labels import predicted
-from harness.passes.features import tokenize
+from harness.kinds import IGNORED, kind_of
+from harness.passes.features import FIRST, row_labels, tokenize
 from harness.types import Array64, Checkpoint, Hyperparameters, Rows, Task
 
 LOOKED_AT = 100
@@ -52,15 +52,14 @@ def single_task(
     source: Checkpoint, part: Training, request: Mapping[str, Any], workdir: Path, progress: bool
 ) -> Prepared:
     """The Trainer of an expert: the base under a new head."""
-    from transformers import DataCollatorWithPadding, Trainer
+    from transformers import Trainer
 
-    tokenizer = open_tokenizer(source.path)
-    metric = evaluation_module(part.task)
+    tokenizer = tokenizer_of(source, part.task)
     model = with_new_head(source, part.task, request["head_seed"])
     train, heldout = (
         dataset(rows, source, part.settings.max_length) for rows in (part.train, part.heldout)
     )
-    collate = DataCollatorWithPadding(tokenizer)
+    collate = collator(tokenizer, part.task)
     for rows in (train, heldout):
         check_reads(model, rows.remove_columns("length"), collate, source)
     trainer = Trainer(
@@ -70,9 +69,8 @@ def single_task(
         eval_dataset=heldout,
         data_collator=collate,
         processing_class=tokenizer,
-        compute_metrics=lambda outputs: metric.compute(
-            predictions=readings(part.task, outputs), references=outputs.label_ids
-        ),
+        compute_loss_func=loss_of(part.task),
+        compute_metrics=scores_of(part.task),
         callbacks=[stop_when_diverged()],
     )
     return Prepared(trainer, (heldout,))
@@ -86,16 +84,16 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     from transformers import set_seed
     from transformers.utils import logging
 
-    labels = dict(enumerate(task.labels)) or {0: "value"}
-    encoder = encoder_of(source)
+    kind, labels = kind_of(task), dict(enumerate(task.labels)) or {0: "value"}
+    encoder = encoder_of(source, unit=kind.unit)
     config = {
         **encoder.config,
         "num_labels": len(labels),
         "id2label": labels,
         "label2id": {name: index for index, name in labels.items()},
-        "problem_type": "single_label_classification" if task.labels else "regression",
+        "problem_type": kind.problem_type,
     }
-    planned: Any = classifier_on_meta(config, source.source)
+    planned: Any = classifier_on_meta(config, source.source, unit=kind.unit)
     set_seed(seed)
     said = logging.get_verbosity()
     logging.set_verbosity_error()  # a new head is meant here, and nowhere else
@@ -218,13 +216,56 @@ def check_weights(model: torch.nn.Module, state: Any) -> None:
 
 
 def readings(task: Task, outputs: Any) -> Array64:
-    """Labels read off the Trainer's outputs for rows; raises NotFinite for NaN and infinities."""
-    if not np.isfinite(outputs.predictions).all():
+    """Labels read off the Trainer's outputs for rows; raises NotFinite for NaN and infinities.
+
+    Of words, those that the model saw.
+    """
+    kind, logits = kind_of(task), outputs.predictions
+    if kind.unit == "word":
+        logits = logits[outputs.label_ids != IGNORED]
+    if not np.isfinite(logits).all():
         raise NotFinite(
-            f"the trained model's outputs for {task} hold NaN or infinite entries, expected finite "
-            "ones; nothing is written: try a lower --learning-rate"
+            f"the trained model's outputs for {task} hold NaN or infinite entries, expected "
+            "finite ones; nothing is written: try a lower --learning-rate"
         )
-    return predicted(task.kind, outputs.predictions)
+    return kind.predicted(logits)
+
+
+def scores_of(task: Task) -> Callable[[Any], dict[str, float]]:
+    """What the Trainer logs of held-out rows after an epoch: the task's metrics.
+
+    Of words, on those that the model saw.
+    """
+    metric, kind = evaluation_module(task), kind_of(task)
+
+    def scores(outputs: Any) -> dict[str, float]:
+        both: list[Any] = [readings(task, outputs), outputs.label_ids]
+        if kind.unit == "word":
+            seen = both[1] != IGNORED
+            ends = np.cumsum(seen.sum(axis=1))[:-1]
+            both = [np.split(values, ends) for values in (both[0], both[1][seen])]
+        return dict(metric.compute(predictions=both[0], references=both[1]))
+
+    return scores
+
+
+def loss_of(task: Task) -> Callable[..., Any] | None:
+    """A loss that transformers does not have, as the Trainer calls it."""
+    own = kind_of(task).loss
+    return None if own is None else lambda outputs, labels, **_: own(outputs["logits"], labels)
+
+
+def tokenizer_of(source: Checkpoint, task: Task) -> Any:
+    """The base's tokenizer, for rows of text or of words."""
+    return open_tokenizer(source.path, words=kind_of(task).unit == "word")
+
+
+def collator(tokenizer: Any, task: Task) -> Any:
+    """What makes a batch of rows: padded inputs, and labels of tokens padded with -100."""
+    from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
+
+    words = kind_of(task).unit == "word"
+    return (DataCollatorForTokenClassification if words else DataCollatorWithPadding)(tokenizer)
 
 
 def _diverged(what: str, state: Any) -> NotFinite:
@@ -242,7 +283,8 @@ def dataset(rows: Rows, source: Checkpoint, max_length: int) -> Any:
     from datasets import Dataset
 
     encoded: dict[str, Any] = tokenize(source, rows, max_length)
-    whole = rows.task.kind == "classification"
-    encoded["labels"] = rows.labels.astype(np.int64 if whole else np.float32).tolist()
-    encoded["length"] = [len(ids) for ids in encoded["input_ids"]]
-    return Dataset.from_dict(encoded)
+    count = kind_of(rows.task).outputs(rows.task)
+    labels = row_labels(encoded, rows, range(count), count)
+    encoded.pop(FIRST, None)
+    lengths = [len(ids) for ids in encoded["input_ids"]]
+    return Dataset.from_dict({**encoded, "labels": labels, "length": lengths})

@@ -1,0 +1,27 @@
+"""Kinds of labels: one file each, and all that the harness knows of one is in it."""
+
+from harness.errors import BadData
+from harness.kinds.classification import Classification
+from harness.kinds.kind import IGNORED, Kind
+from harness.kinds.multilabel import Multilabel
+from harness.kinds.regression import Regression
+from harness.kinds.tagging import Tagging
+from harness.types import Task
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (Classification(), Regression(), Multilabel(), Tagging())
+}
+
+
+def kind_of(task: Task) -> Kind:
+    """What the labels of a task are."""
+    return KINDS[task.kind]
+
+
+def check_labels(task: Task) -> None:
+    """Raise BadData for labels that do not fit the kind of a task."""
+    if fault := kind_of(task).fault(task):
+        raise BadData(f"task '{task.name}' has {fault}")
+
+
+__all__ = ["IGNORED", "KINDS", "Kind", "check_labels", "kind_of"]

@@ -1,0 +1,74 @@
+"""One of several classes holds for a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from harness.kinds.kind import Kind, class_indices, nearest_on_average
+from harness.types import Array64, Draw, Row, Rows, Task, Units
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Classification(Kind):
+    """Labels are indices of classes, [rows]."""
+
+    name: ClassVar[str] = "classification"
+    problem_type: ClassVar[str] = "single_label_classification"
+
+    def fault(self, task: Task) -> str | None:
+        """Two classes or more."""
+        if len(task.labels) < 2:
+            return f"{len(task.labels)} labels, expected two or more of a classification"
+        return None
+
+    def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
+        """Names of classes, or indices."""
+        return class_indices(task, [row[task.label] for row in rows], where)
+
+    def _predicted(self, outputs: Array64) -> Array64:
+        """The arg max, lowest index on ties."""
+        return np.asarray(outputs.argmax(axis=1), dtype=np.float64)
+
+    def taught(self, outputs: Sequence[Array64]) -> Array64:
+        """The mean of the experts' probabilities."""
+        from scipy.special import softmax
+
+        return np.asarray(np.mean([softmax(one, axis=1) for one in outputs], axis=0))
+
+    def gradient(self, outputs: Array64, taught: Array64) -> Array64:
+        """Of KL(taught || outputs): softmax - taught."""
+        from scipy.special import softmax
+
+        return np.asarray(softmax(outputs, axis=-1) - taught)
+
+    def groups(self, rows: Rows) -> Mapping[str, Units]:
+        """The rows of each class."""
+        return {
+            f"label '{name}'": np.flatnonzero(rows.labels == index)
+            for index, name in enumerate(rows.task.labels)
+        }
+
+    def nearest(self, far: Array64, labels: Array64, draw: Draw) -> Array64:
+        """The class whose anchors are nearest on average: no vote, and no class mean."""
+        return nearest_on_average(far, draw.rows)
+
+    def fisher_rows(
+        self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
+    ) -> Iterator[torch.Tensor]:
+        """Of one distribution over the classes for every row."""
+        from harness.kinds.information import of_classes, of_places
+
+        counted = outputs.new_ones(outputs.shape[:-1]).bool()
+        if estimator == "exact":
+            yield from of_places(outputs, counted)
+        else:
+            yield of_classes(estimator, outputs, labels, counted)
+
+    def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
+        """Each class by its place among the head's outputs."""
+        return np.asarray(places, dtype=np.float64)[rows.labels.astype(np.int64)]

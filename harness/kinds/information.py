@@ -1,0 +1,76 @@
+"""What the likelihood of labels says of outputs: the Fisher information of logits, as rows.
+
+By hand: two classes, p = (0.2, 0.8): the one row of `exact` is (0.4, -0.4), for 0.2 (1 - 0.2)
+(d z_0 - d z_1)^2 is what the definition comes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.nn.functional import log_softmax, one_hot
+
+
+def of_bits(
+    estimator: str, logits: torch.Tensor, labels: torch.Tensor, known: torch.Tensor
+) -> Iterator[torch.Tensor]:
+    """The rows for classes that each hold or do not, by themselves."""
+    p = logits.sigmoid()
+    if estimator == "exact":
+        yield from _one_by_one((p * (1 - p)).sqrt() * known)
+    elif estimator == "mergelm":
+        yield torch.where(known, p.sqrt() * (1 - p) - (1 - p).sqrt() * p, 0)
+    else:
+        share = 1 if estimator == "empirical" else known.sum().clamp(min=1)
+        yield torch.where(known, (labels - p) / share, 0)
+
+
+def of_classes(
+    estimator: str, logits: torch.Tensor, labels: torch.Tensor, counted: torch.Tensor
+) -> torch.Tensor:
+    """The one row for classes of which one holds, at the places that are counted."""
+    p = log_softmax(logits, -1).exp()
+    weight = {"mergelm": p.sqrt(), "soft": p}.get(estimator)
+    if weight is None:
+        held = logits.argmax(-1) if estimator == "hard" else labels.clamp(min=0).long()
+        weight = one_hot(held, logits.shape[-1]).to(p.dtype)
+    # the gradient of sum_y w(y) log p(y) with w held fixed
+    row = torch.where(counted[..., None], weight - p * weight.sum(-1, keepdim=True), 0)
+    return row if estimator in ("empirical", "mergelm") else row / counted.sum().clamp(min=1)
+
+
+def of_places(logits: torch.Tensor, counted: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The rows of `exact`, place by place."""
+    p = log_softmax(logits, -1).exp()
+    for place in counted.nonzero().unbind():
+        for row in softmax_roots(p[tuple(place)]):
+            whole = torch.zeros_like(p)
+            whole[tuple(place)] = row
+            yield whole
+
+
+def _one_by_one(values: torch.Tensor) -> Iterator[torch.Tensor]:
+    for place in values.nonzero().unbind():
+        one = torch.zeros_like(values)
+        one[tuple(place)] = values[tuple(place)]
+        yield one
+
+
+def softmax_roots(p: torch.Tensor) -> torch.Tensor:
+    """Rows v, [classes - 1, classes], with sum of v v^T = diag(p) - p p^T, of probabilities p.
+
+    That matrix is the Fisher information of the logits. Row k sets class k against the mixture of
+    those after it (its Cholesky factor in closed form), so an example costs one gradient less than
+    it has classes.
+    """
+    # what is left after class k, from the small end, where a difference from one would cancel
+    left = p.double().flip(0).cumsum(0).flip(0)
+    size = len(p)
+    rows = torch.zeros(size - 1, size, dtype=torch.float64, device=p.device)
+    for k in range(size - 1):
+        if left[k] > 0 and left[k + 1] > 0:
+            rows[k, k] = 1
+            rows[k, k + 1 :] = -p[k + 1 :].double() / left[k + 1]
+            rows[k] *= (p[k].double() * left[k + 1] / left[k]).sqrt()
+    return rows.to(p.dtype)

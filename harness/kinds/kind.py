@@ -1,0 +1,218 @@
+"""The noun: what a label is. One file beside this one for each kind of label."""
+
+from __future__ import annotations
+
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from harness.errors import BadData, LabelMismatch, NotFinite
+from harness.labels import fit, generic, spelling
+from harness.types import Array, Array64, Draw, Row, Rows, Task, Units
+
+if TYPE_CHECKING:
+    import torch
+
+IGNORED = -100
+"""The label of a class, or of a word, that nobody gave: left out of losses and of scores."""
+LONGEST_NAME = 1000
+"""Letters of a label: a longer text is a column by mistake, and slow to compare."""
+
+
+class Kind(ABC):
+    """All that the harness has to know of a kind of label.
+
+    How it is read from a row, what the units of a row are, how outputs become predictions, what
+    experts' outputs teach, which units few shots are drawn from, how distances decide, and what
+    information its likelihood holds. `outputs` are [units, outputs], in the task's order of labels.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[Literal["row", "word"]] = "row"
+    """What has a label: a row, or every word of it."""
+    problem_type: ClassVar[str]
+    """What transformers calls the loss, in a configuration."""
+    whole: ClassVar[bool] = True
+    """Whether labels are whole numbers, as a loss reads them."""
+
+    # Reading -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def fault(self, task: Task) -> str | None:
+        """What is wrong with the labels of a task, and what was expected."""
+
+    def columns_of(self, task: Task) -> tuple[str, ...]:
+        """The columns of a table that hold the labels."""
+        return (task.label,)
+
+    def segments(self, task: Task, row: Row) -> tuple[str, ...]:
+        """The segments of text of a row, or its words."""
+        return tuple("" if row[column] is None else str(row[column]) for column in task.text)
+
+    @abstractmethod
+    def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
+        """The labels of all units of all rows: [units], or [units, classes].
+
+        Raises BadData, naming it, for a value that is no label.
+        """
+
+    def units(self, rows: Rows) -> Units:
+        """How many units each row has, in order."""
+        return np.ones(len(rows), dtype=np.int64)
+
+    # Heads ---------------------------------------------------------------------------------
+
+    def outputs(self, task: Task) -> int:
+        """How many outputs a head has."""
+        return max(1, len(task.labels))
+
+    def columns(
+        self, task: Task, found: Sequence[str], where: str, *, by_index: bool = False
+    ) -> list[int]:
+        """For each label of the task, the output of the head that stands for it.
+
+        Names decide, whatever their order. Generic names are taken in the task's order only if
+        `by_index`. Raises LabelMismatch otherwise.
+        """
+        if self.fits(task, found):
+            spelled = spelling(found, task.labels)
+            names = [spelled(name) for name in found]
+            return [names.index(spelled(name)) for name in task.labels]
+        unnamed = generic(found) and len(found) == len(task.labels)
+        if unnamed and by_index:
+            return list(range(len(found)))
+        hint = "; if its outputs are in that order, say so with --labels by-index"
+        raise LabelMismatch(
+            f"{where} has the labels {', '.join(found) or 'none (regression)'}; "
+            f"{task} expects {', '.join(task.labels) or 'none (regression)'}"
+            f"{hint if unnamed else ''}"
+        )
+
+    def fits(self, task: Task, found: Sequence[str]) -> bool:
+        """Whether a head with these labels can be read on the task."""
+        return fit(found, task)
+
+    # Predictions ---------------------------------------------------------------------------
+
+    def predicted(self, outputs: Array | Array64) -> Array64:
+        """Labels read off outputs [units, outputs].
+
+        Raises NotFinite for NaN, which would be read as some label.
+        """
+        values = np.asarray(outputs, dtype=np.float64)
+        if not np.isfinite(values).all():
+            raise NotFinite("outputs are NaN or infinite, expected finite ones")
+        return self._predicted(values.reshape(len(values), -1))
+
+    @abstractmethod
+    def _predicted(self, outputs: Array64) -> Array64: ...
+
+    def unseen(self, task: Task) -> float:
+        """What is predicted for a unit that the model did not see."""
+        raise AssertionError(f"every unit of a {self.name} is seen")
+
+    def for_metrics(self, task: Task, values: Array64, units: Units | None) -> Any:
+        """Predictions or labels as the metrics of this kind read them.
+
+        `units` are how many each row has, where that is not one.
+        """
+        return values
+
+    # Teaching ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def taught(self, outputs: Sequence[Array64]) -> Array64:
+        """What the outputs of several experts teach, [units, outputs]."""
+
+    @abstractmethod
+    def gradient(self, outputs: Array64, taught: Array64) -> Array64:
+        """The gradient of a unit's loss by its outputs: the last axis is that of the outputs."""
+
+    # Few shots -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def groups(self, rows: Rows) -> Mapping[str, Units]:
+        """The units that shots are drawn from, by what they have in common: a class, say."""
+
+    def examples(
+        self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int
+    ) -> Sequence[Sequence[int]]:
+        """The units of each example that a head is tuned on, given the units drawn of each group.
+
+        What is tuned at a time is an example: each drawn unit once, in the order of the groups.
+        """
+        return [[unit] for unit in dict.fromkeys(u for part in orders for u in part[:shots])]
+
+    @abstractmethod
+    def nearest(self, far: Array64, labels: Array64, draw: Draw) -> Array64:
+        """Predictions by the distances [units, pool] to anchors that have these labels."""
+
+    # Information ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def fisher_rows(
+        self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
+    ) -> Iterator[torch.Tensor]:
+        """Rows v, each of the shape of the outputs, with F = sum over v of (v . d outputs)^2."""
+
+    @property
+    def loss(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+        """What a head is trained by, of outputs and labels; None: transformers' own."""
+        return None
+
+    @abstractmethod
+    def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
+        """Labels as a head has them that has so many outputs, and those of the task in `places`."""
+
+
+def class_indices(task: Task, values: Sequence[Any], where: str) -> Array64:
+    """The index of each value among the task's labels: a name, or an index already."""
+    spelled = spelling(task.labels)
+    names = {spelled(name): float(index) for index, name in reversed([*enumerate(task.labels)])}
+    known: dict[str, float] = {}  # a name is compared once, however many rows have it
+
+    def index(value: Any) -> float:
+        if isinstance(value, str) and len(value) < LONGEST_NAME:
+            if value not in known:
+                known[value] = names.get(spelled(value), _as_index(value))
+            return known[value]
+        return _as_index(value)
+
+    indices = np.array([index(value) for value in values], dtype=np.float64)
+    fits = (indices % 1 == 0) & (indices >= 0) & (indices < len(task.labels))
+    if not fits.all():
+        value = values[int(np.flatnonzero(~fits)[0])]
+        raise BadData(
+            f"{where} has the label {reprlib.repr(value)}, expected one of "
+            f"{', '.join(task.labels)} or an index below {len(task.labels)}"
+        )
+    return indices
+
+
+def _as_index(value: Any) -> float:
+    try:
+        index = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return -1.0
+    return index if np.isfinite(index) else -1.0
+
+
+def number(value: Any, where: str) -> float:
+    """A finite number. Raises BadData for anything else."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = np.nan
+    if not np.isfinite(found):
+        raise BadData(f"{where} has the label {reprlib.repr(value)}, expected a finite number")
+    return found
+
+
+def nearest_on_average(far: Array64, groups: Sequence[Sequence[int]]) -> Array64:
+    """The group whose anchors are nearest on average, lowest index on ties; [units]."""
+    never = np.full(len(far), np.inf)
+    by_group = [far[:, list(group)].mean(axis=1) if group else never for group in groups]
+    return np.asarray(np.stack(by_group, axis=1).argmin(axis=1), dtype=np.float64)

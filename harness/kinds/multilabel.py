@@ -1,0 +1,148 @@
+"""Several classes may hold for a row, each by itself, and of some nobody said."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from harness.errors import BadData
+from harness.kinds.kind import IGNORED, Kind, nearest_on_average
+from harness.labels import spelling
+from harness.types import Array64, Draw, Row, Rows, Task, Units
+
+if TYPE_CHECKING:
+    import torch
+
+
+def known_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Binary cross entropy over the classes that somebody gave, in the mean over those."""
+    from torch.nn.functional import binary_cross_entropy_with_logits
+
+    known = labels != IGNORED
+    targets = labels.clamp(min=0).to(outputs.dtype)
+    each = binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+    return (each * known).sum() / known.sum().clamp(min=1)
+
+
+HOLDS = 0.1
+"""A class holds where its value is above this (RegMean's reading of the unified corpora)."""
+
+
+class Multilabel(Kind):
+    """Labels are [rows, classes]: 1 holds, 0 does not, -100 nobody said."""
+
+    name: ClassVar[str] = "multilabel"
+    problem_type: ClassVar[str] = "multi_label_classification"
+    whole: ClassVar[bool] = False
+
+    def fault(self, task: Task) -> str | None:
+        """Two classes or more: transformers takes a head of one output for a regression."""
+        if len(task.labels) < 2:
+            return f"{len(task.labels)} labels, expected two or more of a multi-label task"
+        return None
+
+    def columns_of(self, task: Task) -> tuple[str, ...]:
+        """One column with all classes, or one for each class."""
+        return (task.label,) if task.label else task.labels
+
+    def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
+        """A value for every class, in a list or in columns; or the names of those that hold."""
+        if task.label:
+            made = [_of_list(task, row[task.label], where) for row in rows]
+        else:
+            made = [[_value(row[name], where) for name in task.labels] for row in rows]
+        return np.array(made, dtype=np.float64)
+
+    def fits(self, task: Task, found: Sequence[str]) -> bool:
+        """A head may have more classes: they do not compete."""
+        spelled = spelling(found, task.labels)
+        return {*map(spelled, task.labels)} <= {*map(spelled, found)}
+
+    def _predicted(self, outputs: Array64) -> Array64:
+        """1 where the probability is one half or more."""
+        return (outputs >= 0).astype(np.float64)
+
+    def taught(self, outputs: Sequence[Array64]) -> Array64:
+        """The mean of the experts' probabilities, class by class."""
+        from scipy.special import expit
+
+        return np.asarray(np.mean([expit(one) for one in outputs], axis=0))
+
+    def gradient(self, outputs: Array64, taught: Array64) -> Array64:
+        """Of the sum over classes of KL(taught || outputs), two Bernoullis: sigmoid - taught."""
+        from scipy.special import expit
+
+        return np.asarray(expit(outputs) - taught)
+
+    def groups(self, rows: Rows) -> Mapping[str, Units]:
+        """For each class, the rows that have it, then those that have it not."""
+        return {
+            f"label '{name}'{'' if holds else ' absent'}": np.flatnonzero(
+                rows.labels[:, index] == holds
+            )
+            for index, name in enumerate(rows.task.labels)
+            for holds in (1, 0)
+        }
+
+    def nearest(self, far: Array64, labels: Array64, draw: Draw) -> Array64:
+        """Class by class: whether those that have it or those that have it not are nearer."""
+        pairs = zip(draw.rows[::2], draw.rows[1::2], strict=True)
+        return np.stack([1 - nearest_on_average(far, pair) for pair in pairs], axis=1)
+
+    def fisher_rows(
+        self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
+    ) -> Iterator[torch.Tensor]:
+        """Of independent classes, over those with a gold label.
+
+        `hard` and `soft` are RegMean's code, which takes the classes for one distribution.
+        """
+        from harness.kinds.information import of_bits, of_classes
+
+        if estimator in ("hard", "soft"):
+            counted = outputs.new_ones(outputs.shape[:-1]).bool()
+            yield of_classes(estimator, outputs, labels, counted)
+        else:
+            yield from of_bits(estimator, outputs, labels, labels != IGNORED)
+
+    @property
+    def loss(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """Of the classes that somebody gave."""
+        return known_cross_entropy
+
+    def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
+        """Each class at its place; outputs that are no class of the task have no label."""
+        made = np.full((len(rows), outputs), float(IGNORED))
+        made[:, list(places)] = rows.labels
+        return made
+
+
+def _of_list(task: Task, value: Any, where: str) -> list[float]:
+    names = {name: index for index, name in enumerate(task.labels)}
+    if isinstance(value, list | tuple):
+        if all(isinstance(one, str) for one in value) and {*value} <= {*names}:
+            return [float(name in value) for name in task.labels]
+        if len(value) == len(names):
+            return [_value(one, where) for one in value]
+    raise BadData(
+        f"{where} has the labels {reprlib.repr(value)}, expected a list of 0, 1 or {IGNORED} "
+        f"(nobody said) for each of {', '.join(names)}, or the names of those that hold"
+    )
+
+
+def _value(value: Any, where: str) -> float:
+    """1 for a class that holds, 0 for one that does not, -100 where nothing is said."""
+    if value is None or value == IGNORED:
+        return float(IGNORED)
+    try:
+        strength = float(value)
+    except (TypeError, ValueError, OverflowError):
+        strength = np.nan
+    if not 0 <= strength <= 1:
+        raise BadData(
+            f"{where} has the label {reprlib.repr(value)}, expected 0, 1, a strength between them, "
+            f"or {IGNORED} where nobody said"
+        )
+    return float(strength > HOLDS)

@@ -1,0 +1,75 @@
+"""A number for a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from harness.kinds.kind import Kind, number
+from harness.types import Array64, Draw, Row, Rows, Task, Units
+
+if TYPE_CHECKING:
+    import torch
+
+BINS = 5
+"""Shots are drawn from this many equal-width bins of the label (methods.md 3.4)."""
+
+
+class Regression(Kind):
+    """Labels are values, [rows]; a head has one output and no names."""
+
+    name: ClassVar[str] = "regression"
+    problem_type: ClassVar[str] = "regression"
+    whole: ClassVar[bool] = False
+
+    def fault(self, task: Task) -> str | None:
+        """No names."""
+        if task.labels:
+            return f"the labels {', '.join(task.labels)}, expected none of a regression"
+        return None
+
+    def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
+        """Finite numbers."""
+        return np.array([number(row[task.label], where) for row in rows])
+
+    def columns(
+        self, task: Task, found: Sequence[str], where: str, *, by_index: bool = False
+    ) -> list[int]:
+        """The only output there is."""
+        return super().columns(task, found, where) or [0]
+
+    def _predicted(self, outputs: Array64) -> Array64:
+        return outputs[:, 0]
+
+    def taught(self, outputs: Sequence[Array64]) -> Array64:
+        """The mean of the experts' values."""
+        return np.asarray(np.mean(outputs, axis=0))
+
+    def gradient(self, outputs: Array64, taught: Array64) -> Array64:
+        """Of the squared difference."""
+        return 2 * (outputs - taught)
+
+    def groups(self, rows: Rows) -> Mapping[str, Units]:
+        """The rows of each bin of the label."""
+        labels = rows.labels
+        edges = np.linspace(labels.min(), labels.max(), BINS + 1)[1:-1]
+        bins = np.digitize(labels, edges)
+        return {f"label bin {index}": np.flatnonzero(bins == index) for index in range(BINS)}
+
+    def nearest(self, far: Array64, labels: Array64, draw: Draw) -> Array64:
+        """The mean label of all anchors, weighted by 1 / (distance + 1e-8)."""
+        anchors = [row for rows in draw.rows for row in rows]
+        closeness = 1 / (far[:, anchors] + 1e-8)
+        return np.asarray(closeness @ labels[anchors] / closeness.sum(axis=1))
+
+    def fisher_rows(
+        self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
+    ) -> Iterator[torch.Tensor]:
+        """Of the mean squared error; `exact` and `empirical` see one row at a time."""
+        yield 2 / len(outputs) * (outputs - labels.view_as(outputs))
+
+    def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
+        """The values."""
+        return rows.labels

@@ -1,0 +1,143 @@
+"""A tag for every word of a row: named entities, in IOB1, IOB2 or BIOES."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from harness.errors import BadData
+from harness.kinds.classification import Classification
+from harness.kinds.kind import IGNORED, class_indices
+from harness.rng import rng
+from harness.types import Array64, Row, Rows, Task, Units
+
+if TYPE_CHECKING:
+    import torch
+
+OUTSIDE = "O"
+"""The tag of a word that is of no entity."""
+
+
+class Tagging(Classification):
+    """Labels are indices of tags, [words of all rows]; a word is read at its first sub-word."""
+
+    name: ClassVar[str] = "tagging"
+    unit: ClassVar = "word"
+
+    def fault(self, task: Task) -> str | None:
+        """O, and tags PREFIX-TYPE."""
+        odd = [t for t in task.labels if t != OUTSIDE and not (t[:1] in "BIES" and t[1:2] == "-")]
+        if OUTSIDE not in task.labels or odd or len(task.labels) < 2:
+            shown = ", ".join(odd or task.labels) or "none"
+            return f"the tags {shown}, expected O and B-TYPE, I-TYPE (or E-, S-) of a tagging"
+        if len(task.text) > 1:
+            return f"the columns {', '.join(task.text)}, expected one with lists of words"
+        return None
+
+    def segments(self, task: Task, row: Row) -> tuple[str, ...]:
+        """The words."""
+        words = row[task.text[0]]
+        if not isinstance(words, list | tuple):
+            raise TypeError(f"{type(words).__name__} instead of a list of words")
+        return tuple("" if word is None else str(word) for word in words)
+
+    def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
+        """A list of tags for each row, as long as its words: names, or indices."""
+        tags: list[Any] = []
+        for row in rows:
+            given, words = row[task.label], row[task.text[0]]
+            if not isinstance(given, list | tuple) or len(given) != len(words or ()):
+                raise BadData(
+                    f"{where} has the tags {reprlib.repr(given)} for {len(words or ())} words, "
+                    "expected a list with one for each"
+                )
+            tags += [task.tags.get(tag, tag) if task.tags else tag for tag in given]
+        return class_indices(task, tags, where)
+
+    def units(self, rows: Rows) -> Units:
+        """Its words."""
+        return np.array([len(words) for words in rows.texts], dtype=np.int64)
+
+    def unseen(self, task: Task) -> float:
+        """No entity: what was cut off is not found."""
+        return float(task.labels.index(OUTSIDE))
+
+    def for_metrics(self, task: Task, values: Array64, units: Units | None) -> Any:
+        """Lists of tags, row by row."""
+        tags = np.array(task.labels)[values.astype(np.int64)]
+        assert units is not None
+        return [part.tolist() for part in np.split(tags, np.cumsum(units)[:-1])]
+
+    def examples(
+        self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int
+    ) -> Sequence[Sequence[int]]:
+        """Sentences (methods.md 3.6).
+
+        Of each type so many that `shots` entities of it are covered, and `shots` without any.
+        """
+        starts = np.concatenate([[0], np.cumsum(self.units(rows))])
+        tags = [rows.task.labels[int(label)] for label in rows.labels]
+        spans = [tuple(range(a, b)) for a, b in pairwise(starts.tolist())]
+        counts = [_mentions([tags[unit] for unit in span]) for span in spans]
+        chosen: dict[int, None] = {}
+        for kind in sorted({kind for found in counts for kind in found}):
+            order = rng(seed, "sentences", rows.task.name, kind).permutation(len(spans))
+            covered = 0
+            for place in order.tolist():
+                if covered >= shots:
+                    break
+                if kind in counts[place]:
+                    chosen[place] = None
+                    covered += counts[place][kind]
+        order = rng(seed, "sentences", rows.task.name, OUTSIDE).permutation(len(spans))
+        without = [place for place in order.tolist() if not counts[place] and spans[place]]
+        chosen |= dict.fromkeys(without[:shots])
+        return [spans[place] for place in chosen]
+
+    def fisher_rows(
+        self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
+    ) -> Iterator[torch.Tensor]:
+        """Of independent tags: the sum over the words that have one."""
+        from harness.kinds.information import of_classes, of_places
+
+        counted = labels != IGNORED
+        if estimator == "exact":
+            yield from of_places(outputs, counted)
+        else:
+            yield of_classes(estimator, outputs, labels, counted)
+
+
+def _mentions(tags: Sequence[str]) -> Mapping[str, int]:
+    """How many entities of each type a sentence has."""
+    found: dict[str, int] = {}
+    for _, kind in entities(tags):
+        found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def entities(tags: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Where entities begin, and their types: at B- or S-, and at a tag of another type before."""
+    before = OUTSIDE
+    for place, tag in enumerate(tags):
+        prefix, _, kind = tag.partition("-")
+        ended = before == OUTSIDE or before[0] in "ES" or before.partition("-")[2] != kind
+        if tag != OUTSIDE and (prefix in "BS" or ended):
+            yield place, kind
+        before = tag
+
+
+def scheme(rows: Rows) -> str:
+    """How the entities of rows are written: IOB1, IOB2 or BIOES."""
+    labels = rows.task.labels
+    if any(tag[0] in "ES" and tag != OUTSIDE for tag in labels):
+        return "BIOES"
+    tags = [labels[int(label)] for label in rows.labels]
+    ends = np.cumsum([len(words) for words in rows.texts])[:-1]
+    for sentence in np.split(np.array(tags), ends):
+        if any(sentence[place][0] == "I" for place, _ in entities(sentence.tolist())):
+            return "IOB1"
+    return "IOB2"
