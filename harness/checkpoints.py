@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -468,16 +468,18 @@ def tokenizer_digest(path: Path) -> str:
 
 
 def token_ids(
-    tokenizer: Any, texts: Sequence[Sequence[str]], max_length: int, path: Path
+    texts: Sequence[Sequence[str]],
+    tokens: Callable[[Sequence[list[str]]], dict[str, list[list[int]]]],
+    path: Path,
 ) -> dict[str, list[list[int]]]:
-    """Token ids, mask and the like of rows, cut to `max_length`, not padded.
+    """Token ids, mask and the like of rows, as a tokenizer makes them.
 
     `texts` are the first segments of all rows and, for pairs, the second ones; `path` is where the
     tokenizer was. Raises BrokenCheckpoint in one line for whatever it cannot do with them.
     """
     segments = [list(segment) for segment in texts]
     with _using_tokenizer(path):
-        encoded = dict(tokenizer(*segments, truncation=True, max_length=max_length))
+        encoded = tokens(segments)
     if not {"input_ids", "attention_mask"} <= encoded.keys():
         raise BrokenCheckpoint(
             f"the tokenizer of {path} makes {', '.join(encoded) or 'nothing'} of a row, expected "

@@ -6,7 +6,9 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,13 +18,15 @@ from harness import weights
 from harness.cache import keep, recall
 from harness.checkpoints import (
     build_model,
+    classifier_on_meta,
     is_head,
     open_tokenizer,
     token_ids,
     tokenizer_digest,
 )
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
-from harness.types import Array, Checkpoint, Features, Head, Rows, Steps
+from harness.readout import LAST_LINEAR, Readout, Tokens
+from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps
 
 LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
 """What a configuration says that the forward pass does not read."""
@@ -35,6 +39,7 @@ def encode(
     digest: str,
     columns: Sequence[int],
     max_length: int,
+    readout: Readout = LAST_LINEAR,
     batch_size: int = 32,
     device: str = "auto",
     progress: Steps | None = None,
@@ -45,7 +50,7 @@ def encode(
     task's labels. `progress` is called with the number of rows done since the last call.
     Results do not depend on the batch size beyond rounding.
     """
-    key = features_key(checkpoint, rows, digest, max_length)
+    key = features_key(checkpoint, rows, digest, max_length, readout)
     path = cache_dir("features") / f"{key}.safetensors"
     found = _read(path, len(rows))
     if found is None:
@@ -53,6 +58,7 @@ def encode(
             checkpoint,
             rows,
             max_length=max_length,
+            readout=readout,
             batch_size=batch_size,
             device=device,
             progress=progress,
@@ -64,9 +70,15 @@ def encode(
     return Features(x, logits[:, list(columns)], rows.labels)
 
 
-def features_key(checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int) -> str:
+def features_key(
+    checkpoint: Checkpoint,
+    rows: Rows,
+    digest: str,
+    max_length: int,
+    readout: Readout = LAST_LINEAR,
+) -> str:
     """The content that features depend on, as one hash; never a name."""
-    return content_key(checkpoint, rows, digest, max_length, "last_linear")
+    return content_key(checkpoint, rows, digest, max_length, readout.name)
 
 
 def content_key(
@@ -111,41 +123,97 @@ def forward(
     rows: Rows,
     *,
     max_length: int,
+    readout: Readout = LAST_LINEAR,
     batch_size: int = 32,
     device: str = "auto",
     progress: Steps | None = None,
 ) -> tuple[Array, Array]:
     """Inputs of the final linear layer [rows, width] and its outputs [rows, outputs], float32.
 
-    Rows of like length share a batch and are padded to the longest of it, with the attention mask;
-    the model is in eval mode.
+    Rows of like length share a batch and are padded to the longest of it, with the attention mask,
+    unless the readout says otherwise; the model is in eval mode.
     """
-    where = device_of(device)
-    model = build_model(checkpoint.config, checkpoint.weights, checkpoint.source).to(where)
-    final = _final_module(model, checkpoint.source)
-    encoded = tokenize(checkpoint, rows, max_length)
-    lengths = [len(ids) for ids in encoded["input_ids"]]
+    ready = _ready(checkpoint, rows, max_length, readout, device_of(device))
+    lengths = [len(ids) for ids in ready.tokens["input_ids"]]
     order = sorted(range(len(rows)), key=lambda i: -lengths[i])
-    seen: list[torch.Tensor] = []
-    handle = final.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     x = logits = np.empty(0, dtype=np.float32)
-    try:
-        with torch.inference_mode():
-            for start in range(0, len(order), batch_size):
-                batch = order[start : start + batch_size]
-                with running(checkpoint.source):
-                    outputs = model(**padded(encoded, batch, checkpoint, where)).logits
-                got = seen.pop().float().cpu().numpy(), outputs.float().cpu().numpy()
-                if not start:
-                    x = np.empty((len(rows), got[0].shape[1]), dtype=np.float32)
-                    logits = np.empty((len(rows), got[1].shape[1]), dtype=np.float32)
-                x[batch], logits[batch] = got
-                if progress:
-                    progress(len(batch))
-    finally:
-        handle.remove()
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        got = ready.read(batch)
+        if not start:
+            x = np.empty((len(rows), got[0].shape[1]), dtype=np.float32)
+            logits = np.empty((len(rows), got[1].shape[1]), dtype=np.float32)
+        x[batch], logits[batch] = got
+        if progress:
+            progress(len(batch))
     _check_outputs(checkpoint, rows, x, logits)
     return x, logits
+
+
+def dropping(
+    checkpoint: Checkpoint, rows: Rows, *, max_length: int, readout: Readout, device: str
+) -> Again:
+    """What gives features of some of the rows again, other units of the encoder dropped each time.
+
+    What it gives depends on the rows and the seed alone, on one kind of device.
+    """
+    ready = _ready(checkpoint, rows, max_length, readout, device_of(device))
+    ready.model.base_model.train()
+
+    def again(picked: Sequence[int], seed: int) -> Array:
+        # so many rows at a time whatever the user's batch size: the draws go by the batch
+        batches = [picked[start : start + DROPPING] for start in range(0, len(picked), DROPPING)]
+        with torch.random.fork_rng([ready.device] if ready.device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            return np.concatenate([ready.read(batch)[0] for batch in batches])
+
+    return again
+
+
+DROPPING = 32
+"""Rows of a batch whose units are dropped."""
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A model on its device, in eval mode, with the tokens of rows."""
+
+    checkpoint: Checkpoint
+    readout: Readout
+    model: Any
+    final: Any
+    tokens: Tokens
+    device: torch.device
+
+    def read(self, batch: Sequence[int]) -> tuple[Array, Array]:
+        """Features and outputs of some rows."""
+        with torch.inference_mode(), running(self.checkpoint.source):
+            inputs = padded(self.tokens, batch, self.checkpoint, self.device)
+            x, logits = self.readout.run(self.model, self.final, inputs)
+        return x.float().cpu().numpy(), logits.float().cpu().numpy()
+
+
+def _ready(
+    checkpoint: Checkpoint, rows: Rows, max_length: int, readout: Readout, device: torch.device
+) -> _Ready:
+    model = build_model(checkpoint.config, checkpoint.weights, checkpoint.source).to(device)
+    final = final_module(model, checkpoint.source)
+    tokens = tokenize(checkpoint, rows, max_length, readout)
+    return _Ready(checkpoint, readout, model, final, tokens, device)
+
+
+def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> None:
+    """Raise BrokenCheckpoint for what cannot be read so, without reading a tensor."""
+    if readout.fault is None:
+        return
+    source = checkpoint.source
+    model = classifier_on_meta(checkpoint.config, source)
+    final, tokenizer = final_module(model, source), open_tokenizer(checkpoint.path)
+    if fault := readout.fault(model, final, tokenizer, max_length):
+        raise BrokenCheckpoint(
+            f"{source} {fault}: under this preset its features are '{readout.name}'; "
+            "leave out --preset"
+        )
 
 
 def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) -> None:
@@ -158,14 +226,18 @@ def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) 
         )
 
 
-def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> dict[str, list[list[int]]]:
-    """Token ids and the like of every row, cut to `max_length`, not padded.
+def tokenize(
+    checkpoint: Checkpoint, rows: Rows, max_length: int, readout: Readout = LAST_LINEAR
+) -> Tokens:
+    """Token ids and the like of every row, cut to `max_length`, not padded unless read so.
 
     Raises BrokenCheckpoint for a tokenizer that is not the model's: tokens without an embedding.
     """
     tokenizer = open_tokenizer(checkpoint.path)
     texts = list(zip(*rows.texts, strict=True))
-    encoded = token_ids(tokenizer, texts, max_length, checkpoint.path)
+    encoded = token_ids(
+        texts, lambda segments: readout.tokens(tokenizer, segments, max_length), checkpoint.path
+    )
     known = checkpoint.config.get("vocab_size")
     last = max((max(ids, default=0) for ids in encoded["input_ids"]), default=0)
     if isinstance(known, int) and last >= known:
@@ -194,7 +266,7 @@ def running(what: str) -> Iterator[None]:
 
 
 def padded(
-    encoded: dict[str, list[list[int]]],
+    encoded: Tokens,
     batch: Sequence[int],
     checkpoint: Checkpoint,
     device: torch.device,
@@ -218,7 +290,8 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _final_module(model: torch.nn.Module, source: str) -> torch.nn.Module:
+def final_module(model: torch.nn.Module, source: str) -> torch.nn.Module:
+    """The final linear layer of a classifier. Raises MissingHead where there is not just one."""
     linear = [
         module
         for name, module in model.named_modules()

@@ -29,6 +29,9 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 Steps: TypeAlias = Callable[[int], None]
 """Called with how much was done since the last call."""
 
+Again: TypeAlias = "Callable[[Sequence[int], int], Array]"
+"""Some rows, by number, once more through a model that drops units by a seed: [rows, width]."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -209,7 +212,8 @@ class Encoded:
     """What a protocol may read: no text, no model, no metric.
 
     `pool` holds every row that any draw selects; `teacher` are the experts' outputs on the pool:
-    probabilities for classification, values for regression, [pool rows, classes].
+    probabilities for classification, values for regression, [pool rows, classes]. `again` gives the
+    features of pool rows with the encoder's dropout on, as in training.
     """
 
     task: str
@@ -220,6 +224,7 @@ class Encoded:
     pool: Features | None
     draws: tuple[Draw, ...]
     teacher: Array64 | None
+    again: Again | None = None
 
 
 @dataclass(frozen=True)
