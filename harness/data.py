@@ -367,13 +367,20 @@ def groups(task: Task, labels: Array64) -> list[np.ndarray[Any, np.dtype[np.int6
     return [np.flatnonzero(bins == index) for index in range(BINS)]
 
 
-def draw(rows: Rows, shots: Sequence[int], seeds: Sequence[int]) -> tuple[list[int], list[Draw]]:
+def draw(
+    rows: Rows, shots: Sequence[int], seeds: Sequence[int], reserved: int = 0
+) -> tuple[list[int], list[Draw]]:
     """Few-shot selections for every number of shots and seed (methods.md 3.3).
 
     Returns what `selected` returns. Of a class, or bin of labels, that has fewer rows than shots
-    all are taken, which is warned of.
+    all are taken, which is warned of; its first `reserved` rows are never drawn.
     """
-    by_group = groups(rows.task, rows.labels)
+    by_group = [members[reserved:] for members in groups(rows.task, rows.labels)]
+    if not any(map(len, by_group)):
+        raise BadData(
+            f"{rows.task}@{rows.split} has {len(rows)} rows, none of them beyond the first "
+            f"{reserved} of its class, which are never drawn; expected more"
+        )
     _warn_of_few(rows, [len(members) for members in by_group], max(shots))
     orders = {
         seed: [
@@ -415,6 +422,21 @@ def selected(
         for seed, order in orders.items()
     ]
     return pool, draws
+
+
+def left_out(rows: Rows, batch: int, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """For each seed, the rows that do not fill a last batch when they are shuffled, ascending.
+
+    Raises BadData where no batch is filled.
+    """
+    whole = len(rows) // batch * batch
+    if not whole:
+        raise BadData(
+            f"{rows.task}@{rows.split} has {len(rows)} rows, and under this preset only whole "
+            f"batches of {batch} are scored; expected {batch} rows or more"
+        )
+    orders = {seed: rng(seed, "ftc_test", rows.task.name).permutation(len(rows)) for seed in seeds}
+    return {seed: tuple(sorted(map(int, order[whole:]))) for seed, order in orders.items()}
 
 
 def take(rows: Rows, picked: Sequence[int]) -> Rows:

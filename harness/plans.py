@@ -9,11 +9,12 @@ from typing import Any
 from harness import weights
 from harness.checkpoints import aligned_base, new_in_experts, open_checkpoint, vocabulary
 from harness.data import parse_task, share_rows
+from harness.encode import check_readout
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead, UnknownName
 from harness.judge import Judge
 from harness.labels import same
 from harness.passes import PASSES
-from harness.presets import faithful
+from harness.presets import as_read, faithful, preset
 from harness.recipes import Recipe
 from harness.registry import MERGERS, PREMERGE, Merger, Premerge, needs, options, resolve
 from harness.statistics import Supply
@@ -353,6 +354,7 @@ def _changed(found: Plan) -> Iterator[Checkpoint]:
 def judge_of(found: Plan, progress: Progress | None) -> Judge:
     """What scores a candidate merge: the tasks and splits asked for, by default held-out rows."""
     asked = found.recipe.tune_on or tuple(f"{t}@{HELD_OUT}" for t in dict.fromkeys(found.tasks))
+    readout = preset(found.recipe.preset).readout
     places = []
     for name in asked:
         task, split = parse_task(name)
@@ -370,7 +372,16 @@ def judge_of(found: Plan, progress: Progress | None) -> Judge:
         rest = template.weights
         if found.recipe.heads == "average":
             rest = weights.union(weights.mean(found.tops), rest)
-        places.append((replace(template, weights=rest), task, split))
+        read = as_read(task, found.recipe.preset)
+        check_readout(template, readout, read.finetune.max_length)
+        places.append((replace(template, weights=rest), read, split))
     # of n experts, a selection scores each, and then the mean of 2, ..., n
     expected = 2 * len(found.experts) - 1
-    return Judge(tuple(places), found.recipe.data_dir, found.recipe.device, expected, progress)
+    return Judge(
+        tuple(places),
+        found.recipe.data_dir,
+        found.recipe.device,
+        expected,
+        progress,
+        readout,
+    )

@@ -15,7 +15,7 @@ from scipy.special import softmax
 
 from harness.checkpoints import check_ready
 from harness.data import origin, parse_task
-from harness.encode import encode, final_head
+from harness.encode import check_readout, dropping, encode, final_head
 from harness.errors import (
     BadOption,
     BrokenRecord,
@@ -27,6 +27,7 @@ from harness.errors import (
 from harness.files import check_place
 from harness.metrics import score
 from harness.models import Model, resolve_model
+from harness.presets import preset
 from harness.recipes import Run
 from harness.records import (
     Adaptation,
@@ -54,8 +55,10 @@ from harness.systems import (
     part_of,
     systems_of,
     teachers_of,
+    warn_of_heads,
 )
 from harness.types import (
+    Again,
     Array64,
     Choice,
     Encoded,
@@ -95,10 +98,13 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     if run.best_single:
         chosen = candidates(run, readers)
         asked += [((part, system, [system]), [choosing()]) for part, system in chosen]
-    for _, system, _ in work:
+    readout = preset(run.preset).readout
+    for part, system, _ in work:
         for member in system.members:
             check_ready(member)
+            check_readout(member, readout, _max_length(run, part.task))
         _ = system.digests  # reads every weight once: NaN and Inf are found before any forward pass
+    warn_of_heads(model, readout)
     records: list[Record] = []
     failures: list[str] = []
     for one, readings in asked:
@@ -163,8 +169,9 @@ def _scores(part: Part, found: Sequence[Predictions]) -> tuple[DrawScore, ...]:
     for prediction in found:
         if not np.isfinite(prediction.values).all():
             raise NotFinite("predictions are NaN or infinite, expected finite ones")
-        one = score(part.task, prediction.values, part.test.labels)
         drawn = prediction.draw
+        scored = part.scored(drawn)
+        one = score(part.task, prediction.values[scored], part.test.labels[scored])
         scores.append(
             DrawScore(
                 value=one.value,
@@ -215,10 +222,13 @@ def _description(run: Run, model: Model, work: Work, asked: Asked) -> dict[str, 
     part, system, teachers = work
     entry = asked.protocol
     settings: dict[str, Any] = {
-        "features": "last_linear",
+        "features": preset(run.preset).readout.name,
         "max_length": _max_length(run, part.task),
         "limit": run.limit,
     }
+    if part.left_out:
+        seeds = sorted(part.left_out)[: None if asked.adapts else 1]
+        settings["left_out"] = {str(seed): list(part.left_out[seed]) for seed in seeds}
     adaptation = None
     if asked.adapts and part.pool is not None:
         settings |= {"shots": sorted(set(run.shots)), "draws": run.draws, "seed": run.seed}
@@ -288,6 +298,7 @@ class Reader:
             pool=self._pool if adapts else None,
             draws=part.draws if adapts else (),
             teacher=self._teacher if adapts and protocol.adapts == "unlabeled" else None,
+            again=(lambda rows, seed: self._again(rows, seed)) if adapts else None,
         )
 
     @cached_property
@@ -314,6 +325,18 @@ class Reader:
         ]
         return teach(self._part.task, outputs)
 
+    @cached_property
+    def _again(self) -> Again:
+        """The model alone in memory: made when a protocol first asks for it."""
+        assert self._part.pool is not None
+        return dropping(
+            self._system.members[0],
+            self._part.pool,
+            max_length=_max_length(self._run, self._part.task),
+            readout=preset(self._run.preset).readout,
+            device=self._run.device,
+        )
+
     def _on_pool(self, system: System) -> Features:
         assert self._part.pool is not None
         what = f"{self._part.task.name}@{POOL_SPLIT} shots"
@@ -331,6 +354,7 @@ class Reader:
                 digest=digest,
                 columns=order,
                 max_length=_max_length(run, self._part.task),
+                readout=preset(run.preset).readout,
                 batch_size=run.batch_size,
                 device=run.device,
                 progress=step,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Literal
 
 import numpy as np
 from scipy.special import softmax
@@ -16,8 +18,8 @@ from harness.types import Array, Array64, Kind
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
-def check(*, learning_rate: float, epochs: int) -> None:
-    """Raise BadOption unless both are above zero."""
+def check(*, learning_rate: float, epochs: int, variant: str = "clean") -> None:
+    """Raise BadOption unless both numbers are above zero."""
     if learning_rate <= 0 or epochs < 1:
         raise BadOption(
             f"ft-classifier has learning_rate {learning_rate:g} and epochs {epochs}, "
@@ -27,13 +29,19 @@ def check(*, learning_rate: float, epochs: int) -> None:
 
 @protocol("ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled", check=check)
 def ft_classifier(
-    encoded: Encoded, *, learning_rate: float = 5e-4, epochs: int = 5
+    encoded: Encoded,
+    *,
+    learning_rate: float = 5e-4,
+    epochs: int = 5,
+    variant: Literal["clean", "paper"] = "clean",
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by a head tuned on the drawn rows' features.
 
     The encoder is frozen, the head starts as the expert's and is fitted to the expert's outputs:
     KL(expert || head) for classification, the squared difference for regression, by Adam with
     batch size 1. Labels choose the rows (so many of each class) and are not used in the loss.
+    `variant=paper`: each visit of a row is of features made anew with the encoder's dropout on, as
+    the paper's published script does it (methods.md 3.6 a); test rows are read without.
     """
     check(learning_rate=learning_rate, epochs=epochs)
     if encoded.head is None:
@@ -46,8 +54,12 @@ def ft_classifier(
             "name it with --experts"
         )
     orders = [visits(encoded.task, draw, epochs) for draw in encoded.draws]
-    x = _with_one(encoded.pool.x)
-    heads = tune(encoded.head, x, encoded.teacher, orders, encoded.kind, learning_rate)
+    x, teacher = encoded.pool.x, encoded.teacher
+    if variant == "paper":
+        x = np.concatenate([*_dropped(encoded, orders, epochs)])
+        teacher = teacher[[row for order in orders for row in order]]
+        orders = _numbered(orders)
+    heads = tune(encoded.head, _with_one(x), teacher, orders, encoded.kind, learning_rate)
     test = _with_one(encoded.test.x)
     return [
         Predictions(predicted(encoded.kind, test @ head.T), draw)
@@ -60,6 +72,26 @@ def visits(task: str, draw: Draw, epochs: int) -> list[int]:
     rows = np.array([row for group in draw.rows for row in group])
     orders = [rng(draw.seed, "ftc", task, epoch).permutation(len(rows)) for epoch in range(epochs)]
     return [int(row) for order in orders for row in rows[order]]
+
+
+def _dropped(encoded: Encoded, orders: Sequence[Sequence[int]], epochs: int) -> Iterator[Array]:
+    """Features of every visit of every draw, an epoch at a time, with the encoder's dropout on."""
+    if encoded.again is None:
+        raise BadOption(
+            "ft-classifier has variant paper, and its features cannot be made again; expected clean"
+        )
+    for draw, order in zip(encoded.draws, orders, strict=True):
+        each = len(order) // epochs
+        for epoch in range(epochs):
+            named = rng(draw.seed, "ftc_dropout", encoded.task, draw.shots, epoch)
+            seed = int(named.integers(2**63))
+            yield encoded.again(order[epoch * each : (epoch + 1) * each], seed)
+
+
+def _numbered(orders: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The visits of every draw, numbered on through all draws."""
+    ends = accumulate(map(len, orders))
+    return [[*range(end - len(order), end)] for order, end in zip(orders, ends, strict=True)]
 
 
 def tune(
