@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from harness import weights
 from harness.checkpoints import is_head
 from harness.data import draw, left_out, load_rows, parse_task, share_rows, take
@@ -66,11 +69,12 @@ class Part:
             if draw.shots == most
         }
 
-    def scored(self, draw: Draw | None) -> list[int]:
-        """The test rows that a prediction is scored on; one without a draw is of the first seed."""
+    def scored(self, draw: Draw | None) -> npt.NDArray[np.bool_]:
+        """Which test rows a prediction is scored on; one without a draw is of the first seed."""
         seed = draw.seed if draw else min(self.left_out, default=0)
-        out = {*self.left_out.get(seed, ())}
-        return [row for row in range(len(self.test)) if row not in out]
+        scored = np.ones(len(self.test), dtype=np.bool_)
+        scored[[*self.left_out.get(seed, ())]] = False
+        return scored
 
     @property
     def name(self) -> str:
