@@ -274,7 +274,7 @@ def warn_of_heads(model: Model, readout: Readout) -> None:
         warnings.warn(
             f"the head of {', '.join(other)} was trained on other features than the "
             f"'{readout.name}' that it is read on; {'give' if usual else 'leave out'} --preset "
-            f"ft-classifier, or train it with{'out' if usual else ''}",
+            f"ft-classifier, or train it {'without' if usual else 'with'} the preset",
             stacklevel=3,
         )
 

@@ -373,29 +373,38 @@ def test_a_the_encoder_drops_units_while_the_head_is_tuned(
     assert np.abs(dropped.mean(axis=0) - handed.pool.x[0]).max() < 1
 
 
-def test_a_head_is_tuned_on_what_each_visit_shows(evaluation: Evaluation) -> None:
-    """Two epochs on features that are other ones each time, worked by hand."""
+def test_a_head_is_tuned_on_what_each_visit_shows(
+    evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two draws of two epochs on features that are other ones each time, worked by hand."""
     handed = evaluation.handed["merged", "ft-classifier"]
     assert handed.pool is not None
     assert handed.head is not None
     assert handed.teacher is not None
-    seeds: list[int] = []
+    pool, seeds, heads = handed.pool.x, [], []
 
     def again(rows: Sequence[int], seed: int) -> Any:
         seeds.append(seed)
-        return handed.pool.x[list(rows)] + np.float32(len(seeds))
+        return pool[list(rows)] + np.float32(len(seeds))
 
+    def keep(*given: Any) -> Any:
+        heads.extend(tune(*given))
+        return np.stack(heads)
+
+    monkeypatch.setattr("protocols.ft_classifier.tune", keep)
     tuned = harness.PROTOCOLS["ft-classifier"].function
-    one = replace(handed, draws=handed.draws[:1], again=again)
-    (found,) = tuned(one, learning_rate=0.05, epochs=2, variant="paper")
-    order = visits(STORIES.name, handed.draws[0], 2)
-    shift = np.repeat([1, 2], len(order) // 2)[:, None]
-    x = np.column_stack([handed.pool.x[order] + shift, np.ones(len(order))])
-    steps = [list(range(len(order)))]
-    (head,) = tune(handed.head, x, handed.teacher[order], steps, "classification", 0.05)
-    logits = handed.test.x @ head[:, :-1].T + head[:, -1]
-    assert found.values.tolist() == logits.argmax(axis=1).tolist()
-    assert len(set(seeds)) == 2
+    one = replace(handed, again=again)
+    found = tuned(one, epochs=2, variant="paper")
+    assert len({*seeds}) == 4
+    for place, drawn_rows in enumerate(handed.draws):
+        order = visits(STORIES.name, drawn_rows, 2)
+        shift = np.repeat([1, 2], len(order) // 2)[:, None] + 2 * place
+        x = np.column_stack([pool[order] + shift, np.ones(len(order))])
+        steps = [list(range(len(order)))]
+        (head,) = tune(handed.head, x, handed.teacher[order], steps, "classification", 5e-4)
+        np.testing.assert_allclose(heads[place], head, rtol=0, atol=1e-9)
+        logits = handed.test.x @ head[:, :-1].T + head[:, -1]
+        assert found[place].values.tolist() == logits.argmax(axis=1).tolist()
     with pytest.raises(HarnessError, match="expected clean"):
         tuned(replace(one, again=None), variant="paper")
 
