@@ -180,6 +180,7 @@ def finetune(
     max_length: Annotated[int | None, typer.Option(help="Tokens. Default: the task's.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use the first N rows of each split.")] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="Train in mixed bfloat16.")] = False,
+    preset: PresetOption = None,
     force: Force = False,
     data_dir: DataDir = None,
     plugins: Plugins = None,
@@ -208,6 +209,7 @@ def finetune(
         data_dir=data_dir,
         limit=limit,
         bf16=bf16,
+        preset=preset,
         force=force,
         **overrides,
     )

@@ -82,6 +82,9 @@ def _package(name: str, folder: Path) -> types.ModuleType:
     sys.modules[name] = module
     if spec.loader is not None and init.is_file():
         spec.loader.exec_module(module)
+    parent, _, last = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], last, module)
     return module
 
 

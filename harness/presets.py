@@ -7,10 +7,11 @@ somebody asks for by an option stands.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from harness.types import Choice, Scalar
+from harness.readout import LAST_LINEAR, MEAN_ALL, Readout
+from harness.types import Choice, Scalar, Task
 
 PresetName: TypeAlias = Literal["procrustes", "regmean", "rotation", "ft-classifier"]
 
@@ -19,11 +20,22 @@ Options: TypeAlias = "Mapping[str, Mapping[str, Scalar]]"
 
 @dataclass(frozen=True)
 class Preset:
-    """Other defaults: options by method, metrics by task, protocols of an evaluation."""
+    """Other defaults: options by method, metrics by task, protocols of an evaluation.
+
+    `readout` is how rows are put before a model and read; `last_text`: only the last of a task's
+    columns of text is read; `max_length` are the tokens of a row, None: the task's. `reserved` rows
+    of each class are never drawn; `test_batch`: the test rows are shuffled, and those that do not
+    fill a last batch of so many are not scored.
+    """
 
     options: Options = field(default_factory=dict)
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     protocols: tuple[str, ...] = ()
+    readout: Readout = LAST_LINEAR
+    last_text: bool = False
+    max_length: int | None = None
+    reserved: int = 0
+    test_batch: int | None = None
 
 
 _BATCHES = 1000
@@ -82,11 +94,19 @@ PRESETS: Mapping[PresetName, Preset] = {
         _REGMEAN_METRICS,
         ("current",),
     ),
+    # FT-Classifier, on its published script (methods.md 3.6, a to i)
     "ft-classifier": Preset(
         options={
             "task_arithmetic": {"scale": 0.7},
             "ties": {"density": 0.2},
+            "ft-classifier": {"variant": "paper"},
         },
+        protocols=("current", "ft-classifier", "knn"),
+        readout=MEAN_ALL,
+        last_text=True,
+        max_length=256,
+        reserved=1,
+        test_batch=128,
     ),
 }
 
@@ -94,6 +114,19 @@ PRESETS: Mapping[PresetName, Preset] = {
 def faithful(choice: Choice, name: PresetName | None) -> Choice:
     """A method with the options of a preset, but for those that somebody asked for."""
     return Choice(choice.name, {**preset(name).options.get(choice.name, {}), **choice.options})
+
+
+def as_read(task: Task, name: PresetName | None) -> Task:
+    """A task with the columns of text and the maximum length that a preset reads it with.
+
+    A task's own way to read a row is one to read all its columns.
+    """
+    found = preset(name)
+    if found.last_text and len(task.text) > 1:
+        task = replace(task, text=task.text[-1:], read=None)
+    if found.max_length is not None:
+        task = replace(task, finetune=replace(task.finetune, max_length=found.max_length))
+    return task
 
 
 def preset(name: PresetName | None) -> Preset:

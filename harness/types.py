@@ -32,6 +32,9 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 Steps: TypeAlias = Callable[[int], None]
 """Called with how much was done since the last call."""
 
+Again: TypeAlias = "Callable[[Sequence[int], int], Array]"
+"""Some units, by number, once more through a model that drops by a seed: [units, width]."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -223,7 +226,8 @@ class Encoded:
     """What a protocol may read: no text, no model, no metric.
 
     `pool` holds every row that any draw selects; `teacher` are the experts' outputs on the pool:
-    probabilities of classes, or values, [pool units, outputs].
+    probabilities of classes, or values, [pool units, outputs]. `again` gives the features of pool
+    units with the encoder's dropout on, as in training.
     """
 
     task: str
@@ -234,6 +238,7 @@ class Encoded:
     pool: Features | None
     draws: tuple[Draw, ...]
     teacher: Array64 | None
+    again: Again | None = None
 
 
 @dataclass(frozen=True)

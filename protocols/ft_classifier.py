@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -15,8 +17,8 @@ from harness.types import Array, Array64, Units
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
-def check(*, learning_rate: float, epochs: int) -> None:
-    """Raise BadOption unless both are above zero."""
+def check(*, learning_rate: float, epochs: int, variant: str = "clean") -> None:
+    """Raise BadOption unless both numbers are above zero."""
     if learning_rate <= 0 or epochs < 1:
         raise BadOption(
             f"ft-classifier has learning_rate {learning_rate:g} and epochs {epochs}, "
@@ -26,7 +28,11 @@ def check(*, learning_rate: float, epochs: int) -> None:
 
 @protocol("ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled", check=check)
 def ft_classifier(
-    encoded: Encoded, *, learning_rate: float = 5e-4, epochs: int = 5
+    encoded: Encoded,
+    *,
+    learning_rate: float = 5e-4,
+    epochs: int = 5,
+    variant: Literal["clean", "paper"] = "clean",
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by a head tuned on the drawn rows' features.
 
@@ -34,6 +40,8 @@ def ft_classifier(
     KL(expert || head) for classification, the sum of it over the classes of a multi-label row, the
     mean over the words of a sentence, the squared difference for regression; by Adam, one row at a
     time. Labels choose the rows (so many of each class) and are not used in the loss.
+    `variant=paper`: each visit of a row is of features made anew with the encoder's dropout on, as
+    the paper's published script does it (methods.md 3.6 a); test rows are read without.
     """
     check(learning_rate=learning_rate, epochs=epochs)
     if encoded.head is None:
@@ -46,8 +54,12 @@ def ft_classifier(
             "name it with --experts"
         )
     orders = [visits(encoded.task, draw, epochs) for draw in encoded.draws]
-    x = _with_one(encoded.pool.x)
-    heads = tune(encoded.head, x, encoded.teacher, orders, encoded.kind, learning_rate)
+    x, teacher = encoded.pool.x, encoded.teacher
+    if variant == "paper":
+        x = np.concatenate([*_dropped(encoded, orders, epochs)])
+        teacher = teacher[[unit for order in orders for example in order for unit in example]]
+        orders = _numbered(orders)
+    heads = tune(encoded.head, _with_one(x), teacher, orders, encoded.kind, learning_rate)
     test = _with_one(encoded.test.x)
     return [
         Predictions(encoded.kind.predicted(test @ head.T), draw)
@@ -55,7 +67,7 @@ def ft_classifier(
     ]
 
 
-def visits(task: str, draw: Draw, epochs: int) -> list[tuple[int, ...]]:
+def visits(task: str, draw: Draw, epochs: int) -> Order:
     """The examples that a draw's training sees, one by one, over all epochs: the units of each."""
     alone = ((unit,) for units in draw.rows for unit in units)
     examples = draw.examples or tuple(alone)
@@ -63,11 +75,36 @@ def visits(task: str, draw: Draw, epochs: int) -> list[tuple[int, ...]]:
     return [examples[place] for order in orders for place in order]
 
 
+Order: TypeAlias = "list[tuple[int, ...]]"
+"""The units of each step of a training."""
+
+
+def _dropped(encoded: Encoded, orders: Sequence[Order], epochs: int) -> Iterator[Array]:
+    """Features of every visit of every draw, an epoch at a time, with the encoder's dropout on."""
+    if encoded.again is None:
+        raise BadOption(
+            "ft-classifier has variant paper, and its features cannot be made again; expected clean"
+        )
+    for draw, order in zip(encoded.draws, orders, strict=True):
+        each = len(order) // epochs
+        for epoch in range(epochs):
+            named = rng(draw.seed, "ftc_dropout", encoded.task, draw.shots, epoch)
+            seed = int(named.integers(2**63))
+            visited = order[epoch * each : (epoch + 1) * each]
+            yield encoded.again([unit for example in visited for unit in example], seed)
+
+
+def _numbered(orders: Sequence[Order]) -> list[Order]:
+    """The visits of every draw, their units numbered on through all draws."""
+    numbers = count()
+    return [[tuple(next(numbers) for _ in example) for example in order] for order in orders]
+
+
 def tune(
     head: Head,
     x: Array64,
     teacher: Array64,
-    orders: Sequence[Sequence[tuple[int, ...]]],
+    orders: Sequence[Order],
     kind: Kind,
     learning_rate: float,
 ) -> Array64:
@@ -112,7 +149,7 @@ def tune(
     return result
 
 
-def _padded(orders: Sequence[Sequence[tuple[int, ...]]]) -> tuple[Units, Array64]:
+def _padded(orders: Sequence[Order]) -> tuple[Units, Array64]:
     """The units of every step, [runs, steps, longest], and the share of each in its example."""
     longest = max((len(example) for order in orders for example in order), default=1)
     units = np.zeros((len(orders), max(map(len, orders)), longest), dtype=np.int64)

@@ -21,7 +21,7 @@ OURS = ("harness", "tasks", "protocols")
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("types",),
-    ("rng", "text", "files", "options", "labels"),
+    ("rng", "text", "files", "options", "labels", "readout"),
     ("kinds",),
     ("plugins",),
     ("registry", "presets"),

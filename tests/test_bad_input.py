@@ -284,6 +284,34 @@ OPTIONS: dict[str, Case] = {
         lambda p: p.merge(base=p["base"], premerge="dare:drop_rate=-1"),
         ["drop_rate of dare is -1", "[0, 1]"],
     ),
+    "less than a batch under a preset": (
+        lambda p: p.evaluate(preset="ft-classifier"),
+        ["glue/rte@validation has 12 rows", "whole batches of 128", "expected 128 rows or more"],
+    ),
+    "fewer positions than a preset reads": (
+        lambda p: [*p.data("validation", pairs(130)), "--preset", "ft-classifier"],
+        ["has 40 positions, expected 256 or more", "'mean_all'", "leave out --preset"],
+    ),
+    "a base of fewer positions than a preset reads": (
+        lambda p: p.finetune(preset="ft-classifier"),
+        ["base has 40 positions, expected 256 or more"],
+    ),
+    "a preset that trains nothing": (
+        lambda p: p.finetune(preset="regmean"),
+        ["the preset 'regmean' says nothing of fine-tuning", "leave out --preset"],
+    ),
+    "a preset of one task at a time": (
+        lambda p: p.finetune_both(preset="ft-classifier"),
+        ["an expert is of one task, found 2", "expected one with --task"],
+    ),
+    "a variant that is none": (
+        lambda p: p.evaluate(protocols="ft-classifier:variant=published"),
+        ["'variant'", "'published'", "expected 'clean' or 'paper'"],
+    ),
+    "features that are none": (
+        lambda p: p.evaluate(p.wrote("a", "expert.json", '{"readout": "cls"}')),
+        ["expert.json has readout 'cls'", "'last_linear' or 'mean_all'"],
+    ),
     "type": (lambda p: p.merge(base=p["base"], merger="ties:density=lots"), ["'lots'", "a number"]),
     "choice": (
         lambda p: p.merge(base=p["base"], merger="ties:trim=half"),

@@ -4,7 +4,7 @@ nothing that can be checked."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -55,10 +55,11 @@ class Merged(Saying):
 
 
 class Trained(Saying):
-    """What expert.json says."""
+    """What expert.json says. `readout` are the features that the head was trained on."""
 
     tasks: list[str] = Field(default_factory=list)
     spelled: dict[str, str] = Field(default_factory=dict)
+    readout: Literal["last_linear", "mean_all"] = "last_linear"
 
 
 def merged_by(folder: Path) -> Merged | None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -96,16 +96,18 @@ def word_ids(
 
 
 def token_ids(
-    tokenizer: Any, texts: Sequence[Sequence[str]], max_length: int, path: Path
+    texts: Sequence[Sequence[str]],
+    tokens: Callable[[Sequence[list[str]]], dict[str, list[list[int]]]],
+    path: Path,
 ) -> dict[str, list[list[int]]]:
-    """Token ids, mask and the like of rows, cut to `max_length`, not padded.
+    """Token ids, mask and the like of rows, as a tokenizer makes them.
 
     `texts` are the first segments of all rows and, for pairs, the second ones; `path` is where the
     tokenizer was. Raises BrokenCheckpoint in one line for whatever it cannot do with them.
     """
     segments = [list(segment) for segment in texts]
     with _using_tokenizer(path):
-        encoded = dict(tokenizer(*segments, truncation=True, max_length=max_length))
+        encoded = tokens(segments)
     return _checked(encoded, path)
 
 

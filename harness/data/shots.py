@@ -8,18 +8,27 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from harness.data.rows import units_of
+from harness.errors import BadData
 from harness.kinds import kind_of
 from harness.rng import rng
 from harness.types import Draw, Rows
 
 
-def draw(rows: Rows, shots: Sequence[int], seeds: Sequence[int]) -> tuple[list[int], list[Draw]]:
+def draw(
+    rows: Rows, shots: Sequence[int], seeds: Sequence[int], reserved: int = 0
+) -> tuple[list[int], list[Draw]]:
     """Few-shot selections for every number of shots and seed (methods.md 3.3).
 
     Returns what `selected` returns. Of a class, or bin of labels, that has fewer units than shots
-    all are taken, which is warned of.
+    all are taken, which is warned of; its first `reserved` ones are never drawn.
     """
-    groups = kind_of(rows.task).groups(rows)
+    whole = kind_of(rows.task).groups(rows)
+    groups = {name: members[reserved:] for name, members in whole.items()}
+    if not any(map(len, groups.values())):
+        raise BadData(
+            f"{rows.task}@{rows.split} has {len(rows)} rows, none of them beyond the first "
+            f"{reserved} of its class, which are never drawn; expected more"
+        )
     _warn_of_few(rows, {name: len(members) for name, members in groups.items()}, max(shots))
     orders = {
         seed: [
@@ -76,3 +85,18 @@ def selected(
         for seed, order in orders.items()
     ]
     return pool, draws
+
+
+def left_out(rows: Rows, batch: int, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """For each seed, the rows that do not fill a last batch when they are shuffled, ascending.
+
+    Raises BadData where no batch is filled.
+    """
+    whole = len(rows) // batch * batch
+    if not whole:
+        raise BadData(
+            f"{rows.task}@{rows.split} has {len(rows)} rows, and under this preset only whole "
+            f"batches of {batch} are scored; expected {batch} rows or more"
+        )
+    orders = {seed: rng(seed, "ftc_test", rows.task.name).permutation(len(rows)) for seed in seeds}
+    return {seed: tuple(sorted(map(int, order[whole:]))) for seed, order in orders.items()}

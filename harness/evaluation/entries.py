@@ -4,16 +4,20 @@ that are rows of the table, and the protocols that read them."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from harness import weights
 from harness.checkpoints.align import is_head
+from harness.checkpoints.provenance import Trained, merged_by, trained_by
 from harness.data.metrics import check_metrics
 from harness.data.rows import load_rows, take, units_of
-from harness.data.shots import draw
+from harness.data.shots import draw, left_out
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, MissingHead, MissingTeacher
 from harness.evaluation.model import Model, experts_of, others_of
@@ -22,7 +26,8 @@ from harness.evaluation.run import Run
 from harness.kinds import kind_of
 from harness.options import resolve
 from harness.passes.features import model_key
-from harness.presets import preset
+from harness.presets import as_read, faithful, preset
+from harness.readout import LAST_LINEAR, Readout
 from harness.registry import PROTOCOLS, EvaluationProtocol
 from harness.types import Checkpoint, Choice, Draw, Rows, Scalar, StateDict, Task
 
@@ -45,7 +50,8 @@ class Asked:
 class Part:
     """A task of a run: its test rows, the pool that shots are drawn from, and the draws.
 
-    `places` are the units of the pool's split that the pool holds.
+    `places` are the units of the pool's split that the pool holds; `left_out` are, for the seed of
+    each draw, test rows that are not scored.
     """
 
     task: Task
@@ -54,6 +60,7 @@ class Part:
     pool: Rows | None
     draws: tuple[Draw, ...]
     places: tuple[int, ...] = ()
+    left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def drawn(self) -> dict[str, list[list[int]]]:
@@ -64,6 +71,13 @@ class Part:
             for draw in self.draws
             if draw.shots == most
         }
+
+    def scored(self, draw: Draw | None) -> npt.NDArray[np.bool_]:
+        """Which test rows a prediction is scored on; one without a draw is of the first seed."""
+        seed = draw.seed if draw else min(self.left_out, default=0)
+        scored = np.ones(len(self.test), dtype=np.bool_)
+        scored[[*self.left_out.get(seed, ())]] = False
+        return scored
 
     @property
     def name(self) -> str:
@@ -117,7 +131,7 @@ def asked_protocols(run: Run) -> list[Asked]:
     found = []
     for choice in asked:
         entry = PROTOCOLS[choice.name]
-        options = resolve("protocol", choice, entry.function)
+        options = resolve("protocol", faithful(choice, run.preset), entry.function)
         if entry.check is not None:
             entry.check(**options)
         found.append(Asked(entry, options))
@@ -125,8 +139,9 @@ def asked_protocols(run: Run) -> list[Asked]:
 
 
 def task_of(run: Run, name: str) -> tuple[Task, str]:
-    """A task with the metrics that the run asks for, and the split."""
+    """A task with the metrics and the columns that the run asks for, and the split."""
     task, split = parse_task(name)
+    task = as_read(task, run.preset)
     metrics = run.metrics or preset(run.preset).metrics.get(task.name, ())
     if metrics:
         task = replace(task, metrics=tuple(metrics))
@@ -137,18 +152,20 @@ def task_of(run: Run, name: str) -> tuple[Task, str]:
 def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     """The rows of a task and the draws from its training split, if a protocol adapts to any."""
     task, split = task_of(run, name)
+    known = preset(run.preset)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
+    seeds = range(run.seed, run.seed + run.draws)
+    out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
     if not any(asked.adapts for asked in protocols):
-        return Part(task, split, test, None, ())
+        return Part(task, split, test, None, (), left_out=out)
     if share_rows(task, split, POOL_SPLIT):
         raise BadRecipe(
             f"shots are drawn from {task}@{POOL_SPLIT}; expected another split to score"
         )
     train = load_rows(task, POOL_SPLIT, folder=run.data_dir)
-    seeds = range(run.seed, run.seed + run.draws)
-    pool, draws = draw(train, sorted(set(run.shots)), seeds)
+    pool, draws = draw(train, sorted(set(run.shots)), seeds, known.reserved)
     places = tuple(units_of(train, pool).tolist())
-    return Part(task, split, test, take(train, pool), tuple(draws), places)
+    return Part(task, split, test, take(train, pool), tuple(draws), places, out)
 
 
 def system_of(
@@ -247,6 +264,24 @@ def teachers_of(system: System, experts: Sequence[System]) -> list[System]:
     own = _own(experts)
     alone = system.role == "expert" or (system.role == "reference" and not own)
     return [system] if alone else own
+
+
+def warn_of_heads(model: Model, readout: Readout) -> None:
+    """Warn of heads that are read on other features than they were trained on.
+
+    A head of unknown origin is taken for one of transformers' own.
+    """
+    read = [*(model.experts or [model.checkpoint]), *(r.checkpoint for r in model.references)]
+    made = [one for one in read if not merged_by(one.path)]
+    trained = [(one.source, trained_by(one.path) or Trained()) for one in made]
+    if other := [source for source, said in trained if said.readout != readout.name]:
+        usual = readout == LAST_LINEAR
+        warnings.warn(
+            f"the head of {', '.join(other)} was trained on other features than the "
+            f"'{readout.name}' that it is read on; {'give' if usual else 'leave out'} --preset "
+            f"ft-classifier, or train it {'without' if usual else 'with'} the preset",
+            stacklevel=3,
+        )
 
 
 def check_singles(model: Model, tasks: Sequence[Task]) -> None:

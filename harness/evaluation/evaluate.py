@@ -41,6 +41,7 @@ from harness.evaluation.entries import (
     part_of,
     systems_of,
     teachers_of,
+    warn_of_heads,
 )
 from harness.evaluation.model import Model, resolve_model
 from harness.evaluation.records import (
@@ -56,9 +57,11 @@ from harness.evaluation.run import Run
 from harness.files import check_place
 from harness.kinds import kind_of
 from harness.options import resolve
-from harness.passes.features import Seen, encode, final_head
+from harness.passes.features import Seen, check_readout, dropping, encode, final_head
+from harness.presets import preset
 from harness.registry import EvaluationProtocol
 from harness.types import (
+    Again,
     Array64,
     Choice,
     Draw,
@@ -99,10 +102,13 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     if run.best_single:
         chosen = candidates(run, readers)
         asked += [((part, system, [system]), [choosing()]) for part, system in chosen]
+    readout = preset(run.preset).readout
     for part, system, _ in work:
         for member in system.members:
             check_ready(member, unit=kind_of(part.task).unit)
+            check_readout(member, readout, _max_length(run, part.task), kind_of(part.task).unit)
         _ = system.digests  # reads every weight once: NaN and Inf are found before any forward pass
+    warn_of_heads(model, readout)
     records: list[Record] = []
     failures: list[str] = []
     for one, readings in asked:
@@ -179,8 +185,9 @@ def _scores(part: Part, found: Sequence[Predictions]) -> tuple[DrawScore, ...]:
         if not np.isfinite(prediction.values).all():
             raise NotFinite("predictions are NaN or infinite, expected finite ones")
         units = kind_of(part.task).units(part.test)
-        one = score(part.task, prediction.values, part.test.labels, units)
         drawn = prediction.draw
+        scored = part.scored(drawn)
+        one = score(part.task, prediction.values[scored], part.test.labels[scored], units[scored])
         scores.append(
             DrawScore(
                 value=one.value,
@@ -231,10 +238,13 @@ def _description(run: Run, model: Model, work: Work, asked: Asked) -> dict[str, 
     part, system, teachers = work
     entry = asked.protocol
     settings: dict[str, Any] = {
-        "features": "last_linear",
+        "features": preset(run.preset).readout.name,
         "max_length": _max_length(run, part.task),
         "limit": run.limit,
     }
+    if part.left_out:
+        seeds = sorted(part.left_out)[: None if asked.adapts else 1]
+        settings["left_out"] = {str(seed): list(part.left_out[seed]) for seed in seeds}
     adaptation = None
     if asked.adapts and part.pool is not None:
         settings |= {"shots": sorted(set(run.shots)), "draws": run.draws, "seed": run.seed}
@@ -305,6 +315,7 @@ class Reader:
             pool=self._pool if adapts else None,
             draws=self._draws(protocol) if adapts else (),
             teacher=self._teacher if adapts and protocol.adapts == "unlabeled" else None,
+            again=(lambda rows, seed: self._again(rows, seed)) if adapts else None,
         )
 
     def _draws(self, protocol: EvaluationProtocol) -> tuple[Draw, ...]:
@@ -344,6 +355,18 @@ class Reader:
         pairs = zip(self._lessons, heads, strict=True)
         return kind_of(self._part.task).taught([_outputs(read, head) for read, head in pairs])
 
+    @cached_property
+    def _again(self) -> Again:
+        """The model alone in memory: made when a protocol first asks for it."""
+        assert self._part.pool is not None
+        return dropping(
+            self._system.members[0],
+            self._part.pool,
+            max_length=_max_length(self._run, self._part.task),
+            readout=preset(self._run.preset).readout,
+            device=self._run.device,
+        )
+
     def _on_pool(self, system: System) -> Features:
         assert self._part.pool is not None
         what = f"{self._part.task.name}@{POOL_SPLIT} shots"
@@ -361,6 +384,7 @@ class Reader:
                 digest=digest,
                 columns=order,
                 max_length=_max_length(run, self._part.task),
+                readout=preset(run.preset).readout,
                 batch_size=run.batch_size,
                 device=run.device,
                 progress=step,

@@ -13,6 +13,7 @@ from harness.data.rows import load_rows
 from harness.errors import BadRecipe
 from harness.kinds import kind_of
 from harness.passes.features import forward
+from harness.readout import LAST_LINEAR, Readout
 from harness.types import Checkpoint, Progress, Rows, StateDict, Task
 
 
@@ -22,7 +23,8 @@ class Judge:
 
     `places` are, for each task, a checkpoint that lends the configuration and every tensor the
     candidate has not, and the split to score: never one that is reported. `progress` is told of
-    rows scored, of those that as many candidates as `expected` have.
+    rows scored, of those that as many candidates as `expected` have. `readout` is how rows are put
+    before a candidate and read.
     """
 
     places: tuple[tuple[Checkpoint, Task, str], ...]
@@ -30,6 +32,7 @@ class Judge:
     device: str = "auto"
     expected: int = 1
     progress: Progress | None = None
+    readout: Readout = LAST_LINEAR
 
     @cached_property
     def rows(self) -> tuple[Rows, ...]:
@@ -61,6 +64,7 @@ class Judge:
                 model,
                 rows,
                 max_length=task.finetune.max_length,
+                readout=self.readout,
                 device=self.device,
                 progress=step,
             )

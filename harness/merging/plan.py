@@ -16,9 +16,10 @@ from harness.labels import same
 from harness.merging.judge import Judge
 from harness.merging.recipes import Recipe
 from harness.options import needs, options, resolve
+from harness.passes.features import check_readout
 from harness.passes.statistics import Supply
 from harness.passes.sums import PASSES
-from harness.presets import faithful
+from harness.presets import as_read, faithful, preset
 from harness.registry import MERGERS, PREMERGE, Merger, Premerge
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
@@ -356,6 +357,7 @@ def _changed(found: Plan) -> Iterator[Checkpoint]:
 def judge_of(found: Plan, progress: Progress | None) -> Judge:
     """What scores a candidate merge: the tasks and splits asked for, by default held-out rows."""
     asked = found.recipe.tune_on or tuple(f"{t}@{HELD_OUT}" for t in dict.fromkeys(found.tasks))
+    readout = preset(found.recipe.preset).readout
     places = []
     for name in asked:
         task, split = parse_task(name)
@@ -373,7 +375,16 @@ def judge_of(found: Plan, progress: Progress | None) -> Judge:
         rest = template.weights
         if found.recipe.heads == "average":
             rest = weights.union(weights.mean(found.tops), rest)
-        places.append((replace(template, weights=rest), task, split))
+        read = as_read(task, found.recipe.preset)
+        check_readout(template, readout, read.finetune.max_length)
+        places.append((replace(template, weights=rest), read, split))
     # of n experts, a selection scores each, and then the mean of 2, ..., n
     expected = 2 * len(found.experts) - 1
-    return Judge(tuple(places), found.recipe.data_dir, found.recipe.device, expected, progress)
+    return Judge(
+        tuple(places),
+        found.recipe.data_dir,
+        found.recipe.device,
+        expected,
+        progress,
+        readout,
+    )

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,12 +16,13 @@ import xxhash
 
 from harness import weights
 from harness.checkpoints.align import is_head
-from harness.checkpoints.build import build_model
+from harness.checkpoints.build import Unit, build_model, classifier_on_meta
 from harness.checkpoints.tokenizer import open_tokenizer, token_ids, tokenizer_digest, word_ids
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.kinds import IGNORED, kind_of
 from harness.passes.cache import keep, recall
-from harness.types import Array, Checkpoint, Features, Head, Rows, Steps, Units
+from harness.readout import LAST_LINEAR, Readout
+from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps, Units
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,6 +42,7 @@ def encode(
     digest: str,
     columns: Sequence[int],
     max_length: int,
+    readout: Readout = LAST_LINEAR,
     batch_size: int = 32,
     device: str = "auto",
     progress: Steps | None = None,
@@ -50,7 +53,7 @@ def encode(
     task's labels. `progress` is called with the number of rows done since the last call.
     Results do not depend on the batch size beyond rounding.
     """
-    key = features_key(checkpoint, rows, digest, max_length)
+    key = features_key(checkpoint, rows, digest, max_length, readout)
     path = cache_dir("features") / f"{key}.safetensors"
     found = _read(path, int(kind_of(rows.task).units(rows).sum()))
     if found is None:
@@ -58,6 +61,7 @@ def encode(
             checkpoint,
             rows,
             max_length=max_length,
+            readout=readout,
             batch_size=batch_size,
             device=device,
             progress=progress,
@@ -69,9 +73,15 @@ def encode(
     return Features(x, logits[:, list(columns)], rows.labels, None if seen.all() else seen)
 
 
-def features_key(checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int) -> str:
+def features_key(
+    checkpoint: Checkpoint,
+    rows: Rows,
+    digest: str,
+    max_length: int,
+    readout: Readout = LAST_LINEAR,
+) -> str:
     """The content that features depend on, as one hash; never a name."""
-    return content_key(checkpoint, rows, digest, max_length, "last_linear")
+    return content_key(checkpoint, rows, digest, max_length, readout.name)
 
 
 def content_key(
@@ -124,6 +134,7 @@ def forward(
     rows: Rows,
     *,
     max_length: int,
+    readout: Readout = LAST_LINEAR,
     batch_size: int = 32,
     device: str = "auto",
     progress: Steps | None = None,
@@ -131,63 +142,127 @@ def forward(
     """Inputs of the final linear layer [units, width], its outputs, and which units were seen.
 
     Both in float32; a word is read at its first token, and one that was cut off is zero. Rows of
-    like length share a batch and are padded to the longest of it, with the attention mask; the
-    model is in eval mode.
+    like length share a batch and are padded to the longest of it, with the attention mask, unless
+    the readout says otherwise; the model is in eval mode.
     """
-    where = device_of(device)
-    unit = kind_of(rows.task).unit
-    source = checkpoint.source
-    model = build_model(checkpoint.config, checkpoint.weights, source, unit=unit).to(where)
-    final = _final_module(model, source)
-    encoded = tokenize(checkpoint, rows, max_length)
-    ends = np.cumsum(kind_of(rows.task).units(rows))
-    lengths = [len(ids) for ids in encoded["input_ids"]]
+    ready = _ready(checkpoint, rows, max_length, readout, device_of(device))
+    lengths = [len(ids) for ids in ready.tokens["input_ids"]]
     order = sorted(range(len(rows)), key=lambda i: -lengths[i])
-    given: list[torch.Tensor] = []
-    handle = final.register_forward_pre_hook(lambda _, args: given.append(args[0]))
+    count = int(ready.ends[-1])
     x = logits = np.empty((0, 0), dtype=np.float32)
-    seen = np.zeros(ends[-1], dtype=bool)
-    try:
-        with torch.inference_mode():
-            for start in range(0, len(order), batch_size):
-                batch = order[start : start + batch_size]
-                with running(source):
-                    outputs = model(**padded(encoded, batch, checkpoint, where)).logits
-                places, tokens = _units(encoded, batch, ends)
-                got = [_picked(read, tokens) for read in (given.pop(), outputs)]
-                if not start:
-                    x, logits = (np.zeros((ends[-1], one.shape[1]), np.float32) for one in got)
-                x[places], logits[places] = got
-                seen[places] = True
-                if progress:
-                    progress(len(batch))
-    finally:
-        handle.remove()
+    seen = np.zeros(count, dtype=bool)
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        places, *read = ready.read(batch)
+        if not start:
+            x, logits = (np.zeros((count, one.shape[1]), dtype=np.float32) for one in read)
+        x[places], logits[places] = read
+        seen[places] = True
+        if progress:
+            progress(len(batch))
     _check_outputs(checkpoint, rows, x, logits)
     return x, logits, seen
 
 
-def _units(
-    encoded: Tokens, batch: Sequence[int], ends: Units
-) -> tuple[list[int], list[tuple[int, int]] | None]:
-    """The units that a batch shows, and where each of them is in it: its row and token."""
-    if FIRST not in encoded:
-        return list(batch), None
-    places, tokens = [], []
-    for line, row in enumerate(batch):
-        start = int(ends[row]) - len(encoded[FIRST][row])
-        for word, token in enumerate(encoded[FIRST][row]):
-            if token >= 0:
-                places.append(start + word)
-                tokens.append((line, token))
-    return places, tokens
+def dropping(
+    checkpoint: Checkpoint, rows: Rows, *, max_length: int, readout: Readout, device: str
+) -> Again:
+    """What gives features of some of the units again, the encoder dropping others each time.
+
+    What it gives depends on the units and the seed alone, on one kind of device.
+    """
+    ready = _ready(checkpoint, rows, max_length, readout, device_of(device))
+    ready.model.base_model.train()
+
+    def again(units: Sequence[int], seed: int) -> Array:
+        picked = np.searchsorted(ready.ends, units, side="right").tolist()
+        picked = list(dict.fromkeys(picked)) if FIRST in ready.tokens else picked
+        # so many rows at a time whatever the user's batch size: the draws go by the batch
+        batches = [picked[start : start + DROPPING] for start in range(0, len(picked), DROPPING)]
+        with torch.random.fork_rng([ready.device] if ready.device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            read = [ready.read(batch)[:2] for batch in batches]
+        x = np.concatenate([x for _, x in read])
+        if FIRST not in ready.tokens:
+            return x
+        place = {unit: i for i, unit in enumerate(np.concatenate([u for u, _ in read]).tolist())}
+        return x[[place[unit] for unit in units]]
+
+    return again
 
 
-def _picked(read: torch.Tensor, tokens: list[tuple[int, int]] | None) -> Array:
-    """What a batch shows of its units, [units, width]."""
-    if tokens is not None:
-        read = read[[line for line, _ in tokens], [token for _, token in tokens]]
-    return np.asarray(read.float().cpu().numpy())
+DROPPING = 32
+"""Rows of a batch whose units are dropped."""
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A model on its device, in eval mode, with the tokens of rows.
+
+    The units of a row are numbered on through all rows; `ends` is one above the last of each row.
+    """
+
+    checkpoint: Checkpoint
+    readout: Readout
+    model: Any
+    final: Any
+    tokens: Tokens
+    ends: Units
+    device: torch.device
+
+    def read(self, batch: Sequence[int]) -> tuple[Units, Array, Array]:
+        """The units that some rows show, their features and their outputs."""
+        with torch.inference_mode(), running(self.checkpoint.source):
+            inputs = padded(self.tokens, batch, self.checkpoint, self.device)
+            x, logits = self.readout.run(self.model, self.final, inputs)
+        units, lines = self._shown(batch)
+        x, logits = (one if lines is None else one[lines] for one in (x, logits))
+        return units, x.float().cpu().numpy(), logits.float().cpu().numpy()
+
+    def _shown(self, batch: Sequence[int]) -> tuple[Units, Any]:
+        """The units that some rows show and, of words, where: the row of the batch and token."""
+        if FIRST not in self.tokens:
+            return np.array(batch), None
+        first = [np.array(self.tokens[FIRST][row], dtype=np.int64) for row in batch]
+        words = [np.flatnonzero(tokens >= 0) for tokens in first]
+        starts = [
+            int(self.ends[row]) - len(tokens) for row, tokens in zip(batch, first, strict=True)
+        ]
+        units = np.concatenate([one + start for one, start in zip(words, starts, strict=True)])
+        lines = np.repeat(np.arange(len(batch)), [len(one) for one in words])
+        tokens = np.concatenate([one[kept] for one, kept in zip(first, words, strict=True)])
+        return units, (torch.from_numpy(lines), torch.from_numpy(tokens))
+
+
+def _ready(
+    checkpoint: Checkpoint, rows: Rows, max_length: int, readout: Readout, device: torch.device
+) -> _Ready:
+    kind, source = kind_of(rows.task), checkpoint.source
+    model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit).to(device)
+    tokens = tokenize(checkpoint, rows, max_length, readout)
+    ends = np.cumsum(kind.units(rows))
+    return _Ready(checkpoint, readout, model, final_module(model, source), tokens, ends, device)
+
+
+def check_readout(
+    checkpoint: Checkpoint, readout: Readout, max_length: int, unit: Unit = "row"
+) -> None:
+    """Raise BrokenCheckpoint for what cannot be read so, without reading a tensor."""
+    if readout.fault is None:
+        return
+    source = checkpoint.source
+    if unit == "word":
+        raise BrokenCheckpoint(
+            f"{source} is read word by word, which has no features '{readout.name}'; "
+            "leave out --preset"
+        )
+    model = classifier_on_meta(checkpoint.config, source)
+    final, tokenizer = final_module(model, source), open_tokenizer(checkpoint.path)
+    if fault := readout.fault(model, final, tokenizer, max_length):
+        raise BrokenCheckpoint(
+            f"{source} {fault}: under this preset its features are '{readout.name}'; "
+            "leave out --preset"
+        )
 
 
 def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) -> None:
@@ -200,21 +275,26 @@ def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) 
         )
 
 
-def tokenize(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Tokens:
-    """Token ids and the like of every row, cut to `max_length`, not padded.
+def tokenize(
+    checkpoint: Checkpoint, rows: Rows, max_length: int, readout: Readout = LAST_LINEAR
+) -> Tokens:
+    """Token ids and the like of every row, cut to `max_length`, not padded unless read so.
 
     Of rows of words, FIRST says where the first token of each word is, -1 for one that was cut
     off. Raises BrokenCheckpoint for a tokenizer that is not the model's: tokens without an
     embedding.
     """
-    if kind_of(rows.task).unit == "word":
-        tokenizer = open_tokenizer(checkpoint.path, words=True)
+    words = kind_of(rows.task).unit == "word"
+    tokenizer = open_tokenizer(checkpoint.path, words=words)
+    if words:
         encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.path)
         encoded[FIRST] = first
     else:
-        texts = list(zip(*rows.texts, strict=True))
-        tokenizer = open_tokenizer(checkpoint.path)
-        encoded = token_ids(tokenizer, texts, max_length, checkpoint.path)
+        encoded = token_ids(
+            list(zip(*rows.texts, strict=True)),
+            lambda segments: readout.tokens(tokenizer, segments, max_length),
+            checkpoint.path,
+        )
     known = checkpoint.config.get("vocab_size")
     last = max((max(ids, default=0) for ids in encoded["input_ids"]), default=0)
     if isinstance(known, int) and last >= known:
@@ -299,7 +379,8 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _final_module(model: torch.nn.Module, source: str) -> torch.nn.Module:
+def final_module(model: torch.nn.Module, source: str) -> torch.nn.Module:
+    """The final linear layer of a classifier. Raises MissingHead where there is not just one."""
     linear = [
         module
         for name, module in model.named_modules()

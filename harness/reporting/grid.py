@@ -190,9 +190,12 @@ def _work(record: Record) -> dict[str, Any]:
     rows = f"{record.rows} rows"
     if record.settings.get("limit") is not None:
         rows += f" (--limit {record.settings['limit']})"
+    if (out := record.settings.get("left_out")) is not None:
+        rows += f" (in whole batches, shuffled by {', '.join(out)})"
     work: dict[str, Any] = {
         "test": f"{rows} {str(record.dataset.get('digest', ''))[:12]}".strip(),
         "max_length": record.settings.get("max_length"),
+        "features": record.settings.get("features"),
         "metrics": "+".join(record.metrics),
     }
     if record.adaptation is not None:

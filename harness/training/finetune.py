@@ -15,6 +15,7 @@ from typing import Any
 import xxhash
 from safetensors import SafetensorError
 
+from harness import presets
 from harness.checkpoints.build import encoder_of, quiet
 from harness.checkpoints.layout import EXPERT
 from harness.checkpoints.open import open_checkpoint
@@ -26,7 +27,9 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, CannotWrite, OutputExists
 from harness.files import Layout, as_json, check_output, new_folder, read_json, saying, write_json
 from harness.kinds import kind_of
-from harness.passes.features import LABEL_KEYS, forward
+from harness.passes.features import LABEL_KEYS, check_readout, forward
+from harness.presets import PresetName, as_read
+from harness.readout import LAST_LINEAR, Readout
 from harness.registry import TASKS
 from harness.training.multi import check_shared, multi_task
 from harness.training.single import (
@@ -60,6 +63,7 @@ def finetune(
     data_dir: str | Path | None = None,
     limit: int | None = None,
     bf16: bool = False,
+    preset: PresetName | None = None,
     force: bool = False,
     progress: bool = True,
     **overrides: float | None,
@@ -71,29 +75,34 @@ def finetune(
     task's; `force` replaces an older expert there. Tasks that are trained together keep their own
     batch size and maximum length and must agree in the rest. `seed` orders the data and drops
     units, `head_seed` (default: `seed`) initialises the heads, which are new ones whatever head the
-    base has. The folder records tasks, split, seeds, hyperparameters, digests of base and rows, and
-    the scores on `task@heldout10` in expert.json.
+    base has; under a `preset`, its readout's. The folder records tasks, split, seeds,
+    hyperparameters, digests of base and rows, and the scores on `task@heldout10` in expert.json.
 
     An interrupted run resumes when it is called again with the same arguments, to the same weights;
     one that failed leaves nothing. Raises BrokenCheckpoint for a base that is not whole or not
     finite, NotFinite when the training diverges, and OutputExists for an `out` that holds the base,
     or that another run is writing.
     """
-    asked = [(one, _settings(one.finetune, overrides)) for one in _asked(task, tasks)]
+    named = [as_read(one, preset) for one in _asked(task, tasks)]
+    asked = [(one, _settings(one.finetune, overrides)) for one in named]
     check_shared({one.name: settings for one, settings in asked})
+    readout = _readout(preset, named)
     out = Path(out)
     seeds = _seeds(seed, seed if head_seed is None else head_seed)
     if bf16:
         check_bf16()
     source = open_checkpoint(base)
     _check_apart(source, out)
+    for one, settings in asked:
+        check_readout(source, readout, settings.max_length, kind_of(one).unit)
     check_output(out, EXPERT, force=force)
 
     def rows(one: Task, split: str) -> Rows:
         return load_rows(one, split, folder=data_dir, limit=limit)
 
     parts = [
-        Training(rows(one, TRAINED_ON), rows(one, SELECTED_ON), settings) for one, settings in asked
+        Training(rows(one, TRAINED_ON), rows(one, SELECTED_ON), settings, readout)
+        for one, settings in asked
     ]
     spelled = {one.name: typed for one, _ in asked if (typed := TASKS.spelled(one.name))}
     request = {
@@ -104,6 +113,7 @@ def finetune(
         "split": TRAINED_ON,
         **seeds,
         "bf16": bf16,
+        **({"readout": readout.name} if readout != LAST_LINEAR else {}),
         **_described(parts),
     }
     with (
@@ -146,6 +156,21 @@ def _asked(task: str | None, tasks: Sequence[str]) -> list[Task]:
             raise BadRecipe(f"--tasks names {found_task} twice; expected each task once")
         found_tasks.append(found_task)
     return found_tasks
+
+
+def _readout(name: PresetName | None, tasks: Sequence[Task]) -> Readout:
+    """How the head of an expert is read. Raises BadRecipe for a preset that cannot be trained."""
+    readout = presets.preset(name).readout
+    if name is None:
+        return readout
+    if readout == LAST_LINEAR:
+        raise BadRecipe(f"the preset '{name}' says nothing of fine-tuning; leave out --preset")
+    if len(tasks) > 1:
+        raise BadRecipe(
+            f"under the preset '{name}' an expert is of one task, found {len(tasks)}; expected one "
+            "with --task"
+        )
+    return readout
 
 
 def _seeds(seed: int, head_seed: int) -> dict[str, int]:

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy, mse_loss
 
 from harness.checkpoints.build import classifier_on_meta, encoder_of
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
 from harness.errors import BadOption, BrokenCheckpoint, NotFinite
 from harness.kinds import IGNORED, kind_of
-from harness.passes.features import FIRST, row_labels, tokenize
+from harness.passes.features import FIRST, final_module, row_labels, tokenize
+from harness.readout import LAST_LINEAR, Readout
 from harness.types import Array64, Checkpoint, Hyperparameters, Rows, Task
 
 LOOKED_AT = 100
@@ -29,6 +31,7 @@ class Training:
     train: Rows
     heldout: Rows
     settings: Hyperparameters
+    readout: Readout = LAST_LINEAR
 
     @property
     def task(self) -> Task:
@@ -56,8 +59,11 @@ def single_task(
 
     tokenizer = tokenizer_of(source, part.task)
     model = with_new_head(source, part.task, request["head_seed"])
+    if part.readout != LAST_LINEAR:
+        model = ReadAs(model, part.readout)
     train, heldout = (
-        dataset(rows, source, part.settings.max_length) for rows in (part.train, part.heldout)
+        dataset(rows, source, part.settings.max_length, part.readout)
+        for rows in (part.train, part.heldout)
     )
     collate = collator(tokenizer, part.task)
     for rows in (train, heldout):
@@ -74,6 +80,37 @@ def single_task(
         callbacks=[stop_when_diverged()],
     )
     return Prepared(trainer, (heldout,))
+
+
+class ReadAs(torch.nn.Module):
+    """A classifier of transformers whose outputs are those of a readout."""
+
+    def __init__(self, classifier: Any, readout: Readout) -> None:
+        super().__init__()
+        self.classifier, self.readout = classifier, readout
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        labels: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """The outputs and, with labels, the loss: cross-entropy, or the mean squared difference."""
+        final = final_module(self.classifier, "the expert")
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        _, logits = self.readout.run(self.classifier, final, inputs)
+        if labels is None:
+            return {"logits": logits}
+        loss = (
+            mse_loss(logits[:, 0], labels)
+            if labels.is_floating_point()
+            else cross_entropy(logits, labels)
+        )
+        return {"loss": loss, "logits": logits}
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the classifier, as transformers does."""
+        self.classifier.save_pretrained(folder)
 
 
 def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
@@ -278,11 +315,11 @@ def _diverged(what: str, state: Any) -> NotFinite:
 # Rows --------------------------------------------------------------------------------------
 
 
-def dataset(rows: Rows, source: Checkpoint, max_length: int) -> Any:
+def dataset(rows: Rows, source: Checkpoint, max_length: int, readout: Readout = LAST_LINEAR) -> Any:
     """The rows as token ids and the like, with their labels and their lengths."""
     from datasets import Dataset
 
-    encoded: dict[str, Any] = tokenize(source, rows, max_length)
+    encoded: dict[str, Any] = tokenize(source, rows, max_length, readout)
     count = kind_of(rows.task).outputs(rows.task)
     labels = row_labels(encoded, rows, range(count), count)
     encoded.pop(FIRST, None)

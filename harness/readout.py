@@ -1,0 +1,103 @@
+"""How rows are put before a model, and where its features are taken (methods.md 3.1 and 3.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+
+Tokens: TypeAlias = "dict[str, list[list[int]]]"
+Tensors: TypeAlias = "Mapping[str, torch.Tensor]"
+Read: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
+
+
+@dataclass(frozen=True)
+class Readout:
+    """How rows are put before a classifier of transformers, and where its features are taken.
+
+    `tokens` makes ids and mask of every row from a tokenizer, the columns of text and a maximum
+    length. `run` gives the features [rows, width] and the outputs [rows, outputs] of a batch from a
+    classifier, its final linear layer and the inputs. `fault` says what a classifier, its final
+    layer, a tokenizer and a maximum length lack for it, if anything.
+    """
+
+    name: str
+    tokens: Callable[[Any, Sequence[list[str]], int], Tokens]
+    run: Callable[[Any, Any, Tensors], Read]
+    fault: Callable[[Any, Any, Any, int], str | None] | None = None
+
+
+def _as_the_tokenizer_does(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> Tokens:
+    return dict(tokenizer(*texts, truncation=True, max_length=max_length))
+
+
+def _under_the_head(classifier: Any, final: Any, inputs: Tensors) -> Read:
+    """What the classifier's own head makes of the encoder, up to its final layer."""
+    seen: list[torch.Tensor] = []
+    handle = final.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    try:
+        logits = classifier(**inputs).logits
+    finally:
+        handle.remove()
+    return seen.pop(), logits
+
+
+def _two_halves(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> Tokens:
+    """[CLS] first half [SEP] second half [SEP] of the last text, padded to `max_length`.
+
+    Every position is attended to, the padding too, and all are of the first segment.
+    """
+    special = 3
+    whole = tokenizer(texts[-1], add_special_tokens=False, truncation=False, verbose=False)
+    rows = []
+    for ids in whole["input_ids"]:
+        kept = ids[: max_length - special]
+        half = len(kept) // 2
+        first, second = kept[:half], kept[half:]
+        row = [tokenizer.cls_token_id, *first, tokenizer.sep_token_id]
+        row += [*second, tokenizer.sep_token_id]
+        rows.append(row + [tokenizer.pad_token_id] * (max_length - len(row)))
+    return {"input_ids": rows, "attention_mask": [[1] * max_length] * len(rows)}
+
+
+def _mean_of_all(classifier: Any, final: Any, inputs: Tensors) -> Read:
+    """The mean of the last hidden states over all positions, under the final layer alone."""
+    x = classifier.base_model(**inputs).last_hidden_state.mean(dim=1)
+    return x, final(x)
+
+
+def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length: int) -> str | None:
+    tokens = ("cls_token", "sep_token", "pad_token")
+    lacking = [token for token in tokens if getattr(tokenizer, f"{token}_id") is None]
+    width = getattr(classifier.config, "hidden_size", None)
+    positions = _positions(classifier)
+    if lacking:
+        return f"has a tokenizer without {', '.join(lacking)}, expected {', '.join(tokens)}"
+    if classifier.config.is_encoder_decoder or classifier.base_model is classifier:
+        return "is no encoder under a head, expected one"
+    if final.in_features != width:
+        return f"has a final layer of width {final.in_features}, expected {width} as hidden states"
+    if max_length < 4:
+        return f"is asked to read {max_length} tokens of a row, expected 4 or more"
+    if positions is not None and positions < max_length:
+        return f"has {positions} positions, expected {max_length} or more"
+    return None
+
+
+def _positions(classifier: Any) -> int | None:
+    """How many positions are embedded; None where they are not. RoBERTa's first are of padding."""
+    tables = [m for name, m in classifier.named_modules() if name.endswith("position_embeddings")]
+    counts = [
+        table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
+        for table in tables
+    ]
+    return min(counts, default=None)
+
+
+LAST_LINEAR = Readout("last_linear", _as_the_tokenizer_does, _under_the_head)
+"""As the model is made: its tokenizer, its mask, and the input of the final layer of its head."""
+MEAN_ALL = Readout("mean_all", _two_halves, _mean_of_all, _unfit_for_the_mean)
+"""As FT-Classifier's published script reads a model."""
