@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from harness.errors import BadRecipe
+from harness.kinds import kind_of
 from harness.readout import LAST_LINEAR, MEAN_ALL, Readout
 from harness.types import Choice, Scalar, Task
 
@@ -119,9 +121,14 @@ def faithful(choice: Choice, name: PresetName | None) -> Choice:
 def as_read(task: Task, name: PresetName | None) -> Task:
     """A task with the columns of text and the maximum length that a preset reads it with.
 
-    A task's own way to read a row is one to read all its columns.
+    A task's own way to read a row is one to read all its columns. Raises BadRecipe for a task of
+    words under a preset that reads whole rows.
     """
     found = preset(name)
+    if found.readout.fault is not None and kind_of(task).unit == "word":
+        raise BadRecipe(
+            f"{task} is read word by word, which the preset '{name}' does not; leave out --preset"
+        )
     if found.last_text and len(task.text) > 1:
         task = replace(task, text=task.text[-1:], read=None)
     if found.max_length is not None:

@@ -72,7 +72,8 @@ class Task:
 
     `text` are the columns a row must have; `read` turns a row into one or two segments of text. Of
     a tagging, the only one holds lists of words, and `tags` are the task's names for those of the
-    data set that it calls otherwise. A multi-label task has a list of all classes in `label`, or,
+    data set that it calls otherwise. `folder` is where a local data set lies, if not under the name
+    of the task. A multi-label task has a list of all classes in `label`, or,
     where that is empty, a column for each.
     `splits` maps the split a user names to the split of the source. Two more are derived from the
     source's train split: `heldout10` (10 %, fixed seed) and `train90` (the rest). Raises BadData,
@@ -90,6 +91,7 @@ class Task:
     source: str = ""
     subset: str | None = None
     revision: str | None = None
+    folder: str = ""
     paper: str = ""
     read: Callable[[Row], tuple[str, ...]] | None = None
     tags: Mapping[str, str] = field(default_factory=dict)

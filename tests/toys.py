@@ -14,6 +14,8 @@ from harness.registry import TASKS
 from tests.conftest import WORDS
 
 SIZES = {"train": 40, "test": 12}
+LEARNT = {"train": 200, "test": 24}
+"""Rows that a miniature can learn from."""
 
 
 def sentences(split: str, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -66,6 +68,64 @@ VALUE = Task(
     splits={"test": "test"},
     reported="test",
     generate=lambda split: sentences(split, ("first",)),
+)
+
+PEOPLE, PLACES = WORDS[2:8], WORDS[8:14]
+
+
+def tagged(split: str) -> Sequence[Row]:
+    """Sentences in which some words are people and some are places, of one word or two."""
+    numbers = np.random.default_rng([len(split), 7])
+    rows = []
+    for index in range(LEARNT[split]):
+        words, tags = [], []
+        for _ in range(numbers.integers(2, 7)):
+            names = {"PER": PEOPLE, "LOC": PLACES, "": WORDS[14:]}
+            kind = str(numbers.choice([*names])) if index % 4 else ""
+            count = int(numbers.integers(1, 3)) if kind else 1
+            words += numbers.choice(names[kind], count).tolist()
+            tags += [f"{prefix}-{kind}" if kind else "O" for prefix in "BI"[:count]]
+        rows.append({"tokens": words, "ner_tags": tags})
+    return rows
+
+
+TAGS = Task(
+    name="toy/tags",
+    kind="tagging",
+    text=("tokens",),
+    label="ner_tags",
+    labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC"),
+    metrics=("span_f1",),
+    splits={"test": "test"},
+    reported="test",
+    generate=tagged,
+)
+
+
+def moods(split: str) -> Sequence[Row]:
+    """Rows whose words say which classes hold; of the last one, one row in two says nothing."""
+    numbers = np.random.default_rng([len(split), 8])
+    rows = []
+    for index in range(LEARNT[split]):
+        holds = numbers.random(3) < 0.5
+        words = [f"word{4 * place + numbers.integers(4)}" for place in np.flatnonzero(holds)]
+        words += numbers.choice(WORDS[20:], numbers.integers(1, 6)).tolist()
+        said = [int(one) for one in holds]
+        said[2] = said[2] if index % 2 else -100
+        rows.append({"first": " ".join(numbers.permutation(words)), "moods": said})
+    return rows
+
+
+MOODS = Task(
+    name="toy/moods",
+    kind="multilabel",
+    text=("first",),
+    label="moods",
+    labels=("glad", "sad", "odd"),
+    metrics=("macro_f1",),
+    splits={"test": "test"},
+    reported="test",
+    generate=moods,
 )
 
 

@@ -56,7 +56,7 @@ def _table(task: Task, split: str, folder: str | Path | None) -> Table:
     root = data_dir(folder)
     if root is None:
         return _listed(_checked(task, _from_hub(task, split)))
-    place = root / task.name
+    place = root / (task.folder or task.name)
     for suffix in SUFFIXES:
         path = place / f"{split}.{suffix}"
         if path.is_file():
@@ -89,7 +89,8 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
             said = f"{path} has {str(field.type)[:40]} in the column '{field.name}'"
             text = "text" if kind_of(task).unit == "row" else "lists of words"
             raise BadData(f"{said}, expected {text}")
-    _check_names(task, _class_names(task, path, found.schema.metadata or {}))
+    names = _class_names(task, path, found.schema.metadata or {})
+    _check_names(task, names)
     read = columns if task.read else needed
     kept = found.select([place for place, name in enumerate(columns) if name in read])
 
@@ -98,9 +99,18 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
             picked: Sequence[Row] = kept.take(np.array(order, dtype=np.int64)).to_pylist()
         except Exception as error:  # a value may be none of Python's: a day, a zone, broken text
             raise _unreadable(path, suffix, error) from error
-        return picked
+        return [_named(task, row, names) for row in picked] if names and task.tags else picked
 
     return Table(columns, len(kept), rows)
+
+
+def _named(task: Task, row: Row, names: Sequence[str]) -> Row:
+    """A row with the names of its tags, which the task has other numbers for."""
+    tags = row[task.label]
+    if not isinstance(tags, list):
+        return row
+    fit = all(isinstance(tag, int) and 0 <= tag < len(names) for tag in tags)
+    return {**row, task.label: [names[tag] for tag in tags]} if fit else row
 
 
 def _unreadable(path: Path, suffix: str, error: Exception) -> BadData:
@@ -226,8 +236,11 @@ def _checked(task: Task, table: Any) -> Any:
 
 def _check_names(task: Task, names: Sequence[str] | None) -> None:
     """Class names in a data set's own header must be the task's, in the task's order."""
-    called = [task.tags.get(name, name) for name in names or ()]
-    if names is not None and not same(called, task.labels):
+    if names is not None and task.tags:
+        if odd := {task.tags.get(name, name) for name in names} - {*task.labels}:
+            known = ", ".join((*task.labels, *task.tags))
+            raise LabelMismatch(f"{task}: the data set has the tag {min(odd)}, expected {known}")
+    elif names is not None and not same(names, task.labels):
         raise LabelMismatch(
             f"{task}: the data set names its classes {', '.join(names)}; "
             f"expected {', '.join(task.labels) or 'numbers'}"

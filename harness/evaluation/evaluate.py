@@ -106,7 +106,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     for part, system, _ in work:
         for member in system.members:
             check_ready(member, unit=kind_of(part.task).unit)
-            check_readout(member, readout, _max_length(run, part.task), kind_of(part.task).unit)
+            check_readout(member, readout, _max_length(run, part.task))
         _ = system.digests  # reads every weight once: NaN and Inf are found before any forward pass
     warn_of_heads(model, readout)
     records: list[Record] = []
@@ -186,8 +186,9 @@ def _scores(part: Part, found: Sequence[Predictions]) -> tuple[DrawScore, ...]:
             raise NotFinite("predictions are NaN or infinite, expected finite ones")
         units = kind_of(part.task).units(part.test)
         drawn = prediction.draw
-        scored = part.scored(drawn)
-        one = score(part.task, prediction.values[scored], part.test.labels[scored], units[scored])
+        rows = part.scored(drawn)
+        scored = np.repeat(rows, units)
+        one = score(part.task, prediction.values[scored], part.test.labels[scored], units[rows])
         scores.append(
             DrawScore(
                 value=one.value,

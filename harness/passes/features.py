@@ -16,7 +16,7 @@ import xxhash
 
 from harness import weights
 from harness.checkpoints.align import is_head
-from harness.checkpoints.build import Unit, build_model, classifier_on_meta
+from harness.checkpoints.build import build_model, classifier_on_meta
 from harness.checkpoints.tokenizer import open_tokenizer, token_ids, tokenizer_digest, word_ids
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.kinds import IGNORED, kind_of
@@ -244,18 +244,11 @@ def _ready(
     return _Ready(checkpoint, readout, model, final_module(model, source), tokens, ends, device)
 
 
-def check_readout(
-    checkpoint: Checkpoint, readout: Readout, max_length: int, unit: Unit = "row"
-) -> None:
+def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> None:
     """Raise BrokenCheckpoint for what cannot be read so, without reading a tensor."""
     if readout.fault is None:
         return
     source = checkpoint.source
-    if unit == "word":
-        raise BrokenCheckpoint(
-            f"{source} is read word by word, which has no features '{readout.name}'; "
-            "leave out --preset"
-        )
     model = classifier_on_meta(checkpoint.config, source)
     final, tokenizer = final_module(model, source), open_tokenizer(checkpoint.path)
     if fault := readout.fault(model, final, tokenizer, max_length):

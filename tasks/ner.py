@@ -1,0 +1,103 @@
+"""Named entities, a tag for every word; read from a local folder.
+
+CoNLL 2003, NCBI disease and TweetNER7 are those of the Procrustes paper, and so are the
+hyperparameters. OntoNotes and what RegMean reads beside it know PER, ORG and LOC alone: those that
+end in `_plo` are data sets with other entities read so.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from harness import Hyperparameters, Task, task
+
+SETTINGS = Hyperparameters(learning_rate=5e-5, epochs=25, warmup=0.1, weight_decay=0.1)
+PLO = ("PER", "ORG", "LOC")
+ONTONOTES = {"PERSON": "PER", "ORG": "ORG", "FAC": "LOC", "GPE": "LOC", "LOC": "LOC"}
+"""RegMean's reading of OntoNotes (methods.md 4.3); all others are of no entity."""
+OTHERS = (
+    *("CARDINAL", "DATE", "EVENT", "LANGUAGE", "LAW", "MONEY", "NORP", "ORDINAL", "PERCENT"),
+    *("PRODUCT", "QUANTITY", "TIME", "WORK_OF_ART"),
+)
+
+
+def iob(types: Sequence[str]) -> tuple[str, ...]:
+    """O, and the first and further words of each type."""
+    return ("O", *(f"{prefix}-{one}" for one in types for prefix in "BI"))
+
+
+def renamed(types: Mapping[str, str]) -> dict[str, str]:
+    """Tags of a data set by those of a task, given its types; a type without one is none."""
+    return {
+        f"{prefix}-{theirs}": f"{prefix}-{ours}" if ours else "O"
+        for theirs, ours in types.items()
+        for prefix in "BI"
+    }
+
+
+def ner(
+    name: str,
+    labels: tuple[str, ...],
+    *,
+    tags: Mapping[str, str] | None = None,
+    column: str = "ner_tags",
+    folder: str = "",
+    paper: str = "",
+) -> Task:
+    """Register a data set of named entities, reported on its test split."""
+    return task(
+        Task(
+            name=f"ner/{name}",
+            kind="tagging",
+            text=("tokens",),
+            label=column,
+            labels=labels,
+            tags=tags or {},
+            metrics=("span_f1",),
+            splits={"test": "test", "validation": "validation"},
+            reported="test",
+            folder=folder,
+            paper=paper,
+            finetune=SETTINGS,
+        )
+    )
+
+
+CONLL = "doi:10.3115/1119176.1119195"
+TWEEBANK = "doi:10.48550/arXiv.2201.07281"
+# in the order of each data set's own header
+TWEET_TYPES = ("corporation", "creative_work", "event", "group", "location", "person", "product")
+WNUT_TYPES = ("corporation", "creative-work", "group", "location", "person", "product")
+TWEEBANK_TYPES = ("LOC", "MISC", "ORG", "PER")
+
+ner("conll2003", iob(("PER", "ORG", "LOC", "MISC")), paper=CONLL)
+ner("conll2003_plo", iob(PLO), tags=renamed({"MISC": ""}), folder="ner/conll2003", paper=CONLL)
+ner("ncbi_disease", iob(("Disease",)), paper="doi:10.1016/j.jbi.2013.12.006")
+ner(
+    "tweetner7",
+    (*(f"B-{one}" for one in TWEET_TYPES), *(f"I-{one}" for one in TWEET_TYPES), "O"),
+    column="tags",
+    paper="arXiv:2210.03797",
+)
+ner("broad_twitter_corpus", iob(PLO), paper="https://aclanthology.org/C16-1111")
+ner(
+    "tweebank_ner",
+    (*(f"B-{one}" for one in TWEEBANK_TYPES), *(f"I-{one}" for one in TWEEBANK_TYPES), "O"),
+    column="tags",
+    paper=TWEEBANK,
+)
+ner(
+    "tweebank_plo",
+    iob(PLO),
+    tags=renamed({"MISC": ""}),
+    column="tags",
+    folder="ner/tweebank_ner",
+    paper=TWEEBANK,
+)
+ner("wikiann_en", iob(PLO), paper="https://aclanthology.org/P19-1015")
+ner("wnut_17", iob(WNUT_TYPES), paper="https://aclanthology.org/W17-4418")
+for genre in ("bc", "bn", "mz", "nw", "tc", "wb"):
+    ner(
+        f"ontonotes5_{genre}",
+        iob(PLO),
+        tags=renamed({**dict.fromkeys(OTHERS, ""), **ONTONOTES}),
+        paper="https://catalog.ldc.upenn.edu/LDC2013T19",
+    )

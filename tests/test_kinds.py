@@ -1,0 +1,627 @@
+"""Tags of words, and several classes of a row: from data to scores, against plain versions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import sklearn.metrics as sklearn
+import torch
+from scipy.special import expit, softmax
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import harness
+from harness import Draw, Encoded, Recipe, Rows, Run, Task
+from harness.cli import main
+from harness.data.metrics import score
+from harness.data.rows import load_rows, take, units_of
+from harness.data.shots import draw
+from harness.data.splits import parse_task
+from harness.errors import BadData, LabelMismatch
+from harness.evaluation.evaluate import Reader
+from harness.evaluation.records import predictions_of
+from harness.kinds import KINDS, kind_of
+from harness.kinds.multilabel import known_cross_entropy
+from harness.kinds.tagging import entities, scheme
+from harness.rng import rng
+from harness.types import KindName
+from tests.conftest import FAST, WORDS, model
+from tests.toys import MOODS, TAGS, registered
+
+KIND_TASKS = {"tagging": TAGS, "multilabel": MOODS}
+
+
+def rows_with(task: Task, *rows: dict[str, Any]) -> Rows:
+    """Rows of the task in every split."""
+    return load_rows(replace(task, generate=lambda _: rows), "test")
+
+
+def sentence(*tags: Any) -> dict[str, Any]:
+    return {"tokens": WORDS[: len(tags)], "ner_tags": list(tags)}
+
+
+def test_every_kind_has_a_file() -> None:
+    assert set(KINDS) == set(get_args(KindName))
+    assert all(kind.name == name for name, kind in KINDS.items())
+
+
+# Reading -----------------------------------------------------------------------------------
+
+
+def test_tags_are_names_or_indices() -> None:
+    rows = rows_with(TAGS, sentence("O", "B-PER"), sentence(0, 1, 2))
+    assert rows.labels.tolist() == [0, 1, 0, 1, 2]
+    assert rows.texts == (tuple(WORDS[:2]), tuple(WORDS[:3]))
+    assert kind_of(TAGS).units(rows).tolist() == [2, 3]
+    assert units_of(rows, [1, 0]).tolist() == [2, 3, 4, 0, 1]
+    assert take(rows, [1]).labels.tolist() == [0, 1, 2]
+
+
+def test_other_names_of_tags_are_those_of_the_task() -> None:
+    task = replace(TAGS, tags={"B-MISC": "O", "I-MISC": "O", "B-PERSON": "B-PER"})
+    assert rows_with(task, sentence("B-MISC", "I-MISC", "B-PERSON")).labels.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "has the tags .*for 2 words"),
+        ({"tokens": ["a"], "ner_tags": "O"}, "has the tags 'O' for 1 words"),
+        ({"tokens": ["a"], "ner_tags": ["B-FOO"]}, "has the label 'B-FOO', expected one of O"),
+        ({"tokens": ["a"], "ner_tags": [9]}, "has the label 9"),
+        ({"tokens": "a b", "ner_tags": [0, 0]}, "cannot be read .*instead of a list of words"),
+        ({"tokens": None, "ner_tags": []}, "cannot be read"),
+    ],
+)
+def test_bad_tags_are_one_line(row: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadData, match=said):
+        rows_with(TAGS, row)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"labels": ("B-PER", "I-PER")}, "expected O and B-TYPE"),
+        ({"labels": ("O", "PER")}, "the tags PER, expected O and B-TYPE"),
+        ({"labels": ("O",)}, "expected O and B-TYPE"),
+        ({"text": ("tokens", "more")}, "expected one with lists of words"),
+        ({"metrics": ("accuracy",)}, "accuracy does not measure; expected span_f1"),
+    ],
+)
+def test_a_task_of_tags_is_checked(changes: dict[str, Any], said: str) -> None:
+    with registered(), pytest.raises(BadData, match=said):
+        parse_task(harness.task(replace(TAGS, name="toy/other", **changes)).name)
+
+
+def moods(*values: Any) -> dict[str, Any]:
+    return {"first": "word1", "moods": list(values)}
+
+
+def test_classes_hold_do_not_or_are_not_known() -> None:
+    rows = rows_with(MOODS, moods(1, 0, -100), moods(0.1, 0.2, None), moods("sad"), moods())
+    expected = [[1, 0, -100], [0, 1, -100], [0, 1, 0], [0, 0, 0]]
+    assert rows.labels.tolist() == expected
+
+
+def test_classes_in_columns() -> None:
+    task = replace(MOODS, label="")
+    rows = rows_with(task, {"first": "word1", "glad": 1, "sad": None, "odd": 0})
+    assert rows.labels.tolist() == [[1, -100, 0]]
+    with pytest.raises(BadData, match="no column 'odd'"):
+        rows_with(task, {"first": "word1", "glad": 1, "sad": 0})
+
+
+@pytest.mark.parametrize("values", [(1, 0), ("mad",), (1, 0, 2), (1, 0, "x"), (1, 0, float("nan"))])
+def test_bad_classes_are_one_line(values: Sequence[Any]) -> None:
+    with pytest.raises(BadData, match=r"has the labels? .*expected"):
+        rows_with(MOODS, moods(*values))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_files_with_lists_are_read(suffix: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    for task in KIND_TASKS.values():
+        assert task.generate is not None
+        rows = [dict(row) for row in task.generate("test")]
+        place = tmp_path / task.name / f"test.{suffix}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if suffix == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), place)
+        else:
+            place.write_text("\n".join(map(json.dumps, rows)))
+        read = load_rows(replace(task, generate=None), "test", folder=tmp_path)
+        made = load_rows(task, "test")
+        assert (read.texts, read.labels.tolist()) == (made.texts, made.labels.tolist())
+
+
+def test_a_header_names_the_tags_that_a_file_numbers(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    names = ["O", "B-MISC", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    feature = {"feature": {"names": names, "_type": "ClassLabel"}, "_type": "List"}
+    said = {"info": {"features": {"ner_tags": feature}}}
+    table = pa.Table.from_pylist([{"tokens": WORDS[:3], "ner_tags": [1, 2, 4]}])
+    place = tmp_path / TAGS.name / "test.parquet"
+    place.parent.mkdir(parents=True)
+    pq.write_table(table.replace_schema_metadata({b"huggingface": json.dumps(said)}), place)
+    task = replace(TAGS, generate=None, tags={"B-MISC": "O"})
+    rows = load_rows(task, "test", folder=tmp_path)
+    assert [TAGS.labels[int(tag)] for tag in rows.labels] == ["O", "B-PER", "B-LOC"]
+    for other in (replace(task, tags={}), replace(task, tags={"B-X": "O"})):
+        with pytest.raises(LabelMismatch, match="B-MISC"):
+            load_rows(other, "test", folder=tmp_path)
+
+
+# Scores ------------------------------------------------------------------------------------
+
+IOB = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+BIOES = ("O", *(f"{prefix}-{kind}" for kind in ("PER", "LOC") for prefix in "BIES"))
+#: scheme, gold, guesses, F1: entities that agree in both ends and the type, counted by hand
+SPANS = {
+    # gold PER(0-1), LOC(3); found PER(0-1), LOC(3): all
+    "all": (IOB, "B-PER I-PER O B-LOC", "B-PER I-PER O B-LOC", 1.0),
+    # gold two; found PER(0), LOC(3): one of two, one of two: precision 1/2, recall 1/2
+    "a border": (IOB, "B-PER I-PER O B-LOC", "B-PER O O B-LOC", 0.5),
+    # gold PER(0-1); found PER(0-1) and LOC(2): precision 1/2, recall 1
+    "one more": (IOB, "B-PER I-PER O", "B-PER I-PER B-LOC", 2 / 3),
+    "nothing": (IOB, "B-PER I-PER O", "O O O", 0.0),
+    # two people side by side, found as one
+    "side by side": (IOB, "B-PER B-PER", "B-PER I-PER", 0.0),
+    # IOB1 writes I- where an entity begins, B- only right after one of the type:
+    # gold PER(0-1), PER(2), found PER(0-1), PER(2)
+    "IOB1": (IOB, "I-PER I-PER B-PER O", "I-PER I-PER B-PER O", 1.0),
+    # an I- with nothing before it begins one, in either
+    "I begins": (IOB, "O B-LOC I-LOC", "O I-LOC I-LOC", 1.0),
+    # BIOES: gold PER(0), LOC(1-3); found PER(0), LOC(1-2)
+    "BIOES": (BIOES, "S-PER B-LOC I-LOC E-LOC", "S-PER B-LOC E-LOC O", 0.5),
+}
+
+
+@pytest.mark.parametrize("name", SPANS)
+def test_span_f1_by_hand(name: str) -> None:
+    labels, gold, guesses, expected = SPANS[name]
+    task = replace(TAGS, labels=labels)
+    truth, found = (
+        np.array([float(labels.index(tag)) for tag in tags.split()]) for tags in (gold, guesses)
+    )
+    assert score(task, found, truth, np.array([len(truth)])).value == pytest.approx(expected)
+
+
+def test_entities_end_with_their_sentence() -> None:
+    """PER(0) and PER(1) in two sentences are not PER(0-1) in one."""
+    truth, found = np.array([1.0, 2.0]), np.array([1.0, 1.0])
+    assert score(TAGS, found, truth, np.array([2])).value == 0
+    assert score(TAGS, found, truth, np.array([1, 1])).value == 1
+
+
+def test_the_scheme_of_rows() -> None:
+    assert scheme(rows_with(TAGS, sentence("O", "B-PER", "I-PER"))) == "IOB2"
+    assert scheme(rows_with(TAGS, sentence("I-PER", "B-PER"))) == "IOB1"
+    assert scheme(rows_with(replace(TAGS, labels=BIOES), sentence("S-PER", "O"))) == "BIOES"
+    assert [*entities(["B-PER", "I-PER", "B-PER", "O", "I-LOC", "I-PER"])] == [
+        *((0, "PER"), (2, "PER"), (4, "LOC"), (5, "PER"))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_macro_f1_of_classes_agrees_with_scikit_learn(seed: int) -> None:
+    numbers = np.random.default_rng(seed)
+    truth = numbers.integers(0, 2, (50, 3)).astype(float)
+    found = np.where(numbers.random(truth.shape) < 0.7, truth, 1 - truth)
+    expected = sklearn.f1_score(truth, found, average="macro")
+    assert score(MOODS, found, truth).value == pytest.approx(expected)
+    # a class nobody has counts for nothing, rows that say nothing of a class neither
+    absent = truth.copy()
+    absent[:, 2] = 0
+    expected = sklearn.f1_score(absent[:, :2], found[:, :2], average="macro")
+    assert score(MOODS, found, absent).value == pytest.approx(expected)
+    unsaid = truth.copy()
+    unsaid[:20, 0] = -100
+    each = [sklearn.f1_score(truth[20:, 0], found[20:, 0])]
+    each += [sklearn.f1_score(truth[:, place], found[:, place]) for place in (1, 2)]
+    assert score(MOODS, found, unsaid).value == pytest.approx(np.mean(each))
+
+
+# Draws -------------------------------------------------------------------------------------
+
+
+def test_sentences_are_drawn_until_every_type_is_covered() -> None:
+    rows = load_rows(TAGS, "train")
+    _, draws = draw(rows, (1, 3), (0, 1))
+    pool, _ = draw(rows, (1, 3), (0, 1))
+    held = take(rows, pool)
+    for one in draws:
+        tags = [TAGS.labels[int(label)] for label in held.labels]
+        for place, group in enumerate(one.rows):
+            assert {held.labels[unit] for unit in group} <= {place}
+            assert len(group) == one.shots
+        found = [[tags[unit] for unit in example] for example in one.examples]
+        kinds = [kind for example in found for _, kind in entities(example)]
+        assert all(kinds.count(kind) >= one.shots for kind in ("PER", "LOC"))
+        without = [example for example in found if set(example) == {"O"}]
+        assert len(without) == one.shots
+        assert len({*one.examples}) == len(one.examples)
+        lengths = kind_of(TAGS).units(held)
+        assert {len(example) for example in one.examples} <= {*lengths.tolist()}
+
+
+def test_more_shots_hold_the_examples_of_fewer() -> None:
+    rows = load_rows(TAGS, "train")
+    _, (few, many) = draw(rows, (1, 4), (0,))
+    assert {*few.examples} < {*many.examples}
+
+
+def test_rows_are_drawn_with_a_class_and_without_it() -> None:
+    rows = load_rows(MOODS, "train")
+    pool, (one,) = draw(rows, (2,), (0,))
+    held = take(rows, pool)
+    for place, group in enumerate(one.rows):
+        assert {held.labels[row, place // 2] for row in group} == {float(1 - place % 2)}
+    assert [example[0] for example in one.examples] == [*dict.fromkeys(sum(one.rows, ()))]
+
+
+# The pipeline ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _known() -> Iterator[None]:
+    with registered(TAGS, MOODS):
+        yield
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base, two experts of each kind, and a merge of each pair."""
+    root = tmp_path_factory.mktemp("kinds")
+    model(root / "base")
+    for kind, task in KIND_TASKS.items():
+        for seed in (0, 1):
+            out = root / f"{kind}-{seed}"
+            harness.finetune(root / "base", task.name, out=out, seed=seed, **{**FAST, "epochs": 6})
+        experts = tuple(str(root / f"{kind}-{seed}") for seed in (0, 1))
+        harness.merge(Recipe(experts=experts, base=str(root / "base")), out=root / f"{kind}-merged")
+    return root
+
+
+def classifier(folder: Path, kind: str) -> Any:
+    import transformers
+
+    unit = "Token" if kind == "tagging" else "Sequence"
+    return getattr(transformers, f"AutoModelFor{unit}Classification").from_pretrained(folder).eval()
+
+
+def plain_features(folder: Path, rows: Rows, kind: str) -> tuple[Any, Any]:
+    """Features and logits of every unit in float64, a row at a time, by transformers alone."""
+    from transformers import AutoTokenizer
+
+    tokenizer, whole = AutoTokenizer.from_pretrained(folder), classifier(folder, kind).double()
+    seen: list[Any] = []
+    whole.classifier.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    xs, outputs = [], []
+    for texts in rows.texts:
+        words = kind == "tagging"
+        given = list(texts) if words else texts[0]
+        batch = tokenizer([given], is_split_into_words=words, return_tensors="pt")
+        with torch.no_grad():
+            logits = whole(**batch).logits
+        places = [0]
+        if words:
+            ids = batch.word_ids(0)
+            logits, x = logits[0], seen.pop()[0]
+            places = [ids.index(word) for word in range(len(texts))]
+        else:
+            x = seen.pop()
+        xs.append(x[places].numpy())
+        outputs.append(logits[places].numpy())
+    return np.concatenate(xs), np.concatenate(outputs)
+
+
+def handed_to(room: Path, kind: str, protocol: str, tmp_path: Path, **values: Any) -> Encoded:
+    """What a protocol was handed of the merged model."""
+    handed: list[Encoded] = []
+    encoded = Reader.encoded
+
+    def spy(self: Reader, entry: Any) -> Encoded:
+        made = encoded(self, entry)
+        if self._system.role == "merged":
+            handed.append(made)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reader, "encoded", spy)
+        harness.evaluate(run(room, kind, tmp_path, protocols=(harness.Choice(protocol),), **values))
+    (one,) = handed
+    return one
+
+
+def run(room: Path, kind: str, out: Path, **values: Any) -> Run:
+    settings = {"shots": (2,), "draws": 2, "device": "cpu", **values}
+    return Run(model=str(room / f"{kind}-merged"), output=str(out / "records"), **settings)
+
+
+@pytest.mark.parametrize("kind", KIND_TASKS)
+def test_experts_learn(kind: str, room: Path) -> None:
+    said = json.loads((room / f"{kind}-0" / "expert.json").read_text())
+    (value,) = (one["value"] for one in said["scores"].values())
+    assert value > 0.4, said["scores"]
+
+
+@pytest.mark.parametrize("kind", KIND_TASKS)
+def test_features_are_those_of_transformers(kind: str, room: Path, tmp_path: Path) -> None:
+    handed = handed_to(room, kind, "current", tmp_path)
+    rows = load_rows(KIND_TASKS[kind], "test")
+    x, logits = plain_features(room / f"{kind}-merged", rows, kind)
+    np.testing.assert_allclose(handed.test.x, x, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(handed.test.logits, logits, rtol=0, atol=1e-5)
+    assert handed.test.seen is None
+
+
+def plain_nearest(handed: Encoded, drawn: Draw, kind: str) -> Any:
+    """KNN in plain loops: for each unit, the mean distance to the anchors of each group."""
+    assert handed.pool is not None
+    made = []
+    for z in handed.test.x.astype(np.float64):
+        means = [
+            np.mean([np.sqrt(((z - handed.pool.x[unit]) ** 2).sum()) for unit in group])
+            for group in drawn.rows
+        ]
+        if kind == "tagging":
+            made.append(means.index(min(means)))
+        else:
+            made.append([float(a <= b) for a, b in zip(means[::2], means[1::2], strict=True)])
+    return np.array(made, dtype=float)
+
+
+def plain_tuned(handed: Encoded, drawn: Draw, task: Task, kind: str) -> torch.nn.Linear:
+    """FT-Classifier in plain torch, float64, an example at a time."""
+    assert handed.head is not None
+    assert handed.pool is not None
+    assert handed.teacher is not None
+    head = torch.nn.Linear(*handed.head.weight.shape[::-1]).double()
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(handed.head.weight))
+        head.bias.copy_(torch.from_numpy(handed.head.bias))
+    adam = torch.optim.Adam(head.parameters(), lr=5e-4)
+    x, taught = torch.from_numpy(handed.pool.x).double(), torch.from_numpy(handed.teacher)
+    for epoch in range(5):
+        for place in rng(drawn.seed, "ftc", task.name, epoch).permutation(len(drawn.examples)):
+            losses = []
+            for unit in drawn.examples[place]:
+                outputs, q = head(x[unit]), taught[unit]
+                if kind == "tagging":
+                    losses.append((q * (q.log() - outputs.log_softmax(-1))).sum())
+                else:
+                    losses.append(binary_cross_entropy_with_logits(outputs, q, reduction="sum"))
+            adam.zero_grad()
+            torch.stack(losses).mean().backward()
+            adam.step()
+    return head
+
+
+@pytest.mark.parametrize("kind", KIND_TASKS)
+def test_knn_agrees_with_plain_loops(kind: str, room: Path, tmp_path: Path) -> None:
+    handed = handed_to(room, kind, "knn", tmp_path)
+    found = harness.PROTOCOLS["knn"].function(handed)
+    for one, drawn in zip(found, handed.draws, strict=True):
+        assert one.values.tolist() == plain_nearest(handed, drawn, kind).tolist()
+
+
+@pytest.mark.parametrize("kind", KIND_TASKS)
+def test_ft_classifier_agrees_with_plain_torch(kind: str, room: Path, tmp_path: Path) -> None:
+    handed, task = handed_to(room, kind, "ft-classifier", tmp_path), KIND_TASKS[kind]
+    outputs = [
+        plain_features(room / f"{kind}-{seed}", pool_rows(task, handed), kind)[1] for seed in (0, 1)
+    ]
+    each = softmax(outputs, axis=-1) if kind == "tagging" else expit(np.array(outputs))
+    np.testing.assert_allclose(handed.teacher, np.mean(each, axis=0), rtol=0, atol=1e-5)
+    found = harness.PROTOCOLS["ft-classifier"].function(handed)
+    x = torch.from_numpy(handed.test.x).double()
+    for one, drawn in zip(found, handed.draws, strict=True):
+        logits = plain_tuned(handed, drawn, task, kind)(x).detach().numpy()
+        expected = logits.argmax(axis=1) if kind == "tagging" else logits >= 0
+        assert one.values.tolist() == expected.astype(float).tolist()
+
+
+def pool_rows(task: Task, handed: Encoded) -> Rows:
+    """The rows of the pool once more, from the task."""
+    train = load_rows(task, "train90")
+    pool, _ = draw(train, (2,), range(2))
+    rows = take(train, pool)
+    assert handed.pool is not None
+    assert rows.labels.tolist() == handed.pool.labels.tolist()
+    return rows
+
+
+@pytest.mark.parametrize("kind", KIND_TASKS)
+def test_scores_come_from_the_stored_predictions(kind: str, room: Path, tmp_path: Path) -> None:
+    task, asked = KIND_TASKS[kind], run(room, kind, tmp_path)
+    records = harness.evaluate(asked)
+    rows = load_rows(task, "test")
+    units = kind_of(task).units(rows)
+    assert {record.protocol for record in records} == {"current", "knn", "ft-classifier"}
+    roles = {record.role for record in records}
+    assert roles == {"merged", "base", "expert", "ensemble"}
+    for record in records:
+        table = pq.read_table(predictions_of(record, Path(asked.output)))
+        labels, *columns = (np.array(column.to_pylist(), dtype=float) for column in table.columns)
+        assert labels.tolist() == rows.labels.tolist()
+        values = [score(task, column, labels, units).value for column in columns]
+        assert values == [one.value for one in record.scores]
+    assert harness.evaluate(asked) == records
+    assert "toy" in "".join(
+        p.read_text() for p in harness.leaderboard([asked.output], out=tmp_path)
+    )
+
+
+def test_words_that_are_cut_off_are_no_entities_and_are_counted(room: Path, tmp_path: Path) -> None:
+    """Five tokens hold three words."""
+    records = harness.evaluate(run(room, "tagging", tmp_path, max_length=5))
+    rows = load_rows(TAGS, "test")
+    places = [place for words in rows.texts for place in range(len(words))]
+    cut = np.array(places) >= 3
+    assert cut.any()
+    for record in records:
+        assert record.unseen == cut.sum()
+        table = pq.read_table(predictions_of(record, tmp_path / "records"))
+        for name in table.column_names[1:]:
+            assert set(np.array(table[name])[cut]) == {0.0}
+
+
+def test_a_word_is_read_at_its_first_piece(tmp_path: Path) -> None:
+    """Of a tokenizer that makes several tokens of a word."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word", *(f"##{i}" for i in range(10))]
+    made = Tokenizer(models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    model(tmp_path / "base")
+    PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        sep_token="[SEP]", mask_token="[MASK]", model_max_length=40,
+    ).save_pretrained(tmp_path / "base")  # fmt: skip
+    out = tmp_path / "tagging-merged"
+    harness.finetune(tmp_path / "base", TAGS.name, out=out, **{**FAST, "max_length": 40})
+    handed: list[Encoded] = []
+    with pytest.MonkeyPatch.context() as patch:
+        encoded = Reader.encoded
+        patch.setattr(
+            Reader, "encoded", lambda self, entry: handed.append(encoded(self, entry)) or handed[-1]
+        )
+        harness.evaluate(run(tmp_path, "tagging", tmp_path, protocols=(harness.Choice("current"),)))
+    x, logits = plain_features(out, load_rows(TAGS, "test"), "tagging")
+    np.testing.assert_allclose(handed[0].test.x, x, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(handed[0].test.logits, logits, rtol=0, atol=1e-5)
+
+
+# Training and statistics -------------------------------------------------------------------
+
+
+def test_the_loss_of_classes_leaves_out_what_nobody_said() -> None:
+    outputs = torch.randn(4, 3, requires_grad=True)
+    labels = torch.tensor([[1, 0, -100], [0, -100, -100], [1, 1, 0], [-100, -100, -100.0]])
+    known = labels != -100
+    expected = binary_cross_entropy_with_logits(outputs[known], labels[known])
+    torch.testing.assert_close(known_cross_entropy(outputs, labels), expected)
+    (gradient,) = torch.autograd.grad(known_cross_entropy(outputs, labels), outputs)
+    assert (gradient[~known] == 0).all()
+
+
+def test_tasks_of_two_kinds_train_together(tmp_path: Path) -> None:
+    model(tmp_path / "base")
+    out = tmp_path / "both"
+    names = [TAGS.name, MOODS.name]
+    harness.finetune(tmp_path / "base", tasks=names, out=out, **{**FAST, "epochs": 1})
+    records = harness.evaluate(
+        Run(model=str(out), output=str(tmp_path / "records"), device="cpu", shots=(1,), draws=1)
+    )
+    assert {record.task.partition("@")[0] for record in records} == {*names}
+
+
+@pytest.mark.parametrize("merger", ["fisher:examples=8", "regmean:examples=8", "ties", "soup"])
+@pytest.mark.parametrize("kind", KIND_TASKS)
+def test_mergers_that_read_data_merge_every_kind(
+    kind: str, merger: str, room: Path, tmp_path: Path
+) -> None:
+    command = ["merge", *(str(room / f"{kind}-{seed}") for seed in (0, 1)), "--base"]
+    command += [str(room / "base"), "--merger", merger, "--out", str(tmp_path / "m")]
+    assert main(command) == 0
+    asked = Run(model=str(tmp_path / "m"), output=str(tmp_path / "records"), device="cpu")
+    records = harness.evaluate(asked.model_copy(update={"protocols": (harness.Choice("current"),)}))
+    merged = next(record for record in records if record.role == "merged")
+    assert merged.scores[0].value > 0.3
+
+
+@pytest.mark.parametrize("kind", KIND_TASKS)
+def test_fisher_information_agrees_with_autograd(kind: str, room: Path, tmp_path: Path) -> None:
+    """The sum over units and labels of p(y) (d log p(y))^2, an example at a time, in float64."""
+    from safetensors.torch import load_file
+    from transformers import AutoTokenizer
+
+    task, folder, count = KIND_TASKS[kind], room / f"{kind}-0", 3
+    out = tmp_path / "fisher.safetensors"
+    merger = f"fisher:examples={count}"
+    command = ["statistics", str(folder), "--task", task.name, "--merger", merger]
+    assert main([*command, "--out", str(out), "--device", "cpu"]) == 0
+    train = load_rows(task, "train90")
+    order = rng(0, "stats", task.name).permutation(len(train))[:count]
+    whole, tokenizer = classifier(folder, kind).double(), AutoTokenizer.from_pretrained(folder)
+    parameters = dict(whole.named_parameters())
+    totals = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    for row in order:
+        words = kind == "tagging"
+        texts = list(train.texts[row]) if words else train.texts[row][0]
+        batch = tokenizer([texts], is_split_into_words=words, return_tensors="pt")
+        logits = whole(**batch).logits[0]
+        terms: list[tuple[Any, Any]] = []
+        if words:
+            ids = batch.word_ids(0)
+            for word in range(len(texts)):
+                logs = logits[ids.index(word)].log_softmax(-1)
+                terms += [(log.exp().detach(), log) for log in logs]
+        else:
+            for place, said in enumerate(train.labels[row]):
+                if said != -100:
+                    for sign in (1, -1):
+                        log = torch.nn.functional.logsigmoid(sign * logits[place])
+                        terms.append((log.exp().detach(), log))
+        for p, log in terms:
+            grads = torch.autograd.grad(log, list(parameters.values()), retain_graph=True)
+            for name, grad in zip(parameters, grads, strict=True):
+                totals[name] += p * grad**2 / count
+    found = load_file(out)
+    names = [name for name in totals if name in found]
+    assert len(names) == len(totals)
+    for name in names:
+        np.testing.assert_allclose(found[name].double(), totals[name], rtol=1e-3, atol=1e-9)
+
+
+# Heads -------------------------------------------------------------------------------------
+
+
+def test_a_head_with_more_classes_is_read_on_fewer(room: Path, tmp_path: Path) -> None:
+    fewer = replace(MOODS, name="toy/fewer", labels=("sad", "glad"))
+    rows = [{**row, "moods": row["moods"][:2][::-1]} for row in MOODS.generate("test")]  # type: ignore[misc]
+    with registered(replace(fewer, generate=lambda _: rows)):
+        (record,) = harness.evaluate(
+            Run(
+                model=str(room / "multilabel-0"),
+                tasks=("toy/fewer",),
+                protocols=(harness.Choice("current"),),
+                output=str(tmp_path / "records"),
+                device="cpu",
+            )
+        )
+    assert record.scores[0].value > 0.6
+
+
+def test_a_sequence_classifier_is_no_tagger(tmp_path: Path) -> None:
+    folder = model(tmp_path / "a", list(TAGS.labels))
+    command = ["evaluate", "--model", str(folder), "--tasks", TAGS.name, "--device", "cpu"]
+    assert main([*command, "--output-path", str(tmp_path / "records")]) == 2
+    assert not (tmp_path / "records").exists()
+
+
+def test_the_published_script_has_no_words(room: Path, tmp_path: Path) -> None:
+    with pytest.raises(harness.HarnessError, match="word by word"):
+        harness.evaluate(run(room, "tagging", tmp_path, preset="ft-classifier"))
+
+
+@pytest.mark.parametrize("kind", KIND_TASKS)
+def test_a_head_is_tuned_while_the_encoder_drops_units(
+    kind: str, room: Path, tmp_path: Path
+) -> None:
+    choices = tuple(harness.parse_choice(f"ft-classifier:variant={v}") for v in ("clean", "paper"))
+    records = harness.evaluate(run(room, kind, tmp_path, protocols=choices))
+    values = {record.options["variant"]: record.scores for record in records if record.teachers}
+    assert set(values) == {"clean", "paper"}
