@@ -8,26 +8,18 @@ import numpy as np
 from scipy.special import softmax
 
 from harness import Draw, Encoded, Head, Predictions, protocol
-from harness.errors import BadOption, MissingHead, MissingTeacher
+from harness.errors import MissingHead, MissingTeacher
 from harness.labels import predicted
+from harness.options import Count, Positive
 from harness.rng import rng
 from harness.types import Array, Array64, Kind
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
-def check(*, learning_rate: float, epochs: int) -> None:
-    """Raise BadOption unless both are above zero."""
-    if learning_rate <= 0 or epochs < 1:
-        raise BadOption(
-            f"ft-classifier has learning_rate {learning_rate:g} and epochs {epochs}, "
-            "expected both above zero"
-        )
-
-
-@protocol("ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled", check=check)
+@protocol("ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled")
 def ft_classifier(
-    encoded: Encoded, *, learning_rate: float = 5e-4, epochs: int = 5
+    encoded: Encoded, *, learning_rate: Positive = 5e-4, epochs: Count = 5
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by a head tuned on the drawn rows' features.
 
@@ -35,7 +27,6 @@ def ft_classifier(
     KL(expert || head) for classification, the squared difference for regression, by Adam with
     batch size 1. Labels choose the rows (so many of each class) and are not used in the loss.
     """
-    check(learning_rate=learning_rate, epochs=epochs)
     if encoded.head is None:
         raise MissingHead(
             f"protocol 'ft-classifier' needs a head for task '{encoded.task}'; found none"
