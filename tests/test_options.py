@@ -334,6 +334,22 @@ def test_python_says_the_same(tmp_path: Path) -> None:
         harness.evaluate(Run(model="/nowhere", protocols=(asked,), output=str(tmp_path / "out")))
 
 
+@pytest.mark.parametrize(
+    ("merger", "grid", "line"),
+    [
+        ("ties", "density=0:1:0.5", "option 'density' of merger 'ties' is 0.0, expected a number "),
+        ("slerp", "t=0.5:1.5:0.25", "option 't' of merger 'slerp' is 1.25, expected a number fro"),
+        ("consensus", "agree=1:2:0.5", "option 'agree' of merger 'consensus' is 1.5, expected a w"),
+        ("ties", "trim=0:1:1", "'trim' of ties cannot be tuned; expected a number among its opti"),
+    ],
+)
+def test_a_grid_out_of_range_is_one_line_before_a_file_is_read(
+    merger: str, grid: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["merge", "/nowhere", "--base", "/nowhere", "--out", str(tmp_path / "out")]
+    refused([*command, "--merger", merger, "--tune", grid], line, capsys)
+
+
 def test_what_a_protocol_checks_itself_is_checked_before_a_file_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

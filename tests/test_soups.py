@@ -17,7 +17,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadOption
-from harness.merging.merge import grid
+from harness.merging.grid import grid
 from harness.passes.features import forward
 from tests.states import close
 from tests.toys import THREE, TOY, registered
