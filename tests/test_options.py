@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from pydantic import Field
 
 import harness
 from harness import Choice, Recipe, Run, parse_choice
+from harness.catalogue import rendered
 from harness.cli import main
 from harness.errors import BadOption
 from harness.merging.plan import parts
@@ -432,3 +434,51 @@ def test_an_option_without_a_type_takes_anything() -> None:
 
     for text, value in {"2": 2, "0.5": 0.5, "true": True, "1:2": [1, 2], "x": "x"}.items():
         assert resolve("merger", Choice("mine", {"given": text}), method) == {"given": value}
+
+
+# Listing -----------------------------------------------------------------------------------
+
+
+def test_ranges_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = ""
+    for what in ("mergers", "premerge", "protocols"):
+        assert main(["list", what]) == 0
+        shown += capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    for expected in (
+        "    density=0.143 (above 0, up to 1), gamma=0.007 (at least 0, below 1),\n",
+        "    density=0.2 (above 0, up to 1; or several by ':'), scale=1.0 (number),\n",
+        "weights=none (numbers by ':', at least 0; or none),\n",
+        "agree=2 (whole, at least 1)",
+        "    t=0.5 (from 0 to 1)\n",
+        "combine=mean (mean, sum, max)\n",
+        "rescale=true (true or false)",
+        "    learning_rate=0.0005 (above 0), epochs=5 (whole, at least 1)\n",
+    ):
+        assert expected in shown
+
+
+def test_lines_of_options_end_at_commas() -> None:
+    choices = {"default": "one word", "enum": ["one word", "another word", "the last word"]}
+    number = {"default": 1, "minimum": 0, "type": "number"}
+    entry = {
+        "name": "x",
+        "summary": "",
+        "paper": "",
+        "options": {"long_name": choices, "n": number},
+    }
+    assert rendered([entry], 40).splitlines()[1:] == [
+        "    long_name=one word (one word,",
+        "    another word, the last word),",
+        "    n=1 (at least 0)",
+    ]
+
+
+def test_ranges_are_fields_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "mergers", "--json"]) == 0
+    known = {entry["name"]: entry["options"] for entry in json.loads(capsys.readouterr().out)}
+    density = {"default": 0.143, "type": "number", "exclusiveMinimum": 0, "maximum": 1}
+    assert known["breadcrumbs"]["density"] == density
+    assert known["consensus"]["agree"] == {"default": 2, "type": "integer", "minimum": 1}
+    assert known["soup"]["select"]["enum"] == ["greedy", "uniform"]
+    assert known["linear"]["normalize"] == {"default": True, "type": "boolean"}
