@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.merging.plan import parts
 from harness.options import options
+from harness.ranges import SEVERAL, bounds, choices, is_list_of
 from harness.registry import MERGERS, METRICS, PREMERGE, PROTOCOLS, TASKS, Merger
 from harness.types import Task
 
@@ -21,7 +23,10 @@ REGISTRIES: Mapping[str, Mapping[str, Any]] = {
 
 
 def catalogue(what: str) -> list[dict[str, Any]]:
-    """Name, first line, paper and options with defaults of everything in one registry."""
+    """Name, first line, paper and options of everything in one registry.
+
+    An option is its default, and its type and range as JSON Schema.
+    """
     registry = REGISTRIES[what]
     return [
         {
@@ -29,7 +34,7 @@ def catalogue(what: str) -> list[dict[str, Any]]:
             "summary": _task_summary(value) if isinstance(value, Task) else _first_line(value),
             "paper": value.paper,
             "options": {
-                option.name: option.default
+                option.name: {"default": option.default, **option.schema}
                 for function in _functions(value)
                 for option in options(function).values()
             },
@@ -56,18 +61,73 @@ def _task_summary(task: Task) -> str:
     return f"{task.kind}, {labels}, {'+'.join(task.metrics)}, @{task.reported}; {source}"
 
 
-def rendered(found: Sequence[Mapping[str, Any]]) -> str:
-    """The entries as text: a line each, options below."""
-    width = max((len(entry["name"]) for entry in found), default=0)
+WIDTH = 80
+"""Columns where there is no terminal to ask."""
+
+
+def rendered(entries: Sequence[Mapping[str, Any]], columns: int | None = None) -> str:
+    """The entries as text, wrapped: what each is, its options with defaults and ranges below."""
+    columns = columns or WIDTH
+    names = max((len(entry["name"]) for entry in entries), default=0)
     lines = []
-    for entry in found:
+    for entry in entries:
         paper = f"  [{entry['paper']}]" if entry["paper"] else ""
-        lines.append(f"{entry['name']:<{width}}  {entry['summary']}{paper}")
-        if entry["options"]:
-            shown = ", ".join(f"{key}={_shown(value)}" for key, value in entry["options"].items())
-            lines.append(f"{'':<{width}}    {shown}")
-    return "\n".join(lines)
+        said = f"{entry['name']:<{names}}  {entry['summary']}{paper}"
+        lines += _wrapped(said, columns, indent="", further=" " * (names + 2))
+        shown = [_option(name, schema) for name, schema in entry["options"].items()]
+        lines += _wrapped(_at_commas(shown, columns - 4), columns, indent="    ", further="    ")
+    return "\n".join(line.replace(GLUE, " ") for line in lines)
 
 
-def _shown(value: Any) -> str:
-    return {"None": "none", "True": "true", "False": "false"}.get(str(value), str(value))
+GLUE = "\0"
+"""A space at which no line ends."""
+
+
+def _wrapped(text: str, columns: int, *, indent: str, further: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        columns,
+        initial_indent=indent,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _at_commas(options: Sequence[str], columns: int) -> str:
+    """The options in a row, to be wrapped between them, and within one only if it is too long."""
+    glued = [option.replace(" ", GLUE) for option in options]
+    return ", ".join(
+        option if len(option) < columns else option.replace(f",{GLUE}", ", ") for option in glued
+    )
+
+
+def _option(name: str, schema: Mapping[str, Any]) -> str:
+    """`density=0.2 (above 0, up to 1)`."""
+    default = schema["default"]
+    value = {"None": "none", "True": "true", "False": "false"}.get(str(default), str(default))
+    return f"{name}={value} ({_range(schema)})"
+
+
+TYPES = {
+    "number": "number",
+    "integer": "whole",
+    "boolean": "true or false",
+    "string": "text",
+    "null": "none",
+}
+
+
+def _range(schema: Mapping[str, Any]) -> str:
+    """What a schema allows, in as few words as an option's name and default need beside them."""
+    if members := schema.get("anyOf"):
+        several = "several by ':'"
+        return "; or ".join(several if is_list_of(members, m) else _range(m) for m in members)
+    if chosen := choices(schema):
+        return ", ".join(map(str, chosen))
+    if schema.get("type") == "array":
+        items = schema["items"]
+        kind = SEVERAL.get(items.get("type"), "values")
+        return ", ".join([f"{kind} by ':'", *bounds(items), *bounds(schema)])
+    kind, within = TYPES.get(schema.get("type", ""), "any"), bounds(schema)
+    return ", ".join(within if within and kind == "number" else [kind, *within])

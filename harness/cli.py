@@ -549,11 +549,11 @@ def list_(
     as_json: Json = False,
     plugins: Plugins = None,
 ) -> None:
-    """List what is registered: name, what it is, source, options with defaults."""
+    """List what is registered: name, what it is, source, options with defaults and ranges."""
     from harness.catalogue import catalogue, rendered
 
     found = catalogue(what)
-    print(json.dumps(found, indent=1) if as_json else rendered(found))
+    print(json.dumps(found, indent=1) if as_json else rendered(found, _width()))
 
 
 @app.command()

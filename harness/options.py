@@ -1,40 +1,98 @@
-"""Options of registered functions: declared, given as text, checked."""
+"""Options of registered functions: declared with their ranges, given as text, checked."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-import math
-import types
-import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, TypeAlias
+
+from annotated_types import Interval
 
 from harness.errors import BadOption
 from harness.types import Choice, Scalar
 
+Share: TypeAlias = Annotated[float, Interval(ge=0, le=1)]
+"""A number from 0 to 1."""
+PositiveShare: TypeAlias = Annotated[float, Interval(gt=0, le=1)]
+"""A number above 0 and up to 1."""
+Positive: TypeAlias = Annotated[float, Interval(gt=0)]
+"""A number above 0."""
+NotNegative: TypeAlias = Annotated[float, Interval(ge=0)]
+"""A number of at least 0."""
+Count: TypeAlias = Annotated[int, Interval(ge=1)]
+"""A whole number of at least 1."""
+FREE: Any = int | float | bool | list[float] | str | None
+"""What an option may be that the function does not declare; text is read in this order."""
+
 
 @dataclass(frozen=True)
 class Option:
-    """A keyword-only parameter with a default: its name, type and default."""
+    """A keyword-only parameter with a default: its name, type with range, and default."""
 
     name: str
     annotation: Any
     default: Scalar
 
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The type and range as JSON Schema."""
+        from harness.ranges import schema
+
+        return schema(self.annotation)
+
+    def read(self, value: Scalar, what: str) -> Scalar:
+        """The value as the option's type, text parsed. Raises BadOption, beginning with `what`."""
+        from harness.ranges import expected, reader
+
+        try:
+            found: Scalar = reader(self.annotation)(value)
+        except ValueError as error:
+            message = f"{what} is {_shown(value)}, expected {expected(self.schema)}"
+            raise BadOption(message) from error
+        return found
+
+
+def _shown(value: Scalar) -> str:
+    """A value as somebody types it; in quotes where it is no number."""
+    if isinstance(value, list) and all(isinstance(item, int | float) for item in value):
+        return ":".join(map(str, value))
+    read = Option("value", FREE, None).read(value, "value") if isinstance(value, str) else value
+    return repr(value) if isinstance(value, list) or isinstance(read, str | None) else str(value)
+
 
 def options(function: Callable[..., Any]) -> dict[str, Option]:
-    """The options of a registered function, in the order it declares them."""
-    scope = getattr(inspect.unwrap(function), "__globals__", {})
-    found = {}
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty:
-            kind = parameter.annotation
-            # postponed annotations are text; only those of options are needed, and can be read
-            kind = eval(kind, scope) if isinstance(kind, str) else kind
-            found[parameter.name] = Option(parameter.name, kind, parameter.default)
-    return found
+    """The options of a registered function, in the order it declares them.
+
+    One without an annotation takes anything. Raises BadOption for an annotation that no option can
+    have, as the type of an array.
+    """
+    return {
+        parameter.name: Option(parameter.name, _annotation(parameter, function), parameter.default)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
+    }
+
+
+def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
+    from harness.ranges import reading
+
+    kind = parameter.annotation
+    if kind is parameter.empty:
+        return FREE
+    try:
+        # postponed annotations are text; only those of options are needed, and can be read
+        if isinstance(kind, str):
+            kind = eval(kind, getattr(inspect.unwrap(function), "__globals__", {}))
+        reading(kind)
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        name = getattr(function, "__qualname__", function)
+        raise BadOption(
+            f"option '{parameter.name}' of {name} is declared wrongly: {error}; expected a number "
+            "(harness.options has ranges), a Literal, text, true or false, a list of them, or None"
+        ) from error
+    return kind
 
 
 def needs(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -46,21 +104,17 @@ def needs(function: Callable[..., Any]) -> tuple[str, ...]:
     )
 
 
-FREE = int | float | bool | list[float] | str | None
-"""What an option may be that the function does not declare; text is read in this order."""
-
-
 def _takes_anything(function: Callable[..., Any]) -> bool:
     parameters = inspect.signature(function).parameters.values()
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def resolve(kind: str, choice: Choice, *functions: Callable[..., Any]) -> dict[str, Scalar]:
-    """All options of a choice including defaults, each checked against its type.
+    """All options of a choice including defaults, each checked against its type and range.
 
     The options are those of all the functions together; one that takes any keyword takes any
     option, as given. Raises BadOption with the near miss for an unknown name, and for a value of
-    another type.
+    another type or out of range.
     """
     known = {name: option for function in functions for name, option in options(function).items()}
     if any(_takes_anything(function) for function in functions):
@@ -71,7 +125,7 @@ def resolve(kind: str, choice: Choice, *functions: Callable[..., Any]) -> dict[s
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
             raise BadOption(f"{kind} '{choice.name}' has no option '{name}'; {hint}")
     return {
-        name: _coerce(f"option '{name}' of {kind} '{choice.name}'", choice.options[name], option)
+        name: option.read(choice.options[name], f"option '{name}' of {kind} '{choice.name}'")
         if name in choice.options
         else option.default
         for name, option in known.items()
@@ -93,54 +147,3 @@ def parse_choice(text: str) -> Choice:
             )
         found[key.strip()] = value.strip()
     return Choice(name, found)
-
-
-def _coerce(what: str, value: Scalar, option: Option) -> Scalar:
-    kinds = typing.get_args(option.annotation) if _is_union(option.annotation) else ()
-    for kind in kinds or (option.annotation,):
-        coerced, fits = _as(kind, value)
-        if fits:
-            return coerced
-    raise BadOption(f"{what} is {value!r}, expected {_spell(option.annotation)}")
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
-
-
-def _spell(annotation: Any) -> str:
-    if _is_union(annotation):
-        return " or ".join(_spell(kind) for kind in typing.get_args(annotation))
-    if typing.get_origin(annotation) is Literal:
-        return " or ".join(repr(value) for value in typing.get_args(annotation))
-    if typing.get_origin(annotation) is list:
-        return "numbers separated by ':'"
-    spelled = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
-    return spelled.get(annotation, "nothing" if annotation is type(None) else str(annotation))
-
-
-def _as(kind: Any, value: Scalar) -> tuple[Scalar, bool]:
-    """The value as the kind, and whether it fits. Text (from a command line) is parsed."""
-    if kind is type(None):
-        return None, value is None or str(value).lower() == "none"
-    if typing.get_origin(kind) is Literal:
-        return value, value in typing.get_args(kind)
-    if typing.get_origin(kind) is list:
-        items = value.split(":") if isinstance(value, str) else value
-        if not isinstance(items, list):
-            return None, False
-        numbers = [_as(float, item) for item in items]
-        return [float(n) for n, _ in numbers if isinstance(n, float)], all(f for _, f in numbers)
-    if kind is bool:
-        spelled = {"true": True, "false": False}.get(str(value).lower())
-        return spelled, spelled is not None
-    if kind is str:
-        return value, isinstance(value, str)
-    if isinstance(value, bool):
-        return None, False
-    try:
-        number = kind(value)
-        whole = not (kind is int and isinstance(value, float) and value % 1)
-        return number, whole and math.isfinite(number)
-    except (TypeError, ValueError, OverflowError):
-        return None, False

@@ -75,7 +75,8 @@ class EvaluationProtocol:
     """A way to read labels off features.
 
     `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
-    `check` is called with the options before any forward pass and raises BadOption.
+    `check` is called with the options before any forward pass, and raises BadOption for what no
+    range of one option can say.
     """
 
     name: str

@@ -11,27 +11,19 @@ import numpy as np
 from harness import Draw, Encoded, Head, Predictions, protocol
 from harness.errors import BadOption, MissingHead, MissingTeacher
 from harness.kinds import Kind
+from harness.options import Count, Positive
 from harness.rng import rng
 from harness.types import Array, Array64, Units
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
-def check(*, learning_rate: float, epochs: int, variant: str = "clean") -> None:
-    """Raise BadOption unless both numbers are above zero."""
-    if learning_rate <= 0 or epochs < 1:
-        raise BadOption(
-            f"ft-classifier has learning_rate {learning_rate:g} and epochs {epochs}, "
-            "expected both above zero"
-        )
-
-
-@protocol("ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled", check=check)
+@protocol("ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled")
 def ft_classifier(
     encoded: Encoded,
     *,
-    learning_rate: float = 5e-4,
-    epochs: int = 5,
+    learning_rate: Positive = 5e-4,
+    epochs: Count = 5,
     variant: Literal["clean", "paper"] = "clean",
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by a head tuned on the drawn rows' features.
@@ -43,7 +35,6 @@ def ft_classifier(
     `variant=paper`: each visit of a row is of features made anew with the encoder's dropout on, as
     the paper's published script does it (methods.md 3.6 a); test rows are read without.
     """
-    check(learning_rate=learning_rate, epochs=epochs)
     if encoded.head is None:
         raise MissingHead(
             f"protocol 'ft-classifier' needs a head for task '{encoded.task}'; found none"

@@ -21,8 +21,8 @@ OURS = ("harness", "tasks", "protocols")
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("types",),
-    ("rng", "text", "files", "options", "labels", "readout"),
-    ("kinds",),
+    ("rng", "text", "files", "ranges", "labels", "readout"),
+    ("options", "kinds"),
     ("plugins",),
     ("registry", "presets"),
     ("values", "weights"),
@@ -39,12 +39,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 #: what mergers, pre-merging methods, tasks and protocols may import of harness
-METHODS = {"harness", "harness.errors", "harness.types", "harness.rng", "harness.weights"}
+NOUNS = {"harness", "harness.errors", "harness.options", "harness.types", "harness.rng"}
+METHODS = NOUNS | {"harness.weights"}
 FOLDERS = {
     "harness/mergers": METHODS,
     "harness/premergers": METHODS,
-    "tasks": {"harness", "harness.errors", "harness.types", "harness.rng"},
-    "protocols": {"harness", "harness.errors", "harness.types", "harness.rng", "harness.kinds"},
+    "tasks": NOUNS,
+    "protocols": NOUNS | {"harness.kinds"},
 }
 LONGEST = 460
 """Lines of a module: what is longer has several jobs."""

@@ -267,23 +267,6 @@ OPTIONS: dict[str, Case] = {
         lambda p: p.merge(base=p["base"], merger="ties:densty=1"),
         ["merger 'ties' has no option 'densty'", "did you mean 'density'"],
     ),
-    "density 0": (
-        lambda p: p.merge(base=p["base"], merger="ties:density=0"),
-        ["density", "(0, 1]"],
-    ),
-    "density 2": (
-        lambda p: p.merge(base=p["base"], merger="ties:density=2"),
-        ["density", "(0, 1]"],
-    ),
-    "density nan": (lambda p: p.merge(base=p["base"], merger="ties:density=nan"), ["a number"]),
-    "scale inf": (
-        lambda p: p.merge(base=p["base"], merger="task_arithmetic:scale=inf"),
-        ["'scale'", "'inf'", "a number"],
-    ),
-    "drop rate": (
-        lambda p: p.merge(base=p["base"], premerge="dare:drop_rate=-1"),
-        ["drop_rate of dare is -1", "[0, 1]"],
-    ),
     "less than a batch under a preset": (
         lambda p: p.evaluate(preset="ft-classifier"),
         ["glue/rte@validation has 12 rows", "whole batches of 128", "expected 128 rows or more"],
@@ -311,11 +294,6 @@ OPTIONS: dict[str, Case] = {
     "features that are none": (
         lambda p: p.evaluate(p.wrote("a", "expert.json", '{"readout": "cls"}')),
         ["expert.json has readout 'cls'", "'last_linear' or 'mean_all'"],
-    ),
-    "type": (lambda p: p.merge(base=p["base"], merger="ties:density=lots"), ["'lots'", "a number"]),
-    "choice": (
-        lambda p: p.merge(base=p["base"], merger="ties:trim=half"),
-        ["'half'", "'global' or 'tensor'"],
     ),
     "no option": (lambda p: p.merge(merger="average:0.5"), ["0.5"]),
     "too few weights": (lambda p: p.merge(merger="average:weights=1"), ["1 weights for 2 experts"]),

@@ -393,7 +393,9 @@ def test_one_weight_each_is_tried_with_as_many_experts() -> None:
 
 
 def test_a_value_that_no_number_of_experts_makes_good_is_bad_input() -> None:
-    with pytest.raises(BadOption, match="density of ties is 7, expected a share"):
+    with pytest.raises(
+        BadOption, match="'density' of merger 'ties' is 7, expected a number above 0"
+    ):
         check_merger(parse_choice("ties:density=7"))
 
 

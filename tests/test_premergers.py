@@ -402,12 +402,6 @@ def test_nothing_dropped_before_a_merger_changes_nothing(name: str, before: str)
     close(merge(after, base), merge(experts, base))
 
 
-@pytest.mark.parametrize("drop_rate", [-0.1, 1.01, 50, float("nan")])
-def test_drop_rate_is_a_share(drop_rate: float) -> None:
-    with pytest.raises(BadOption, match=f"drop_rate of dare is {drop_rate:g}, expected a share"):
-        dare_list([1], [1], drop_rate=drop_rate)
-
-
 @pytest.mark.parametrize(
     ("drop_rate", "epsilon", "window"),
     [(0.95, 0.2, "0.85 to 1.05"), (0.0, 0.14, "-0.07 to 0.07"), (0.5, -0.2, "0.6 to 0.4")],

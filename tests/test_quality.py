@@ -185,7 +185,7 @@ def test_a_setting_that_a_merger_no_longer_takes_is_an_error(plant: Plant, tmp_p
 
 
 def test_what_fits_no_setting_is_the_mergers_own_error(tmp_path: Path) -> None:
-    with pytest.raises(BadOption, match="density of ties is 2"):
+    with pytest.raises(BadOption, match="'density' of merger 'ties' is 2"):
         quality(parse_choice("ties:density=2"), baselines=tmp_path)
     with pytest.raises(UnknownName, match="did you mean 'average'"):
         quality(Choice("avrage"), baselines=tmp_path)

@@ -1,19 +1,15 @@
-"""Names are found, near misses are hinted at, options are read and checked against their types."""
+"""Names are found, near misses are hinted at, and what registers twice or badly is named."""
 
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import harness
-from harness import Choice, HarnessError, parse_choice, plugins, registry
-from harness.errors import BadOption, UnknownName
-from harness.options import resolve
+from harness import HarnessError, plugins, registry
+from harness.errors import UnknownName
 from harness.registry import Merger, Registry
 
 ALL = {
@@ -51,22 +47,8 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def toy(
-    experts: object,
-    base: object,
-    *,
-    share: float = 0.5,
-    count: int = 3,
-    loud: bool = False,
-    mode: Literal["soft", "hard"] = "soft",
-    weights: list[float] | None = None,
-    note: str = "",
-) -> object:
+def toy(experts: object, base: object, *, share: float = 0.5) -> object:
     return experts
-
-
-def read(text: str) -> dict[str, Any]:
-    return resolve("toy", parse_choice(text), toy)
 
 
 # Names -------------------------------------------------------------------------------------
@@ -198,140 +180,3 @@ def test_entry_points_of_the_group_are_imported(
         plugins.load_all.cache_clear()
     assert asked == ["harness"]
     assert harness.MERGERS["third_party"].paper == "arXiv:0000.00000"
-
-
-# Options -----------------------------------------------------------------------------------
-
-
-def test_a_choice_is_read_with_its_options() -> None:
-    assert parse_choice("ties:density=0.2,trim=tensor") == Choice(
-        "ties", {"density": "0.2", "trim": "tensor"}
-    )
-    assert parse_choice("average:weights=0.5:0.5") == Choice("average", {"weights": "0.5:0.5"})
-    assert parse_choice("ties") == Choice("ties")
-    assert parse_choice("a.b:c") == Choice("a.b:c")
-    assert parse_choice("a.b:c:share=1,weights=1:2") == Choice(
-        "a.b:c", {"share": "1", "weights": "1:2"}
-    )
-
-
-@pytest.mark.parametrize("text", ["ties:density=1,trim", "ties:density=1,=2", "ties:a:b"])
-def test_what_is_no_option_is_named(text: str) -> None:
-    with pytest.raises(BadOption, match="expected NAME or NAME:key=value"):
-        parse_choice(text)
-
-
-def test_defaults_are_filled_in() -> None:
-    assert read("toy") == {
-        "share": 0.5,
-        "count": 3,
-        "loud": False,
-        "mode": "soft",
-        "weights": None,
-        "note": "",
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("share=0.25", 0.25),
-        ("share=1", 1.0),
-        ("share=1e-3", 1e-3),
-        ("count=12", 12),
-        ("loud=true", True),
-        ("loud=False", False),
-        ("mode=hard", "hard"),
-        ("weights=0.5:0.5", [0.5, 0.5]),
-        ("weights=2", [2.0]),
-        ("weights=none", None),
-        ("note=anything at all", "anything at all"),
-    ],
-)
-def test_text_becomes_the_type_of_the_option(text: str, value: object) -> None:
-    found = read(f"toy:{text}")[text.partition("=")[0]]
-    assert found == value
-    assert type(found) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("share=much", "option 'share' of toy 'toy' is 'much', expected a number"),
-        ("share=nan", "expected a number"),
-        ("share=inf", "expected a number"),
-        ("count=1.5", "'1.5', expected a whole number"),
-        ("count=true", "expected a whole number"),
-        ("loud=perhaps", "expected true or false"),
-        ("mode=medium", "'medium', expected 'soft' or 'hard'"),
-        ("weights=a:b", "expected numbers separated by ':' or nothing"),
-        ("weights=0.5:nan", "expected numbers"),
-    ],
-)
-def test_a_value_of_another_type_is_refused(text: str, expected: str) -> None:
-    with pytest.raises(BadOption, match=expected):
-        read(f"toy:{text}")
-
-
-@pytest.mark.parametrize(
-    ("options", "fits"),
-    [
-        ({"share": 1}, True),
-        ({"share": True}, False),
-        ({"share": None}, False),
-        ({"count": 2}, True),
-        ({"count": 2.5}, False),
-        ({"count": True}, False),
-        ({"loud": True}, True),
-        ({"loud": 1}, False),
-        ({"weights": [1, 0.5]}, True),
-        ({"weights": ["a"]}, False),
-        ({"weights": None}, True),
-        ({"note": 3}, False),
-    ],
-)
-def test_values_from_a_recipe_are_checked_alike(options: dict[str, Any], fits: bool) -> None:
-    choice = Choice("toy", options)
-    if fits:
-        name, value = next(iter(options.items()))
-        assert resolve("toy", choice, toy)[name] == value
-    else:
-        with pytest.raises(BadOption):
-            resolve("toy", choice, toy)
-
-
-def test_an_unknown_option_has_its_near_miss() -> None:
-    with pytest.raises(BadOption, match="toy 'toy' has no option 'shares'; did you mean 'share'"):
-        read("toy:shares=1")
-    with pytest.raises(BadOption, match="has no option 'xyzzy'; known: share, count, "):
-        read("toy:xyzzy=1")
-    with pytest.raises(BadOption, match="no option 'density'; known: none"):
-        resolve("toy", parse_choice("toy:density=1"), lambda experts, base: experts)
-
-
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "share": NUMBERS,
-            "count": st.integers(),
-            "loud": st.booleans(),
-            "mode": st.sampled_from(["soft", "hard"]),
-            "weights": st.none() | st.lists(NUMBERS, min_size=1, max_size=4),
-        },
-    )
-)
-def test_a_printed_choice_reads_back(options: dict[str, Any]) -> None:
-    choice = Choice("toy", options)
-    assert resolve("toy", parse_choice(str(choice)), toy) == resolve("toy", choice, toy)
-    assert str(parse_choice(str(choice))) == str(choice)
-
-
-@pytest.mark.parametrize("kind", ["mergers", "premerge", "protocols"])
-def test_all_defaults_have_the_type_they_declare(kind: str) -> None:
-    for entry in ALL[kind].values():
-        default = resolve(kind, Choice(entry.name), entry.function)
-        assert resolve(kind, Choice(entry.name, default), entry.function) == default

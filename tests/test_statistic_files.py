@@ -145,11 +145,17 @@ def test_files_that_do_not_fit(
 
 
 ASKED: dict[str, tuple[list[str], str]] = {
-    "no rows": (["--merger", "fisher:examples=0"], "examples is 0, expected at least one"),
+    "no rows": (
+        ["--merger", "fisher:examples=0"],
+        "'examples' of merger 'fisher' is 0, expected a whole number of",
+    ),
     "needs none": (["--merger", "ties"], "ties needs no statistics"),
     "a near miss": (["--merger", "regmean:exmples=8"], "did you mean 'examples'"),
     "another type": (["--merger", "fisher:estimator=guess"], "'exact' or 'empirical'"),
-    "no batch": (["--merger", "regmean:batch_size=0"], "batch_size of gram statistics is 0"),
+    "no batch": (
+        ["--merger", "regmean:batch_size=0"],
+        "'batch_size' of merger 'regmean' is 0, expected a whole",
+    ),
     "another split": (["--task", "toy/pairs@test"], "toy/pairs@train90, found '@test'"),
     "other labels": (["--task", "toy/three"], "toy/three expects x, y, z"),
     "in the way": (["--out", "{weights}"], "exists and is no file of statistics"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from annotated_types import Interval
 
 from harness import StateDict, merger
 from harness.errors import BadOption
+from harness.options import PositiveShare
 from harness.weights import each, smallest_magnitude
 
 
@@ -16,23 +19,19 @@ def breadcrumbs(
     experts: Sequence[StateDict],
     base: StateDict,
     *,
-    density: float = 0.143,
-    gamma: float = 0.007,
+    density: PositiveShare = 0.143,
+    gamma: Annotated[float, Interval(ge=0, lt=1)] = 0.007,
     scale: float = 0.3,
 ) -> StateDict:
     """base + scale * (sum of the task vectors, each thinned out at both ends).
 
     In every tensor of d entries the int(d * gamma) largest magnitudes fall, the int(d * density)
     next to them stay, and the rest falls; of equal ones the first in order counts as smaller. The
-    defaults are the paper's beta = 85 % and gamma = 99.3 %. Raises BadOption for a density outside
-    (0, 1], a gamma outside [0, 1), and for two that together pass 1.
+    defaults are the paper's beta = 85 % and gamma = 99.3 %. Raises BadOption for a density and a
+    gamma that together pass 1.
 
     By hand: of (-9, 1, 4, 2), density 0.5 and gamma 0.25 keep (0, 0, 4, 2).
     """
-    if not 0 < density <= 1:
-        raise BadOption(f"density of breadcrumbs is {density:g}, expected a share in (0, 1]")
-    if not 0 <= gamma < 1:
-        raise BadOption(f"gamma of breadcrumbs is {gamma:g}, expected a share in [0, 1)")
     if density + gamma > 1:
         raise BadOption(
             f"density {density:g} and gamma {gamma:g} of breadcrumbs add up to "

@@ -8,6 +8,7 @@ import torch
 
 from harness import StateDict, merger
 from harness.errors import BadOption
+from harness.options import Count, NotNegative
 from harness.weights import entrywise, total
 
 
@@ -16,26 +17,24 @@ def consensus(
     experts: Sequence[StateDict],
     base: StateDict,
     *,
-    threshold: float = 0.4,
-    agree: int = 2,
+    threshold: NotNegative = 0.4,
+    agree: Count = 2,
     scale: float = 0.3,
 ) -> StateDict:
     """base + scale * (sum of task vectors, where at least `agree` experts have a use for it).
 
     Expert i does where |v_i| >= threshold * |sum - v_i|: its own part outweighs what the others
     add. The paper picks a threshold in 0.2, ..., 0.6 for each task and a scale on validation data;
-    here the middle one serves all. At threshold 0 this is task arithmetic. Raises BadOption for a
-    threshold below 0, and unless `agree` is at least 1 and at most the number of experts.
+    here the middle one serves all. At threshold 0 this is task arithmetic. Raises BadOption where
+    `agree` is more than the number of experts.
 
     By hand: at threshold 1/2 and scale 1, vectors (4, 1) and (3, -4) give (7, 0): in the second
     entry only -4 outweighs half of what the other adds.
     """
-    if not threshold >= 0:
-        raise BadOption(f"threshold of consensus is {threshold:g}, expected 0 or more")
-    if not 1 <= agree <= len(experts):
+    if agree > len(experts):
         raise BadOption(
-            f"agree of consensus is {agree} for {len(experts)} experts, expected at least 1 and "
-            "at most their number"
+            f"agree of consensus is {agree} for {len(experts)} experts, expected at most their "
+            "number"
         )
 
     def merge(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:

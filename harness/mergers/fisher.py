@@ -9,8 +9,17 @@ from typing import Literal
 import torch
 
 from harness import StateDict, merger
-from harness.errors import BadOption
-from harness.weights import Lazy, entrywise, mean, select, specs, total
+from harness.options import NotNegative
+from harness.weights import (
+    Lazy,
+    check_not_all_zero,
+    check_one_each,
+    entrywise,
+    mean,
+    select,
+    specs,
+    total,
+)
 
 
 @merger("fisher", paper="arXiv:2111.09832", task_vectors=False)
@@ -20,9 +29,9 @@ def fisher(
     *,
     fisher: Sequence[StateDict],
     normalize: Literal["model", "tensor", "none"] = "model",
-    floor: float = 1e-6,
+    floor: NotNegative = 1e-6,
     floor_is: Literal["added", "minimum"] = "added",
-    weights: list[float] | None = None,
+    weights: list[NotNegative] | None = None,
 ) -> StateDict:
     """sum_i c_i F_i theta_i / sum_i c_i F_i, entry by entry.
 
@@ -35,15 +44,9 @@ def fisher(
 
     By hand: theta = (0, 4), F = (3, 1), no floor, not normalised: (0 * 3 + 4 * 1) / 4 = 1.
     """
-    if floor < 0:
-        raise BadOption(f"floor of fisher is {floor:g}, expected 0 or more")
-    if weights is not None and (
-        len(weights) != len(experts) or min(weights) < 0 or not sum(weights)
-    ):
-        raise BadOption(
-            f"fisher got the weights {':'.join(map(str, weights))} for {len(experts)} experts; "
-            "expected one each, none negative and not all 0"
-        )
+    if weights is not None:
+        check_one_each("fisher", weights, len(experts))
+        check_not_all_zero("fisher", weights)
     scales = weights or [1.0] * len(experts)
     known = specs(mean(experts))
     share = _share(fisher, list(known), normalize, floor)

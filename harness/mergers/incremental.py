@@ -8,6 +8,7 @@ from typing import Any
 
 from harness import StateDict, merger
 from harness.errors import BadOption
+from harness.options import Count
 from harness.weights import Lazy, mean, specs
 
 
@@ -17,7 +18,7 @@ def incremental(
     base: StateDict,
     *,
     score: Callable[[StateDict], float],
-    count: int | None = None,
+    count: Count | None = None,
 ) -> StateDict:
     """The mean of the `count` experts (default: all) that score best alone on held-out rows.
 
@@ -26,10 +27,10 @@ def incremental(
     order holds for any merger that is given the experts in it. The base is not read.
     """
     taken = len(experts) if count is None else count
-    if not 1 <= taken <= len(experts):
+    if taken > len(experts):
         raise BadOption(
-            f"count of incremental is {count} for {len(experts)} experts, "
-            f"expected 1 to {len(experts)}"
+            f"count of incremental is {count} for {len(experts)} experts, expected at most their "
+            "number"
         )
     report: dict[str, Any] = {}
 

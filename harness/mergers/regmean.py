@@ -9,8 +9,17 @@ import torch
 from scipy.linalg import lapack
 
 from harness import StateDict, merger
-from harness.errors import BadOption
-from harness.weights import Lazy, Spec, check_one_each, mean, specs, total, warn_unless_one
+from harness.options import NotNegative, Share
+from harness.weights import (
+    Lazy,
+    Spec,
+    check_not_all_zero,
+    check_one_each,
+    mean,
+    specs,
+    total,
+    warn_unless_one,
+)
 
 DEAD = 1e-12
 """An input whose summed square is below this share of the largest is one that never moves."""
@@ -24,8 +33,8 @@ def regmean(
     base: StateDict,
     *,
     gram: Sequence[StateDict],
-    off_diagonal: float = 0.9,
-    weights: list[float] | None = None,
+    off_diagonal: Share = 0.9,
+    weights: list[NotNegative] | None = None,
 ) -> StateDict:
     """For every linear layer W = (sum_i c_i G_i)^-1 sum_i c_i G_i W_i, for all else sum_i c_i W_i.
 
@@ -40,10 +49,10 @@ def regmean(
     By hand: W_1 = (1, 0), W_2 = (0, 1), G_1 = diag(3, 1), G_2 = diag(1, 1): W = (3/4, 1/2).
     Weights (1/4, 3/4) make it (3/4 / (3/2), 3/4 / 1) = (1/2, 3/4).
     """
-    if not 0 <= off_diagonal <= 1:
-        raise BadOption(f"off_diagonal of regmean is {off_diagonal:g}, expected one in [0, 1]")
     if weights is not None:
-        _check_weights(weights, len(experts))
+        check_one_each("regmean", weights, len(experts))
+        check_not_all_zero("regmean", weights)
+        warn_unless_one("regmean", weights)
     shares = [1 / len(experts)] * len(experts) if weights is None else weights
     averaged = mean(experts, shares)
     known = specs(experts[0])
@@ -67,17 +76,6 @@ def regmean(
     return Lazy(
         {name: Spec(known[name].shape, types[name].dtype) for name in known}, compute, report
     )
-
-
-def _check_weights(weights: Sequence[float], count: int) -> None:
-    """Raise BadOption for weights of which no least squares can be made."""
-    check_one_each("regmean", weights, count)
-    if min(weights) < 0 or not sum(weights):
-        raise BadOption(
-            f"regmean got the weights {':'.join(map(str, weights))}; expected none negative and "
-            "not all 0"
-        )
-    warn_unless_one("regmean", weights)
 
 
 def _shrunk(gram: torch.Tensor, off_diagonal: float) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from harness import StateDict, merger
 from harness.errors import BadOption
+from harness.options import Share
 from harness.weights import each, flat_pieces
 
 PARALLEL = 0.9995
@@ -16,13 +17,13 @@ PARALLEL = 0.9995
 
 
 @merger("slerp", paper="arXiv:2403.13257", task_vectors=False)
-def slerp(experts: Sequence[StateDict], base: StateDict, *, t: float = 0.5) -> StateDict:
+def slerp(experts: Sequence[StateDict], base: StateDict, *, t: Share = 0.5) -> StateDict:
     """(sin((1 - t) * angle) * first + sin(t * angle) * second) / sin(angle), for two experts.
 
     Every tensor is one vector with an angle of its own; lengths take part in the sum as they are.
     Where the two are nearly (anti)parallel, or one of them is 0 and there is no angle, it is
-    (1 - t) * first + t * second. Raises BadOption unless there are two experts, and for t outside
-    [0, 1]. The base is not read.
+    (1 - t) * first + t * second. Raises BadOption unless there are two experts. The
+    base is not read.
 
     By hand: (2, 0) and (0, 4) at t = 1/2 give (2, 4) / sqrt(2), where the average is (1, 2).
     """
@@ -30,8 +31,6 @@ def slerp(experts: Sequence[StateDict], base: StateDict, *, t: float = 0.5) -> S
         raise BadOption(
             f"slerp got {len(experts)} experts, expected exactly 2; linear merges any number"
         )
-    if not 0 <= t <= 1:
-        raise BadOption(f"t of slerp is {t:g}, expected a share in [0, 1]")
 
     def interpolate(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         cosine = _cosine(first, second)

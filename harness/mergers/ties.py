@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from harness import StateDict, merger
-from harness.errors import BadOption
+from harness.options import PositiveShare
 from harness.weights import (
     after,
     check_one_each,
@@ -30,7 +30,7 @@ def ties(
     experts: Sequence[StateDict],
     base: StateDict,
     *,
-    density: float | list[float] = 0.2,
+    density: PositiveShare | list[PositiveShare] = 0.2,
     scale: float = 1.0,
     weights: list[float] | None = None,
     trim: Literal["global", "tensor"] = "global",
@@ -52,9 +52,6 @@ def ties(
     (+, +), merged (4, 3).
     """
     shares = _one_each("densities", density, len(experts))
-    for share in shares:
-        if not 0 < share <= 1:
-            raise BadOption(f"density of ties is {share:g}, expected a share in (0, 1]")
     factors = None if weights is None else _one_each("weights", weights, len(experts))
     merge = partial(
         _elect_and_merge, base, scale=scale, weights=factors, undecided=undecided, combine=combine

@@ -13,6 +13,7 @@ from harness.checkpoints.tokenizer import vocabulary
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead, UnknownName
 from harness.labels import same
+from harness.merging.grid import checked_grid
 from harness.merging.judge import Judge
 from harness.merging.recipes import Recipe
 from harness.options import needs, options, resolve
@@ -79,6 +80,8 @@ def plan(
     recipe = _filled(recipe, merger, before)
     if not recipe.experts:
         raise BadRecipe("no experts to merge; expected at least one folder or Hub id")
+    if recipe.tune is not None:
+        checked_grid(recipe.tune, merger)
     if recipe.base is None and (merger.task_vectors or before):
         needs = [entry.name for entry in before] or [merger.name]
         raise BadRecipe(f"{needs[0]} works on task vectors and needs the base; give --base")

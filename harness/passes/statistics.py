@@ -39,7 +39,7 @@ from harness.passes.statistic_file import (
     shapes_of,
     write_statistic,
 )
-from harness.passes.sums import PASSES, Pass, check_options
+from harness.passes.sums import PASSES, Pass, warn_of_nothing
 from harness.presets import PresetName, faithful
 from harness.registry import MERGERS
 from harness.rng import rng
@@ -56,8 +56,6 @@ def drawn(task: Task, examples: int, seed: int, folder: str | Path | None) -> Ro
     Experts of one task see the same rows. Where there are fewer, all are taken, with a warning.
     `collect` takes the rows of any other draw as well, as `take(load_rows(task, SPLIT), numbers)`.
     """
-    if examples < 1:
-        raise BadOption(f"examples is {examples}, expected at least one")
     rows = load_rows(task, SPLIT, folder=folder)
     if examples > len(rows):
         warnings.warn(
@@ -251,7 +249,7 @@ class Supply:
         return self._found[index]
 
     def _check(self) -> None:
-        check_options(self.kind, self.chosen)
+        warn_of_nothing(self.chosen)
         count, given = len(self._checkpoints), len(self._files)
         if not given and len(self._tasks) != count:
             raise BadRecipe(

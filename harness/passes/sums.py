@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from harness.checkpoints.build import build_model
-from harness.errors import BadOption
 from harness.kinds import kind_of
+from harness.options import Count
 from harness.passes.features import (
     Tokens,
     device_of,
@@ -72,9 +72,9 @@ class Pass:
 def gram_pass(
     asked: Pass,
     *,
-    examples: int = 1024,
+    examples: Count = 1024,
     seed: int = 0,
-    batch_size: int = 16,
+    batch_size: Count = 16,
     padding: bool = False,
     gram_scale: Literal["mean", "sum"] = "mean",
 ) -> Found:
@@ -92,10 +92,10 @@ def gram_pass(
 def fisher_pass(
     asked: Pass,
     *,
-    examples: int = 1024,
+    examples: Count = 1024,
     seed: int = 0,
     estimator: Estimator = "exact",
-    batch_size: int = 16,
+    batch_size: Count = 16,
 ) -> Found:
     """The Fisher diagonal over `examples` rows; see `fisher`.
 
@@ -112,10 +112,8 @@ PASSES: Mapping[str, Callable[..., Found]] = {"gram": gram_pass, "fisher": fishe
 """What a merger can ask for by a keyword of this name; the options are those of the pass."""
 
 
-def check_options(kind: str, chosen: Mapping[str, Scalar]) -> None:
-    """Raise BadOption for a value that a pass cannot take; warn of an estimator of nothing."""
-    if cast(int, size := chosen.get("batch_size", 1)) < 1:
-        raise BadOption(f"batch_size of {kind} statistics is {size}, expected at least 1")
+def warn_of_nothing(chosen: Mapping[str, Scalar]) -> None:
+    """Warn of an estimator that is zero by its mathematics."""
     if chosen.get("estimator") == "soft":
         warnings.warn(
             "the estimator 'soft' has a gradient of zero and holds only rounding; expected for "

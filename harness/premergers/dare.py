@@ -9,6 +9,7 @@ import torch
 
 from harness import StateDict, premerge
 from harness.errors import BadOption
+from harness.options import Share
 from harness.rng import rng
 from harness.weights import check_one_each, each, flat_pieces, select, specs, where_shared
 
@@ -18,7 +19,7 @@ def dare(
     experts: Sequence[StateDict],
     base: StateDict,
     *,
-    drop_rate: float = 0.5,
+    drop_rate: Share = 0.5,
     rescale: bool = True,
     strategy: Literal["random", "magnitude"] = "random",
     on: Literal["task_vector", "weights"] = "task_vector",
@@ -31,8 +32,6 @@ def dare(
     what ties with the largest of them. What stays is divided by 1 - drop_rate if `rescale`.
     `with_masks` does the same for a draw that is given.
     """
-    if not 0 <= drop_rate <= 1:
-        raise BadOption(f"drop_rate of dare is {drop_rate:g}, expected a share in [0, 1]")
     divisor = 1 - drop_rate if rescale else 1.0
 
     def drawn(index: int, name: str, vector: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from harness import StateDict, premerge
 from harness.errors import BadOption
+from harness.options import Share
 from harness.premergers.dare import check_masks
 from harness.rng import rng
 from harness.weights import piece_size, where_shared
@@ -19,8 +20,8 @@ def della(
     experts: Sequence[StateDict],
     base: StateDict,
     *,
-    drop_rate: float = 0.5,
-    epsilon: float = 0.14,
+    drop_rate: Share = 0.5,
+    epsilon: Share = 0.14,
     rescale: bool = True,
     seed: int = 0,
 ) -> list[StateDict]:

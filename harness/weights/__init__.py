@@ -4,6 +4,7 @@ The one door to the room, for methods of ours and of others.
 """
 
 from harness.weights.arithmetic import (
+    check_not_all_zero,
     check_one_each,
     each,
     each_named,
@@ -46,6 +47,7 @@ __all__ = [
     "by_piece",
     "cast_like",
     "check_finite",
+    "check_not_all_zero",
     "check_one_each",
     "check_same",
     "digest",

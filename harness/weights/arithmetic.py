@@ -138,6 +138,12 @@ def check_one_each(method: str, given: Sized, count: int, what: str = "weights")
         raise BadOption(f"{method} got {len(given)} {what} for {count} experts; expected one each")
 
 
+def check_not_all_zero(method: str, given: Sequence[float]) -> None:
+    """Raise BadOption for weights of which nothing is left to divide by."""
+    if not any(given):
+        raise BadOption(f"{method} got the weights {':'.join(map(str, given))}; expected not all 0")
+
+
 def warn_unless_one(method: str, given: Sequence[float]) -> None:
     """Warn of coefficients that scale the whole model: those of a mean sum to 1."""
     if abs(sum(given) - 1) > 1e-6:

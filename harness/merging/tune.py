@@ -1,0 +1,38 @@
+"""Coefficient search: the plan of every value that is tried, and the one that scores best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from harness.merging.grid import checked_grid
+from harness.merging.plan import Plan, composed
+from harness.registry import MERGERS
+
+
+def candidates(found: Plan) -> dict[float, Plan]:
+    """The plan for every value that is to be tried; none if nothing is tuned.
+
+    Raises BadOption for what the merger cannot take, before any is tried.
+    """
+    if found.recipe.tune is None:
+        return {}
+    name, tried = checked_grid(found.recipe.tune, MERGERS[found.recipe.merger.name])
+    return {value: composed(found, **{name: value}) for value in tried}
+
+
+def tuned(candidates: dict[float, Plan]) -> tuple[Plan, dict[str, Any]]:
+    """The plan whose merge scores best (of equals, the first), and a record of every trial."""
+    judge = next(iter(candidates.values())).judge
+    assert judge is not None
+    judge = replace(judge, expected=len(candidates))
+    scores = {value: judge(candidate.state) for value, candidate in candidates.items()}
+    best = max(scores, key=lambda value: scores[value])
+    recipe = candidates[best].recipe
+    return candidates[best], {
+        "tune": recipe.tune,
+        "on": list(judge.splits),
+        "protocol": "current",
+        "trials": [{"value": value, "score": score} for value, score in scores.items()],
+        "chosen": best,
+    }

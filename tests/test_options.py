@@ -1,0 +1,484 @@
+"""Options are read as their types, held to their ranges before any work, and listed with them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import torch
+from annotated_types import Len
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+import harness
+from harness import Choice, Recipe, Run, parse_choice
+from harness.catalogue import rendered
+from harness.cli import main
+from harness.errors import BadOption
+from harness.merging.plan import parts
+from harness.options import Option, options, resolve
+
+REGISTRIES = {
+    "merger": harness.MERGERS,
+    "pre-merging method": harness.PREMERGE,
+    "protocol": harness.PROTOCOLS,
+}
+
+
+def toy(
+    experts: object,
+    base: object,
+    *,
+    share: float = 0.5,
+    count: int = 3,
+    loud: bool = False,
+    mode: Literal["soft", "hard"] = "soft",
+    weights: list[float] | None = None,
+    note: str = "",
+) -> object:
+    return experts
+
+
+def read(text: str) -> dict[str, Any]:
+    return resolve("toy", parse_choice(text), toy)
+
+
+# Reading -----------------------------------------------------------------------------------
+
+
+def test_a_choice_is_read_with_its_options() -> None:
+    assert parse_choice("ties:density=0.2,trim=tensor") == Choice(
+        "ties", {"density": "0.2", "trim": "tensor"}
+    )
+    assert parse_choice("average:weights=0.5:0.5") == Choice("average", {"weights": "0.5:0.5"})
+    assert parse_choice("ties") == Choice("ties")
+    assert parse_choice("a.b:c") == Choice("a.b:c")
+    assert parse_choice("a.b:c:share=1,weights=1:2") == Choice(
+        "a.b:c", {"share": "1", "weights": "1:2"}
+    )
+
+
+@pytest.mark.parametrize("text", ["ties:density=1,trim", "ties:density=1,=2", "ties:a:b"])
+def test_what_is_no_option_is_named(text: str) -> None:
+    with pytest.raises(BadOption, match="expected NAME or NAME:key=value"):
+        parse_choice(text)
+
+
+def test_defaults_are_filled_in() -> None:
+    assert read("toy") == {
+        "share": 0.5,
+        "count": 3,
+        "loud": False,
+        "mode": "soft",
+        "weights": None,
+        "note": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("share=0.25", 0.25),
+        ("share=1", 1.0),
+        ("share=1e-3", 1e-3),
+        ("count=12", 12),
+        ("loud=true", True),
+        ("loud=False", False),
+        ("mode=hard", "hard"),
+        ("weights=0.5:0.5", [0.5, 0.5]),
+        ("weights=2", [2.0]),
+        ("weights=none", None),
+        ("note=anything at all", "anything at all"),
+    ],
+)
+def test_text_becomes_the_type_of_the_option(text: str, value: object) -> None:
+    found = read(f"toy:{text}")[text.partition("=")[0]]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("share=much", "option 'share' of toy 'toy' is 'much', expected a number"),
+        ("share=nan", "expected a number"),
+        ("share=inf", "expected a number"),
+        ("count=1.5", "is 1.5, expected a whole number"),
+        ("count=true", "expected a whole number"),
+        ("loud=perhaps", "expected true or false"),
+        ("mode=medium", "'medium', expected 'soft' or 'hard'"),
+        ("weights=a:b", "expected numbers separated by ':' or nothing"),
+        ("weights=0.5:nan", "expected numbers"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(BadOption, match=expected):
+        read(f"toy:{text}")
+
+
+@pytest.mark.parametrize(
+    ("options", "fits"),
+    [
+        ({"share": 1}, True),
+        ({"share": True}, False),
+        ({"share": None}, False),
+        ({"count": 2}, True),
+        ({"count": 2.5}, False),
+        ({"count": True}, False),
+        ({"loud": True}, True),
+        ({"loud": 1}, False),
+        ({"weights": [1, 0.5]}, True),
+        ({"weights": ["a"]}, False),
+        ({"weights": None}, True),
+        ({"note": 3}, False),
+    ],
+)
+def test_values_from_a_recipe_are_checked_alike(options: dict[str, Any], fits: bool) -> None:
+    choice = Choice("toy", options)
+    if fits:
+        name, value = next(iter(options.items()))
+        assert resolve("toy", choice, toy)[name] == value
+    else:
+        with pytest.raises(BadOption):
+            resolve("toy", choice, toy)
+
+
+def test_an_unknown_option_has_its_near_miss() -> None:
+    with pytest.raises(BadOption, match="toy 'toy' has no option 'shares'; did you mean 'share'"):
+        read("toy:shares=1")
+    with pytest.raises(BadOption, match="has no option 'xyzzy'; known: share, count, "):
+        read("toy:xyzzy=1")
+    with pytest.raises(BadOption, match="no option 'density'; known: none"):
+        resolve("toy", parse_choice("toy:density=1"), lambda experts, base: experts)
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "share": NUMBERS,
+            "count": st.integers(),
+            "loud": st.booleans(),
+            "mode": st.sampled_from(["soft", "hard"]),
+            "weights": st.none() | st.lists(NUMBERS, min_size=1, max_size=4),
+        },
+    )
+)
+def test_a_printed_choice_reads_back(options: dict[str, Any]) -> None:
+    choice = Choice("toy", options)
+    assert resolve("toy", parse_choice(str(choice)), toy) == resolve("toy", choice, toy)
+    assert str(parse_choice(str(choice))) == str(choice)
+
+
+# Ranges ------------------------------------------------------------------------------------
+
+
+def functions(kind: str, name: str) -> tuple[Callable[..., Any], ...]:
+    """Those whose options a registered method has."""
+    entry: Any = REGISTRIES[kind][name]
+    return (entry.function,) if kind == "protocol" else parts(entry)
+
+
+METHODS = [(kind, name) for kind, registry in REGISTRIES.items() for name in registry]
+DECLARED = [
+    (kind, name, option)
+    for kind, name in METHODS
+    for function in functions(kind, name)
+    for option in options(function).values()
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), METHODS)
+def test_all_defaults_are_what_they_declare(kind: str, name: str) -> None:
+    known = functions(kind, name)
+    default = resolve(kind, Choice(name), *known)
+    assert resolve(kind, Choice(name, default), *known) == default
+
+
+def borders(option: Option) -> Iterator[tuple[Any, bool]]:
+    """The values at and next to each limit of an option, and whether it takes them."""
+    for member in option.schema.get("anyOf", [option.schema]):
+        schema = member.get("items", member)
+        for end, out in {"inimum": -1, "aximum": 1}.items():
+            closed = f"m{end}" in schema
+            limit = schema.get(f"m{end}" if closed else f"exclusiveM{end}")
+            if limit is None:
+                continue
+            beyond, within = (step(schema, limit, way) for way in (out, -out))
+            for value, fits in (limit, closed), (beyond, False), (within, True):
+                yield [value, value] if "items" in member else value, fits
+
+
+def step(schema: Any, limit: float, way: int) -> float:
+    """The next value to a limit, above or below."""
+    return limit + way if schema["type"] == "integer" else math.nextafter(limit, way * math.inf)
+
+
+LIMITED = [
+    pytest.param(kind, name, option, id=f"{name}:{option.name}")
+    for kind, name, option in DECLARED
+    if [*borders(option)]
+]
+
+
+def test_there_are_ranges() -> None:
+    limited = {str(param.id) for param in LIMITED}
+    assert {
+        "ties:density",
+        "breadcrumbs:gamma",
+        "consensus:agree",
+        "fisher:weights",
+        "regmean:examples",
+        "dare:drop_rate",
+        "ft-classifier:epochs",
+    } <= limited
+
+
+@pytest.mark.parametrize(("kind", "name", "option"), LIMITED)
+def test_a_range_ends_where_it_says(kind: str, name: str, option: Option) -> None:
+    for value, fits in borders(option):
+        asked = Choice(name, {option.name: value})
+        for choice in asked, parse_choice(str(asked)):
+            if fits:
+                assert resolve(kind, choice, *functions(kind, name))[option.name] == value
+                continue
+            with pytest.raises(BadOption) as raised:
+                resolve(kind, choice, *functions(kind, name))
+            line = str(raised.value)
+            assert line.startswith(f"option '{option.name}' of {kind} '{name}' is ")
+            assert ", expected " in line
+            assert "\n" not in line
+
+
+OUT = [
+    ("--merger", "ties:density=1.5", "1.5, expected a number above 0 and up to 1 or several "),
+    ("--merger", "ties:density=0", "0, expected a number above 0 and up to 1 or several "),
+    ("--merger", "ties:density=0.5:20", "0.5:20, expected a number above 0 and up to 1 or several"),
+    ("--merger", "ties:density=nan", "'nan', expected a number above 0 and up to 1 or several"),
+    ("--merger", "ties:density=lots", "'lots', expected a number above 0 and up to 1 or several"),
+    ("--merger", "ties:trim=half", "'half', expected 'global' or 'tensor'"),
+    ("--merger", "task_arithmetic:scale=inf", "'inf', expected a number"),
+    ("--merger", "breadcrumbs:density=0", "0, expected a number above 0 and up to 1"),
+    ("--merger", "breadcrumbs:gamma=-0.1", "-0.1, expected a number of at least 0 and below 1"),
+    ("--merger", "breadcrumbs:gamma=1", "1, expected a number of at least 0 and below 1"),
+    ("--merger", "consensus:threshold=-1", "-1, expected a number of at least 0"),
+    ("--merger", "consensus:agree=0", "0, expected a whole number of at least 1"),
+    ("--merger", "consensus:agree=1.5", "1.5, expected a whole number of at least 1"),
+    ("--merger", "slerp:t=1.1", "1.1, expected a number from 0 to 1"),
+    ("--merger", "slerp:t=true", "true, expected a number from 0 to 1"),
+    ("--merger", "incremental:count=0", "0, expected a whole number of at least 1 or nothing"),
+    ("--merger", "fisher:floor=-1", "-1, expected a number of at least 0"),
+    ("--merger", "fisher:weights=1:-1", "1:-1, expected numbers of at least 0 separated by ':' or"),
+    ("--merger", "fisher:batch_size=0", "0, expected a whole number of at least 1"),
+    ("--merger", "regmean:off_diagonal=1.5", "1.5, expected a number from 0 to 1"),
+    ("--merger", "regmean:weights=-1:2", "-1:2, expected numbers of at least 0 separated by ':'"),
+    ("--merger", "regmean:examples=0", "0, expected a whole number of at least 1"),
+    ("--premerge", "dare:drop_rate=-1", "-1, expected a number from 0 to 1"),
+    ("--premerge", "della:epsilon=2", "2, expected a number from 0 to 1"),
+    ("--protocols", "ft-classifier:epochs=0", "0, expected a whole number of at least 1"),
+    ("--protocols", "ft-classifier:learning_rate=0", "0, expected a number above 0"),
+    ("--protocols", "ft-classifier:learning_rate=-1e-3", "-1e-3, expected a number above 0"),
+]
+KIND = {"--merger": "merger", "--premerge": "pre-merging method", "--protocols": "protocol"}
+
+
+def refused(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, and no other reason: what the arguments name is nowhere."""
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(f"harness: {expected}"), err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+@pytest.mark.parametrize(("flag", "text", "said"), OUT)
+def test_a_value_out_of_range_is_one_line_before_a_file_is_read(
+    flag: str, text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere, out = str(tmp_path / "nowhere"), str(tmp_path / "out")
+    merge = ["merge", nowhere, nowhere, "--base", nowhere, "--out", out]
+    evaluate = ["evaluate", "--model", nowhere, "--output-path", out]
+    choice = parse_choice(text)
+    line = f"option '{next(iter(choice.options))}' of {KIND[flag]} '{choice.name}' is {said}"
+    refused([*(evaluate if flag == "--protocols" else merge), flag, text], line, capsys)
+    assert not list(tmp_path.iterdir())
+
+
+DENSITY = "option 'density' of merger 'ties' is 1.5, expected a number above 0 and up to 1"
+
+
+def test_the_other_doors_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, out = tmp_path / "recipe.yaml", str(tmp_path / "out")
+    recipe.write_text("experts: [/nowhere]\nmerger: {name: ties, density: 1.5}\n")
+    refused(["merge", str(recipe), "--out", out], DENSITY, capsys)
+    refused(["check", "merger", "ties:density=1.5"], DENSITY, capsys)
+    statistics = ["statistics", "/nowhere", "--task", "glue/rte", "--out", out]
+    line = "option 'off_diagonal' of merger 'regmean' is 2, expected a number from 0 to 1"
+    refused([*statistics, "--merger", "regmean:off_diagonal=2"], line, capsys)
+    dare = "option 'drop_rate' of pre-merging method 'dare' is 2, expected a number from 0 to 1"
+    refused(["check", "premerge", "dare:drop_rate=2"], dare, capsys)
+
+
+def test_python_says_the_same(tmp_path: Path) -> None:
+    ties = Choice("ties", {"density": 1.5})
+    with pytest.raises(BadOption, match=DENSITY):
+        harness.merge(Recipe(experts=("/nowhere",), merger=ties), out=tmp_path / "out")
+    asked = Choice("ft-classifier", {"epochs": 0})
+    with pytest.raises(BadOption, match="'epochs' of protocol 'ft-classifier' is 0, expected a wh"):
+        harness.evaluate(Run(model="/nowhere", protocols=(asked,), output=str(tmp_path / "out")))
+
+
+@pytest.mark.parametrize(
+    ("merger", "grid", "line"),
+    [
+        ("ties", "density=0:1:0.5", "option 'density' of merger 'ties' is 0.0, expected a number "),
+        ("slerp", "t=0.5:1.5:0.25", "option 't' of merger 'slerp' is 1.25, expected a number fro"),
+        ("consensus", "agree=1:2:0.5", "option 'agree' of merger 'consensus' is 1.5, expected a w"),
+        ("ties", "trim=0:1:1", "'trim' of ties cannot be tuned; expected a number among its opti"),
+    ],
+)
+def test_a_grid_out_of_range_is_one_line_before_a_file_is_read(
+    merger: str, grid: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["merge", "/nowhere", "--base", "/nowhere", "--out", str(tmp_path / "out")]
+    refused([*command, "--merger", merger, "--tune", grid], line, capsys)
+
+
+def test_what_a_protocol_checks_itself_is_checked_before_a_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness.PROTOCOLS, "_values", dict(harness.PROTOCOLS._values))
+    monkeypatch.setattr(harness.PROTOCOLS, "_origins", dict(harness.PROTOCOLS._origins))
+
+    def check(*, low: float, high: float) -> None:
+        if low > high:
+            raise BadOption(f"low is {low:g}, expected at most {high:g}, which is high")
+
+    @harness.protocol("between", check=check)
+    def between(
+        encoded: harness.Encoded, *, low: float = 0.0, high: float = 1.0
+    ) -> list[harness.Predictions]:
+        return []
+
+    asked = Choice("between", {"low": 2})
+    with pytest.raises(BadOption, match="low is 2, expected at most 1"):
+        harness.evaluate(Run(model="/nowhere", protocols=(asked,), output=str(tmp_path / "out")))
+
+
+# What a plug-in may declare ----------------------------------------------------------------
+
+
+def declared(annotation: Any) -> Callable[..., Any]:
+    def method(experts: Any, base: Any, *, given: Any = None) -> Any:
+        return experts
+
+    method.__annotations__["given"] = annotation
+    return method
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "value"),
+    [
+        (list[int], "1:2", [1, 2]),
+        (list[str] | None, "a:b", ["a", "b"]),
+        (Annotated[int, Field(ge=2)], "2", 2),
+        ("int", "3", 3),
+    ],
+)
+def test_a_plug_in_declares_as_it_likes(annotation: Any, text: str, value: Any) -> None:
+    choice = Choice("mine", {"given": text})
+    assert resolve("merger", choice, declared(annotation)) == {"given": value}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "expected"),
+    [
+        (Annotated[int, Field(ge=2)], "1", "is 1, expected a whole number of at least 2"),
+        (Annotated[int, Field(multiple_of=2)], "1", "expected a whole number multipleOf 2"),
+        (Annotated[list[float], Len(2)], "1", "expected numbers separated by ':', minItems 2"),
+        (Annotated[str, Field(pattern="^a")], "b", "is 'b', expected text pattern ^a"),
+    ],
+)
+def test_a_limit_without_a_word_is_said_as_it_is(annotation: Any, text: str, expected: str) -> None:
+    with pytest.raises(BadOption) as raised:
+        resolve("merger", Choice("mine", {"given": text}), declared(annotation))
+    assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        (torch.dtype, "<class 'torch.dtype'> is no type of an option"),
+        (dict[str, float] | None, "dict[str, float] is no type of an option"),
+        ("Nowhere", "name 'Nowhere' is not defined"),
+    ],
+)
+def test_what_no_option_can_be_is_named(annotation: Any, said: str) -> None:
+    with pytest.raises(BadOption) as raised:
+        options(declared(annotation))
+    assert "option 'given' of declared.<locals>.method is declared wrongly: " in str(raised.value)
+    assert said in str(raised.value)
+
+
+def test_an_option_without_a_type_takes_anything() -> None:
+    def method(experts, base, *, given=1):  # type: ignore[no-untyped-def]
+        return experts
+
+    for text, value in {"2": 2, "0.5": 0.5, "true": True, "1:2": [1, 2], "x": "x"}.items():
+        assert resolve("merger", Choice("mine", {"given": text}), method) == {"given": value}
+
+
+# Listing -----------------------------------------------------------------------------------
+
+
+def test_ranges_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = ""
+    for what in ("mergers", "premerge", "protocols"):
+        assert main(["list", what]) == 0
+        shown += capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    for expected in (
+        "    density=0.143 (above 0, up to 1), gamma=0.007 (at least 0, below 1),\n",
+        "    density=0.2 (above 0, up to 1; or several by ':'), scale=1.0 (number),\n",
+        "weights=none (numbers by ':', at least 0; or none),\n",
+        "agree=2 (whole, at least 1)",
+        "    t=0.5 (from 0 to 1)\n",
+        "combine=mean (mean, sum, max)\n",
+        "rescale=true (true or false)",
+        "    learning_rate=0.0005 (above 0), epochs=5 (whole, at least 1)\n",
+    ):
+        assert expected in shown
+
+
+def test_lines_of_options_end_at_commas() -> None:
+    choices = {"default": "one word", "enum": ["one word", "another word", "the last word"]}
+    number = {"default": 1, "minimum": 0, "type": "number"}
+    entry = {
+        "name": "x",
+        "summary": "",
+        "paper": "",
+        "options": {"long_name": choices, "n": number},
+    }
+    assert rendered([entry], 40).splitlines()[1:] == [
+        "    long_name=one word (one word,",
+        "    another word, the last word),",
+        "    n=1 (at least 0)",
+    ]
+
+
+def test_ranges_are_fields_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "mergers", "--json"]) == 0
+    known = {entry["name"]: entry["options"] for entry in json.loads(capsys.readouterr().out)}
+    density = {"default": 0.143, "type": "number", "exclusiveMinimum": 0, "maximum": 1}
+    assert known["breadcrumbs"]["density"] == density
+    assert known["consensus"]["agree"] == {"default": 2, "type": "integer", "minimum": 1}
+    assert known["soup"]["select"]["enum"] == ["greedy", "uniform"]
+    assert known["linear"]["normalize"] == {"default": True, "type": "boolean"}
