@@ -453,7 +453,7 @@ def test_ranges_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         "    t=0.5 (from 0 to 1)\n",
         "combine=mean (mean, sum, max)\n",
         "rescale=true (true or false)",
-        "    learning_rate=0.0005 (above 0), epochs=5 (whole, at least 1)\n",
+        "    learning_rate=0.0005 (above 0), epochs=5 (whole, at least 1)",
     ):
         assert expected in shown
 

@@ -85,7 +85,7 @@ def finetune(
     """
     named = [as_read(one, preset) for one in _asked(task, tasks)]
     asked = [(one, _settings(one.finetune, overrides)) for one in named]
-    check_shared({one.name: settings for one, settings in asked})
+    check_shared(named, {one.name: settings for one, settings in asked})
     readout = _readout(preset, named)
     out = Path(out)
     seeds = _seeds(seed, seed if head_seed is None else head_seed)

@@ -34,7 +34,7 @@ from harness.training.single import (
     tokenizer_of,
     with_new_head,
 )
-from harness.types import Checkpoint, Hyperparameters
+from harness.types import Checkpoint, Hyperparameters, Task
 
 SHARED = ("learning_rate", "epochs", "warmup", "weight_decay")
 """What one run has one value of; batch size and maximum length are those of a batch's own task."""
@@ -152,8 +152,15 @@ class TaskBatches(Sampler[list[int]]):
             yield batches[index]
 
 
-def check_shared(settings: Mapping[str, Hyperparameters]) -> None:
-    """Raise BadRecipe where tasks differ in what one run has one value of."""
+def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters]) -> None:
+    """Raise BadRecipe where tasks differ in what one run has one value of, or one model."""
+    units = {kind_of(task).unit: task for task in tasks}
+    if len(units) > 1:
+        shown = ", ".join(f"{task} by the {unit}" for unit, task in units.items())
+        raise BadRecipe(
+            f"the tasks are read by unlike models ({shown}), which have no encoder in common; "
+            "expected tasks of rows alone, or of words alone"
+        )
     for field in SHARED:
         found = {task: getattr(one, field) for task, one in settings.items()}
         if len(set(found.values())) > 1:
