@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from harness.checkpoints.align import is_head
+from harness.checkpoints.families.known import family_of
 from harness.checkpoints.layout import (
     INDEX,
     MERGEKIT_FILE,
@@ -59,7 +59,8 @@ def open_checkpoint(
         raise BrokenCheckpoint(f"{path / 'config.json'} has no model_type, expected its name")
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(path / "config.json"))
-    has_head = any(is_head(name) for name in weights)
+    family = family_of(config, str(path / "config.json"))
+    has_head = any(map(family.is_head, weights))
     return Checkpoint(
         source=str(source),
         path=path,

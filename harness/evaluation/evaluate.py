@@ -14,6 +14,7 @@ import torch
 from scipy.special import softmax
 
 from harness.checkpoints.build import check_ready
+from harness.checkpoints.families.known import by_rules
 from harness.data.metrics import score
 from harness.data.sources import origin
 from harness.data.splits import parse_task
@@ -220,6 +221,7 @@ def _description(run: Run, model: Model, work: Work, asked: Asked) -> dict[str, 
         "features": "last_linear",
         "max_length": _max_length(run, part.task),
         "limit": run.limit,
+        **by_rules(system.members[0].config),
     }
     adaptation = None
     if asked.adapts and part.pool is not None:

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 import xxhash
 
-from harness import weights
-from harness.checkpoints.align import is_head
 from harness.checkpoints.build import build_model
+from harness.checkpoints.families.known import family_of
 from harness.checkpoints.tokenizer import open_tokenizer, token_ids, tokenizer_digest
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.passes.cache import keep, recall
@@ -118,7 +117,7 @@ def forward(
     """
     where = device_of(device)
     model = build_model(checkpoint.config, checkpoint.weights, checkpoint.source).to(where)
-    final = _final_module(model, checkpoint.source)
+    final = _final_module(model, checkpoint)
     encoded = tokenize(checkpoint, rows, max_length)
     lengths = [len(ids) for ids in encoded["input_ids"]]
     order = sorted(range(len(rows)), key=lambda i: -lengths[i])
@@ -214,31 +213,21 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _final_module(model: torch.nn.Module, source: str) -> torch.nn.Module:
-    linear = [
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and is_final(f"{name}.weight")
-    ]
-    if len(linear) != 1:
-        raise MissingHead(f"{source} has {len(linear)} final linear layers, expected one")
-    return linear[0]
-
-
-def is_final(name: str) -> bool:
-    """Whether a weight is that of the final linear layer: of the head, but not a hidden layer."""
-    inner = ".dense." in name or "pre_classifier" in name
-    return is_head(name) and name.endswith(".weight") and not inner
+def _final_module(model: torch.nn.Module, checkpoint: Checkpoint) -> torch.nn.Module:
+    family = family_of(checkpoint.config, checkpoint.source)
+    name = family.final(dict(model.named_parameters()))
+    if name is None:
+        raise MissingHead(f"{checkpoint.source} has no final linear layer, expected one")
+    return model.get_submodule(name)
 
 
 def final_head(checkpoint: Checkpoint, columns: Sequence[int]) -> Head | None:
     """The final linear layer, its rows in the order of the task's labels; None without a head."""
-    names = [name for name in checkpoint.weights if is_final(name)]
-    if len(names) != 1:
+    family = family_of(checkpoint.config, checkpoint.source)
+    if (name := family.final(checkpoint.weights)) is None:
         return None
-    weight = checkpoint.weights[names[0]].float()[list(columns)]
-    bias_name = names[0].removesuffix("weight") + "bias"
+    weight = checkpoint.weights[f"{name}.weight"].float()[list(columns)]
     bias = torch.zeros(len(weight))
-    if bias_name in weights.specs(checkpoint.weights):
-        bias = checkpoint.weights[bias_name].float()[list(columns)]
+    if f"{name}.bias" in checkpoint.weights:
+        bias = checkpoint.weights[f"{name}.bias"].float()[list(columns)]
     return Head(weight.numpy(), bias.numpy())
