@@ -130,7 +130,7 @@ def model(
 
     units = {"row": AutoModelForSequenceClassification, "word": AutoModelForTokenClassification}
     torch.manual_seed(seed)
-    settings = {**FAMILIES[family], **config}
+    settings = {**FAMILIES.get(family, BERT_LIKE), **config}
     if labels is None:
         made = AutoModel.from_config(AutoConfig.for_model(family, **settings))
     else:

@@ -390,7 +390,7 @@ FILES: dict[str, Case] = {
     ),
     "base of no kind": (
         lambda p: p.finetune(base=p.config("base", model_type="perceptron")),
-        ["copies/base: no classifier can be made from its config.json"],
+        ["copies/base is of the architecture 'perceptron', expected one of bert, roberta, "],
     ),
     "base without a tokenizer": (
         lambda p: p.finetune(base=p.without("base", "tokenizer.json")),
@@ -440,7 +440,7 @@ FILES: dict[str, Case] = {
     ),
     "unknown model type": (
         lambda p: p.evaluate(p.config("a", model_type="toaster")),
-        ["copies/a", "toaster"],
+        ["copies/a is of the architecture 'toaster', expected one of bert, roberta, "],
     ),
     "layers without number": (
         lambda p: p.merge(p["a"], p.config("b", num_hidden_layers=10**9)),

@@ -59,7 +59,7 @@ def open_checkpoint(
         raise BrokenCheckpoint(f"{path / 'config.json'} has no model_type, expected its name")
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(path / "config.json"))
-    family = family_of(config, str(path / "config.json"))
+    family = family_of(config, str(source))
     has_head = any(map(family.is_head, weights))
     return Checkpoint(
         source=str(source),
