@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +13,8 @@ import torch
 
 from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.build import build_model, check_ready, classifier_on_meta, encoder_of
-from harness.checkpoints.families.family import Axes
+from harness.checkpoints.families import known
+from harness.checkpoints.families.family import Axes, Unit
 from harness.checkpoints.families.known import FAMILIES as NAMED
 from harness.checkpoints.families.known import KNOWN, family_of
 from harness.checkpoints.families.symmetry import NUMBER, symmetry
@@ -25,7 +26,6 @@ from harness.passes.features import final_head
 from tests.conftest import BERT_LIKE, FAMILIES, TAGS, is_head, model
 
 Minis = Callable[[str], dict[str, Path]]
-Unit = Literal["row", "word"]
 UNITS: tuple[Unit, ...] = ("row", "word")
 
 #: a configuration of every model type of every family, and those that lead to further tensors
@@ -57,6 +57,12 @@ def planned(variant: str, unit: Unit) -> Any:
 
 
 # What is said of names ---------------------------------------------------------------------
+
+
+def test_every_file_of_a_family_is_listed() -> None:
+    machinery = {"__init__", "family", "known", "generic", "symmetry"}
+    files = {path.stem for path in Path(known.__file__).parent.glob("*.py")}
+    assert files - machinery == {family.name for family in NAMED}
 
 
 def test_every_architecture_of_a_family_is_among_the_variants() -> None:
@@ -276,9 +282,9 @@ def test_a_classifier_of_the_other_unit_is_one_line(
     )
     for folder, unit in folders:
         checkpoint = open_checkpoint(folder)
-        known = {k: v for k, v in checkpoint.config.items() if said or k != "architectures"}
+        settings = {k: v for k, v in checkpoint.config.items() if said or k != "architectures"}
         with pytest.raises(BrokenCheckpoint, match=f"{folder} (is a .*For|has )") as error:
-            build_model(known, checkpoint.weights, str(folder), unit=unit)
+            build_model(settings, checkpoint.weights, str(folder), unit=unit)
         assert "\n" not in str(error.value)
 
 

@@ -55,8 +55,6 @@ def open_checkpoint(
     config = read_json(path / "config.json", "a configuration")
     refuse_code(config, path / "config.json")
     check_files(path)
-    if not isinstance(config.get("model_type"), str):
-        raise BrokenCheckpoint(f"{path / 'config.json'} has no model_type, expected its name")
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(path / "config.json"))
     family = family_of(config, str(source))

@@ -12,7 +12,7 @@ from harness.checkpoints.families.electra import ELECTRA
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.generic import GENERIC, generic
 from harness.checkpoints.families.roberta import ROBERTA
-from harness.errors import UnknownName
+from harness.errors import BrokenCheckpoint, UnknownName
 
 FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA)
 KNOWN: Mapping[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
@@ -24,9 +24,11 @@ def family_of(config: Mapping[str, Any], what: str = "the model") -> Family:
     """The family of a configuration's model_type: its own, else `generic` where names tell enough.
 
     Raises UnknownName, saying of `what`, for an architecture that is neither, and BrokenCheckpoint
-    for a configuration that no classifier can be made from.
+    for a configuration that names none or that no classifier can be made from.
     """
-    model_type = str(config["model_type"])
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise BrokenCheckpoint(f"{what} has no model_type in its config.json, expected its name")
     if (family := KNOWN.get(model_type) or _BY_RULES.get(model_type)) is not None:
         return family
     if (told := generic(config, what)) is None:
