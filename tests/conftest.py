@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -44,6 +44,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "electra": {**BERT_LIKE, "embedding_size": 16},
 }
+HEADS = ("classifier.", "pre_classifier.")
+"""What the names of these families' heads start with."""
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+"""Labels of words."""
 FAST: dict[str, Any] = {
     "learning_rate": 5e-3,
     "epochs": 3,
@@ -69,6 +73,11 @@ def interrupted() -> Iterator[None]:
         patch.setattr(Trainer, "_save_checkpoint", save_and_stop)
         with pytest.raises(KeyboardInterrupt):
             yield
+
+
+def is_head(name: str) -> bool:
+    """Whether a tensor of a miniature is of its head."""
+    return name.startswith(HEADS)
 
 
 def tokenizer(folder: Path) -> None:
@@ -103,24 +112,32 @@ def model(
     family: str = "bert",
     seed: int = 0,
     near: Path | None = None,
+    unit: Literal["row", "word"] = "row",
     **config: Any,
 ) -> Path:
     """A random miniature written to `folder`: a classifier with labels, else a bare encoder.
 
-    With `near`, the encoder is that of another folder plus a little noise, as after fine-tuning.
+    It is a classifier of rows, or of words. With `near`, the encoder is that of another folder plus
+    a little noise, as after fine-tuning.
     """
     import torch
-    from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+    from transformers import (
+        AutoConfig,
+        AutoModel,
+        AutoModelForSequenceClassification,
+        AutoModelForTokenClassification,
+    )
 
+    units = {"row": AutoModelForSequenceClassification, "word": AutoModelForTokenClassification}
     torch.manual_seed(seed)
-    settings = {**FAMILIES[family], **config}
+    settings = {**FAMILIES.get(family, BERT_LIKE), **config}
     if labels is None:
         made = AutoModel.from_config(AutoConfig.for_model(family, **settings))
     else:
         names = dict(enumerate(labels)) or {0: "value"}
         if not labels:
             settings["problem_type"] = "regression"
-        made = AutoModelForSequenceClassification.from_config(
+        made = units[unit].from_config(
             AutoConfig.for_model(
                 family,
                 **settings,
@@ -157,6 +174,28 @@ def minis(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str,
                 "b": model(root / "b", ["no", "yes"], family=family, seed=2, near=base),
                 "c": model(root / "c", ["x", "y", "z"], family=family, seed=3, near=base),
             }
+        return made[family]
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def taggers(
+    minis: Callable[[str], dict[str, Path]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Path]]:
+    """The base of a family with three taggers, two of one task and one of another; made once."""
+    made: dict[str, dict[str, Path]] = {}
+
+    def of(family: str) -> dict[str, Path]:
+        if family not in made:
+            root, base = tmp_path_factory.mktemp(f"{family}-taggers"), minis(family)["base"]
+            made[family] = {"base": base}
+            for seed, (name, labels) in enumerate(
+                {"a": TAGS, "b": TAGS, "c": ["noun", "verb"]}.items(), start=1
+            ):
+                made[family][name] = model(
+                    root / name, labels, family=family, seed=seed, near=base, unit="word"
+                )
         return made[family]
 
     return of

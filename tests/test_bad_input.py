@@ -396,7 +396,7 @@ FILES: dict[str, Case] = {
     ),
     "base of no kind": (
         lambda p: p.finetune(base=p.config("base", model_type="perceptron")),
-        ["copies/base: no classifier can be made from its config.json"],
+        ["copies/base is of the architecture 'perceptron', expected one of bert, roberta, "],
     ),
     "base without a tokenizer": (
         lambda p: p.finetune(base=p.without("base", "tokenizer.json")),
@@ -442,11 +442,11 @@ FILES: dict[str, Case] = {
     ),
     "no model type": (
         lambda p: p.evaluate(p.config("a", model_type=...)),
-        ["copies/a/config.json", "model_type"],
+        ["copies/a has no model_type in its config.json"],
     ),
     "unknown model type": (
         lambda p: p.evaluate(p.config("a", model_type="toaster")),
-        ["copies/a", "toaster"],
+        ["copies/a is of the architecture 'toaster', expected one of bert, roberta, "],
     ),
     "layers without number": (
         lambda p: p.merge(p["a"], p.config("b", num_hidden_layers=10**9)),
@@ -490,6 +490,14 @@ FILES: dict[str, Case] = {
     "labels of a head without number": (
         lambda p: p.evaluate(p.head(num_labels=10**9)),
         ["heads/glue/rte/config.json has the num_labels 1000000000"],
+    ),
+    "model type of a head that is no name": (
+        lambda p: p.evaluate(p.head(model_type=None), base=p["base"]),
+        ["copies/a has no model_type in its config.json"],
+    ),
+    "an architecture without a family": (
+        lambda p: p.merge(p["a"], p.config("b", model_type="gpt2")),
+        ["copies/b is of the architecture 'gpt2', expected one of bert, roberta, "],
     ),
     "a folder for a tokenizer": (
         lambda p: p.evaluate(p.folder("a", "tokenizer.json")),

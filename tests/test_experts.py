@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import harness
-from harness.checkpoints.align import is_head
 from harness.checkpoints.layout import EXPERT
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
@@ -32,7 +31,7 @@ from harness.training import single as trainers
 from harness.training.miniature import one_thread
 from harness.training.single import with_new_head
 from harness.weights import digest
-from tests.conftest import FAMILIES, FAST, SIZE, interrupted, model
+from tests.conftest import FAMILIES, FAST, SIZE, interrupted, is_head, model
 
 TASK, REGRESSION = "glue/sst2", "glue/stsb"
 WEIGHTS = "model.safetensors"

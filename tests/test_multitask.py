@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file
 
 import harness
-from harness.checkpoints.align import is_head
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
@@ -26,7 +25,7 @@ from harness.rng import rng
 from harness.training.multi import MultiTask, TaskBatches
 from harness.training.single import with_new_head
 from harness.weights import digest, specs
-from tests.conftest import FAMILIES, FAST, interrupted, model
+from tests.conftest import FAMILIES, FAST, interrupted, is_head, model
 
 SST2, RTE, STSB = "glue/sst2", "glue/rte", "glue/stsb"
 ALL = (SST2, RTE, STSB)

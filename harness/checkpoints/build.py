@@ -5,42 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 
-from harness.checkpoints.align import _is_pooler, aligned_base, is_head
+from harness.checkpoints.align import aligned_base
+from harness.checkpoints.families.family import Unit
+from harness.checkpoints.families.known import family_of
+from harness.checkpoints.network import network
 from harness.checkpoints.open import check_counts
 from harness.checkpoints.tokenizer import check_tokenizer, open_tokenizer, tokenizer_digest
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 from harness.weights import floating, specs
 
-Unit: TypeAlias = Literal["row", "word"]
-"""What has an output: a row, or every token of it."""
-CLASSES: Mapping[Unit, str] = {
-    "row": "AutoModelForSequenceClassification",
-    "word": "AutoModelForTokenClassification",
-}
 OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures")
 """What a configuration says of the head alone."""
 
 
 def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
-    """The base without a head, under the names of transformers' classifier.
+    """The base without a head, under the names of transformers' classifier of rows or of words.
 
     Left-over tensors of pretraining are left out, and it may have no pooler. Raises
     BrokenCheckpoint, naming it, for any other tensor of the encoder that is missing or of another
     shape or kind: transformers would make it up at random.
     """
+    family = family_of(base.config, base.source)
     config = {key: value for key, value in base.config.items() if key not in OF_THE_HEAD}
-    model = classifier_on_meta(config, base.source, unit=unit)
-    wanted = {name: tensor for name, tensor in model.state_dict().items() if not is_head(name)}
+    made = classifier_on_meta(config, base.source, unit=unit).state_dict()
+    wanted = {name: tensor for name, tensor in made.items() if not family.is_head(name)}
     encoder = aligned_base(base, replace(base, weights=wanted))
     known = specs(encoder.weights)
     for name, spec in specs(wanted).items():
         if name not in known:
-            if _is_pooler(name):
+            if family.is_pooler(name):
                 continue
             raise BrokenCheckpoint(
                 f"{base.source} has no tensor '{name}', expected a whole encoder to train on"
@@ -57,13 +55,15 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
 def build_model(
     config: Mapping[str, Any], state: StateDict, what: str, *, unit: Unit = "row"
 ) -> torch.nn.Module:
-    """A transformers sequence classifier with exactly these weights, in eval mode, in float32.
+    """A transformers classifier with exactly these weights, in eval mode, in float32.
 
-    Raises BrokenCheckpoint when a tensor of the model is missing, left over or of another shape:
-    nothing is ever newly initialised.
+    It gives one output per row, or per token for `unit="word"`. Raises BrokenCheckpoint when a
+    tensor of the model is missing, left over or of another shape: nothing is ever newly
+    initialised. So it does for a classifier of the other unit.
     """
     check_counts(config, state, what)
-    model = _classifier(config, what, unit)
+    _check_unit(config, what, unit)
+    model = network(config, what, unit)
     _check_tensors(model, state, what)
     tensors = {name: state[name] for name in floating(state)}
     model.load_state_dict(tensors, strict=False)
@@ -84,19 +84,6 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without the warnings that transformers logs, whole configurations among them."""
-    from transformers.utils import logging
-
-    said = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(said)
-
-
 def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
     check_tokenizer(checkpoint.path)
@@ -104,6 +91,7 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
         open_tokenizer(checkpoint.path)
         _OPENED.add(digest)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
+    _check_unit(checkpoint.config, checkpoint.source, unit)
     model = classifier_on_meta(checkpoint.config, checkpoint.source, unit=unit)
     _check_tensors(model, checkpoint.weights, checkpoint.source)
 
@@ -113,25 +101,29 @@ def classifier_on_meta(
 ) -> torch.nn.Module:
     """The classifier of a configuration with no weights in memory: its modules and shapes."""
     with torch.device("meta"):
-        return _classifier(config, what, unit)
+        return network(config, what, unit)
 
 
-def _classifier(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Module:
-    import transformers
-    from transformers import AutoConfig
+UNITS: Mapping[Unit, tuple[str, str]] = {
+    "row": ("ForSequenceClassification", "one output for each row"),
+    "word": ("ForTokenClassification", "one output for each word"),
+}
+"""How transformers calls classifiers of a unit, and what they give."""
 
-    left_out = ("model_type", "dtype", "torch_dtype")
-    values = {key: value for key, value in config.items() if key not in left_out}
-    try:
-        with _silent():
-            settings = AutoConfig.for_model(config["model_type"], **values)
-            model: torch.nn.Module = getattr(transformers, CLASSES[unit]).from_config(settings)
-    except Exception as error:  # transformers raises many types for values it cannot use
-        reason = " ".join(str(error).split()).partition(". ")[0]
-        raise BrokenCheckpoint(
-            f"{what}: no classifier can be made from its config.json: {reason}"
-        ) from error
-    return model
+
+def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
+    """Raise BrokenCheckpoint for what config.json says is a classifier of the other unit.
+
+    Tensors tell most of them apart, but less plainly, and not where their names are the same.
+    """
+    said = config.get("architectures")
+    for name in said if isinstance(said, list) else ():
+        for other, (ending, gives) in UNITS.items():
+            if other != unit and str(name).endswith(ending):
+                raise BrokenCheckpoint(
+                    f"{what} is a {name!s:.80} ({gives}) by its config.json, expected "
+                    f"{UNITS[unit][1]}: a model ...{UNITS[unit][0]}"
+                )
 
 
 def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:

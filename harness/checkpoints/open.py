@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from harness.checkpoints.align import is_head
+from harness.checkpoints.families.known import family_of
 from harness.checkpoints.layout import (
     INDEX,
     MERGEKIT_FILE,
@@ -55,11 +55,10 @@ def open_checkpoint(
     config = read_json(path / "config.json", "a configuration")
     refuse_code(config, path / "config.json")
     check_files(path)
-    if not isinstance(config.get("model_type"), str):
-        raise BrokenCheckpoint(f"{path / 'config.json'} has no model_type, expected its name")
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(path / "config.json"))
-    has_head = any(is_head(name) for name in weights)
+    family = family_of(config, str(source))
+    has_head = any(map(family.is_head, weights))
     return Checkpoint(
         source=str(source),
         path=path,

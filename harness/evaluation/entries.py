@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness import weights
-from harness.checkpoints.align import is_head
+from harness.checkpoints.families.known import family_of
 from harness.checkpoints.provenance import Trained, merged_by, trained_by
 from harness.data.metrics import check_metrics
 from harness.data.rows import load_rows, take, units_of
@@ -237,6 +237,7 @@ def systems_of(run: Run, model: Model, part: Part, experts: Sequence[System]) ->
 
 
 def _encoder(base: Checkpoint) -> StateDict:
+    is_head = family_of(base.config, base.source).is_head
     return weights.select(base.weights, [name for name in base.weights if not is_head(name)])
 
 
@@ -246,6 +247,7 @@ def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[System]) -> S
     Those are the head, and the pooler of a base that was published without. Not the merge's own:
     one base is the control of every merge of the same experts.
     """
+    is_head = family_of(merged.config, merged.source).is_head
     names = [n for n in merged.weights if is_head(n) or n not in base.weights]
     known = weights.specs(weights.select(merged.weights, names))
     states = [expert.members[0].weights for expert in experts]

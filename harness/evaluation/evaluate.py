@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from harness.checkpoints.build import check_ready
+from harness.checkpoints.families.known import by_rules
 from harness.data.metrics import finished, score
 from harness.data.sources import origin
 from harness.data.splits import parse_task
@@ -242,6 +243,7 @@ def _description(run: Run, model: Model, work: Work, asked: Asked) -> dict[str, 
         "features": preset(run.preset).readout.name,
         "max_length": _max_length(run, part.task),
         "limit": run.limit,
+        **by_rules(system.members[0].config),
     }
     if part.left_out:
         seeds = sorted(part.left_out)[: None if asked.adapts else 1]

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 from harness import weights
-from harness.checkpoints.align import aligned_base, is_head, new_in_experts
+from harness.checkpoints.align import aligned_base, new_in_experts
+from harness.checkpoints.families.known import family_of
 from harness.checkpoints.layout import MERGEKIT_FILE, refuse_code
 from harness.checkpoints.mergekit import ingredients
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
@@ -109,6 +110,7 @@ def others_of(model: Model, task: Task) -> list[Checkpoint]:
 def with_head(encoder: Checkpoint, expert: Checkpoint) -> Checkpoint:
     """The encoder of one checkpoint under the head of another."""
     mine = aligned_base(encoder, expert)
+    is_head = family_of(expert.config, expert.source).is_head
     body = weights.select(mine.weights, [n for n in mine.weights if not is_head(n)])
     whole = weights.select(weights.union(body, expert.weights), list(expert.weights))
     return replace(encoder, config=expert.config, weights=whole, labels=expert.labels)

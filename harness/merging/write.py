@@ -12,6 +12,7 @@ import yaml
 
 from harness import weights
 from harness.checkpoints.build import OF_THE_HEAD
+from harness.checkpoints.families.known import by_rules
 from harness.checkpoints.layout import INDEX, MERGE, SINGLE
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
@@ -130,6 +131,7 @@ def _record(
         "premerge": [{"name": c.name, "options": dict(c.options)} for c in recipe.premerge],
         "merger": {"name": recipe.merger.name, "options": dict(recipe.merger.options)},
         "heads": recipe.heads,
+        **by_rules(found.experts[0].config),
         "seed": recipe.seed,
         **({"preset": recipe.preset} if recipe.preset else {}),
         **({"spelled": spelled} if spelled else {}),

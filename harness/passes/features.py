@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,8 @@ import numpy as np
 import torch
 import xxhash
 
-from harness import weights
-from harness.checkpoints.align import is_head
 from harness.checkpoints.build import build_model, classifier_on_meta
+from harness.checkpoints.families.known import family_of
 from harness.checkpoints.tokenizer import open_tokenizer, token_ids, tokenizer_digest, word_ids
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.kinds import IGNORED, kind_of
@@ -241,7 +240,15 @@ def _ready(
     model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit).to(device)
     tokens = tokenize(checkpoint, rows, max_length, readout)
     ends = np.cumsum(kind.units(rows))
-    return _Ready(checkpoint, readout, model, final_module(model, source), tokens, ends, device)
+    return _Ready(
+        checkpoint,
+        readout,
+        model,
+        final_module(model, checkpoint.config, source),
+        tokens,
+        ends,
+        device,
+    )
 
 
 def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> None:
@@ -250,7 +257,8 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
         return
     source = checkpoint.source
     model = classifier_on_meta(checkpoint.config, source)
-    final, tokenizer = final_module(model, source), open_tokenizer(checkpoint.path)
+    final = final_module(model, checkpoint.config, source)
+    tokenizer = open_tokenizer(checkpoint.path)
     if fault := readout.fault(model, final, tokenizer, max_length):
         raise BrokenCheckpoint(
             f"{source} {fault}: under this preset its features are '{readout.name}'; "
@@ -372,32 +380,21 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def final_module(model: torch.nn.Module, source: str) -> torch.nn.Module:
-    """The final linear layer of a classifier. Raises MissingHead where there is not just one."""
-    linear = [
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and is_final(f"{name}.weight")
-    ]
-    if len(linear) != 1:
-        raise MissingHead(f"{source} has {len(linear)} final linear layers, expected one")
-    return linear[0]
-
-
-def is_final(name: str) -> bool:
-    """Whether a weight is that of the final linear layer: of the head, but not a hidden layer."""
-    inner = ".dense." in name or "pre_classifier" in name
-    return is_head(name) and name.endswith(".weight") and not inner
+def final_module(model: torch.nn.Module, config: Mapping[str, Any], source: str) -> torch.nn.Module:
+    """The final linear layer of a classifier. Raises MissingHead where there is none."""
+    name = family_of(config, source).final(dict(model.named_parameters()))
+    if name is None:
+        raise MissingHead(f"{source} has no final linear layer, expected one")
+    return model.get_submodule(name)
 
 
 def final_head(checkpoint: Checkpoint, columns: Sequence[int]) -> Head | None:
     """The final linear layer, its rows in the order of the task's labels; None without a head."""
-    names = [name for name in checkpoint.weights if is_final(name)]
-    if len(names) != 1:
+    family = family_of(checkpoint.config, checkpoint.source)
+    if (name := family.final(checkpoint.weights)) is None:
         return None
-    weight = checkpoint.weights[names[0]].float()[list(columns)]
-    bias_name = names[0].removesuffix("weight") + "bias"
+    weight = checkpoint.weights[f"{name}.weight"].float()[list(columns)]
     bias = torch.zeros(len(weight))
-    if bias_name in weights.specs(checkpoint.weights):
-        bias = checkpoint.weights[bias_name].float()[list(columns)]
+    if f"{name}.bias" in checkpoint.weights:
+        bias = checkpoint.weights[f"{name}.bias"].float()[list(columns)]
     return Head(weight.numpy(), bias.numpy())

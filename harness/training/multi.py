@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 from torch.utils.data import ConcatDataset, DataLoader, Sampler
 
-from harness.checkpoints.align import is_head
 from harness.checkpoints.build import OF_THE_HEAD
+from harness.checkpoints.families.known import family_of
 from harness.checkpoints.layout import SINGLE
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
@@ -48,9 +48,10 @@ class MultiTask(torch.nn.Module):
         self.tasks = tuple(classifiers)
         self.losses = losses or [None] * len(self.tasks)
         first, *others = classifiers.values()
-        for other in others:
-            for name, module in first.named_children():
-                if not is_head(f"{name}."):  # DeBERTa's pooler stands beside the base model
+        self.family = family_of(first.config.to_dict())
+        for name, module in first.named_children():
+            if not self.family.is_head(f"{name}."):  # DeBERTa's pooler stands beside the base model
+                for other in others:
                     setattr(other, name, module)
         self.classifiers = torch.nn.ModuleList(classifiers.values())
         self._again = _aliases(self)
@@ -92,10 +93,10 @@ class MultiTask(torch.nn.Module):
         for name, classifier in zip(self.tasks, classifiers, strict=True):
             place = folder / "heads" / name
             place.mkdir(parents=True)
-            _save(classifier, place, is_head)
+            _save(classifier, place, self.family.is_head)
             classifier.config.architectures = [type(classifier).__name__]
             classifier.config.save_pretrained(place)
-        _save(classifiers[0], folder, lambda name: not is_head(name))
+        _save(classifiers[0], folder, lambda name: not self.family.is_head(name))
         config = read_json(folder / "heads" / self.tasks[0] / "config.json", "a configuration")
         left = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
         write_json(folder / "config.json", left)

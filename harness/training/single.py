@@ -96,7 +96,7 @@ class ReadAs(torch.nn.Module):
         labels: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """The outputs and, with labels, the loss: cross-entropy, or the mean squared difference."""
-        final = final_module(self.classifier, "the expert")
+        final = final_module(self.classifier, self.classifier.config.to_dict(), "the expert")
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         _, logits = self.readout.run(self.classifier, final, inputs)
         if labels is None:

@@ -1,0 +1,140 @@
+"""The noun `Family`, and the pieces that its table of axes is put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+Unit: TypeAlias = Literal["row", "word"]
+"""What a classifier gives outputs for: a whole row, or each token of it."""
+Axes: TypeAlias = "Mapping[str, tuple[str | None, ...]]"
+"""For each tensor, the hidden group that each of its axes runs over; None: it stays as it is.
+
+A table of a family has names and groups with `{layer}` for the number of a layer.
+"""
+
+WIDTH = "width"
+"""The residual stream. Its gains and biases stand for one place each: it may be permuted only."""
+EMBEDDING = "embedding"
+"""The width of the embeddings, where they are projected to that of the stream; else `WIDTH`."""
+POOLED = "pooled"
+"""What the final linear layer reads, where a layer with an activation comes before it."""
+FFN = "ffn.{layer}"
+"""The units between the two feed-forward layers: any permutation."""
+QK, VO = "qk.{layer}", "vo.{layer}"
+"""Queries with keys, and values with attention's output: one block for each head, in the order of
+the heads. Within a head any rotation, of either group by itself; heads move in both alike."""
+
+
+@dataclass(frozen=True)
+class Top:
+    """What stands on an encoder and gives the outputs.
+
+    `modules` are its modules as the classifier calls them, `final` the last linear layer of all,
+    whose input the features are.
+    """
+
+    modules: tuple[str, ...]
+    final: str
+    axes: Axes = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What an architecture is, as data; names are those of transformers' classifiers.
+
+    `model_types` is what config.json may call it. `prefix` is before the encoder's names, but for a
+    pooler that stands beside it, and is left out by some pretrained bases. `row` and `word` are
+    the tops of classifiers of rows and of words. A `pooler` is encoder and merged as such, though a
+    base may come without. `tied` are names of one and the same tensor. `axes` is the table of the
+    encoder's symmetries, which may have more names than a configuration leads to; a `projection`
+    is there if embeddings have a width of their own. `heads` is the key of config.json that
+    counts attention heads.
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    prefix: str
+    row: Top
+    word: Top | None
+    pooler: str | None = None
+    tied: tuple[tuple[str, ...], ...] = ()
+    axes: Axes = field(default_factory=dict)
+    projection: str | None = None
+    heads: str = "num_attention_heads"
+
+    @property
+    def tops(self) -> tuple[Top, ...]:
+        """Those of classifiers of rows and of words, as far as there are any."""
+        return (self.row,) if self.word is None else (self.row, self.word)
+
+    @cached_property
+    def _of_heads(self) -> tuple[str, ...]:
+        return tuple({f"{module}.": None for top in self.tops for module in top.modules})
+
+    def is_head(self, name: str) -> bool:
+        """Whether a tensor of this name belongs to the head."""
+        return name.startswith(self._of_heads)
+
+    def is_pooler(self, name: str) -> bool:
+        """Whether a tensor of this name belongs to the pooler, which a base may lack."""
+        return self.pooler is not None and name.startswith(f"{self.pooler}.")
+
+    def bare(self, name: str) -> str:
+        """The name as an encoder by itself may be stored under."""
+        return name.removeprefix(self.prefix)
+
+    def final(self, names: Container[str]) -> str | None:
+        """The final linear layer of a model with tensors of these names; None where there is none.
+
+        Its name tells the unit of a classifier in some families, and is one for both in others.
+        """
+        there = {top.final for top in self.tops if f"{top.final}.weight" in names}
+        return there.pop() if len(there) == 1 else None
+
+
+def linear(name: str, out: str | None, into: str) -> Axes:
+    """A linear layer from one group to another."""
+    return {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
+
+
+def norm(name: str, group: str = WIDTH) -> Axes:
+    """A layer normalisation over a group."""
+    return {f"{name}.weight": (group,), f"{name}.bias": (group,)}
+
+
+def embeddings(prefix: str, *kinds: str, group: str = WIDTH, norms: str = WIDTH) -> Axes:
+    """A table of embeddings of each kind, and the normalisation of their sum."""
+    tables: Axes = {f"{prefix}{kind}_embeddings.weight": (None, group) for kind in kinds}
+    return {**tables, **norm(f"{prefix}LayerNorm", norms)}
+
+
+def layers(prefix: str, *, query: str = "query", key: str = "key", value: str = "value") -> Axes:
+    """The layers of BERT: attention, and two feed-forward layers, each with what it adds to."""
+    at = prefix + "{layer}."
+    return {
+        **linear(f"{at}attention.self.{query}", QK, WIDTH),
+        **linear(f"{at}attention.self.{key}", QK, WIDTH),
+        **linear(f"{at}attention.self.{value}", VO, WIDTH),
+        **linear(f"{at}attention.output.dense", WIDTH, VO),
+        **norm(f"{at}attention.output.LayerNorm"),
+        **linear(f"{at}intermediate.dense", FFN, WIDTH),
+        **linear(f"{at}output.dense", WIDTH, FFN),
+        **norm(f"{at}output.LayerNorm"),
+    }
+
+
+def one_linear(into: str) -> Top:
+    """A single linear layer called `classifier`."""
+    return Top(("classifier",), "classifier", linear("classifier", None, into))
+
+
+def two_layers() -> Top:
+    """RoBERTa's head for rows: a hidden layer, and the final one."""
+    axes = {
+        **linear("classifier.dense", POOLED, WIDTH),
+        **linear("classifier.out_proj", None, POOLED),
+    }
+    return Top(("classifier",), "classifier.out_proj", axes)

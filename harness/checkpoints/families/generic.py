@@ -1,0 +1,84 @@
+"""An architecture without a file of its own: what can be told of it by names, if anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from harness.checkpoints.families.family import Family, Top, Unit
+from harness.checkpoints.network import network
+
+GENERIC = "generic"
+HEAD = re.compile(r"classifier|pre_classifier|classification_head")
+"""What the reference repositories call a head."""
+HIDDEN = re.compile(r".*\.dense|pre_classifier")
+"""A linear layer of a head that is not its final one."""
+
+
+def generic(config: Mapping[str, Any], what: str) -> Family | None:
+    """The family of an architecture as far as names tell; None where they do not.
+
+    They do where there is one final linear layer in a module called like a head, and all else but
+    a pooler is the encoder. There is no table of axes.
+
+    Raises BrokenCheckpoint, saying of `what`, for a configuration that no classifier can be made
+    from.
+    """
+    if (model := _on_meta(config, what, "row")) is None or (row := _top(model)) is None:
+        return None
+    prefix, pooler = f"{model.base_model_prefix}.", _pooler(model)
+    family = Family(
+        name=GENERIC,
+        model_types=(config["model_type"],),
+        prefix=prefix,
+        row=row,
+        word=_top(of_words) if (of_words := _on_meta(config, what, "word")) is not None else None,
+        pooler=pooler,
+        tied=tuple(_tied(model)),
+    )
+    rest = [name for name, _ in model.named_parameters() if not family.is_head(name)]
+    one_encoder = all(name.startswith(prefix) or family.is_pooler(name) for name in rest)
+    return family if one_encoder else None
+
+
+def _on_meta(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Module | None:
+    """The classifier without weights; None where transformers has none for the architecture."""
+    from transformers.models.auto import modeling_auto
+
+    known = {
+        "row": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        "word": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+    }
+    if config["model_type"] not in known[unit]:
+        return None
+    with torch.device("meta"):
+        return network(config, what, unit)
+
+
+def _top(model: torch.nn.Module) -> Top | None:
+    """The modules called like a head, if the final linear layer is one among theirs."""
+    modules = tuple(name for name, _ in model.named_children() if HEAD.fullmatch(name))
+    final = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+        and name.partition(".")[0] in modules
+        and not HIDDEN.fullmatch(name)
+    ]
+    return Top(modules, final[0]) if len(final) == 1 else None
+
+
+def _pooler(model: torch.nn.Module) -> str | None:
+    names = (name for name, _ in model.named_modules())
+    return next((name for name in names if name.rpartition(".")[2] == "pooler"), None)
+
+
+def _tied(model: torch.nn.Module) -> Iterable[tuple[str, ...]]:
+    """Names of parameters that are one and the same, by identity and not by configuration."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return (tuple(group) for group in names.values() if len(group) > 1)

@@ -1,0 +1,64 @@
+"""A family's table and a model's tensors -> what may be moved without moving its outputs."""
+
+from __future__ import annotations
+
+import re
+
+from harness.checkpoints.families.family import EMBEDDING, WIDTH, Axes, Family, Unit
+from harness.errors import IncompatibleWeights, UnknownName
+from harness.types import StateDict
+from harness.weights import floating, specs
+
+NUMBER = re.compile(r"\.(\d+)\.")
+"""The number of a layer, in the name of a tensor."""
+
+
+def symmetry(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
+    """For each parameter of a classifier, the hidden group that each of its axes runs over.
+
+    `state` are the parameters with the head of a classifier of rows or of words; headers are read
+    and no tensor. None is for an axis that stays as it is. What may be done with a group, and what
+    must be done to two of them together, is said where they are named (family.py).
+
+    Raises UnknownName for a family without a table, and IncompatibleWeights for a tensor that is
+    not in it or has another shape than it says.
+    """
+    top = family.row if unit == "row" else family.word
+    if not family.axes or top is None:
+        raise UnknownName(
+            f"the symmetries of {', '.join(family.model_types)} are not known, expected an "
+            "architecture with a table of them"
+        )
+    table = {**family.axes, **top.axes}
+    placed: dict[str, tuple[str | None, ...]] = {}
+    for name in floating(state):
+        number = NUMBER.search(name)
+        axes = table.get(NUMBER.sub(".{layer}.", name, count=1))
+        if axes is None:
+            raise IncompatibleWeights(
+                f"'{name}' is not in the table of {family.name}, expected its tensors alone"
+            )
+        layer = number[1] if number else ""
+        placed[name] = tuple(group and group.replace("{layer}", layer) for group in axes)
+    if family.projection not in placed:
+        placed = {
+            name: tuple(WIDTH if group == EMBEDDING else group for group in axes)
+            for name, axes in placed.items()
+        }
+    _check_sizes(placed, state)
+    return placed
+
+
+def _check_sizes(placed: Axes, state: StateDict) -> None:
+    """Raise IncompatibleWeights unless a group has one size, whichever tensor it is read off."""
+    sizes: dict[str, int] = {}
+    known = specs(state)
+    for name, axes in placed.items():
+        shape = known[name].shape
+        if len(shape) != len(axes):
+            raise IncompatibleWeights(f"'{name}' is {shape}, expected {len(axes)} axes")
+        for group, size in zip(axes, shape, strict=True):
+            if group is not None and sizes.setdefault(group, size) != size:
+                raise IncompatibleWeights(
+                    f"'{name}' is {shape}, expected {sizes[group]} for its axis of {group}"
+                )

@@ -1,0 +1,51 @@
+"""A configuration -> a classifier of transformers, as it is initialised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from harness.checkpoints.families.family import Unit
+from harness.errors import BrokenCheckpoint
+
+
+def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.nn.Module:
+    """The classifier of a configuration: one output per row, or per token for `unit="word"`.
+
+    Raises BrokenCheckpoint, saying of `what`, for a configuration that none can be made from.
+    """
+    from transformers import (
+        AutoConfig,
+        AutoModelForSequenceClassification,
+        AutoModelForTokenClassification,
+    )
+
+    made = {"row": AutoModelForSequenceClassification, "word": AutoModelForTokenClassification}
+    left_out = ("model_type", "dtype", "torch_dtype")
+    values = {key: value for key, value in config.items() if key not in left_out}
+    try:
+        with _silent():
+            settings = AutoConfig.for_model(config["model_type"], **values)
+            model: torch.nn.Module = made[unit].from_config(settings)
+    except Exception as error:  # transformers raises many types for values it cannot use
+        reason = " ".join(str(error).split()).partition(". ")[0]
+        raise BrokenCheckpoint(
+            f"{what}: no classifier can be made from its config.json: {reason}"
+        ) from error
+    return model
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the warnings that transformers logs, whole configurations among them."""
+    from transformers.utils import logging
+
+    said = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(said)

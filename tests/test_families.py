@@ -1,0 +1,359 @@
+"""Architectures as data: what a family says is so in transformers' own models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from harness.checkpoints.align import aligned_base, new_in_experts
+from harness.checkpoints.build import build_model, check_ready, classifier_on_meta, encoder_of
+from harness.checkpoints.families import known
+from harness.checkpoints.families.family import Axes, Unit
+from harness.checkpoints.families.known import FAMILIES as NAMED
+from harness.checkpoints.families.known import KNOWN, family_of
+from harness.checkpoints.families.symmetry import NUMBER, symmetry
+from harness.checkpoints.network import network
+from harness.checkpoints.open import open_checkpoint
+from harness.cli import main
+from harness.errors import BrokenCheckpoint, IncompatibleWeights, UnknownName
+from harness.passes.features import final_head
+from tests.conftest import BERT_LIKE, FAMILIES, TAGS, is_head, model
+
+Minis = Callable[[str], dict[str, Path]]
+UNITS: tuple[Unit, ...] = ("row", "word")
+
+#: a configuration of every model type of every family, and those that lead to further tensors
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{name: {"model_type": name, **settings} for name, settings in FAMILIES.items()},
+    "xlm-roberta": {"model_type": "xlm-roberta", **BERT_LIKE, "pad_token_id": 0},
+    "camembert": {"model_type": "camembert", **BERT_LIKE, "pad_token_id": 0},
+    "electra, narrow": {"model_type": "electra", **BERT_LIKE, "embedding_size": 8},
+    "deberta, apart": {
+        "model_type": "deberta-v2",
+        **FAMILIES["deberta-v2"],
+        "share_att_key": False,
+        "conv_kernel_size": 3,
+        "embedding_size": 8,
+        "type_vocab_size": 2,
+    },
+}
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+every_unit = pytest.mark.parametrize("unit", UNITS)
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def config(variant: str) -> dict[str, Any]:
+    return {**VARIANTS[variant], "num_labels": 3}
+
+
+def planned(variant: str, unit: Unit) -> Any:
+    return classifier_on_meta(config(variant), variant, unit=unit)
+
+
+# What is said of names ---------------------------------------------------------------------
+
+
+def test_every_file_of_a_family_is_listed() -> None:
+    machinery = {"__init__", "family", "known", "generic", "symmetry"}
+    files = {path.stem for path in Path(known.__file__).parent.glob("*.py")}
+    assert files - machinery == {family.name for family in NAMED}
+
+
+def test_every_architecture_of_a_family_is_among_the_variants() -> None:
+    assert {one["model_type"] for one in VARIANTS.values()} == set(KNOWN)
+    assert len({family.name for family in NAMED}) == len(NAMED)
+
+
+@every_unit
+@every_variant
+def test_a_family_knows_every_tensor(variant: str, unit: Unit) -> None:
+    """Head, pooler or below the prefix; and one linear layer gives the outputs."""
+    family, made = family_of(config(variant)), planned(variant, unit)
+    names = [name for name, _ in made.named_parameters()]
+    assert family.prefix == f"{made.base_model_prefix}."
+    for name in names:
+        kinds = [family.is_head(name), family.is_pooler(name), name.startswith(family.prefix)]
+        assert any(kinds), name
+        assert not (kinds[0] and any(kinds[1:])), name
+    final = made.get_submodule(family.final(names))
+    assert isinstance(final, torch.nn.Linear)
+    assert final.out_features == 3
+    top = family.row if unit == "row" else family.word
+    assert top is not None
+    assert {name.partition(".")[0] for name in names if family.is_head(name)} == {*top.modules}
+    assert final is made.get_submodule(top.final)
+
+
+@every_unit
+@every_variant
+def test_tied_tensors_are_those_of_transformers(variant: str, unit: Unit) -> None:
+    named = [*planned(variant, unit).named_parameters(remove_duplicate=False)]
+    assert len({id(tensor) for _, tensor in named}) == len(named)
+    assert family_of(config(variant)).tied == ()
+
+
+@every_variant
+def test_the_count_of_heads_is_where_the_family_says(variant: str) -> None:
+    settings = planned(variant, "row").config.to_dict()
+    assert settings[family_of(config(variant)).heads] == 2
+
+
+def test_a_table_has_no_name_that_no_configuration_leads_to() -> None:
+    for family in NAMED:
+        there = {
+            NUMBER.sub(".{layer}.", name, count=1)
+            for variant in VARIANTS
+            if family_of(config(variant)) is family
+            for unit in UNITS
+            for name, _ in planned(variant, unit).named_parameters()
+        }
+        said = {*family.axes, *(name for top in family.tops for name in top.axes)}
+        assert said == there, family.name
+
+
+# Symmetries --------------------------------------------------------------------------------
+
+
+Tensors = dict[str, torch.Tensor]
+Moves = Mapping[str, torch.Tensor]
+IDS = torch.tensor([[2, 10, 11, 30, 3, 0, 0], [2, 12, 40, 7, 21, 9, 3], [2, 5, 3, 0, 0, 0, 0]])
+SIZES = {"width": 16, "embedding": 8, "pooled": 16, "ffn": 24}
+HEADS, SIZE = 2, 8
+
+
+def loud(variant: str, unit: Unit) -> torch.nn.Module:
+    """A classifier in float64, whose outputs depend on every one of its parameters."""
+    torch.manual_seed(0)
+    made = network(config(variant), variant, unit).double().eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(torch.randn_like(parameter) / 2)
+    return made
+
+
+def logits(made: torch.nn.Module, state: Tensors) -> torch.Tensor:
+    inputs = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
+    with torch.no_grad():
+        found: torch.Tensor = torch.func.functional_call(made, state, kwargs=inputs).logits
+    return found if found.ndim == 2 else found[IDS > 0]
+
+
+def permutation(size: int, *seeds: int) -> torch.Tensor:
+    """A matrix that leaves no place as it is."""
+    order = np.random.default_rng(seeds).permutation(size)
+    matrix = torch.zeros(size, size, dtype=torch.float64)
+    matrix[order, np.roll(order, 1)] = 1
+    return matrix
+
+
+def rotations(*seeds: int) -> torch.Tensor:
+    """An orthogonal map within each head."""
+    random = np.random.default_rng(seeds)
+    blocks = [np.linalg.qr(random.normal(size=(SIZE, SIZE)))[0] for _ in range(HEADS)]
+    return torch.block_diag(*map(torch.from_numpy, blocks))
+
+
+def heads(*seeds: int) -> torch.Tensor:
+    """Heads in another order, each as it is."""
+    return torch.kron(permutation(HEADS, *seeds), torch.eye(SIZE, dtype=torch.float64))
+
+
+MOVES: dict[str, Moves] = {
+    "units": {f"ffn.{layer}": permutation(SIZES["ffn"], layer) for layer in (0, 1)},
+    "heads": {f"{group}.{layer}": heads(layer) for group in ("qk", "vo") for layer in (0, 1)},
+    "within heads": {
+        f"{group}.{layer}": rotations(layer, place)
+        for place, group in enumerate(("qk", "vo"))
+        for layer in (0, 1)
+    },
+    "width": {name: permutation(SIZES[name], 7) for name in ("width", "embedding", "pooled")},
+}
+
+
+def moved(state: Tensors, axes: Axes, moves: Moves) -> Tensors:
+    """The state with every axis of the groups mapped."""
+    found = dict(state)
+    for name, groups in axes.items():
+        for axis, group in enumerate(groups):
+            if group in moves:
+                turned = torch.tensordot(moves[group], found[name], dims=([1], [axis]))
+                found[name] = turned.movedim(0, axis)
+    return found
+
+
+def without(axes: Axes, name: str, axis: int) -> Axes:
+    kept = tuple(None if at == axis else group for at, group in enumerate(axes[name]))
+    return {**axes, name: kept}
+
+
+@pytest.mark.parametrize("what", MOVES)
+@every_unit
+@every_variant
+def test_moving_a_group_through_all_its_tensors_changes_nothing(
+    variant: str, unit: Unit, what: str
+) -> None:
+    """And through all but any one of them it does: no entry of the table is idle."""
+    made, moves = loud(variant, unit), MOVES[what]
+    state = {name: parameter.detach() for name, parameter in made.named_parameters()}
+    axes = symmetry(family_of(config(variant)), state, unit)
+    assert axes.keys() == state.keys()
+    before = logits(made, state)
+    assert before.abs().max() > 0.1
+    torch.testing.assert_close(logits(made, moved(state, axes, moves)), before, rtol=0, atol=1e-10)
+    idle = {
+        name
+        for name, groups in axes.items()
+        for axis, group in enumerate(groups)
+        if group in moves and ".layer.1." not in name  # layers are alike: one of them will do
+        for after in [logits(made, moved(state, without(axes, name, axis), moves))]
+        if (after - before).abs().max() < 1e-7
+    }
+    # what a key's bias adds to a score is the same for all keys, unless positions read it, too
+    blind = ("key.bias", "k_lin.bias", "pos_key_proj.bias")
+    assert all(name.endswith(blind) for name in idle), idle
+
+
+def test_a_tensor_that_no_table_has_is_named() -> None:
+    made = loud("bert", "row")
+    state = {name: parameter.detach() for name, parameter in made.named_parameters()}
+    family = family_of(config("bert"))
+    with pytest.raises(IncompatibleWeights, match=r"'bert\.adapter' is not in the table of bert"):
+        symmetry(family, {**state, "bert.adapter": torch.zeros(16)})
+    up = "bert.encoder.layer.1.intermediate.dense.bias"
+    with pytest.raises(IncompatibleWeights, match=r"expected 24 for its axis of ffn\.1"):
+        symmetry(family, {**state, up: torch.zeros(23)})
+
+
+# Classifiers of words ----------------------------------------------------------------------
+
+
+@every_family
+def test_a_tagger_is_built_of_exactly_its_tensors(taggers: Minis, family: str) -> None:
+    checkpoint = open_checkpoint(taggers(family)["a"])
+    assert checkpoint.labels == tuple(TAGS)
+    check_ready(checkpoint, unit="word")
+    made = build_model(checkpoint.config, checkpoint.weights, checkpoint.source, unit="word")
+    parameters = dict(made.named_parameters())
+    assert parameters.keys() == set(checkpoint.weights)
+    assert all(torch.equal(parameters[name], checkpoint.weights[name]) for name in parameters)
+    with torch.no_grad():
+        assert made(input_ids=IDS).logits.shape == (*IDS.shape, len(TAGS))
+
+
+@every_family
+def test_the_base_of_a_tagger_is_found_under_its_names(taggers: Minis, family: str) -> None:
+    base, tagger = (open_checkpoint(taggers(family)[name]) for name in ("base", "a"))
+    body = {name for name in tagger.weights if not is_head(name)}
+    aligned = aligned_base(base, tagger)
+    assert set(aligned.weights) == body
+    assert set(new_in_experts(aligned, tagger)) == set(tagger.weights) - body
+    encoder = encoder_of(base, unit="word")
+    assert set(encoder.weights) == body
+    assert all(torch.equal(encoder.weights[name], aligned.weights[name]) for name in body)
+
+
+@every_family
+def test_the_head_of_a_tagger_is_its_last_linear_layer(taggers: Minis, family: str) -> None:
+    checkpoint = open_checkpoint(taggers(family)["a"])
+    made = build_model(checkpoint.config, checkpoint.weights, checkpoint.source, unit="word")
+    order = [3, 0, 4, 1, 2]
+    head = final_head(checkpoint, order)
+    assert head is not None
+    with torch.no_grad():
+        found = made(input_ids=IDS, output_hidden_states=True)
+    read = found.hidden_states[-1].numpy() @ head.weight.T + head.bias
+    np.testing.assert_allclose(read, found.logits.numpy()[..., order], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("said", [True, False], ids=["by config.json", "by tensors"])
+@every_family
+def test_a_classifier_of_the_other_unit_is_one_line(
+    minis: Minis, taggers: Minis, family: str, said: bool
+) -> None:
+    folders: tuple[tuple[Path, Unit], ...] = (
+        (minis(family)["a"], "word"),
+        (taggers(family)["a"], "row"),
+    )
+    for folder, unit in folders:
+        checkpoint = open_checkpoint(folder)
+        settings = {k: v for k, v in checkpoint.config.items() if said or k != "architectures"}
+        with pytest.raises(BrokenCheckpoint, match=f"{folder} (is a .*For|has )") as error:
+            build_model(settings, checkpoint.weights, str(folder), unit=unit)
+        assert "\n" not in str(error.value)
+
+
+# Architectures without a file --------------------------------------------------------------
+
+
+#: what is known by rules alone, with what stands beside the encoder
+BY_RULES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "albert": ({**BERT_LIKE, "embedding_size": 8}, {"classifier"}),
+    "mpnet": (BERT_LIKE, {"classifier"}),
+    "convbert": (BERT_LIKE, {"classifier"}),
+    "deberta": (BERT_LIKE, {"pooler", "classifier"}),
+}
+NOT_BY_RULES: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 45},
+    "xlnet": {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 24, "vocab_size": 45},
+    "modernbert": {**BERT_LIKE, "pad_token_id": 0, "eos_token_id": 0, "bos_token_id": 0},
+    "funnel": {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "block_sizes": [1]},
+}
+
+
+@every_unit
+@pytest.mark.parametrize("name", BY_RULES)
+def test_a_family_is_told_by_rules(name: str, unit: Unit) -> None:
+    settings, beside = BY_RULES[name]
+    given = {"model_type": name, **settings, "num_labels": 3}
+    family = family_of(given)
+    assert family.name == "generic"
+    made: Any = classifier_on_meta(given, name, unit=unit)
+    names = [parameter for parameter, _ in made.named_parameters()]
+    final = made.get_submodule(family.final(names))
+    assert final.out_features == 3
+    outside = {one.partition(".")[0] for one in names if not one.startswith(family.prefix)}
+    assert outside <= beside
+    assert {one.partition(".")[0] for one in names if family.is_head(one)} == {"classifier"}
+    with pytest.raises(UnknownName, match=f"the symmetries of {name} are not known"):
+        symmetry(family, {})
+
+
+@pytest.mark.parametrize("name", NOT_BY_RULES)
+def test_an_architecture_that_rules_do_not_fit_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UnknownName, match=f"'{name}', expected one of bert, roberta, .*electra"):
+        family_of({"model_type": name, **NOT_BY_RULES[name]}, "here")
+
+
+@pytest.fixture(scope="module", params=["albert", "bert"])
+def merged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A merge of two experts, with the folders that it was made of."""
+    root, name = tmp_path_factory.mktemp(request.param), request.param
+    base = model(root / "base", family=name)
+    experts = [
+        str(model(root / one, ["negative", "positive"], family=name, seed=seed, near=base))
+        for seed, one in enumerate("ab", start=1)
+    ]
+    command = ["merge", *experts, "--base", str(base), "--tasks", "glue/sst2"]
+    assert main([*command, "--merger", "ties", "--out", str(root / name)]) == 0
+    return root / name
+
+
+def test_a_merge_and_its_records_say_what_was_told_by_rules(merged: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data" / "glue" / "sst2"
+    data.mkdir(parents=True)
+    rows = [{"sentence": f"word{i} word{2 * i}", "label": i % 2} for i in range(8)]
+    (data / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    places = ["--data-dir", str(tmp_path / "data"), "--output-path", str(tmp_path / "records")]
+    command = ["evaluate", "--model", str(merged), "--protocols", "current"]
+    assert main([*command, *places]) == 0
+    records = [json.loads(path.read_text()) for path in tmp_path.rglob("records/**/*.json")]
+    assert {record["role"] for record in records} == {"merged", "base", "expert", "ensemble"}
+    said = [json.loads((merged / "merge.json").read_text()), *(r["settings"] for r in records)]
+    expected = "generic" if merged.name == "albert" else None
+    assert all(one.get("family") == expected for one in said)
