@@ -39,7 +39,7 @@ from harness.types import (
 )
 
 if TYPE_CHECKING:
-    from harness.data.sources import prepare
+    from harness.data.prepare import prepare
     from harness.evaluation.evaluate import evaluate
     from harness.evaluation.records import Record
     from harness.evaluation.run import Run
@@ -57,7 +57,7 @@ _LAZY = {
     "finetune": "harness.training.finetune",
     "leaderboard": "harness.reporting.boards",
     "merge": "harness.merging.merge",
-    "prepare": "harness.data.sources",
+    "prepare": "harness.data.prepare",
     "statistic": "harness.passes.statistics",
 }
 

@@ -535,7 +535,7 @@ def prepare(
     plugins: Plugins = None,
 ) -> None:
     """Fetch data sets from the Hub into a local folder, for use with no network."""
-    from harness.data.sources import prepare as run
+    from harness.data.prepare import prepare as run
 
     for path in run(_split(tasks), data_dir):
         print(path)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from harness.errors import HarnessError, UnknownName
-from harness.kinds import check_labels
 from harness.options import needs
 from harness.plugins import (
     BROKEN,
@@ -32,6 +31,7 @@ PremergeFn: TypeAlias = Callable[
 ]
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
 MetricFn: TypeAlias = Callable[[Any, Any], float]
+YAML = (".yaml", ".yml")
 ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
 """Every kind of task."""
 
@@ -125,11 +125,13 @@ class Registry(Mapping[str, V], Generic[V]):
         package: str,
         adopt: Callable[[str, Any], V],
         families: Mapping[str, str] | None = None,
+        files: str | None = None,
     ) -> None:
         self.kind = kind
         self._package = package
         self._adopt = adopt
         self._families = families or {}
+        self._files = files
         self._values: dict[str, V] = {}
         self._origins: dict[str, str] = {}
         self._spelled: dict[str, str] = {}
@@ -183,6 +185,8 @@ class Registry(Mapping[str, V], Generic[V]):
         self._scan()
         if name in self._values:
             return self._values[name]
+        if self._files and name.endswith(YAML):
+            return self._read(name)
         if ":" in name:
             return self._import(name)
         near = difflib.get_close_matches(name, self._values, n=1)
@@ -211,11 +215,22 @@ class Registry(Mapping[str, V], Generic[V]):
                 self._scanned = False  # the next look-up must fail too, not find half of the names
                 raise
 
+    def _read(self, name: str) -> V:
+        """The value that a file describes, registered under its own name."""
+        value = self._adopt(name, _called(self._files or "")(name))
+        taken = self._origins.get(value.name)
+        if taken is not None and taken != name:
+            raise HarnessError(
+                f"{name} describes the {self.kind} '{value.name}', which is registered by {taken}; "
+                "give it another name"
+            )
+        self._spelled[value.name] = name
+        return self.add(value, name)
+
     def _import(self, name: str) -> V:
         module, _, attribute = name.partition(":")
         if module in self._families:
-            place, _, function = self._families[module].partition(":")
-            made: V = getattr(importlib.import_module(place), function)(attribute)
+            made: V = _called(self._families[module])(attribute)
             return made
         with registering(module):
             found = _attribute(self.kind, name)
@@ -226,6 +241,13 @@ class Registry(Mapping[str, V], Generic[V]):
         adopted = self._adopt(name, found)
         self._spelled[adopted.name] = name
         return adopted if adopted.name == name else self.add(adopted, module)
+
+
+def _called(spelled: str) -> Callable[[str], Any]:
+    """A function of ours by `module:function`, imported when it is needed."""
+    place, _, function = spelled.partition(":")
+    found: Callable[[str], Any] = getattr(importlib.import_module(place), function)
+    return found
 
 
 def _attribute(kind: str, name: str) -> Any:
@@ -268,10 +290,16 @@ def _callable(kind: str, name: str, found: object) -> Callable[..., Any]:
     return found
 
 
+def _check_labels(value: Task) -> None:
+    from harness.kinds import check_labels  # brings numpy, which `import harness` does not
+
+    check_labels(value)
+
+
 def _task(name: str, found: object) -> Task:
     if not isinstance(found, Task):
         raise UnknownName(f"task '{name}' is a {type(found).__name__}, expected a harness.Task")
-    check_labels(found)
+    _check_labels(found)
     return found
 
 
@@ -294,7 +322,9 @@ PROTOCOLS: Registry[EvaluationProtocol] = Registry(
 METRICS: Registry[Metric] = Registry(
     "metric", "harness.data.metrics", lambda name, f: Metric(name, _callable("metric", name, f))
 )
-TASKS: Registry[Task] = Registry("task", "harness.tasks", _task)
+TASKS: Registry[Task] = Registry(
+    "task", "harness.tasks", _task, files="harness.data.own:task_of_file"
+)
 
 
 def merger(
@@ -359,7 +389,7 @@ def task(value: Task) -> Task:
 
     Raises BadData for labels that do not fit its kind.
     """
-    check_labels(value)
+    _check_labels(value)
     if TASKS.holds(value):
         return value
     return TASKS.add(value, registrar())

@@ -71,10 +71,11 @@ class Task:
     """A pinned data set, how to read a row of it, the label order and the metrics.
 
     `text` are the columns a row must have; `read` turns a row into one or two segments of text. Of
-    a tagging, the only one holds lists of words, and `tags` are the task's names for those of the
-    data set that it calls otherwise. `folder` is where a local data set lies, if not under the name
-    of the task. A multi-label task has a list of all classes in `label`, or,
-    where that is empty, a column for each.
+    a tagging, the only one holds lists of words. A multi-label task has a list of all classes in
+    `label` or, where that is empty, a column for each. `renamed` are the task's names for labels
+    that the data set calls otherwise. `folder` is where a local data set lies, if not under the
+    name of the task; `files` are the very files of its splits, wherever. `group` is what several
+    tasks are asked for by: without one, the first part of the name.
     `splits` maps the split a user names to the split of the source. Two more are derived from the
     source's train split: `heldout10` (10 %, fixed seed) and `train90` (the rest). Raises BadData,
     where it is made, for fields that do not hold together.
@@ -94,7 +95,9 @@ class Task:
     folder: str = ""
     paper: str = ""
     read: Callable[[Row], tuple[str, ...]] | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    group: str = ""
     generate: Callable[[str], Sequence[Row]] | None = None
     finetune: Hyperparameters = Hyperparameters()
 
@@ -138,7 +141,7 @@ def _fault(task: Task) -> str | None:
         return f"no {'metrics' if task.text else 'text'}, expected at least one name"
     if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
         return f"the split '{odd[0]}', expected a plain name beside {' and '.join(DERIVED)}"
-    if task.reported not in task.splits:
+    if task.reported not in (*task.splits, DERIVED[1]):
         return f"reported='{task.reported}', expected one of {', '.join(task.splits) or 'splits'}"
     return None
 

@@ -5,6 +5,8 @@ Corpora that experts are trained on are read in all classes that any of them has
 six that they share. Hyperparameters are RegMean's. Read from a local folder.
 """
 
+from collections.abc import Mapping
+
 from harness import Hyperparameters, Task, task
 
 SHARED = ("anger", "disgust", "fear", "joy", "sadness", "surprise")
@@ -14,7 +16,12 @@ TRAINED = ("dailydialog", "crowdflower", "tec", "tales-emotion", "isear")
 OTHERS = ("emoint", "ssec", "electoraltweets", "grounded_emotions", "affectivetext")
 
 
-def emotion(name: str, classes: tuple[str, ...], column: str = "") -> Task:
+def emotion(
+    name: str,
+    classes: tuple[str, ...],
+    column: str = "",
+    renamed: Mapping[str, str] | None = None,
+) -> Task:
     """Register a corpus, with a column for each of its classes, or one with a list of them."""
     return task(
         Task(
@@ -23,6 +30,8 @@ def emotion(name: str, classes: tuple[str, ...], column: str = "") -> Task:
             text=("text",),
             label=column,
             labels=classes,
+            renamed=renamed or {},
+            group="emotion" if classes == CLASSES else "emotion-ood",
             metrics=("macro_f1",),
             splits={"test": "test", "validation": "validation"},
             reported="test",
@@ -34,5 +43,6 @@ def emotion(name: str, classes: tuple[str, ...], column: str = "") -> Task:
 
 for corpus in TRAINED:
     emotion(corpus, CLASSES)
-for corpus in (*OTHERS, "go_emotions_ekman"):
+for corpus in OTHERS:
     emotion(corpus, SHARED, "labels")
+emotion("go_emotions_ekman", SHARED, "labels", {"neutral": ""})

@@ -50,11 +50,12 @@ def ner(
             text=("tokens",),
             label=column,
             labels=labels,
-            tags=tags or {},
+            renamed=tags or {},
             metrics=("span_f1",),
             splits={"test": "test", "validation": "validation"},
             reported="test",
             folder=folder,
+            group="ner-plo" if folder else "ner",
             paper=paper,
             finetune=SETTINGS,
         )

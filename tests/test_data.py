@@ -18,9 +18,9 @@ from datasets import ClassLabel, Dataset, Features, Value
 
 import harness
 from harness import Rows, Task
+from harness.data.prepare import prepare
 from harness.data.rows import load_rows, take
 from harness.data.shots import draw, selected
-from harness.data.sources import prepare
 from harness.data.splits import parse_task
 from harness.errors import BadData, BadRecipe, CannotWrite, LabelMismatch, UnknownName
 

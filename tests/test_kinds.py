@@ -65,7 +65,7 @@ def test_tags_are_names_or_indices() -> None:
 
 
 def test_other_names_of_tags_are_those_of_the_task() -> None:
-    task = replace(TAGS, tags={"B-MISC": "O", "I-MISC": "O", "B-PERSON": "B-PER"})
+    task = replace(TAGS, renamed={"B-MISC": "O", "I-MISC": "O", "B-PERSON": "B-PER"})
     assert rows_with(task, sentence("B-MISC", "I-MISC", "B-PERSON")).labels.tolist() == [0, 0, 1]
 
 
@@ -152,10 +152,10 @@ def test_a_header_names_the_tags_that_a_file_numbers(tmp_path: Path) -> None:
     place = tmp_path / TAGS.name / "test.parquet"
     place.parent.mkdir(parents=True)
     pq.write_table(table.replace_schema_metadata({b"huggingface": json.dumps(said)}), place)
-    task = replace(TAGS, generate=None, tags={"B-MISC": "O"})
+    task = replace(TAGS, generate=None, renamed={"B-MISC": "O"})
     rows = load_rows(task, "test", folder=tmp_path)
     assert [TAGS.labels[int(tag)] for tag in rows.labels] == ["O", "B-PER", "B-LOC"]
-    for other in (replace(task, tags={}), replace(task, tags={"B-X": "O"})):
+    for other in (replace(task, renamed={}), replace(task, renamed={"B-X": "O"})):
         with pytest.raises(LabelMismatch, match="B-MISC"):
             load_rows(other, "test", folder=tmp_path)
 

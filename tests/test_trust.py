@@ -1019,8 +1019,8 @@ def test_a_task_is_held_together_where_it_is_made(case: str) -> None:
     from dataclasses import replace
 
     changes, says = UNFIT_TASKS[case]
-    with pytest.raises(BadData, match=says):
-        replace(TOY, **changes)
+    with registered(), pytest.raises(BadData, match=says):
+        harness.task(replace(TOY, **{"name": "toy/unfit", **changes}))
 
 
 def test_a_metric_that_cannot_measure_is_refused_before_any_pass(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import BrokenCheckpoint
 from harness.files import read_json
-from harness.registry import TASKS
+from harness.registry import TASKS, YAML
 from harness.types import is_task_name
 
 MERGE_FILE, EXPERT_FILE = "merge.json", "expert.json"
@@ -93,7 +93,7 @@ def _said(kind: type[Said], path: Path, what: str) -> Said | None:
         ) from error
     for task in _named(said):
         TASKS.check_name(task, str(path))
-        if not is_task_name(task):
+        if not is_task_name(task) or task.endswith(YAML):
             raise BrokenCheckpoint(
                 f"{path} names the task {task!r:.80}, expected letters, digits and . + - _, in "
                 "parts joined by /"

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from harness.data.sources import _table
-from harness.data.splits import TRAIN, _pick, splits_of
+from harness.data.sources import TRAIN, table
+from harness.data.splits import pick, splits_of
 from harness.errors import BadData
 from harness.kinds import kind_of
 from harness.types import Array64, Row, Rows, Task, Units
@@ -28,18 +28,18 @@ def load_rows(
         raise BadData(f"task '{task}' has no split '{split}'; known: {', '.join(splits_of(task))}")
     if limit is not None and limit < 1:
         raise BadData(f"limit is {limit}, expected at least one row")
-    table = _table(task, task.splits.get(split, TRAIN), folder)
-    picked = _pick(len(table), split, limit)
+    stored = table(task, task.splits.get(split, TRAIN), folder)
+    picked = pick(len(stored), split, limit)
     if not len(picked):
         raise BadData(f"{task}@{split} has no rows; expected at least one")
     kind = kind_of(task)
     needed = (*task.text, *kind.columns_of(task))
-    if missing := [column for column in needed if column not in table.columns]:
+    if missing := [column for column in needed if column not in stored.columns]:
         raise BadData(
-            f"{task}@{split} has no column '{missing[0]}'; found {', '.join(table.columns)}; "
+            f"{task}@{split} has no column '{missing[0]}'; found {', '.join(stored.columns)}; "
             f"expected {', '.join(needed)}"
         )
-    rows = table.rows(picked)
+    rows = stored.rows(picked)
     texts = tuple(_text(task, row, split) for row in rows)
     return _made(task, split, texts, kind.read(task, rows, f"{task}@{split}"))
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from harness.data.splits import TRAIN, parse_task
-from harness.errors import BadData, BadRecipe, LabelMismatch
-from harness.files import DEEPEST, parse_json, replacing
+from harness.errors import BadData, LabelMismatch
+from harness.files import DEEPEST, parse_json, read_text
 from harness.kinds import kind_of
 from harness.labels import same
 from harness.types import Row, Task
 
-SUFFIXES = ("parquet", "jsonl", "csv")
+TRAIN = "train"
+SUFFIXES = ("parquet", "jsonl", "csv", "conll")
 LONGEST = 2**24
 """Bytes of a line of JSON."""
 
@@ -33,7 +33,7 @@ def origin(task: Task, folder: str | Path | None = None) -> dict[str, str | None
     """Where the rows of a task come from: its own code, a local folder, or a Hub revision."""
     if task.generate is not None:
         return {"source": "generated", "revision": None}
-    if data_dir(folder) is not None:
+    if task.files or data_dir(folder) is not None:
         return {"source": "local folder", "revision": None}
     return {"source": task.source, "revision": task.revision}
 
@@ -50,12 +50,14 @@ class Table:
         return self.count
 
 
-def _table(task: Task, split: str, folder: str | Path | None) -> Table:
+def table(task: Task, split: str, folder: str | Path | None) -> Table:
     if task.generate is not None:
         return _listed(task.generate(split))
+    if task.files:
+        return _from_file(task, *_given(task, split))
     root = data_dir(folder)
     if root is None:
-        return _listed(_checked(task, _from_hub(task, split)))
+        return _listed(checked(task, from_hub(task, split)))
     place = root / (task.folder or task.name)
     for suffix in SUFFIXES:
         path = place / f"{split}.{suffix}"
@@ -64,6 +66,46 @@ def _table(task: Task, split: str, folder: str | Path | None) -> Table:
     raise BadData(
         f"no data for {task} at {place}: expected {split}.parquet, {split}.jsonl or {split}.csv"
     )
+
+
+def is_there(task: Task, folder: str | Path | None = None) -> bool:
+    """Whether a task's rows can be had, as far as a local folder tells."""
+    root = data_dir(folder)
+    if task.generate is not None or task.files or root is None:
+        return task.generate is not None or bool(task.files) or bool(task.source)
+    place = root / (task.folder or task.name)
+    split = task.splits.get(task.reported, TRAIN)
+    return any((place / f"{split}.{suffix}").is_file() for suffix in SUFFIXES)
+
+
+def _given(task: Task, split: str) -> tuple[Path, str]:
+    """The file of a split that a task names, and its suffix."""
+    path = Path(task.files.get(split, ""))
+    suffix = path.suffix.removeprefix(".")
+    if not path.is_file():
+        known = ", ".join(task.files)
+        raise BadData(f"{task} has no file of the split '{split}'; known: {known}")
+    if suffix not in READERS:
+        raise BadData(f"{path} is no {', '.join(READERS)}; expected one of them")
+    return path, suffix
+
+
+def label_values(task: Task) -> list[Any]:
+    """What stands in the label column of the train split of a task whose labels are not known."""
+    if not task.files:
+        return list(from_hub(task, TRAIN)[task.label])
+    path, suffix = _given(task, TRAIN)
+    try:
+        found = READERS[suffix](task, path)
+    except BadData:
+        raise
+    except Exception as error:  # Arrow has errors of its own
+        raise _unreadable(path, suffix, error) from error
+    if task.label not in found.column_names:
+        raise BadData(f"{path} has no column '{task.label}'; found {', '.join(found.column_names)}")
+    names = _class_names(task, path, found.schema.metadata or {})
+    values: list[Any] = found.column(task.label).to_pylist()
+    return values if names is None else [list(names)]
 
 
 def _listed(rows: Any) -> Table:
@@ -99,18 +141,20 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
             picked: Sequence[Row] = kept.take(np.array(order, dtype=np.int64)).to_pylist()
         except Exception as error:  # a value may be none of Python's: a day, a zone, broken text
             raise _unreadable(path, suffix, error) from error
-        return [_named(task, row, names) for row in picked] if names and task.tags else picked
+        named = names is not None and _by_name(task)
+        return [_named(task, row, names or ()) for row in picked] if named else picked
 
     return Table(columns, len(kept), rows)
 
 
 def _named(task: Task, row: Row, names: Sequence[str]) -> Row:
-    """A row with the names of its tags, which the task has other numbers for."""
-    tags = row[task.label]
-    if not isinstance(tags, list):
-        return row
-    fit = all(isinstance(tag, int) and 0 <= tag < len(names) for tag in tags)
-    return {**row, task.label: [names[tag] for tag in tags]} if fit else row
+    """A row whose labels are called by name, where they were numbers of a header's names."""
+
+    def name(value: Any) -> Any:
+        return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+
+    label = row[task.label]
+    return {**row, task.label: [*map(name, label)] if isinstance(label, list) else name(label)}
 
 
 def _unreadable(path: Path, suffix: str, error: Exception) -> BadData:
@@ -178,10 +222,33 @@ def _read_csv(task: Task, path: Path) -> Any:
     return pyarrow.csv.read_csv(path, convert_options=types, parse_options=lines)
 
 
+def _read_conll(task: Task, path: Path) -> Any:
+    """A word in each line, its tag in the last column, and a blank line after each sentence."""
+    import pyarrow
+
+    words: list[list[str]] = [[]]
+    tags: list[list[str]] = [[]]
+    for number, line in enumerate(read_text(path, "words and tags").splitlines(), start=1):
+        parts = line.split()
+        if not parts or parts[0] == "-DOCSTART-":
+            words.append([])
+            tags.append([])
+        elif len(parts) < 2:
+            raise BadData(f"line {number} of {path} is {line[:40]!r}, expected a word and its tag")
+        else:
+            words[-1].append(parts[0])
+            tags[-1].append(parts[-1])
+    rows = [(w, t) for w, t in zip(words, tags, strict=True) if w]
+    columns = {task.text[0]: [w for w, _ in rows], task.label: [t for _, t in rows]}
+    lists = pyarrow.list_(pyarrow.string())
+    return pyarrow.table(columns, schema=pyarrow.schema(dict.fromkeys(columns, lists)))
+
+
 READERS: Mapping[str, Callable[[Task, Path], Any]] = {
     "parquet": _read_parquet,
     "jsonl": _read_jsonl,
     "csv": _read_csv,
+    "conll": _read_conll,
 }
 
 
@@ -210,7 +277,7 @@ def _inner(feature: Any) -> Any:
     return inner if isinstance(inner, dict) else feature
 
 
-def _from_hub(task: Task, split: str) -> Any:
+def from_hub(task: Task, split: str) -> Any:
     from datasets import load_dataset
 
     if not task.source:
@@ -227,7 +294,7 @@ def _from_hub(task: Task, split: str) -> Any:
         ) from error
 
 
-def _checked(task: Task, table: Any) -> Any:
+def checked(task: Task, table: Any) -> Any:
     """A data set of the Hub, whose class names are the task's if it has any."""
     feature = table.features.get(task.label)
     _check_names(task, getattr(getattr(feature, "feature", feature), "names", None))
@@ -235,34 +302,21 @@ def _checked(task: Task, table: Any) -> Any:
 
 
 def _check_names(task: Task, names: Sequence[str] | None) -> None:
-    """Class names in a data set's own header must be the task's, in the task's order."""
-    if names is not None and task.tags:
-        if odd := {task.tags.get(name, name) for name in names} - {*task.labels}:
-            known = ", ".join((*task.labels, *task.tags))
-            raise LabelMismatch(f"{task}: the data set has the tag {min(odd)}, expected {known}")
-    elif names is not None and not same(names, task.labels):
+    """Class names in a data set's own header must be the task's.
+
+    In the task's order, too, unless labels are read by name.
+    """
+    if names is None or (not _by_name(task) and same(names, task.labels)):
+        return
+    known = {*task.labels, ""} if _by_name(task) else set()
+    if odd := [name for name in names if task.renamed.get(name, name) not in known]:
+        by_name = f"; {min(odd)} is none of them" if _by_name(task) else ""
         raise LabelMismatch(
             f"{task}: the data set names its classes {', '.join(names)}; "
-            f"expected {', '.join(task.labels) or 'numbers'}"
+            f"expected {', '.join(task.labels) or 'numbers'}{by_name}"
         )
 
 
-def prepare(tasks: Sequence[str], folder: str | Path) -> list[Path]:
-    """Fetch every split of the tasks from the Hub into `folder`, for use with no network.
-
-    Returns the files, new and old; a file that is there is kept.
-    """
-    if not tasks:
-        raise BadRecipe("no tasks to prepare; name some with --tasks")
-    written = []
-    for task, _ in [parse_task(name) for name in tasks]:
-        if task.generate is not None:
-            continue
-        for split in (TRAIN, *task.splits.values()):
-            path = Path(folder) / task.name / f"{split}.parquet"
-            if not path.is_file():
-                table = _checked(task, _from_hub(task, split))
-                with replacing(path) as file:
-                    table.to_parquet(file)
-            written.append(path)
-    return written
+def _by_name(task: Task) -> bool:
+    """Whether labels that a header names are read by name: lists of them, and renamed ones."""
+    return bool(task.renamed) or kind_of(task).several

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.data.metrics import check_metrics
+from harness.data.sources import TRAIN
 from harness.errors import BadData
 from harness.registry import TASKS
 from harness.types import DERIVED, Task
-
-TRAIN = "train"
 
 
 def parse_task(text: str, where: str | None = None) -> tuple[Task, str]:
@@ -42,7 +41,7 @@ def share_rows(task: Task, first: str, second: str) -> bool:
     return places[0] == places[1] and not apart
 
 
-def _pick(count: int, split: str, limit: int | None) -> Sequence[int]:
+def pick(count: int, split: str, limit: int | None) -> Sequence[int]:
     """The rows of a split, by their numbers in the file that it is cut from."""
     order: Sequence[int] = range(count)
     if split in DERIVED:

@@ -22,6 +22,7 @@ from harness.checkpoints.provenance import (
     merged_by,
     trained_by,
 )
+from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead, UnknownName
 from harness.evaluation.records import Role
@@ -182,7 +183,8 @@ def _asked_tasks(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> lis
     """
     said = trained_by(checkpoint.path) or merged
     spelled = said.spelled if said else {}
-    names = list(run.tasks) or [_known_task(name, spelled, run.model) for name in checkpoint.tasks]
+    asked_for = expanded(run.tasks, run.data_dir)
+    names = list(asked_for) or [_known_task(name, spelled, run.model) for name in checkpoint.tasks]
     if not names:
         raise BadRecipe(f"{run.model} does not say its tasks; name them with --tasks")
     asked = [parse_task(name) for name in names]
@@ -304,7 +306,7 @@ def _task_of(expert: Checkpoint, given: str | None) -> str:
 
 def _assigned(run: Run, count: int) -> list[str | None]:
     """Which task each of `count` experts is of: one task for all, or in the order of the tasks."""
-    names = [parse_task(task)[0].name for task in run.tasks]
+    names = [parse_task(task)[0].name for task in expanded(run.tasks, run.data_dir)]
     if len(names) == 1:
         return [names[0]] * count
     if len(names) == count:

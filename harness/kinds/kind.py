@@ -35,6 +35,8 @@ class Kind(ABC):
     """What has a label: a row, or every word of it."""
     problem_type: ClassVar[str]
     """What transformers calls the loss, in a configuration."""
+    several: ClassVar[bool] = False
+    """Whether the label of a row is a list."""
     whole: ClassVar[bool] = True
     """Whether labels are whole numbers, as a loss reads them."""
 
@@ -175,6 +177,8 @@ def class_indices(task: Task, values: Sequence[Any], where: str) -> Array64:
     known: dict[str, float] = {}  # a name is compared once, however many rows have it
 
     def index(value: Any) -> float:
+        if task.renamed:
+            value = task.renamed.get(called(value), value)
         if isinstance(value, str) and len(value) < LONGEST_NAME:
             if value not in known:
                 known[value] = names.get(spelled(value), _as_index(value))
@@ -190,6 +194,13 @@ def class_indices(task: Task, values: Sequence[Any], where: str) -> Array64:
             f"{', '.join(task.labels)} or an index below {len(task.labels)}"
         )
     return indices
+
+
+def called(value: Any) -> str:
+    """How a value of a label is called: 4.0 as 4, and true as true."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _as_index(value: Any) -> float:

@@ -36,6 +36,7 @@ class Multilabel(Kind):
 
     name: ClassVar[str] = "multilabel"
     problem_type: ClassVar[str] = "multi_label_classification"
+    several: ClassVar[bool] = True
     whole: ClassVar[bool] = False
 
     def fault(self, task: Task) -> str | None:
@@ -122,8 +123,9 @@ class Multilabel(Kind):
 def _of_list(task: Task, value: Any, where: str) -> list[float]:
     names = {name: index for index, name in enumerate(task.labels)}
     if isinstance(value, list | tuple):
-        if all(isinstance(one, str) for one in value) and {*value} <= {*names}:
-            return [float(name in value) for name in task.labels]
+        held = {task.renamed.get(str(one), one) for one in value} - {""}
+        if all(isinstance(one, str) for one in value) and held <= {*names}:
+            return [float(name in held) for name in task.labels]
         if len(value) == len(names):
             return [_value(one, where) for one in value]
     raise BadData(

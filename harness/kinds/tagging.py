@@ -27,6 +27,7 @@ class Tagging(Classification):
 
     name: ClassVar[str] = "tagging"
     unit: ClassVar = "word"
+    several: ClassVar[bool] = True
 
     def fault(self, task: Task) -> str | None:
         """O, and tags PREFIX-TYPE."""
@@ -55,7 +56,7 @@ class Tagging(Classification):
                     f"{where} has the tags {reprlib.repr(given)} for {len(words or ())} words, "
                     "expected a list with one for each"
                 )
-            tags += [task.tags.get(tag, tag) if task.tags else tag for tag in given]
+            tags += given
         return class_indices(task, tags, where)
 
     def units(self, rows: Rows) -> Units:

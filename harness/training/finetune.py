@@ -21,6 +21,7 @@ from harness.checkpoints.layout import EXPERT
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.provenance import EXPERT_FILE
 from harness.checkpoints.tokenizer import copy_tokenizer, tokenizer_digest
+from harness.data.groups import expanded
 from harness.data.metrics import finished, score
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
@@ -83,7 +84,7 @@ def finetune(
     finite, NotFinite when the training diverges, and OutputExists for an `out` that holds the base,
     or that another run is writing.
     """
-    named = [as_read(one, preset) for one in _asked(task, tasks)]
+    named = [as_read(one, preset) for one in _asked(task, tasks, data_dir)]
     asked = [(one, _settings(one.finetune, overrides)) for one in named]
     check_shared(named, {one.name: settings for one, settings in asked})
     readout = _readout(preset, named)
@@ -136,7 +137,7 @@ def finetune(
     return open_checkpoint(out)
 
 
-def _asked(task: str | None, tasks: Sequence[str]) -> list[Task]:
+def _asked(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) -> list[Task]:
     """The tasks to train on, each once and none of them at a split."""
     if (task is None) == (not tasks):
         found = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "none"
@@ -145,7 +146,7 @@ def _asked(task: str | None, tasks: Sequence[str]) -> list[Task]:
             "share an encoder with --tasks"
         )
     found_tasks = []
-    for name in tasks or (task or "",):
+    for name in expanded(tasks, data_dir) or (task or "",):
         found_task, split = parse_task(name)
         if "@" in name:
             raise BadRecipe(

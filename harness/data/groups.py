@@ -1,0 +1,41 @@
+"""Tasks that are asked for by one name: `glue`, `ner`, `emotion-ood`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.data.sources import data_dir, is_there
+from harness.errors import BadData
+from harness.registry import TASKS
+from harness.types import Task
+
+
+def expanded(names: Sequence[str], folder: str | Path | None = None) -> tuple[str, ...]:
+    """The tasks that names stand for: a group of tasks by its name, `ner` or `glue@heldout10`.
+
+    Of a group whose data lies in a local folder, those that are there. Raises BadData for a group
+    of which none is.
+    """
+    found: dict[str, None] = {}
+    for text in names:
+        name, at, split = text.partition("@")
+        members = groups().get(name, []) if "/" not in name and name not in TASKS else []
+        there = [task for task in members if is_there(task, folder)]
+        if members and not there:
+            known = ", ".join(task.name for task in members)
+            raise BadData(f"no data for any task of '{name}' at {data_dir(folder)}; it is {known}")
+        found |= dict.fromkeys(f"{task.name}{at}{split}" for task in there)
+        if not members:
+            found[text] = None
+    return tuple(found)
+
+
+def groups() -> dict[str, list[Task]]:
+    """Tasks that are asked for by one name."""
+    made: dict[str, list[Task]] = {}
+    for name, task in TASKS.items():
+        group = task.group or name.partition("/")[0]
+        if group != name:
+            made.setdefault(group, []).append(task)
+    return made

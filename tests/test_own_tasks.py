@@ -1,0 +1,237 @@
+"""A user's own data as a task, in a few lines of YAML, of every kind; and groups of tasks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness
+from harness import Run
+from harness.cli import main
+from harness.data.groups import expanded, groups
+from harness.data.rows import load_rows
+from harness.data.splits import parse_task
+from harness.errors import BadData
+from tests.conftest import FAST, WORDS, model
+
+WORDS_OF = {"good": WORDS[2:12], "bad": WORDS[12:22], "so-so": WORDS[22:32]}
+
+
+@pytest.fixture(autouse=True)
+def _as_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone when it ends."""
+    len(harness.TASKS)
+    for kept in ("_values", "_origins", "_spelled"):
+        monkeypatch.setattr(harness.TASKS, kept, dict(getattr(harness.TASKS, kept)))
+
+
+def reviews(count: int) -> list[dict[str, Any]]:
+    """Rows with a label of text, one of numbers that begin at one, and two that may hold."""
+    rows = []
+    for index in range(count):
+        label = [*WORDS_OF][index % 3]
+        words = WORDS_OF[label][index % 7 : index % 7 + 3]
+        rows.append(
+            {
+                "title": f"word{index % 40}",
+                "body": " ".join(words),
+                "verdict": label,
+                "stars": index % 3 + 1,
+                "value": index % 5 + 0.5,
+                "moods": [mood for mood in ("glad", "calm") if (index % 3 > 0) == (mood == "glad")],
+                "words": words,
+                "tags": ["B-X", "I-X", "O"] if label == "good" else ["O", "O", "O"],
+            }
+        )
+    return rows
+
+
+def written(folder: Path, *splits: str, suffix: str = "jsonl") -> Path:
+    """A folder with files of reviews."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in splits:
+        rows, path = reviews(60 if split == "train" else 18), folder / f"{split}.{suffix}"
+        if suffix == "jsonl":
+            path.write_text("\n".join(map(json.dumps, rows)))
+        elif suffix == "csv":
+            with path.open("w", newline="") as file:
+                writer = csv.DictWriter(file, ["title", "body", "verdict", "stars"])
+                writer.writeheader()
+                writer.writerows({k: row[k] for k in writer.fieldnames} for row in rows)
+        else:
+            lines = (zip(row["words"], row["tags"], strict=True) for row in rows)
+            path.write_text("\n\n".join("\n".join(map(" _ ".join, line)) for line in lines) + "\n")
+    return folder
+
+
+def described(folder: Path, text: str, name: str = "mine") -> str:
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+#: kind -> five lines, what is read, the least score of an expert
+FIVE_LINES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "classification": (
+        "text: [title, body]\nlabel: verdict\nlabels: from data\nfiles: data",
+        ("bad", "good", "so-so"),
+    ),
+    "regression": ("kind: regression\ntext: body\nlabel: value\nfiles: data", ()),
+    "multilabel": ("kind: multilabel\ntext: body\nlabel: moods\nfiles: data", ("calm", "glad")),
+    "tagging": ("kind: tagging\ntext: words\nlabel: tags\nfiles: data", ("O", "B-X", "I-X")),
+}
+
+
+@pytest.mark.parametrize("kind", FIVE_LINES)
+def test_five_lines_are_a_task_from_training_to_a_board(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, labels = FIVE_LINES[kind]
+    written(tmp_path / "data", "train", "test")
+    spelled = described(tmp_path, text)
+    base = model(tmp_path / "base")
+    for seed in (0, 1):
+        settings = {**FAST, "epochs": 1, "seed": seed}
+        harness.finetune(base, spelled, out=tmp_path / f"e{seed}", **settings)
+    task = harness.TASKS["mine"]
+    assert (task.kind, {*task.labels}) == (kind, {*labels})
+    experts = [str(tmp_path / f"e{seed}") for seed in (0, 1)]
+    merge = ["merge", *experts, "--base", str(base), "--out", str(tmp_path / "m"), "--tasks"]
+    assert main([*merge, spelled]) == 0
+    out = str(tmp_path / "records")
+    evaluate = ["evaluate", "--model", str(tmp_path / "m"), "--output-path", out, "--tasks"]
+    assert main([*evaluate, spelled, "--shots", "1", "--draws", "2", "--device", "cpu"]) == 0
+    assert main(["leaderboard", out, "--out", str(tmp_path / "board")]) == 0
+    assert "mine@test" in (tmp_path / "board" / "board.md").read_text()
+
+
+def test_numbers_that_are_no_indices_are_called_by_themselves(tmp_path: Path) -> None:
+    written(tmp_path, "train", "test", suffix="csv")
+    task, _ = parse_task(described(tmp_path, "text: body\nlabel: stars\nfiles: ."))
+    assert task.labels == ("1", "2", "3")
+    assert load_rows(task, "test").labels[:4].tolist() == [0, 1, 2, 0]
+
+
+def test_labels_may_be_called_otherwise_and_have_no_rows(tmp_path: Path) -> None:
+    written(tmp_path, "train", "test", suffix="csv")
+    text = (
+        "text: body\nlabel: stars\nfiles: .\nlabels: [low, high, none]\n"
+        "renamed: {'1': low, '2': low, '3': high}\nmetric: [accuracy, macro_f1]\n"
+    )
+    task, _ = parse_task(described(tmp_path, text))
+    assert load_rows(task, "test").labels[:4].tolist() == [0, 0, 1, 0]
+    assert task.metrics == ("accuracy", "macro_f1")
+
+
+def test_words_in_lines(tmp_path: Path) -> None:
+    written(tmp_path, "train", "test", suffix="conll")
+    task, _ = parse_task(described(tmp_path, FIVE_LINES["tagging"][0].replace("data", ".")))
+    made = [row["words"] for row in reviews(18)]
+    assert [list(words) for words in load_rows(task, "test").texts] == made
+
+
+def test_without_a_split_to_score_a_tenth_is_held_out(tmp_path: Path) -> None:
+    written(tmp_path, "train")
+    task, split = parse_task(described(tmp_path, "text: body\nlabel: verdict\nfiles: ."))
+    assert split == "heldout10"
+    assert len(load_rows(task, split)) == 6
+
+
+def test_files_by_name_and_by_pattern(tmp_path: Path) -> None:
+    written(tmp_path, "train", "dev")
+    one = "text: body\nlabel: verdict\nfiles: {train: train.jsonl, test: dev.jsonl}"
+    task, split = parse_task(described(tmp_path, one, "one"))
+    assert (split, len(load_rows(task, "test"))) == ("test", 18)
+    two = "text: body\nlabel: verdict\nfiles: '{split}.jsonl'\nsplits: {test: dev}"
+    task, split = parse_task(described(tmp_path, two, "two"))
+    assert (split, len(load_rows(task, "test"))) == ("test", 18)
+
+
+BAD: dict[str, tuple[str, str]] = {
+    "nothing": ("", "expected a task: kind, text, label, files"),
+    "no text": ("label: verdict\nfiles: .", "text: Field required; known: name, kind, text"),
+    "a slip": ("txt: body\ntext: body\nfiles: .", "txt: Extra inputs are not permitted; known"),
+    "kind": ("kind: ner\ntext: body\nfiles: .", "kind: Input should be 'classification'"),
+    "nowhere": ("text: body\nlabel: verdict", "says neither files nor hub"),
+    "two places": ("text: body\nfiles: .\nhub: a/b", "says both files and hub"),
+    "no train": ("text: body\nlabel: verdict\nfiles: nowhere", "none of the split 'train'"),
+    "no file": (
+        "text: body\nlabel: verdict\nfiles: {train: train.jsonl}\nsplits: [test]",
+        "has no file of the split 'test'; found train",
+    ),
+    "no column": ("text: body\nlabel: verdit\nfiles: .", "has no column 'verdit'; found title"),
+    "metric": ("text: body\nlabel: verdict\nfiles: .\nmetric: f2", "no metric is called 'f2'"),
+    "a metric of others": (
+        "text: body\nlabel: verdict\nfiles: .\nmetric: span_f1",
+        "is a classification, which span_f1 does not measure",
+    ),
+    "one label": ("text: body\nlabel: verdict\nfiles: .\nlabels: [good]", "1 labels, expected two"),
+    "a label that is not listed": (
+        "text: body\nlabel: verdict\nfiles: .\nlabels: [good, bad]",
+        "has the label 'so-so', expected one of good, bad",
+    ),
+    "name": ("name: ../mine\ntext: body\nlabel: verdict\nfiles: .", "this name, expected letters"),
+    "taken": ("name: glue/rte\ntext: body\nlabel: verdict\nfiles: .", "is registered by"),
+    "setting": (
+        "text: body\nlabel: verdict\nfiles: .\nfinetune: {learning: 1}",
+        "unexpected keyword argument 'learning'; known: learning_rate",
+    ),
+    "code": ("!!python/object/apply:os.system ['true']", "could not determine a constructor"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_description_is_one_line(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, "train", "test")
+    text, said = BAD[case]
+    folder = model(tmp_path / "a", ["good", "bad"])
+    command = ["evaluate", "--model", str(folder), "--tasks", described(tmp_path, text)]
+    out = tmp_path / "records"
+    capsys.readouterr()
+    assert main([*command, "--protocols", "current", "--output-path", str(out)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not out.exists()
+
+
+def test_too_many_values_are_no_labels(tmp_path: Path) -> None:
+    rows = [{"body": "word1", "label": f"id{index}"} for index in range(1100)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(BadData, match="more than 1000 different values"):
+        parse_task(described(tmp_path, "text: body\nlabel: label\nfiles: ."))
+
+
+def test_a_name_in_a_folder_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A downloaded expert that names a description is not followed to it."""
+    written(tmp_path, "train", "test")
+    described(tmp_path, FIVE_LINES["classification"][0].replace("data", "."), "trap")
+    monkeypatch.chdir(tmp_path)
+    folder = model(tmp_path / "a", ["good", "bad"])
+    (folder / "expert.json").write_text('{"tasks": ["trap.yaml"]}')
+    with pytest.raises(harness.HarnessError, match=r"names the task 'trap.yaml'"):
+        harness.evaluate(Run(model=str(folder), output=str(tmp_path / "records")))
+
+
+# Groups ------------------------------------------------------------------------------------
+
+
+def test_groups_stand_for_their_tasks(tmp_path: Path) -> None:
+    assert {"glue", "ner", "ner-plo", "emotion", "emotion-ood", "textcls", "embedded"} <= {
+        *groups()
+    }
+    for name in ("sst2", "rte"):
+        (tmp_path / "glue" / name).mkdir(parents=True)
+        (tmp_path / "glue" / name / "validation.jsonl").write_text("{}")
+    assert expanded(["glue"], tmp_path) == ("glue/rte", "glue/sst2")
+    assert expanded(["glue@heldout10"], tmp_path) == ("glue/rte@heldout10", "glue/sst2@heldout10")
+    assert expanded(["embedded", "glue/rte"], tmp_path)[-1] == "glue/rte"
+    assert expanded(["embedded/topic", "embedded"])[0] == "embedded/topic"
+    assert len({*expanded(["embedded/topic", "embedded"])}) == len(groups()["embedded"])
+    with pytest.raises(BadData, match=r"no data for any task of 'ner' at .*ner/conll2003"):
+        expanded(["ner"], tmp_path)
