@@ -55,11 +55,16 @@ class Merged(Saying):
 
 
 class Trained(Saying):
-    """What expert.json says. `readout` are the features that the head was trained on."""
+    """What expert.json says.
+
+    `readout` are the features that the head was trained on, `annotated` the labels that its rows
+    said anything of, by task, where those are not all of them.
+    """
 
     tasks: list[str] = Field(default_factory=list)
     spelled: dict[str, str] = Field(default_factory=dict)
     readout: Literal["last_linear", "mean_all"] = "last_linear"
+    annotated: dict[str, list[str]] = Field(default_factory=dict)
 
 
 def merged_by(folder: Path) -> Merged | None:

@@ -65,6 +65,10 @@ class Kind(ABC):
         """How many units each row has, in order."""
         return np.ones(len(rows), dtype=np.int64)
 
+    def annotated(self, rows: Rows) -> tuple[str, ...]:
+        """The labels that somebody gave or denied of any row."""
+        return rows.task.labels
+
     # Heads ---------------------------------------------------------------------------------
 
     def outputs(self, task: Task) -> int:

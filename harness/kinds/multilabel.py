@@ -57,6 +57,11 @@ class Multilabel(Kind):
             made = [[_value(row[name], where) for name in task.labels] for row in rows]
         return np.array(made, dtype=np.float64)
 
+    def annotated(self, rows: Rows) -> tuple[str, ...]:
+        """The classes that any row says something of."""
+        known = (rows.labels != IGNORED).any(axis=0)
+        return tuple(name for name, said in zip(rows.task.labels, known, strict=True) if said)
+
     def fits(self, task: Task, found: Sequence[str]) -> bool:
         """A head may have more classes: they do not compete."""
         spelled = spelling(found, task.labels)

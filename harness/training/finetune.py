@@ -116,6 +116,7 @@ def finetune(
         "bf16": bf16,
         **({"readout": readout.name} if readout != LAST_LINEAR else {}),
         **_described(parts),
+        **_annotated(parts),
     }
     with (
         new_folder(out, EXPERT, force=force) as folder,  # locked: no two runs train in one place
@@ -222,6 +223,17 @@ def _described(parts: Sequence[Training]) -> dict[str, Any]:
     if len(parts) > 1:
         return by_task
     return {key: found[parts[0].task.name] for key, found in by_task.items()}
+
+
+def _annotated(parts: Sequence[Training]) -> dict[str, Any]:
+    """The labels that the rows of a task say something of, by task, where those are not all."""
+    known = {part.task.name: kind_of(part.task).annotated(part.train) for part in parts}
+    some = {
+        part.task.name: list(known[part.task.name])
+        for part in parts
+        if known[part.task.name] != part.task.labels
+    }
+    return {"annotated": some} if some else {}
 
 
 def _train(
