@@ -17,7 +17,7 @@ def expanded(names: Sequence[str], folder: str | Path | None = None) -> tuple[st
     Of a group whose data lies in a local folder, those that are there. Raises BadData for a group
     of which none is.
     """
-    found: dict[str, None] = {}
+    found: list[str] = []
     for text in names:
         name, at, split = text.partition("@")
         members = groups().get(name, []) if "/" not in name and name not in TASKS else []
@@ -25,9 +25,8 @@ def expanded(names: Sequence[str], folder: str | Path | None = None) -> tuple[st
         if members and not there:
             known = ", ".join(task.name for task in members)
             raise BadData(f"no data for any task of '{name}' at {data_dir(folder)}; it is {known}")
-        found |= dict.fromkeys(f"{task.name}{at}{split}" for task in there)
-        if not members:
-            found[text] = None
+        named = [f"{task.name}{at}{split}" for task in there] if members else [text]
+        found += [name for name in named if not members or name not in found]
     return tuple(found)
 
 
