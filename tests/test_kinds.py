@@ -160,6 +160,35 @@ def test_a_header_names_the_tags_that_a_file_numbers(tmp_path: Path) -> None:
             load_rows(other, "test", folder=tmp_path)
 
 
+def test_a_corpus_is_read_from_the_file_of_all(tmp_path: Path) -> None:
+    """As their script writes it: what a corpus does not annotate is null or missing."""
+    lines = [
+        {"source": "tec", "text": f"word{i}", "emotions": {"joy": i % 2, "love": None}, "id": i}
+        for i in range(200)
+    ]
+    lines.append({"source": "isear", "text": "other", "emotions": {"joy": 1}, "split": "test"})
+    for line in lines:
+        line.setdefault("split", None)
+    place = tmp_path / "emotion" / "unified-dataset.jsonl"
+    place.parent.mkdir()
+    place.write_text("\n".join(map(json.dumps, lines)))
+    task = harness.TASKS["emotion/tec"]
+    counts = {}
+    for split in ("train", "validation", "test"):
+        rows = load_rows(task, split, folder=tmp_path)
+        counts[split] = len(rows)
+        joy = rows.labels[:, task.labels.index("joy")]
+        assert joy.tolist() == [int(text[4:]) % 2 for (text,) in rows.texts]
+        assert (rows.labels[:, task.labels.index("love")] == -100).all()
+        assert (rows.labels[:, task.labels.index("anger")] == -100).all()
+    assert sum(counts.values()) == 200
+    assert counts["train"] > 140
+    assert len(load_rows(harness.TASKS["emotion/isear"], "test", folder=tmp_path)) == 1
+    place.write_text('{"text": "no source"}')
+    with pytest.raises(BadData, match=r"unified-dataset.jsonl cannot be read .*source"):
+        load_rows(task, "test", folder=tmp_path)
+
+
 # Scores ------------------------------------------------------------------------------------
 
 IOB = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

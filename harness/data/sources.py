@@ -63,9 +63,24 @@ def table(task: Task, split: str, folder: str | Path | None) -> Table:
         path = place / f"{split}.{suffix}"
         if path.is_file():
             return _from_file(task, path, suffix)
+    if task.mine is not None and (root / task.corpus).is_file():
+        return _from_corpus(task, root / task.corpus, split)
     raise BadData(
         f"no data for {task} at {place}: expected {split}.parquet, {split}.jsonl or {split}.csv"
     )
+
+
+def _from_corpus(task: Task, path: Path, split: str) -> Table:
+    """The rows of a task and split in a file of several data sets."""
+    assert task.mine is not None
+    try:
+        lines = READERS[path.suffix.removeprefix(".")](task, path).to_pylist()
+        made = [part for part in map(task.mine, lines) if part is not None]
+    except BadData:
+        raise
+    except Exception as error:  # Arrow has errors of its own, and so has what a task does
+        raise _unreadable(path, path.suffix, error) from error
+    return _listed([row for name, row in made if name == split])
 
 
 def is_there(task: Task, folder: str | Path | None = None) -> bool:
@@ -75,6 +90,8 @@ def is_there(task: Task, folder: str | Path | None = None) -> bool:
         return task.generate is not None or bool(task.files) or bool(task.source)
     place = root / (task.folder or task.name)
     split = task.splits.get(task.reported, TRAIN)
+    if task.mine is not None and (root / task.corpus).is_file():
+        return True
     return any((place / f"{split}.{suffix}").is_file() for suffix in SUFFIXES)
 
 
