@@ -176,7 +176,7 @@ def evaluation_module(task: Task) -> Any:
 
     words = kind_of(task).unit == "word"
     number = Value("float64")
-    one = List(number) if words or task.kind == "multilabel" else number
+    one = List(number) if kind_of(task).several else number
 
     class TaskMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
