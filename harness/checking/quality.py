@@ -245,7 +245,8 @@ def _by_part(record: Record, records: Path) -> list[float]:
     labels, predicted = (np.array(column, dtype=np.float64) for column in columns)
     test = load_rows(*parse_task(record.task))
     units = kind_of(test.task).units(test)
-    read = [(units_of(test, part), units[part]) for part in np.array_split(range(len(test)), PARTS)]
+    split = [rows.tolist() for rows in np.array_split(range(len(test)), PARTS)]
+    read = [(units_of(test, rows), units[rows]) for rows in split]
     return [score(test.task, predicted[u], labels[u], counts).value for u, counts in read]
 
 
