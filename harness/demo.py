@@ -1,13 +1,20 @@
-"""`harness demo`: the whole job on the embedded suite, in about a minute, with no network."""
+"""`harness demo`: the whole job on the embedded suite, in about a minute, with no network.
+
+A task of each kind: what has labels for rows is merged with every head kept, what has labels for
+words with the heads merged. A model reads either rows or words, so these are two merges.
+"""
 
 from __future__ import annotations
 
 import sys
+import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.evaluation.evaluate import evaluate
+from harness.evaluation.records import Record
 from harness.evaluation.run import Run
-from harness.files import Layout, check_output, write_text
+from harness.files import Layout, new_folder, write_text
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.boards import leaderboard
@@ -19,37 +26,79 @@ from harness.types import Choice
 
 MARKER = "demo.txt"
 DEMO = Layout("a demo", MARKER, ("*",))
-TASKS = ("embedded/topic", "embedded/comparison", "embedded/outcome")
 MERGERS = ("average", "task_arithmetic", "ties")
 
 
+@dataclass(frozen=True)
+class Setting:
+    """Experts that are merged: the folder of each, with its task and the seed of its training."""
+
+    name: str
+    title: str
+    experts: dict[str, tuple[str, int]]
+
+
+SETTINGS = (
+    Setting(
+        "different-tasks",
+        "Different tasks: a class, a number, several classes for each row",
+        {
+            "comparison": ("embedded/comparison", 0),
+            "outcome": ("embedded/outcome", 0),
+            "mentions": ("embedded/mentions", 0),
+        },
+    ),
+    Setting(
+        "same-task",
+        "One task, two seeds: a tag for each word",
+        {"names": ("embedded/names", 0), "names-1": ("embedded/names", 1)},
+    ),
+)
+
+
 def demo(out: Path, width: int | None = None) -> None:
-    """Make a base and an expert per task, merge them three ways, evaluate, print what came out."""
-    check_output(out, DEMO, force=True)
-    write_text(out / MARKER, "Written by `harness demo`; running it again replaces it.\n")
+    """Make a base and experts, merge them three ways, evaluate, print what came out."""
+    with new_folder(out, DEMO, force=True) as folder:  # records of another version are other work
+        write_text(folder / MARKER, "Written by `harness demo`; running it again replaces it.\n")
     _say("pretraining a small base")
-    base = make_base(out / "base")
-    experts = []
-    for task in TASKS:
-        _say(f"fine-tuning an expert of {task}")
-        expert = out / "experts" / task.rpartition("/")[2]
-        finetune(base, task, out=expert, progress=False, force=True)
+    make_base(out / "base")
+    read = [(setting, _read(setting, out)) for setting in SETTINGS]
+    for setting, records in read:
+        print(f"{setting.title}\n\n{_shown(records, width)}\n")
+    print("Values x100, ± standard deviation over draws.")
+    board, _ = leaderboard([out / "records"], out=out / "board")
+    print(f"Records are in {out / 'records'}/, the board of all shots is {board}.")
+    print(f"Next: harness evaluate --model {_merged(out, SETTINGS[0], MERGERS[-1])}")
+
+
+def _read(setting: Setting, out: Path) -> dict[str, list[Record]]:
+    """The records of a setting by merger: its experts are trained, merged and evaluated."""
+    base, experts = out / "base", []
+    for name, (task, seed) in setting.experts.items():
+        _say(f"fine-tuning an expert of {task}{f', seed {seed}' if seed else ''}")
+        expert = out / "experts" / name
+        finetune(base, task, out=expert, seed=seed, progress=False, force=True)
         experts.append(str(expert))
-    records = []
+    records = {}
     for name in MERGERS:
-        _say(f"merging by {name} and evaluating")
-        merged = out / "merged" / name
+        _say(f"merging {setting.name} by {name} and evaluating")
+        merged = _merged(out, setting, name)
         recipe = Recipe(experts=tuple(experts), base=str(base), merger=Choice(name))
         merge(recipe, out=merged, force=True)
-        records.append(evaluate(Run(model=str(merged), output=str(out / "records"))))
-    print(evaluation_table([record for part in records for record in part], width))
-    print("\nValues x100, ± standard deviation over draws.")
-    for name, part in zip(MERGERS, records, strict=True):
-        for one in verdicts(part):
-            print(f"{name}: {one}")
-    board, _ = leaderboard([out / "records"], out=out / "board")
-    print(f"\nRecords are in {out / 'records'}/, the board of all shots is {board}.")
-    print(f"Next: harness evaluate --model {out / 'merged' / MERGERS[-1]}")
+        records[name] = evaluate(Run(model=str(merged), output=str(out / "records")))
+    return records
+
+
+def _merged(out: Path, setting: Setting, merger: str) -> Path:
+    return out / "merged" / setting.name / merger
+
+
+def _shown(records: dict[str, list[Record]], width: int | None) -> str:
+    """The table of all mergers and the verdict on each, no wider than the terminal."""
+    table = evaluation_table([record for part in records.values() for record in part], width)
+    lines = [f"{name}: {one}" for name, part in records.items() for one in verdicts(part)]
+    wrapped = [line if width is None else textwrap.fill(line, width) for line in lines]
+    return "\n".join([table, "", *wrapped])
 
 
 def _say(text: str) -> None:

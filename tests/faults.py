@@ -106,6 +106,35 @@ def flattened(experts: Sequence[StateDict], base: StateDict) -> StateDict:
     return {name: tensor.flatten() for name, tensor in right(experts, base).items()}
 
 
+def dropped_row(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Loses the last row of a head: the last tag of words, the last of several classes."""
+    merged = right(experts, base)
+    heads = {name: merged[name][:-1] for name in merged if name.startswith("classifier.")}
+    return {**merged, **heads}
+
+
+def forgotten_row(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Merges all rows of a head but the last, which stays as it was."""
+
+    def fn(name: str, origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+        merged = torch.stack(tuned).mean(0)
+        if name.startswith("classifier."):
+            merged[-1] = origin[-1]
+        return merged
+
+    return weights.each_named(fn, base, *experts)
+
+
+def rows_one_off(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """Every row of a head is that of the label before."""
+    return weights.each_named(
+        lambda name, tensor: (
+            tensor.roll(1, 0) if name.startswith("classifier.") else tensor.clone()
+        ),
+        right(experts, base),
+    )
+
+
 def float64_leak(experts: Sequence[StateDict], base: StateDict) -> StateDict:
     merged = right(experts, base)
     known = {name: spec._replace(dtype=torch.float64) for name, spec in weights.specs(base).items()}
@@ -386,6 +415,7 @@ def scaled_in_place(
 WRONG_MERGERS: dict[Merge, str] = {
     lost_tensor: "shapes",
     flattened: "shapes",
+    dropped_row: "shapes",
     float64_leak: "shapes",
     wrong_header: "shapes",
     in_place_sum: "inputs",
@@ -396,6 +426,8 @@ WRONG_MERGERS: dict[Merge, str] = {
     running_mean: "order",
     first_gram: "order",
     summed: "copies",
+    forgotten_row: "copies",
+    rows_one_off: "copies",
     forgotten_base: "zero",
     no_length: "zero",
     by_position: "bytes",

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from harness.tasks.embedded import NOISE, THEMES, UNSAID
 
 import harness
+from harness.checking.quality import MINIATURES
 from harness.checkpoints.open import open_checkpoint
 from harness.data.rows import load_rows
 from harness.errors import OutputExists
 from harness.kinds import kind_of
-from harness.training.miniature import make_base
+from harness.kinds.tagging import entities
+from harness.training.miniature import SUITE, make_base
 from harness.weights import digest
+from tests.toys import registered
 
-TASKS = ("embedded/comparison", "embedded/outcome", "embedded/topic")
-SEGMENTS = {"embedded/comparison": 2, "embedded/outcome": 1, "embedded/topic": 1}
+TASKS = (
+    "embedded/comparison",
+    "embedded/mentions",
+    "embedded/names",
+    "embedded/outcome",
+    "embedded/topic",
+)
 SPLITS = {"train": 2000, "test": 500}
 
 #: task@split -> digest of the rows; a change here makes every earlier score of the suite void
 DIGESTS = {
     "embedded/comparison@train": "31b6b0416938782599f5cae0967d939e",
     "embedded/comparison@test": "a05475f6b9d09e5a8b60a0c755c483a5",
+    "embedded/mentions@train": "0e37e7397bae36a5066f9dc7e175d7a4",
+    "embedded/mentions@test": "120b4fb0cb72f3f5df4e6f8b3b25038b",
+    "embedded/names@train": "414d2ae771f2ea77d0e9df21bea8d240",
+    "embedded/names@test": "9186be1737af70b86c121291a8014aa5",
     "embedded/outcome@train": "74e98b89eefcb599f6b810741b45d4e5",
     "embedded/outcome@test": "3ba1fee0456f9a8a602c72dc90b70cd2",
     "embedded/topic@train": "28b328be1fa7e8884cba2d7ebfced7f0",
@@ -55,9 +70,13 @@ def test_rows_are_the_pinned_ones(name: str, split: str) -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_rows_have_segments_of_lower_case_words(name: str) -> None:
+    task = harness.TASKS[name]
     for split in SPLITS:
-        for text in load_rows(harness.TASKS[name], split).texts:
-            assert len(text) == SEGMENTS[name]
+        for text in load_rows(task, split).texts:
+            if task.kind == "tagging":
+                assert all(len(word.split()) == 1 for word in text)
+            else:
+                assert len(text) == len(task.text)
             assert all(word.isalpha() and word.islower() for part in text for word in part.split())
 
 
@@ -67,12 +86,71 @@ def test_no_text_stands_in_both_splits_or_twice_in_one(name: str) -> None:
     assert len({*train, *test}) == len(train) + len(test)
 
 
+def test_a_sentence_is_in_the_same_split_of_every_task() -> None:
+    seen: dict[str, set[str]] = {split: set() for split in SPLITS}
+    for split in SPLITS:
+        for name in (name for name in TASKS if len(harness.TASKS[name].text) == 1):
+            rows = load_rows(harness.TASKS[name], split)
+            seen[split] |= {" ".join(text) for text in rows.texts}
+    assert not seen["train"] & seen["test"]
+
+
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", TASKS)
 def test_classes_and_bins_of_labels_are_balanced_enough(name: str, split: str) -> None:
     task = harness.TASKS[name]
     members = list(kind_of(task).groups(load_rows(task, split)).values())
     assert min(map(len, members)) > 0.4 * np.mean(list(map(len, members)))
+
+
+UNDONE = ("to", "never")
+"""Words before an action that is left undone."""
+
+
+def spans(words: Sequence[str]) -> dict[str, int]:
+    """Where the person and what something was done to begin, read off the sentence."""
+    things = [
+        place
+        for place, word in enumerate(words)
+        if word == "the" and place and words[place - 2] not in UNDONE
+    ]
+    assert len(things) == 1
+    return {"WHO": 0, "DONE": things[0]}
+
+
+def test_names_are_of_who_acts_and_of_what_it_is_done_to() -> None:
+    task = harness.TASKS["embedded/names"]
+    for split in SPLITS:
+        rows = load_rows(task, split)
+        right = found = 0
+        for words, place in zip(rows.texts, np.cumsum([0, *map(len, rows.texts)]), strict=False):
+            tags = [task.labels[int(tag)] for tag in rows.labels[place : place + len(words)]]
+            expected = spans(words)
+            tagged = dict(entities(tags))
+            assert {*tagged} <= {*expected.values()}
+            for start, kind in tagged.items():
+                assert tags[start : start + 2] == [f"B-{kind}", f"I-{kind}"]
+            assert len(tags) - tags.count("O") == 2 * len(tagged)
+            right += sum(tagged.get(start) == kind for kind, start in expected.items())
+            found += len(expected)
+        # of labels that are drawn at random one in three is right
+        assert right / found == pytest.approx(1 - 2 / 3 * NOISE, abs=0.015)
+
+
+def test_mentions_are_of_people_actions_and_things() -> None:
+    task = harness.TASKS["embedded/mentions"]
+    words = {
+        name: {*theme.people, *theme.things, *(word for act in theme.actions for word in act[:2])}
+        for name, theme in THEMES.items()
+    }
+    for split in SPLITS:
+        rows = load_rows(task, split)
+        held = [[bool({*t[0].split()} & words[name]) for name in task.labels] for t in rows.texts]
+        known = rows.labels != -100
+        assert {*(~known).sum(axis=1)} == {0, 1}
+        assert (~known).any(axis=1).mean() == pytest.approx(UNSAID, abs=0.05)
+        right = (rows.labels == held)[known].mean()
+        assert right == pytest.approx(1 - NOISE / 2, abs=0.015)
 
 
 def test_a_base_loads_with_transformers(base: Path) -> None:
@@ -97,8 +175,13 @@ def test_a_base_knows_every_word_of_the_suite_and_cuts_none(base: Path) -> None:
     for name in TASKS:
         task = harness.TASKS[name]
         for split in SPLITS:
-            columns = zip(*load_rows(task, split).texts, strict=True)
-            ids = tokenizer(*map(list, columns))["input_ids"]
+            texts = load_rows(task, split).texts
+            if task.kind == "tagging":
+                ids = tokenizer(
+                    [list(words) for words in texts], is_split_into_words=True
+                ).input_ids
+            else:
+                ids = tokenizer(*map(list, zip(*texts, strict=True))).input_ids
             assert not any(tokenizer.unk_token_id in row for row in ids)
             assert max(map(len, ids)) <= task.finetune.max_length
 
@@ -109,6 +192,21 @@ def test_the_seed_decides_the_weights(base: Path, tmp_path: Path) -> None:
     assert digest(open_checkpoint(again).weights) == digest(open_checkpoint(base).weights)
     assert digest(open_checkpoint(other).weights) != digest(open_checkpoint(base).weights)
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_base_is_made_of_the_same_tasks_whatever_others_there_are(
+    base: Path, tmp_path: Path
+) -> None:
+    """The miniatures and the baselines recorded with them are of this base."""
+    again = replace(harness.TASKS["embedded/topic"], name="embedded/another")
+    assert SUITE == ("embedded/comparison", "embedded/outcome", "embedded/topic")
+    with registered(again):
+        other = quick_base(tmp_path / "other")
+    for name in ("model.safetensors", "tokenizer.json"):
+        assert (other / name).read_bytes() == (base / name).read_bytes()
+    assert (base / "tokenizer.json").read_bytes() == (
+        MINIATURES / "base/tokenizer.json"
+    ).read_bytes()
 
 
 def test_a_base_replaces_a_base_and_nothing_else(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,6 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import harness
 from harness import Draw, Encoded, Recipe, Rows, Run, Task
 from harness.cli import main
+from harness.data import metrics
 from harness.data.metrics import score
 from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import draw
@@ -26,14 +27,19 @@ from harness.data.splits import parse_task
 from harness.errors import BadData, LabelMismatch
 from harness.evaluation.evaluate import Reader
 from harness.evaluation.records import predictions_of
-from harness.kinds import KINDS, kind_of
-from harness.kinds.multilabel import known_cross_entropy
-from harness.kinds.tagging import entities, scheme
+from harness.kinds import KINDS, information, kind_of, multilabel
+from harness.kinds.multilabel import Multilabel, known_cross_entropy
+from harness.kinds.tagging import Tagging, entities, scheme
+from harness.passes import features
 from harness.rng import rng
+from harness.training import single
 from harness.types import KindName
 from tests.conftest import FAST, WORDS, model
 from tests.toys import MOODS, TAGS, registered
 from tests.toys import TOY as PAIRS
+
+Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+Notice: TypeAlias = Callable[[Path, Path], None]
 
 KIND_TASKS = {"tagging": TAGS, "multilabel": MOODS}
 
@@ -384,6 +390,23 @@ def test_experts_learn(kind: str, room: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KIND_TASKS)
+def test_what_training_says_is_what_evaluation_reads(kind: str, room: Path, tmp_path: Path) -> None:
+    said = json.loads((room / f"{kind}-0" / "expert.json").read_text())["scores"]
+    task = f"{KIND_TASKS[kind].name}@heldout10"
+    (record,) = harness.evaluate(
+        Run(
+            model=str(room / f"{kind}-0"),
+            tasks=(task,),
+            protocols=(harness.Choice("current"),),
+            max_length=FAST["max_length"],
+            output=str(tmp_path / "records"),
+            device="cpu",
+        )
+    )
+    assert record.scores[0].value == pytest.approx(said[task]["value"], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", KIND_TASKS)
 def test_features_are_those_of_transformers(kind: str, room: Path, tmp_path: Path) -> None:
     handed = handed_to(room, kind, "current", tmp_path)
     rows = load_rows(KIND_TASKS[kind], "test")
@@ -666,3 +689,123 @@ def test_a_head_is_tuned_while_the_encoder_drops_units(
     records = harness.evaluate(run(room, kind, tmp_path, protocols=choices))
     values = {record.options["variant"]: record.scores for record in records if record.teachers}
     assert set(values) == {"clean", "paper"}
+
+
+# Planted faults ----------------------------------------------------------------------------
+
+
+def around(place: Any, name: str, wrong: Callable[..., Any]) -> Plant:
+    """Puts `wrong`, which is given what was there before its arguments, in the place of a name."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(place, name)
+        patch.setattr(place, name, lambda *given: wrong(right, *given))
+
+    return plant
+
+
+def at_tokens(move: Callable[[int], int]) -> Plant:
+    """Reads words at other tokens."""
+
+    def wrong(right: Any, *given: Any) -> Any:
+        encoded, first = right(*given)
+        return encoded, [[p if p < 0 else move(p) for p in line] for line in first]
+
+    return around(features, "word_ids", wrong)
+
+
+def trained(kind: str, out: Path) -> None:
+    """An expert of today's code, which the room may not have."""
+    task, settings = KIND_TASKS[kind], {**FAST, "epochs": 8}
+    harness.finetune(model(out / "base"), task.name, out=out / f"{kind}-0", **settings)
+    test_experts_learn(kind, out)
+    test_what_training_says_is_what_evaluation_reads(kind, out, out)
+
+
+def best_alone(_: Any, kind: Any, outputs: Any) -> Any:
+    return np.eye(outputs.shape[1])[outputs.argmax(axis=1)]
+
+
+def absent_or_unsaid(right: Any, kind: Any, rows: Rows) -> Any:
+    return right(kind, replace(rows, labels=rows.labels.clip(min=0)))
+
+
+def all_counted(right: Any, *given: Any) -> Any:
+    return right(*given[:-1], torch.ones_like(given[-1]))
+
+
+#: a fault -> how it is planted, and the test that must notice it
+FAULTS: dict[str, tuple[Plant, Notice]] = {
+    "tags are read one word off": (
+        around(Tagging, "read", lambda right, *given: np.roll(right(*given), 1)),
+        lambda room, out: test_tags_are_names_or_indices(),
+    ),
+    "tags are learnt one token off": (
+        around(
+            single, "row_labels", lambda right, *given: [[-100, *x[:-1]] for x in right(*given)]
+        ),
+        lambda room, out: trained("tagging", out),
+    ),
+    "words are read one token off": (
+        at_tokens(lambda place: place + 1),
+        lambda room, out: test_features_are_those_of_transformers("tagging", room, out),
+    ),
+    "words are read where a row is": (
+        at_tokens(lambda place: 0),
+        lambda room, out: test_features_are_those_of_transformers("tagging", room, out),
+    ),
+    "entities go on in the next sentence": (
+        around(
+            Tagging, "for_metrics", lambda right, *given: right(*given[:-1], given[-1].sum()[None])
+        ),
+        lambda room, out: test_entities_end_with_their_sentence(),
+    ),
+    "words that are cut off are entities": (
+        around(Tagging, "unseen", lambda right, *given: 1.0),
+        test_words_that_are_cut_off_are_no_entities_and_are_counted,
+    ),
+    "tokens without a word inform": (
+        around(information, "of_places", all_counted),
+        lambda room, out: test_fisher_information_agrees_with_autograd("tagging", room, out),
+    ),
+    "what nobody said is absent, where it is learnt": (
+        around(
+            single, "row_labels", lambda right, *given: np.clip(right(*given), 0, None).tolist()
+        ),
+        lambda room, out: trained("multilabel", out),
+    ),
+    "what nobody said is absent, in the loss": (
+        lambda patch: patch.setattr(multilabel, "IGNORED", -1),
+        lambda room, out: test_the_loss_of_classes_leaves_out_what_nobody_said(),
+    ),
+    "what nobody said is absent, in the score": (
+        around(metrics, "_mean_f1", lambda right, p, labels: right(p, labels.clip(min=0))),
+        lambda room, out: test_macro_f1_of_classes_agrees_with_scikit_learn(0),
+    ),
+    "what nobody said is absent, in a draw": (
+        around(Multilabel, "groups", absent_or_unsaid),
+        lambda room, out: test_rows_are_drawn_with_a_class_and_without_it(),
+    ),
+    "what nobody said informs": (
+        around(information, "of_bits", all_counted),
+        lambda room, out: test_fisher_information_agrees_with_autograd("multilabel", room, out),
+    ),
+    "one class alone holds": (
+        around(Multilabel, "_predicted", best_alone),
+        lambda room, out: test_ft_classifier_agrees_with_plain_torch("multilabel", room, out),
+    ),
+    "classes are taught as if one held": (
+        around(Multilabel, "taught", lambda right, kind, read: softmax(read, axis=-1).mean(0)),
+        lambda room, out: test_ft_classifier_agrees_with_plain_torch("multilabel", room, out),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_noticed(
+    fault: str, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant, notice = FAULTS[fault]
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        notice(room, tmp_path)

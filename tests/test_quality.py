@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 import harness
-from harness import Choice, StateDict, parse_choice, weights
+from harness import Choice, Run, StateDict, parse_choice, weights
 from harness.checking import quality as module
 from harness.checking.quality import (
     MINIATURES,
@@ -55,7 +56,7 @@ def _measured_once(
     monkeypatch.setattr(module, "measure", measured)
 
 
-Plant = Callable[[Callable[..., StateDict]], Choice]
+Plant = Callable[..., Choice]
 
 
 @pytest.fixture
@@ -65,8 +66,8 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     for kept in ("_values", "_origins"):
         monkeypatch.setattr(harness.MERGERS, kept, dict(getattr(harness.MERGERS, kept)))
 
-    def planted(function: Callable[..., StateDict]) -> Choice:
-        harness.MERGERS.add(Merger("planted", function, task_vectors=True), "a test")
+    def planted(function: Callable[..., StateDict], *, task_vectors: bool = True) -> Choice:
+        harness.MERGERS.add(Merger("planted", function, task_vectors=task_vectors), "a test")
         return Choice("planted")
 
     return planted
@@ -189,6 +190,80 @@ def test_what_fits_no_setting_is_the_mergers_own_error(tmp_path: Path) -> None:
         quality(parse_choice("ties:density=2"), baselines=tmp_path)
     with pytest.raises(UnknownName, match="did you mean 'average'"):
         quality(Choice("avrage"), baselines=tmp_path)
+
+
+# Words, and several classes ----------------------------------------------------------------
+
+KINDS = {"words": ("names", "names-1"), "classes": ("mentions", "mentions-1")}
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two experts of tags of words and two of several classes, of half the usual training."""
+    root = tmp_path_factory.mktemp("others")
+    base = Path(shutil.copytree(MINIATURES / "base", root / "base"))
+    for name in (name for experts in KINDS.values() for name in experts):
+        task, _, seed = name.partition("-")
+        harness.finetune(
+            base,
+            f"embedded/{task}",
+            out=root / name,
+            seed=int(seed or 0),
+            learning_rate=1e-3,
+            epochs=1.5,
+            batch_size=8 if task == "mentions" else 32,
+            progress=False,
+        )
+    return root
+
+
+@pytest.fixture
+def _of_other_kinds(others: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(module, "SETTINGS", KINDS)
+    monkeypatch.setattr(module, "MINIATURES", others)
+    monkeypatch.setattr(module, "measure", measure)
+    module.fixture.cache_clear()
+    yield
+    module.fixture.cache_clear()
+
+
+def rows_one_off(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """The average, but every row of a head is that of the label before."""
+    return weights.each_named(
+        lambda name, tensor: tensor.roll(1, 0) if name.startswith("classifier.") else tensor,
+        weights.mean(experts),
+    )
+
+
+@pytest.mark.usefixtures("_of_other_kinds")
+def test_parts_are_of_rows_whatever_has_labels(tmp_path: Path) -> None:
+    found = measure(AVERAGE, tmp_path)
+    for setting, experts in KINDS.items():
+        task = f"embedded/{experts[0]}@test"
+        assert {protocol: {*tasks} for protocol, tasks in found.scores[setting].items()} == {
+            protocol: {task} for protocol in PROTOCOLS
+        }
+        values = found.scores[setting]["current"][task]
+        first = Run(
+            model=str(tmp_path / setting / "average"),
+            output=str(tmp_path / "first"),
+            protocols=(Choice("current"),),
+            limit=50,
+        )
+        (record,) = (r for r in harness.evaluate(first) if r.role == "merged")
+        assert len(values) == 10
+        assert values[0] == pytest.approx(record.scores[0].value, abs=1e-6)
+        assert 0.2 < min(values) < max(values) < 1
+
+
+@pytest.mark.usefixtures("_of_other_kinds")
+def test_rows_of_a_head_that_are_one_off_are_found_of_every_kind(
+    plant: Plant, tmp_path: Path
+) -> None:
+    # heads have no task vectors: who merges those is not asked for heads
+    report = quality(plant(rows_one_off, task_vectors=False), baselines=tmp_path)
+    verdict = {(c.setting, c.protocol): c.verdict for c in report.comparisons}
+    assert {verdict[setting, "current"] for setting in KINDS} == {"worse"}, str(report)
 
 
 # Baselines ---------------------------------------------------------------------------------

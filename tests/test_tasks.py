@@ -22,6 +22,8 @@ from harness.labels import normal
 #: name -> (kind, classes, metrics)
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "embedded/comparison": ("classification", 2, ("accuracy",)),
+    "embedded/mentions": ("multilabel", 4, ("macro_f1",)),
+    "embedded/names": ("tagging", 5, ("span_f1",)),
     "embedded/outcome": ("regression", 0, ("pearson", "spearman")),
     "embedded/topic": ("classification", 4, ("accuracy",)),
     "emotion/affectivetext": ("multilabel", 6, ("macro_f1",)),

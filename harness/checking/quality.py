@@ -22,7 +22,7 @@ from tabulate import tabulate
 
 from harness.checkpoints.open import open_checkpoint
 from harness.data.metrics import score
-from harness.data.rows import load_rows
+from harness.data.rows import load_rows, units_of
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.entries import POOL_SPLIT
@@ -30,6 +30,7 @@ from harness.evaluation.evaluate import DEFAULTS, evaluate
 from harness.evaluation.records import Record, predictions_of, read_as, safe
 from harness.evaluation.run import Run
 from harness.files import check_place, write_json
+from harness.kinds import kind_of
 from harness.merging.merge import merge
 from harness.merging.plan import parts, short_method
 from harness.merging.recipes import Recipe
@@ -240,10 +241,13 @@ def _by_part(record: Record, records: Path) -> list[float]:
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(predictions_of(record, records))
-    labels, predicted = (table[name].to_numpy() for name in ("label", "prediction"))
-    task, _ = parse_task(record.task)
-    split = np.array_split(np.arange(len(labels)), PARTS)
-    return [score(task, predicted[rows], labels[rows]).value for rows in split]
+    columns = (table[name].to_pylist() for name in ("label", "prediction"))
+    labels, predicted = (np.array(column, dtype=np.float64) for column in columns)
+    test = load_rows(*parse_task(record.task))
+    units = kind_of(test.task).units(test)
+    split = [rows.tolist() for rows in np.array_split(range(len(test)), PARTS)]
+    read = [(units_of(test, rows), units[rows]) for rows in split]
+    return [score(test.task, predicted[u], labels[u], counts).value for u, counts in read]
 
 
 @cache

@@ -15,35 +15,29 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     """One table: rows are the model and its references, columns are protocol x task, values x100.
 
     Of several numbers of shots the one nearest to 5 is shown. Where it is wider than `width`, the
-    columns of each protocol stand below one another.
+    columns of each protocol stand below one another, with its name in the corner.
     """
     found = grid(records, by_method=False)
     shown = [reading for reading in found.readings if reading in _headline(found.readings)]
-    blocks = [
-        (
-            [_heading(reading, short_task(column, found.tasks)) for column in found.columns],
-            [[_text(cell) for cell in found.row(name, reading)] for name in found.rows],
-        )
-        for reading in shown
-    ]
+    tasks = [plain(short_task(column, found.tasks)) for column in found.columns]
 
-    def render(parts: Sequence[tuple[list[str], list[list[str]]]]) -> str:
-        headers = ["", *(header for part in parts for header in part[0])]
+    def render(corner: str, headers: Sequence[str], shown: Sequence[Reading]) -> str:
+        cells = [[c for reading in shown for c in found.row(name, reading)] for name in found.rows]
         rows = [
-            [plain(name), *(text for part in parts for text in part[1][index])]
-            for index, name in enumerate(found.rows)
+            [plain(name), *map(_text, row)]
+            for name, row in zip(found.rows, cells, strict=True)
+            if any(row)
         ]
-        kept = [row for row in rows if any(row[1:])]
-        return tabulate(kept, headers, tablefmt="simple", disable_numparse=True)
+        return tabulate(rows, [corner, *headers], tablefmt="simple", disable_numparse=True)
 
-    whole = render(blocks)
+    whole = render("", [_heading(reading, task) for reading in shown for task in tasks], shown)
     if width is None or max(map(len, whole.splitlines())) <= width:
         return whole
-    return "\n\n".join(render([block]) for block in blocks)
+    return "\n\n".join(render(plain(str(reading)), tasks, [reading]) for reading in shown)
 
 
 def _heading(reading: Reading, column: str) -> str:
-    shown = [*map(plain, reading.lines), *([""] if not reading.shots else []), plain(column)]
+    shown = [*map(plain, reading.lines), *([""] if not reading.shots else []), column]
     return "\n".join(shown)
 
 

@@ -1,0 +1,53 @@
+"""The demo: what it makes and prints, with models that learn next to nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from harness import demo as module
+from harness.cli import main
+from harness.evaluation.run import Run
+from harness.registry import TASKS
+from harness.training.finetune import finetune
+from harness.training.miniature import make_base
+
+
+def run(out: Path, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo in seconds: hardly any training, one merger."""
+    monkeypatch.setattr(module, "make_base", partial(make_base, steps=3))
+    monkeypatch.setattr(module, "finetune", partial(finetune, epochs=0.02))
+    monkeypatch.setattr(module, "Run", partial(Run, shots=(5,), draws=2, limit=60))
+    monkeypatch.setattr(module, "MERGERS", ("average",))
+    monkeypatch.setattr("harness.cli._width", lambda: width)
+    assert main(["demo", "--out", str(out)]) == 0
+
+
+def test_it_shows_a_task_of_each_kind_in_eighty_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "demo"
+    (out / "records").mkdir(parents=True)
+    (out / "demo.txt").touch()
+    (out / "records" / "old.json").write_text("{}")  # of a demo of another version
+    run(out, 80, monkeypatch)
+    printed, told = capsys.readouterr()
+    lines = [line for line in printed.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, lines)) <= 80
+    assert sum("average:" in line for line in lines) == len(module.SETTINGS)
+    assert told.count("fine-tuning") == 5
+    board = (out / "board" / "board.md").read_text()
+    tasks = {task for setting in module.SETTINGS for task, _ in setting.experts.values()}
+    assert all(task in board for task in tasks)
+    assert {TASKS[task].kind for task in tasks} == {
+        *("classification", "regression", "multilabel", "tagging")
+    }
+    assert "| average " in board
+
+
+def test_it_leaves_a_folder_of_others_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    assert main(["demo", "--out", str(tmp_path)]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
