@@ -19,7 +19,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
-from harness.evaluation import evaluate as run
+from harness.evaluation import run
 from harness.evaluation.records import identity, read_record, read_records
 from harness.passes import features as encode
 from harness.passes.features import cache_dir

@@ -24,7 +24,7 @@ from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import draw
 from harness.data.splits import parse_task
 from harness.errors import BadData, LabelMismatch
-from harness.evaluation.evaluate import Reader
+from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
 from harness.kinds import KINDS, kind_of
 from harness.kinds.multilabel import known_cross_entropy
