@@ -49,9 +49,9 @@ class Cell:
         return not adapts and (bool(self.teachers) or not self.asked.teaches)
 
     @property
-    def read(self) -> tuple[System, ...]:
+    def systems(self) -> tuple[System, ...]:
         """All systems that the rows go through."""
-        return (self.system, *self._taught)
+        return (self.system, *self._teaching)
 
     @property
     def max_length(self) -> int:
@@ -75,7 +75,7 @@ class Cell:
             "role": system.role,
             "method": system.method,
             "digest": system.digest,
-            "content": joined([one.content for one in self.read]),
+            "content": joined([one.content for one in self.systems]),
             "task": part.name,
             "protocol": self.asked.protocol.name,
             "options": dict(self.asked.options),
@@ -88,11 +88,11 @@ class Cell:
             "labels": run.labels,
             "preset": run.preset,
             **self._sources,
-            "teachers": [teacher.digest for teacher in self._taught],
+            "teachers": [teacher.digest for teacher in self._teaching],
         }
 
     @property
-    def _taught(self) -> tuple[System, ...]:
+    def _teaching(self) -> tuple[System, ...]:
         """The teachers, if the protocol has any."""
         return self.teachers if self.asked.teaches else ()
 

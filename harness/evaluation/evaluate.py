@@ -73,7 +73,7 @@ def check_cells(cells: Iterable[Cell]) -> None:
     """Raise BrokenCheckpoint for a model of a cell that could not be run, before any is."""
     checked = set()
     for cell in cells:
-        for member in (one for system in cell.read for one in system.members):
+        for member in (one for system in cell.systems for one in system.members):
             if (key := (id(member), cell.part.name)) not in checked:
                 checked.add(key)
                 check_ready(member, unit=kind_of(cell.part.task).unit)
