@@ -78,21 +78,14 @@ def make_models(folder: Path, layers: int) -> None:
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertModel
 
+    from harness import TASKS
+
     torch.manual_seed(0)
     base = BertModel(BertConfig(num_hidden_layers=layers))
     base.save_pretrained(folder / "base")
     make_tokenizer(folder / "base")
     for task in COLUMNS:
-        names = ("entailment", "not_entailment") if task in ("glue/rte", "glue/qnli") else None
-        names = (
-            names
-            or {
-                "glue/cola": ("unacceptable", "acceptable"),
-                "glue/sst2": ("negative", "positive"),
-                "glue/mrpc": ("not_equivalent", "equivalent"),
-            }[task]
-        )
-        labels = dict(enumerate(names))
+        labels = dict(enumerate(TASKS[task].labels))
         config = BertConfig(
             num_hidden_layers=layers, id2label=labels, label2id={v: k for k, v in labels.items()}
         )

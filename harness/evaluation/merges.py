@@ -11,11 +11,7 @@ from pathlib import Path
 from harness import weights
 from harness.checkpoints.layout import refuse_code
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
-from harness.checkpoints.provenance import (
-    MERGE_FILE,
-    Merged,
-    Origin,
-)
+from harness.checkpoints.provenance import MERGE_FILE, Merged, Origin
 from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.evaluation.run import Run
 from harness.files import read_json
@@ -23,6 +19,7 @@ from harness.types import Checkpoint
 
 
 def opened_for(run: Run, source: str) -> Checkpoint:
+    """A checkpoint that a run names, opened as the run allows."""
     return open_checkpoint(source, allow_pickle=run.allow_pickle)
 
 
