@@ -26,7 +26,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.data.metrics import score
 from harness.data.rows import take
 from harness.data.shots import draw
-from harness.evaluation.evaluate import teach
+from harness.kinds import kind_of
 from harness.passes.features import final_head, forward
 from harness.rng import rng
 
@@ -123,10 +123,10 @@ def main() -> None:
             times.setdefault("Trainer.predict", []).append(seconds)
             pool_x, pool_logits, _ = forward(model, take(train, picked), max_length=128)
             encoded = Encoded(
-                task=task.name, kind=task.kind, classes=given.classes,
+                task=task.name, kind=kind_of(task), classes=given.classes,
                 test=Features(x, logits, test.labels), head=final_head(model, range(given.classes)),
                 pool=Features(pool_x, pool_logits, train.labels[picked]), draws=tuple(draws),
-                teacher=teach(task, [pool_logits.astype(np.float64)]),
+                teacher=kind_of(task).taught([pool_logits.astype(np.float64)]),
             )  # fmt: skip
             for protocol in PROTOCOLS.values():
                 seconds, _ = timed(partial(read, protocol.function, encoded, task))

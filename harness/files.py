@@ -261,6 +261,13 @@ def _is_still(number: int, path: Path) -> bool:
 # Folders -----------------------------------------------------------------------------------
 
 
+def cache_dir(what: str) -> Path:
+    """Where what can be made again is kept: in HARNESS_CACHE_DIR, else in the user's cache."""
+    given = os.environ.get("HARNESS_CACHE_DIR")
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return (Path(given) if given else Path(root) / "merging-harness") / what
+
+
 @dataclass(frozen=True)
 class Layout:
     """What a kind of folder of ours is: what one says of it, its marker, and all it may hold.

@@ -19,8 +19,9 @@ from harness import Checkpoint, Rows, Task, weights
 from harness.checkpoints.build import build_model
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BrokenCheckpoint
+from harness.files import cache_dir
 from harness.kinds import kind_of
-from harness.passes.features import cache_dir, encode, features_key, final_head, forward
+from harness.passes.features import encode, features_key, final_head, forward
 
 Minis = Callable[[str], dict[str, Path]]
 Loud = Callable[[str], Path]

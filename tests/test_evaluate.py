@@ -19,10 +19,10 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
-from harness.evaluation import evaluate as run
+from harness.evaluation import run
 from harness.evaluation.records import identity, read_record, read_records
+from harness.files import cache_dir
 from harness.passes import features as encode
-from harness.passes.features import cache_dir
 from harness.registry import TASKS
 from harness.reporting.grid import BEST_SINGLE, best_single
 from harness.reporting.table import evaluation_table

@@ -25,7 +25,7 @@ from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import draw
 from harness.data.splits import parse_task
 from harness.errors import BadData, LabelMismatch
-from harness.evaluation.evaluate import Reader
+from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
 from harness.kinds import KINDS, information, kind_of, multilabel
 from harness.kinds.multilabel import Multilabel, known_cross_entropy

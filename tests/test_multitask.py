@@ -18,7 +18,7 @@ import harness
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
-from harness.evaluation.model import resolve_model
+from harness.evaluation.resolve import resolve_model
 from harness.passes.features import forward
 from harness.registry import TASKS
 from harness.rng import rng

@@ -31,7 +31,7 @@ from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.data.shots import draw
 from harness.errors import BadData, BadRecipe, BrokenCheckpoint, HarnessError
-from harness.evaluation.evaluate import Reader
+from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
 from harness.kinds import KINDS
 from harness.passes.features import forward

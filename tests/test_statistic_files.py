@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
+from harness.files import cache_dir
 from harness.passes import statistics, sums
 from harness.passes.cache import KEY
-from harness.passes.features import cache_dir
 from harness.passes.statistic_file import check_statistic, read_statistic
 from harness.weights import digest
 from tests.conftest import FAMILIES

@@ -26,10 +26,10 @@ from transformers import (
 from harness import Task
 from harness.checkpoints.open import open_checkpoint
 from harness.data.rows import take
+from harness.files import cache_dir
 from harness.kinds import KINDS
 from harness.kinds.information import softmax_roots
 from harness.passes import statistics
-from harness.passes.features import cache_dir
 from harness.passes.fisher import fisher
 from harness.passes.gram import gram
 from harness.passes.statistics import collect, drawn

@@ -25,10 +25,10 @@ from harness.data.metrics import score
 from harness.data.rows import load_rows, units_of
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord
-from harness.evaluation.entries import POOL_SPLIT
-from harness.evaluation.evaluate import DEFAULTS, evaluate
+from harness.evaluation.evaluate import evaluate
+from harness.evaluation.parts import POOL_SPLIT
 from harness.evaluation.records import Record, predictions_of, read_as, safe
-from harness.evaluation.run import Run
+from harness.evaluation.run import DEFAULTS, Run
 from harness.files import check_place, write_json
 from harness.kinds import kind_of
 from harness.merging.merge import merge

@@ -7,7 +7,7 @@ from dataclasses import replace
 from harness.checkpoints.families.known import family_of
 from harness.errors import IncompatibleWeights
 from harness.types import Checkpoint
-from harness.weights import Lazy, specs
+from harness.weights import renamed, specs
 
 
 def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
@@ -25,10 +25,7 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
             if candidate in found:
                 place[name] = candidate
                 break
-    weights = Lazy(
-        {new: found[old] for new, old in place.items()}, lambda new: base.weights[place[new]]
-    )
-    return replace(base, weights=weights)
+    return replace(base, weights=renamed(base.weights, place))
 
 
 def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from harness.checkpoints.families.known import family_of
+from harness.checkpoints.hashed import Hashed, identity_of
 from harness.checkpoints.layout import (
     INDEX,
     MERGEKIT_FILE,
@@ -25,7 +26,7 @@ from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, recorded_tas
 from harness.errors import BrokenCheckpoint
 from harness.files import read_json
 from harness.types import Checkpoint, StateDict
-from harness.weights import Lazy, Spec, specs, union
+from harness.weights import Lazy, Spec, renamed, specs, union
 
 LAYERS = re.compile(r"(^|_)n?_?(layers?|groups?|group_num|blocks?|experts)$")
 """Numbers of a configuration that say how many layers a model has, or parts of layers."""
@@ -154,6 +155,7 @@ def open_file(path: Path) -> StateDict:
     """The lazy state dict of one safetensors file. Raises BrokenCheckpoint, naming it."""
     if os.path.exists(path) and not path.is_file():  # whoever opens a pipe waits for its other end
         raise BrokenCheckpoint(f"{path} is no file, expected a safetensors file")
+    identity = identity_of(path)  # before it is opened: what is opened is that, or it has changed
     try:
         handle: Any = safe_open(path, framework="pt")
         found = {}
@@ -168,7 +170,8 @@ def open_file(path: Path) -> StateDict:
         raise BrokenCheckpoint(f"{path} is missing; expected a safetensors file") from None
     except (SafetensorError, OSError, MemoryError) as error:  # memory: the file is mapped whole
         raise BrokenCheckpoint(f"{path} cannot be read as safetensors: {error}") from error
-    return _modern(Lazy(found, handle.get_tensor))
+    known = Hashed(path, identity, handle.get_tensor)
+    return _modern(Lazy(found, handle.get_tensor, digests=known))
 
 
 def _open_pickle(path: Path) -> StateDict:
@@ -187,11 +190,10 @@ def _open_pickle(path: Path) -> StateDict:
 
 def _modern(state: StateDict) -> StateDict:
     """LayerNorm's gamma and beta of TensorFlow days under the names transformers loads them by."""
-    renamed = {
+    names = {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
             "LayerNorm.beta", "LayerNorm.bias"
         ): name
         for name in state
     }
-    found = specs(state)
-    return Lazy({new: found[old] for new, old in renamed.items()}, lambda new: state[renamed[new]])
+    return renamed(state, names)

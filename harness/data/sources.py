@@ -155,13 +155,22 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
 
     def rows(order: Sequence[int]) -> Sequence[Row]:
         try:
-            picked: Sequence[Row] = kept.take(np.array(order, dtype=np.int64)).to_pylist()
+            picked: Sequence[Row] = kept.take(_places(order)).to_pylist()
         except Exception as error:  # a value may be none of Python's: a day, a zone, broken text
             raise _unreadable(path, suffix, error) from error
         named = names is not None and _by_name(task)
         return [_named(task, row, names or ()) for row in picked] if named else picked
 
     return Table(columns, len(kept), rows)
+
+
+def _places(order: Sequence[int]) -> Any:
+    """Numbers of rows as Arrow's own: to look at an array of numpy's it imports pandas first."""
+    import pyarrow
+
+    numbers = np.array(order, dtype=np.int64)
+    whole = pyarrow.py_buffer(numbers)
+    return pyarrow.Array.from_buffers(pyarrow.int64(), len(numbers), [None, whole])
 
 
 def _named(task: Task, row: Row, names: Sequence[str]) -> Row:

@@ -1,82 +1,33 @@
-"""The pipeline of an evaluation: check everything, encode once, read, score, record."""
+"""The pipeline of an evaluation: resolve, check, and read every cell back or compute it."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from harness.checkpoints.build import check_ready
-from harness.checkpoints.families.known import by_rules
 from harness.data.metrics import finished, score
-from harness.data.sources import origin
 from harness.data.splits import parse_task
-from harness.errors import (
-    BadOption,
-    BrokenRecord,
-    CellsFailed,
-    HarnessError,
-    MissingHead,
-    NotFinite,
-)
-from harness.evaluation.entries import (
-    POOL_SPLIT,
-    Asked,
-    Part,
-    System,
-    Work,
-    applicable,
-    asked_protocols,
-    candidates,
-    check_singles,
-    choosing,
-    experts_on,
-    joined,
-    part_of,
-    systems_of,
-    teachers_of,
-    warn_of_heads,
-)
-from harness.evaluation.model import Model, resolve_model
-from harness.evaluation.records import (
-    Adaptation,
-    DrawScore,
-    Record,
-    identity,
-    read_record,
-    record_path,
-    write_record,
-)
+from harness.errors import BadOption, BrokenRecord, CellsFailed, HarnessError, NotFinite
+from harness.evaluation.cells import Cell, cells_of
+from harness.evaluation.parts import Part, asked_protocols
+from harness.evaluation.reader import Reader
+from harness.evaluation.records import DrawScore, Record, identity, read_record, write_record
+from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
+from harness.evaluation.systems import check_singles, warn_of_heads
 from harness.files import check_place
 from harness.kinds import kind_of
-from harness.options import resolve
-from harness.passes.features import Seen, check_readout, dropping, encode, final_head
+from harness.passes.features import check_readout
 from harness.presets import preset
-from harness.registry import EvaluationProtocol
-from harness.types import (
-    Again,
-    Array64,
-    Choice,
-    Draw,
-    Encoded,
-    Features,
-    Head,
-    Predictions,
-    Progress,
-    Rows,
-    Scalar,
-    Task,
-)
-
-DEFAULTS = Run(model="")
+from harness.types import Encoded, Predictions, Progress
 
 
 def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
@@ -92,32 +43,19 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     model = resolve_model(run)
     if run.singles:
         check_singles(model, [parse_task(name)[0] for name in model.tasks])
-    parts = [part_of(run, name, protocols) for name in model.tasks]
-    readers = [(part, experts_on(run, model, part.task)) for part in parts]
-    work: list[Work] = [
-        (part, system, teachers_of(system, experts))
-        for part, experts in readers
-        for system in systems_of(run, model, part, experts)
-    ]
-    asked = list(zip(work, applicable(run, protocols, work), strict=True))
-    if run.best_single:
-        chosen = candidates(run, readers)
-        asked += [((part, system, [system]), [choosing()]) for part, system in chosen]
-    readout = preset(run.preset).readout
-    for part, system, _ in work:
-        for member in system.members:
-            check_ready(member, unit=kind_of(part.task).unit)
-            check_readout(member, readout, _max_length(run, part.task))
-        _ = system.digests  # reads every weight once: NaN and Inf are found before any forward pass
-    warn_of_heads(model, readout)
+    cells = cells_of(run, model, protocols)
+    # where records lie says what they are of: this hashes all weights, and finds NaN and infinite
+    known = {cell.path: record for cell in cells if (record := kept(cell)) is not None}
+    check_cells([cell for cell in cells if cell.path not in known])
+    warn_of_heads(model, preset(run.preset).readout)
     records: list[Record] = []
     failures: list[str] = []
-    for one, readings in asked:
-        for outcome in _records(run, model, one, readings, progress):
-            if isinstance(outcome, Record):
-                records.append(outcome)
-            else:
-                failures.append(outcome)
+    for cell, reader in _with_readers(cells, progress):
+        outcome = known.get(cell.path) or kept(cell) or made(cell, reader)
+        if isinstance(outcome, Record):
+            records.append(outcome)
+        else:
+            failures.append(outcome)
     if failures:
         raise CellsFailed(failures, records)
     return records
@@ -131,42 +69,59 @@ def _check_device(name: str) -> None:
         raise BadOption(f"device is '{name}', which torch cannot use here: {reason}") from error
 
 
-# Reading -----------------------------------------------------------------------------------
+def check_cells(cells: Iterable[Cell]) -> None:
+    """Raise BrokenCheckpoint for a model of a cell that could not be run, before any is."""
+    checked = set()
+    for cell in cells:
+        for member in (one for system in cell.systems for one in system.members):
+            if (key := (id(member), cell.part.name)) not in checked:
+                checked.add(key)
+                check_ready(member, unit=kind_of(cell.part.task).unit)
+                check_readout(member, cell.readout, cell.max_length)
 
 
-def _records(
-    run: Run, model: Model, work: Work, protocols: Sequence[Asked], progress: Progress | None
-) -> Iterator[Record | str]:
-    """The record of each protocol, read back or made; or why a cell could not be scored."""
-    part, system, _ = work
-    encoder = Reader(run, work, progress)
-    for asked in protocols:
-        entry, options = asked.protocol, asked.options
-        values = _description(run, model, work, asked)
-        path = record_path(Path(run.output), values, _unusual(run, entry, options))
-        if path.is_file():
-            yield _kept(path, values)
-            continue
-        try:
-            encoded = encoder.encoded(entry)
-            predictions = _finished(part, encoded, entry.function(encoded, **options))
-            scores = _scores(part, predictions)
-        except HarnessError as error:  # what only the forward pass shows of a model and these rows
-            yield f"{system.name} on {part.name} under {entry.name}: {error}"
-            continue
-        record = Record(**values, scores=scores, unseen=_unseen(encoded))
-        write_record(path, record, part.test.labels, predictions)
-        yield record
+def _with_readers(
+    cells: Sequence[Cell], progress: Progress | None
+) -> Iterator[tuple[Cell, Reader]]:
+    """Every cell with the reader that it shares with those of its system on its rows."""
+    for _, group in groupby(cells, key=lambda cell: (id(cell.part), id(cell.system))):
+        first, *rest = group
+        reader = Reader(first, progress)
+        for cell in (first, *rest):
+            yield cell, reader
 
 
-def _kept(path: Path, values: Mapping[str, Any]) -> Record:
-    """A record that was made before. Raises BrokenRecord if it is not what its name says."""
-    kept = read_record(path)
-    if identity(kept.model_dump(mode="json")) != identity(values):
+# A cell ------------------------------------------------------------------------------------
+
+
+def kept(cell: Cell) -> Record | None:
+    """The record of a cell, if it was made before.
+
+    Raises BrokenRecord if it is not what its name says.
+    """
+    if not cell.path.is_file():
+        return None
+    record = read_record(cell.path)
+    if identity(record.model_dump(mode="json")) != identity(cell.values):
         raise BrokenRecord(
-            f"{path} is not the record that its name says; expected it unchanged: take it away"
+            f"{cell.path} is not the record that its name says; expected it unchanged: take it away"
         )
-    return kept
+    return record
+
+
+def made(cell: Cell, reader: Reader) -> Record | str:
+    """The record of a cell, computed and written; or why the cell could not be scored."""
+    protocol, options = cell.asked.protocol, cell.asked.options
+    try:
+        encoded = reader.encoded(protocol)
+        predictions = _finished(cell.part, encoded, protocol.function(encoded, **options))
+        scores = _scores(cell.part, predictions)
+    except HarnessError as error:  # what only the forward pass shows of a model and these rows
+        return f"{cell}: {error}"
+    unseen, versions = _unseen(encoded), dict(_versions())
+    record = Record(**cell.values, scores=scores, unseen=unseen, versions=versions)
+    write_record(cell.path, record, cell.part.test.labels, predictions)
+    return record
 
 
 def _finished(part: Part, encoded: Encoded, found: Sequence[Predictions]) -> list[Predictions]:
@@ -201,22 +156,6 @@ def _scores(part: Part, found: Sequence[Predictions]) -> tuple[DrawScore, ...]:
     return tuple(scores)
 
 
-def _unusual(
-    run: Run, entry: EvaluationProtocol, options: Mapping[str, Scalar]
-) -> dict[str, Scalar]:
-    """What was asked beside the defaults, for the name of the record."""
-    default = resolve("protocol", Choice(entry.name), entry.function)
-    found = {key: value for key, value in options.items() if value != default[key]}
-    settings = ["labels", "limit", "max_length", "metrics", "preset"]
-    if entry.adapts != "nothing":
-        settings += ["draws", "seed", "shots"]
-    for key in settings:
-        value = getattr(run, key)
-        if value != getattr(DEFAULTS, key):
-            found[key] = "-".join(map(str, value)) if isinstance(value, tuple) else value
-    return found
-
-
 @cache
 def _versions() -> dict[str, str]:
     names = ("merging-harness", "torch", "transformers", "numpy", "faiss", "scikit-learn")
@@ -229,198 +168,3 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return str(getattr(importlib.import_module(name), "__version__", "unknown"))
-
-
-def _max_length(run: Run, task: Task) -> int:
-    return run.max_length or task.finetune.max_length
-
-
-def _description(run: Run, model: Model, work: Work, asked: Asked) -> dict[str, Any]:
-    """All of a record but the scores: known before anything is encoded."""
-    part, system, teachers = work
-    entry = asked.protocol
-    settings: dict[str, Any] = {
-        "features": preset(run.preset).readout.name,
-        "max_length": _max_length(run, part.task),
-        "limit": run.limit,
-        **by_rules(system.members[0].config),
-    }
-    if part.left_out:
-        seeds = sorted(part.left_out)[: None if asked.adapts else 1]
-        settings["left_out"] = {str(seed): list(part.left_out[seed]) for seed in seeds}
-    adaptation = None
-    if asked.adapts and part.pool is not None:
-        settings |= {"shots": sorted(set(run.shots)), "draws": run.draws, "seed": run.seed}
-        settings |= {"pool": part.pool.digest}
-        read = entry.adapts == "labeled"
-        adaptation = Adaptation(
-            split=f"{part.task.name}@{POOL_SPLIT}",
-            rows=len(part.pool),
-            drawn=part.drawn,
-            labels="chose the rows and were read" if read else "chose the rows",
-        ).model_dump(mode="json")
-    taught = teachers if entry.adapts == "unlabeled" else ()
-    merged = system.role == "merged"
-    return {
-        "model": system.name,
-        "role": system.role,
-        "method": system.method,
-        "digest": system.digest,
-        "content": joined([system.content, *(teacher.content for teacher in taught)]),
-        "task": part.name,
-        "protocol": entry.name,
-        "options": dict(asked.options),
-        "settings": settings,
-        "metrics": list(part.task.metrics),
-        "rows": len(part.test),
-        "adaptation": adaptation,
-        "dataset": {"digest": part.test.digest, **origin(part.task, run.data_dir)},
-        "head": system.head,
-        "labels": run.labels,
-        "preset": run.preset,
-        "base": {"source": model.base.source, "digest": model.base_digest}
-        if merged and model.base is not None
-        else None,
-        "experts": [
-            {"source": expert.source, "digest": digest}
-            for expert, digest in zip(model.experts, model.expert_digests, strict=True)
-        ]
-        if merged
-        else [],
-        "teachers": [teacher.digest for teacher in taught],
-        "versions": dict(_versions()),
-    }
-
-
-class Reader:
-    """What protocols may read of a system on a task; each set of rows is encoded when it is asked
-    for, and once."""
-
-    def __init__(self, run: Run, work: Work, progress: Progress | None) -> None:
-        self._run, self._progress = run, progress
-        self._part, self._system, self._teachers = work
-
-    def encoded(self, protocol: EvaluationProtocol) -> Encoded:
-        """What a protocol reads. Raises NotFinite for outputs that mean nothing."""
-        task, part = self._part.task, self._part
-        kind = kind_of(task)
-        classes = kind.outputs(task)
-        if len(self._system.members) > 1:
-            empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
-            return Encoded(task.name, kind, classes, self._ensemble, empty, None, (), None)
-        adapts = protocol.adapts != "nothing" and part.pool is not None
-        return Encoded(
-            task=task.name,
-            kind=kind,
-            classes=classes,
-            test=self._test,
-            head=final_head(self._system.members[0], self._system.columns[0]),
-            pool=self._pool if adapts else None,
-            draws=self._draws(protocol) if adapts else (),
-            teacher=self._teacher if adapts and protocol.adapts == "unlabeled" else None,
-            again=(lambda rows, seed: self._again(rows, seed)) if adapts else None,
-        )
-
-    def _draws(self, protocol: EvaluationProtocol) -> tuple[Draw, ...]:
-        """The draws, without units that the model, or one that teaches, did not see."""
-        read = [self._pool, *(self._lessons if protocol.adapts == "unlabeled" else [])]
-        seen = _seen(read)
-        if seen is None:
-            return self._part.draws
-        gone = {int(unit) for unit in np.flatnonzero(~seen)}
-        return tuple(_without(draw, gone) for draw in self._part.draws)
-
-    @cached_property
-    def _ensemble(self) -> Features:
-        """The mean of the members' logits; an ensemble has no features."""
-        read = self._through(self._system, self._part.test, self._part.name)
-        logits = np.mean([features.logits for features in read], axis=0)
-        none = np.empty((len(logits), 0), dtype=np.float32)
-        return Features(none, logits, self._part.test.labels, _seen(read))
-
-    @cached_property
-    def _test(self) -> Features:
-        return self._through(self._system, self._part.test, self._part.name)[0]
-
-    @cached_property
-    def _pool(self) -> Features:
-        return self._on_pool(self._system)
-
-    @cached_property
-    def _lessons(self) -> list[Features]:
-        """The pool through every teacher."""
-        return [self._on_pool(one) for one in self._teachers]
-
-    @cached_property
-    def _teacher(self) -> Array64:
-        """What the teachers say of the pool."""
-        heads = [final_head(one.members[0], one.columns[0]) for one in self._teachers]
-        pairs = zip(self._lessons, heads, strict=True)
-        return kind_of(self._part.task).taught([_outputs(read, head) for read, head in pairs])
-
-    @cached_property
-    def _again(self) -> Again:
-        """The model alone in memory: made when a protocol first asks for it."""
-        assert self._part.pool is not None
-        return dropping(
-            self._system.members[0],
-            self._part.pool,
-            max_length=_max_length(self._run, self._part.task),
-            readout=preset(self._run.preset).readout,
-            device=self._run.device,
-        )
-
-    def _on_pool(self, system: System) -> Features:
-        assert self._part.pool is not None
-        what = f"{self._part.task.name}@{POOL_SPLIT} shots"
-        return self._through(system, self._part.pool, what)[0]
-
-    def _through(self, system: System, rows: Rows, what: str) -> list[Features]:
-        """The rows through every member."""
-        run, tell = self._run, self._progress
-        total = len(rows) * len(system.members)
-        step = (lambda done: tell(f"{system.name} · {what}", done, total)) if tell else None
-        return [
-            encode(
-                member,
-                rows,
-                digest=digest,
-                columns=order,
-                max_length=_max_length(run, self._part.task),
-                readout=preset(run.preset).readout,
-                batch_size=run.batch_size,
-                device=run.device,
-                progress=step,
-            )
-            for member, digest, order in zip(
-                system.members, system.digests, system.columns, strict=True
-            )
-        ]
-
-
-def _outputs(features: Features, head: Head | None) -> Array64:
-    """A model's outputs in float64, from its features.
-
-    Not the float32 logits: Adam scales any gradient up to a full step, so a student that equals
-    its teacher must see a difference of exactly zero, not of rounding.
-    """
-    if head is None:
-        raise MissingHead("an expert has no final linear layer to teach with")
-    weight, bias = head.weight.astype(np.float64), head.bias.astype(np.float64)
-    return np.asarray(features.x.astype(np.float64) @ weight.T + bias)
-
-
-def _seen(read: Sequence[Features]) -> Seen | None:
-    """Which units every one of several models saw; None for all."""
-    seen = [features.seen for features in read if features.seen is not None]
-    return np.all(seen, axis=0) if seen else None
-
-
-def _without(draw: Draw, gone: Collection[int]) -> Draw:
-    """A draw without some units."""
-
-    def left(parts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(unit for unit in part if unit not in gone) for part in parts)
-
-    examples = tuple(example for example in left(draw.examples) if example)
-    return replace(draw, rows=left(draw.rows), examples=examples)

@@ -36,3 +36,6 @@ class Run(Frozen):
     batch_size: PositiveInt = 32
     device: str = "auto"
     allow_pickle: bool = False
+
+
+DEFAULTS = Run(model="")

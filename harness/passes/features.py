@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from harness.checkpoints.build import build_model, classifier_on_meta
 from harness.checkpoints.families.known import family_of
 from harness.checkpoints.tokenizer import open_tokenizer, token_ids, tokenizer_digest, word_ids
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
+from harness.files import cache_dir
 from harness.kinds import IGNORED, kind_of
 from harness.passes.cache import keep, recall
 from harness.readout import LAST_LINEAR, Readout
@@ -101,13 +101,6 @@ def model_key(checkpoint: Checkpoint, digest: str) -> str:
     config = {k: v for k, v in checkpoint.config.items() if k not in LABEL_KEYS}
     known = [digest, tokenizer_digest(checkpoint.path), config]
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
-
-
-def cache_dir(what: str) -> Path:
-    """Where features or statistics are kept: HARNESS_CACHE_DIR, else the user's cache folder."""
-    given = os.environ.get("HARNESS_CACHE_DIR")
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(given) if given else Path(root) / "merging-harness") / what
 
 
 def _read(path: Path, units: int) -> Read | None:

@@ -22,11 +22,11 @@ from harness.checkpoints.open import open_checkpoint
 from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, OutputExists
-from harness.files import check_place
+from harness.files import cache_dir, check_place
 from harness.kinds import kind_of
 from harness.options import options, parse_choice, resolve
 from harness.passes.cache import keep, recall
-from harness.passes.features import cache_dir, content_key
+from harness.passes.features import content_key
 from harness.passes.fisher import GOLD
 from harness.passes.statistic_file import (
     Facts,

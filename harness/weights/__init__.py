@@ -25,12 +25,15 @@ from harness.weights.digests import (
     tensor_digest,
 )
 from harness.weights.lazy import (
+    Digests,
     Lazy,
     Spec,
     after,
     cast_like,
     check_same,
     floating,
+    known_digests,
+    renamed,
     select,
     size,
     specs,
@@ -40,6 +43,7 @@ from harness.weights.order import smallest_magnitude
 from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pieces_of, spread
 
 __all__ = [
+    "Digests",
     "Lazy",
     "Observed",
     "Spec",
@@ -59,10 +63,12 @@ __all__ = [
     "floating",
     "in_pieces",
     "join_digests",
+    "known_digests",
     "mean",
     "once",
     "piece_size",
     "pieces_of",
+    "renamed",
     "select",
     "size",
     "smallest_magnitude",

@@ -9,6 +9,7 @@ import xxhash
 
 from harness.errors import BrokenCheckpoint, HarnessError
 from harness.types import StateDict
+from harness.weights.lazy import known_digests
 
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
@@ -32,7 +33,8 @@ def join_digests(parts: Mapping[str, str]) -> str:
 
 def digest(state: StateDict) -> str:
     """A hash of all tensors, whatever their order and however they are split over files."""
-    return join_digests({name: tensor_digest(name, state[name]) for name in state})
+    known = known_digests(state, {name: name for name in state})
+    return join_digests({n: known.get(n) or tensor_digest(n, state[n]) for n in state})
 
 
 def check_finite(
@@ -69,8 +71,9 @@ class Observed(Mapping[str, torch.Tensor]):
         return len(self._state)
 
     def digest(self) -> str:
-        """The digest of all tensors, reading those nobody has read yet."""
-        for name in self._state:
-            if name not in self._digests:
-                self[name]
+        """The digest of all tensors, reading those that nobody has read yet and nobody knows."""
+        unread = {name: name for name in self._state if name not in self._digests}
+        self._digests |= known_digests(self._state, unread)
+        for name in unread.keys() - self._digests.keys():
+            self[name]
         return join_digests(self._digests)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from harness.errors import IncompatibleWeights
 from harness.types import StateDict
+
+Digests: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Digests of tensors that are known to be finite, by what they are called in them.
+
+Called with a state's own names by what to call them; what is not known is left out.
+"""
 
 
 class Spec(NamedTuple):
@@ -29,7 +35,8 @@ class Lazy(Mapping[str, torch.Tensor]):
 
     `specs` gives shapes and types of all tensors without computing one. `report` is what a merger
     tells about its work, as JSON values by name, or by name and tensor; it may be filled while
-    tensors are computed, and is read in the order of the names, whatever order that was.
+    tensors are computed, and is read in the order of the names, whatever order that was. `digests`
+    are for a state whose tensors lie in a file, where what they hash to may be known.
     """
 
     def __init__(
@@ -37,8 +44,10 @@ class Lazy(Mapping[str, torch.Tensor]):
         specs: Mapping[str, Spec],
         compute: Callable[[str], torch.Tensor],
         report: Mapping[str, Any] | None = None,
+        digests: Digests | None = None,
     ) -> None:
         self.specs = dict(specs)
+        self.digests = digests
         self._report = {} if report is None else report
         self._compute = compute
 
@@ -91,21 +100,46 @@ def after(ready: Callable[[], object], state: StateDict) -> StateDict:
     return Lazy(specs(state), compute)
 
 
+def known_digests(state: StateDict, names: Mapping[str, str]) -> Mapping[str, str]:
+    """What a state knows of the digests of its tensors, which are finite then, by what to call
+    them."""
+    if not names or not isinstance(state, Lazy) or state.digests is None:
+        return {}
+    return state.digests(names)
+
+
+def renamed(state: StateDict, names: Mapping[str, str]) -> StateDict:
+    """Tensors of a state under other names: `names` has the state's own by the new ones."""
+    known = specs(state)
+    return Lazy(
+        {new: known[old] for new, old in names.items()},
+        lambda new: state[names[new]],
+        digests=lambda asked: known_digests(state, {c: names[new] for c, new in asked.items()}),
+    )
+
+
 def select(state: StateDict, names: Iterable[str]) -> StateDict:
     """The part of a state dict with these names, in this order."""
-    known = specs(state)
-    return Lazy({name: known[name] for name in names}, lambda name: state[name])
+    return renamed(state, {name: name for name in names})
 
 
 def union(*states: StateDict) -> StateDict:
     """One state dict of several; of a name that stands in two, the first one's tensor."""
     merged: dict[str, Spec] = {}
-    owner: dict[str, StateDict] = {}
-    for state in states:
+    owner: dict[str, int] = {}
+    for number, state in enumerate(states):
         for name, spec in specs(state).items():
             if name not in merged:
-                merged[name], owner[name] = spec, state
-    return Lazy(merged, lambda name: owner[name][name])
+                merged[name], owner[name] = spec, number
+
+    def digests(asked: Mapping[str, str]) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for number, state in enumerate(states):
+            mine = {called: name for called, name in asked.items() if owner[name] == number}
+            found |= known_digests(state, mine)
+        return found
+
+    return Lazy(merged, lambda name: states[owner[name]][name], digests=digests)
 
 
 def cast_like(state: StateDict, template: StateDict) -> StateDict:

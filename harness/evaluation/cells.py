@@ -1,0 +1,220 @@
+"""The unit of an evaluation: a `Cell`, which knows what its record is of and where it lies."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.checkpoints.families.known import by_rules
+from harness.data.rows import load_rows
+from harness.data.sources import origin
+from harness.data.splits import share_rows
+from harness.errors import BadRecipe, MissingTeacher
+from harness.evaluation.model import Model
+from harness.evaluation.parts import POOL_SPLIT, Asked, Part, asked, part_of
+from harness.evaluation.records import CHOICE_SPLIT, Adaptation, record_path
+from harness.evaluation.run import DEFAULTS, Run
+from harness.evaluation.systems import System, experts_on, joined, systems_of, teachers_of
+from harness.presets import preset
+from harness.readout import Readout
+from harness.types import Choice, Scalar
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One unit of evaluation: a system on the rows of a task, read under a protocol.
+
+    `teachers` are those whose outputs a head may be fitted to; `model` is what the run evaluates,
+    which the system is or stands beside.
+    """
+
+    run: Run
+    model: Model
+    part: Part
+    system: System
+    teachers: tuple[System, ...]
+    asked: Asked
+
+    def __str__(self) -> str:
+        return f"{self.system.name} on {self.part.name} under {self.asked.protocol.name}"
+
+    @property
+    def defined(self) -> bool:
+        """Whether there is such a cell: no features, nothing adapts; no teacher, none teaches."""
+        adapts = self.asked.adapts and self.system.role == "ensemble"
+        return not adapts and (bool(self.teachers) or not self.asked.teaches)
+
+    @property
+    def systems(self) -> tuple[System, ...]:
+        """All systems that the rows go through."""
+        return (self.system, *self._teaching)
+
+    @property
+    def max_length(self) -> int:
+        return self.run.max_length or self.part.task.finetune.max_length
+
+    @property
+    def readout(self) -> Readout:
+        return preset(self.run.preset).readout
+
+    @cached_property
+    def path(self) -> Path:
+        """Where its record lies."""
+        return record_path(Path(self.run.output), self.values, self._unusual)
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """All of its record but what comes of reading: known before anything is encoded."""
+        part, system, run = self.part, self.system, self.run
+        return {
+            "model": system.name,
+            "role": system.role,
+            "method": system.method,
+            "digest": system.digest,
+            "content": joined([one.content for one in self.systems]),
+            "task": part.name,
+            "protocol": self.asked.protocol.name,
+            "options": dict(self.asked.options),
+            "settings": self._settings,
+            "metrics": list(part.task.metrics),
+            "rows": len(part.test),
+            "adaptation": self._adaptation,
+            "dataset": {"digest": part.test.digest, **origin(part.task, run.data_dir)},
+            "head": system.head,
+            "labels": run.labels,
+            "preset": run.preset,
+            **self._sources,
+            "teachers": [teacher.digest for teacher in self._teaching],
+        }
+
+    @property
+    def _teaching(self) -> tuple[System, ...]:
+        """The teachers, if the protocol has any."""
+        return self.teachers if self.asked.teaches else ()
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        run, part = self.run, self.part
+        found: dict[str, Any] = {
+            "features": self.readout.name,
+            "max_length": self.max_length,
+            "limit": run.limit,
+            **by_rules(self.system.members[0].config),
+        }
+        if part.left_out:
+            seeds = sorted(part.left_out)[: None if self.asked.adapts else 1]
+            found["left_out"] = {str(seed): list(part.left_out[seed]) for seed in seeds}
+        if self.asked.adapts and part.pool is not None:
+            found |= {"shots": sorted(set(run.shots)), "draws": run.draws, "seed": run.seed}
+            found |= {"pool": part.pool.digest}
+        return found
+
+    @property
+    def _adaptation(self) -> dict[str, Any] | None:
+        """Which data the protocol sees beside the rows that it is scored on."""
+        part = self.part
+        if not self.asked.adapts or part.pool is None:
+            return None
+        read = self.asked.protocol.adapts == "labeled"
+        return Adaptation(
+            split=f"{part.task.name}@{POOL_SPLIT}",
+            rows=len(part.pool),
+            drawn=part.drawn,
+            labels="chose the rows and were read" if read else "chose the rows",
+        ).model_dump(mode="json")
+
+    @property
+    def _sources(self) -> dict[str, Any]:
+        """What a merge was made of; of another system nothing is said."""
+        model = self.model
+        if self.system.role != "merged":
+            return {"base": None, "experts": []}
+        experts = zip(model.experts, model.expert_digests, strict=True)
+        base = None
+        if model.base is not None:
+            base = {"source": model.base.source, "digest": model.base_digest}
+        return {
+            "base": base,
+            "experts": [{"source": one.source, "digest": digest} for one, digest in experts],
+        }
+
+    @property
+    def _unusual(self) -> dict[str, Scalar]:
+        """What was asked beside the defaults, for the name of the record."""
+        settings = ["labels", "limit", "max_length", "metrics", "preset"]
+        if self.asked.adapts:
+            settings += ["draws", "seed", "shots"]
+        found = dict(self.asked.unusual)
+        for key in settings:
+            value = getattr(self.run, key)
+            if value != getattr(DEFAULTS, key):
+                found[key] = "-".join(map(str, value)) if isinstance(value, tuple) else value
+        return found
+
+
+def cells_of(run: Run, model: Model, protocols: Sequence[Asked]) -> list[Cell]:
+    """Every cell of a run, in the order of its tasks, of the rows of a table, and of protocols.
+
+    Raises MissingTeacher where a protocol that somebody asked for has none.
+    """
+    parts = [part_of(run, name, protocols) for name in model.tasks]
+    readers = [(part, experts_on(run, model, part.task)) for part in parts]
+    cells = [
+        Cell(run, model, part, system, tuple(teachers_of(system, experts)), asked)
+        for part, experts in readers
+        for system in systems_of(run, model, part.task, experts)
+        for asked in protocols
+    ]
+    _check_teachers(run, cells)
+    chosen = _choice(run, model, readers) if run.best_single else ()
+    return [cell for cell in [*cells, *chosen] if cell.defined]
+
+
+def _choice(
+    run: Run, model: Model, readers: Sequence[tuple[Part, Sequence[System]]]
+) -> Iterator[Cell]:
+    """Each expert on the rows that choose the best single one, for tasks that have several.
+
+    It is chosen with each head as it came. Raises BadRecipe where there is nothing to choose, or
+    the reported rows would choose.
+    """
+    several = [(part, experts) for part, experts in readers if len(experts) > 1]
+    if not several:
+        raise BadRecipe(
+            "the best single expert is chosen among several of one task, found none with more "
+            "than one; leave out --best-single"
+        )
+    for part, experts in several:
+        if share_rows(part.task, part.split, CHOICE_SPLIT):
+            raise BadRecipe(
+                f"the best single expert is chosen on {part.task}@{CHOICE_SPLIT}, which "
+                f"{part.name} reports; expected another split to score"
+            )
+        rows = load_rows(part.task, CHOICE_SPLIT, folder=run.data_dir, limit=run.limit)
+        held = Part(part.task, CHOICE_SPLIT, rows, None, ())
+        for expert in experts:
+            yield Cell(run, model, held, expert, (expert,), asked(Choice("current")))
+
+
+def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
+    """Raise MissingTeacher where a protocol that somebody asked for has none.
+
+    Where only some tasks go without, a warning says so.
+    """
+    untaught = list(dict.fromkeys(cell.part.task.name for cell in cells if not cell.teachers))
+    teaching = list(dict.fromkeys(c.asked.protocol.name for c in cells if c.asked.teaches))
+    if untaught and teaching and run.protocols:
+        raise MissingTeacher(
+            f"protocol '{teaching[0]}' needs an expert of task '{untaught[0]}' as teacher; name it "
+            "with --experts"
+        )
+    if untaught and teaching and any(cell.teachers for cell in cells):
+        warnings.warn(
+            f"no expert of {', '.join(untaught)} is known, so nothing is read there by "
+            f"{', '.join(teaching)}; name it with --experts",
+            stacklevel=3,
+        )

@@ -1,0 +1,135 @@
+"""The rows that a run reads: tasks with their draws, and the protocols that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.data.metrics import check_metrics
+from harness.data.rows import load_rows, take, units_of
+from harness.data.shots import draw, left_out
+from harness.data.splits import parse_task, share_rows
+from harness.errors import BadRecipe
+from harness.evaluation.run import Run
+from harness.options import resolve
+from harness.presets import as_read, faithful, preset
+from harness.registry import PROTOCOLS, EvaluationProtocol
+from harness.types import Choice, Draw, Rows, Scalar, Task
+
+POOL_SPLIT = "train90"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A protocol with all its options."""
+
+    protocol: EvaluationProtocol
+    options: dict[str, Scalar]
+
+    @property
+    def adapts(self) -> bool:
+        return self.protocol.adapts != "nothing"
+
+    @property
+    def teaches(self) -> bool:
+        """Whether it fits a head to what teachers say."""
+        return self.protocol.adapts == "unlabeled"
+
+    @cached_property
+    def unusual(self) -> dict[str, Scalar]:
+        """The options that are not the defaults."""
+        default = resolve("protocol", Choice(self.protocol.name), self.protocol.function)
+        return {key: value for key, value in self.options.items() if value != default[key]}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A task of a run: its test rows, the pool that shots are drawn from, and the draws.
+
+    `places` are the units of the pool's split that the pool holds; `left_out` are, for the seed of
+    each draw, test rows that are not scored.
+    """
+
+    task: Task
+    split: str
+    test: Rows
+    pool: Rows | None
+    draws: tuple[Draw, ...]
+    places: tuple[int, ...] = ()
+    left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def drawn(self) -> dict[str, list[list[int]]]:
+        """For each seed, the units that the most shots took, by class, as units of the split."""
+        most = max((draw.shots for draw in self.draws), default=0)
+        return {
+            str(draw.seed): [[self.places[row] for row in rows] for rows in draw.rows]
+            for draw in self.draws
+            if draw.shots == most
+        }
+
+    def scored(self, draw: Draw | None) -> npt.NDArray[np.bool_]:
+        """Which test rows a prediction is scored on; one without a draw is of the first seed."""
+        seed = draw.seed if draw else min(self.left_out, default=0)
+        scored = np.ones(len(self.test), dtype=np.bool_)
+        scored[[*self.left_out.get(seed, ())]] = False
+        return scored
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.name}@{self.split}"
+
+
+def asked_protocols(run: Run) -> list[Asked]:
+    """The protocols of a run, every one if it names none, with their options checked."""
+    known = preset(run.preset).protocols or tuple(PROTOCOLS)
+    chosen = run.protocols or tuple(Choice(name) for name in known)
+    if run.draws < 1 or not run.shots or min(run.shots) < 1:
+        raise BadRecipe(
+            f"shots {', '.join(map(str, run.shots)) or 'none'} with {run.draws} draws; "
+            "expected at least one shot and one draw"
+        )
+    return [asked(faithful(choice, run.preset)) for choice in chosen]
+
+
+def asked(choice: Choice) -> Asked:
+    """A protocol as somebody asks for it, its options checked."""
+    entry = PROTOCOLS[choice.name]
+    options = resolve("protocol", choice, entry.function)
+    if entry.check is not None:
+        entry.check(**options)
+    return Asked(entry, options)
+
+
+def task_of(run: Run, name: str) -> tuple[Task, str]:
+    """A task with the metrics and the columns that the run asks for, and the split."""
+    task, split = parse_task(name)
+    task = as_read(task, run.preset)
+    metrics = run.metrics or preset(run.preset).metrics.get(task.name, ())
+    if metrics:
+        task = replace(task, metrics=tuple(metrics))
+        check_metrics(task)
+    return task, split
+
+
+def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
+    """The rows of a task and the draws from its training split, if a protocol adapts to any."""
+    task, split = task_of(run, name)
+    known = preset(run.preset)
+    test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
+    seeds = range(run.seed, run.seed + run.draws)
+    out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
+    if not any(one.adapts for one in protocols):
+        return Part(task, split, test, None, (), left_out=out)
+    if share_rows(task, split, POOL_SPLIT):
+        raise BadRecipe(
+            f"shots are drawn from {task}@{POOL_SPLIT}; expected another split to score"
+        )
+    train = load_rows(task, POOL_SPLIT, folder=run.data_dir)
+    pool, draws = draw(train, sorted(set(run.shots)), seeds, known.reserved)
+    places = tuple(units_of(train, pool).tolist())
+    return Part(task, split, test, take(train, pool), tuple(draws), places, out)
