@@ -41,7 +41,9 @@ class Merger:
     """A merging method.
 
     `task_vectors`: it subtracts the base, so it needs one. `breaks`: the laws of
-    `harness check merger` that it rightly breaks with its default options.
+    `harness check merger` that it rightly breaks with its default options. `by_label`: a row of a
+    head counts for nothing where an expert's data said nothing of its label; of all other methods
+    the harness leaves such rows out.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Merger:
     paper: str = ""
     task_vectors: bool = True
     breaks: tuple[str, ...] = ()
+    by_label: bool = False
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -328,12 +331,18 @@ TASKS: Registry[Task] = Registry(
 
 
 def merger(
-    name: str, *, paper: str = "", task_vectors: bool = True, breaks: tuple[str, ...] = ()
+    name: str,
+    *,
+    paper: str = "",
+    task_vectors: bool = True,
+    breaks: tuple[str, ...] = (),
+    by_label: bool = False,
 ) -> Callable[[MergeFn[P]], MergeFn[P]]:
     """Register a merging method under a name."""
 
     def register(function: MergeFn[P]) -> MergeFn[P]:
-        MERGERS.add(Merger(name, function, paper, task_vectors, breaks), _origin(function))
+        entry = Merger(name, function, paper, task_vectors, breaks, by_label)
+        MERGERS.add(entry, _origin(function))
         return function
 
     return register

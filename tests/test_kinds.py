@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -809,3 +810,65 @@ def test_a_planted_fault_is_noticed(
     plant(monkeypatch)
     with pytest.raises(AssertionError):
         notice(room, tmp_path)
+
+
+def corpora(room: Path, tmp_path: Path) -> list[str]:
+    """Two experts of one label space: the second one's rows say nothing of the last class."""
+    for name in ("first", "second"):
+        shutil.copytree(room / f"multilabel-{name == 'second':d}", tmp_path / name)
+        said = json.loads((tmp_path / name / "expert.json").read_text())
+        said["tasks"] = [f"toy/{name}"]
+        if name == "second":
+            said["annotated"] = {"toy/second": ["glad", "sad"]}
+        (tmp_path / name / "expert.json").write_text(json.dumps(said))
+    return [str(tmp_path / name) for name in ("first", "second")]
+
+
+@pytest.mark.parametrize("merger", ["average", "regmean:examples=8", "task_arithmetic", "ties"])
+def test_a_class_an_expert_never_saw_stays_out_of_the_merge(
+    merger: str, room: Path, tmp_path: Path
+) -> None:
+    """Corpora of one label space share a head, whose rows are of those who know the class."""
+    from safetensors.torch import load_file
+
+    experts = corpora(room, tmp_path)
+    tasks = [replace(MOODS, name=f"toy/{name}") for name in ("first", "second")]
+    with registered(*tasks):
+        recipe = Recipe(experts=tuple(experts), base=str(room / "base"), merger=merger)
+        plan = harness.merge(recipe, out=tmp_path / "m")
+    assert plan.recipe.heads in ("merge", "average")
+    merged = load_file(tmp_path / "m" / "model.safetensors")
+    first, second = (load_file(Path(expert) / "model.safetensors") for expert in experts)
+    for name in ("classifier.weight", "classifier.bias"):
+        both = (first[name] + second[name]) / 2
+        torch.testing.assert_close(merged[name][:2], both[:2])
+        torch.testing.assert_close(merged[name][2], first[name][2])
+        assert not torch.equal(first[name][2], both[2])
+
+
+def test_where_all_is_annotated_the_merger_has_the_head(room: Path, tmp_path: Path) -> None:
+    """The planted other case: without the record of it, a row is merged like the rest."""
+    from safetensors.torch import load_file
+
+    experts = corpora(room, tmp_path)
+    said = json.loads((tmp_path / "second" / "expert.json").read_text())
+    del said["annotated"]
+    (tmp_path / "second" / "expert.json").write_text(json.dumps(said))
+    tasks = [replace(MOODS, name=f"toy/{name}") for name in ("first", "second")]
+    with registered(*tasks):
+        harness.merge(Recipe(experts=tuple(experts)), out=tmp_path / "m")
+    merged = load_file(tmp_path / "m" / "model.safetensors")
+    first, second = (load_file(Path(expert) / "model.safetensors") for expert in experts)
+    both = (first["classifier.weight"] + second["classifier.weight"]) / 2
+    torch.testing.assert_close(merged["classifier.weight"], both)
+
+
+def test_an_expert_records_what_its_rows_say(tmp_path: Path) -> None:
+    rows = [{**row, "moods": [*row["moods"][:2], -100]} for row in MOODS.generate("train")]  # type: ignore[misc]
+    model(tmp_path / "base")
+    with registered(replace(MOODS, name="toy/partly", generate=lambda _: rows)):
+        harness.finetune(
+            tmp_path / "base", "toy/partly", out=tmp_path / "e", **{**FAST, "epochs": 1}
+        )
+    said = json.loads((tmp_path / "e" / "expert.json").read_text())
+    assert said["annotated"] == {"toy/partly": ["glad", "sad"]}

@@ -22,7 +22,7 @@ from harness.weights import (
 )
 
 
-@merger("fisher", paper="arXiv:2111.09832", task_vectors=False)
+@merger("fisher", paper="arXiv:2111.09832", task_vectors=False, by_label=True)
 def fisher(
     experts: Sequence[StateDict],
     base: StateDict,

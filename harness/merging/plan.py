@@ -12,9 +12,11 @@ from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import vocabulary
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead, UnknownName
+from harness.kinds import kind_of
 from harness.labels import same
 from harness.merging.grid import checked_grid
 from harness.merging.judge import Judge
+from harness.merging.label_rows import of_those_who_know
 from harness.merging.recipes import Recipe
 from harness.options import needs, options, resolve
 from harness.passes.features import check_readout
@@ -126,6 +128,8 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
     whole = merged
     if recipe.heads == "average":
         whole = weights.union(whole, weights.mean(found.tops))
+    if recipe.heads == "average" or (recipe.heads == "merge" and not MERGERS[choice.name].by_label):
+        whole = of_those_who_know(found.experts, found.tops, whole)
     first = found.experts[0]
     sources = [found.base, first] if found.base else [first]
     moving = set(weights.floating(first.weights))
@@ -240,7 +244,7 @@ def _heads(
             )
     first = experts[0]
     odd = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
-    different = len(set(tasks)) > 1
+    different = len(set(tasks)) > 1 and not (odd is None and _one_space(tasks))
     if recipe.heads == "keep" or (recipe.heads == "auto" and different):
         repeated = [task for task in set(tasks) if tasks.count(task) > 1]
         if not tasks:
@@ -260,6 +264,14 @@ def _heads(
     if recipe.heads == "auto":
         return "average" if merger.task_vectors else "merge"
     return recipe.heads
+
+
+def _one_space(tasks: Sequence[str]) -> bool:
+    """Whether equal labels mean the same in all tasks: those of corpora of tags and of classes.
+
+    One class out of several is the answer to the question of its own task.
+    """
+    return all(kind_of(parse_task(task)[0]).several for task in tasks)
 
 
 # What goes into the merger -----------------------------------------------------------------
