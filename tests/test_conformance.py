@@ -419,20 +419,10 @@ def test_a_need_that_nobody_knows_is_named() -> None:
     ) -> StateDict:
         return base
 
-    with pytest.raises(UnknownName, match=r"'horoscope', .* expected one of gram, .* or a default"):
-        of_merger(Merger("toy", function), Choice("toy"))
-
-
-def test_a_pre_merging_method_is_given_nothing() -> None:
-    def function(
-        experts: Sequence[StateDict], base: StateDict, *, gram: Sequence[StateDict]
-    ) -> Sequence[StateDict]:
-        return experts
-
     with pytest.raises(
-        UnknownName, match=r"pre-merging method 'toy' asks for 'gram', .*; expected a default"
+        UnknownName, match=r"'horoscope', .* expected one of fisher, .* or a default"
     ):
-        of_premerge(Premerge("toy", function), Choice("toy"))
+        of_merger(Merger("toy", function), Choice("toy"))
 
 
 def test_options_of_a_statistic_are_checked_and_change_no_law() -> None:
