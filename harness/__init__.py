@@ -46,13 +46,17 @@ if TYPE_CHECKING:
     from harness.evaluation.evaluate import evaluate
     from harness.evaluation.records import Record
     from harness.evaluation.run import Run
+    from harness.merging.judge import Judge
     from harness.merging.merge import merge
     from harness.merging.recipes import Recipe
+    from harness.passes.reading import Reading
     from harness.passes.statistics import statistic
     from harness.reporting.boards import leaderboard
     from harness.training.finetune import finetune
 
 _LAZY = {
+    "Judge": "harness.merging.judge",
+    "Reading": "harness.passes.reading",
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
     "Run": "harness.evaluation.run",
@@ -81,8 +85,10 @@ __all__ = [
     "HarnessError",
     "Head",
     "Hyperparameters",
+    "Judge",
     "Need",
     "Predictions",
+    "Reading",
     "Recipe",
     "Record",
     "Row",

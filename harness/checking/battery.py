@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from harness.checking.laws import LAWS, Broken, Kind, Law, Method, global_seed
+from harness.checking.laws import LAWS, Broken, Law, Method, StageName, global_seed
 from harness.errors import BadOption, HarnessError, UnknownName
 from harness.methods import needs_of, own_options, resolved
 from harness.registry import MERGERS, PREMERGE, Merger, Premerge
@@ -70,8 +70,8 @@ class Battery:
 
     @property
     def laws(self) -> tuple[Law, ...]:
-        """The laws about methods of its kind, in order."""
-        return tuple(law for law in LAWS.values() if self.method.kind in law.kinds)
+        """The laws about methods of its stage, in order."""
+        return tuple(law for law in LAWS.values() if self.method.stage in law.stages)
 
     def find(self, law: Law) -> Finding:
         """What comes of one law."""
@@ -139,9 +139,9 @@ def ok(findings: Sequence[Finding]) -> bool:
     return all(finding.ok for finding in findings)
 
 
-def battery(kind: Kind, choice: Choice) -> Battery:
-    """The battery for a registered or external method of a kind."""
-    if kind == "merger":
+def battery(stage: StageName, choice: Choice) -> Battery:
+    """The battery for a registered or external method of a stage."""
+    if stage == "merger":
         return of_merger(MERGERS[choice.name], choice)
     return of_premerge(PREMERGE[choice.name], choice)
 
@@ -157,14 +157,14 @@ def of_premerge(entry: Premerge, choice: Choice) -> Battery:
     return found if entry.exact else replace(found, unclaimed=("exact",))
 
 
-def _battery(kind: Kind, entry: Merger | Premerge, choice: Choice) -> Battery:
-    _check_said(kind, entry)
+def _battery(stage: StageName, entry: Merger | Premerge, choice: Choice) -> Battery:
+    _check_said(stage, entry)
     given = resolved(entry, choice)
     explicit = given != resolved(entry, Choice(choice.name))
     _check_toys(entry)
     # toys stand in for what needs are met with, so that their options are checked and end here
     options = own_options(entry, given)
-    method = Method(kind, Choice(choice.name, options), entry.function, entry.needs)
+    method = Method(stage, Choice(choice.name, options), entry.function, entry.needs)
     return Battery(_on_enough(method), entry.breaks, (), choice if explicit else None)
 
 
@@ -177,8 +177,8 @@ def _check_toys(entry: Merger | Premerge) -> None:
             )
 
 
-def _check_said(kind: Kind, entry: Merger | Premerge) -> None:
-    known = [law.name for law in LAWS.values() if kind in law.kinds]
+def _check_said(stage: StageName, entry: Merger | Premerge) -> None:
+    known = [law.name for law in LAWS.values() if stage in law.stages]
     for name in entry.breaks:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

@@ -118,8 +118,7 @@ def _record(
     recipe = found.recipe
     statistics = found.stages[-1].statistics()
     spelled = {task: name for task in found.tasks if (name := TASKS.spelled(task))}
-    judged = found.judge is not None and bool(trials or found.report)
-    scored_on = list(found.judge.splits) if judged and found.judge else []
+    scored_on = _scored_on(found, last=bool(trials or found.report))
     return {
         "method": short_method(recipe),
         **digests,
@@ -145,6 +144,13 @@ def _record(
         **({"report": dict(found.report)} if found.report else {}),
         "versions": {name: version(name) for name in ("merging-harness", "torch", "safetensors")},
     }
+
+
+def _scored_on(found: Plan, *, last: bool) -> list[str]:
+    """The rows that candidates were scored on, by whichever stage; the `last` only if it did."""
+    stages = found.stages if last else found.stages[:-1]
+    judges = [stage.judge for stage in stages if stage.judge]
+    return list(dict.fromkeys(split for judge in judges for split in judge.splits))
 
 
 def _needed(stage: Stage) -> dict[str, Any]:

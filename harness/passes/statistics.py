@@ -131,6 +131,7 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     """A statistic by a pass over the rows."""
     made = need.function(reading, **chosen)
     tensors, shared = made if isinstance(made, tuple) else (made, {})
+    tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)
     facts = {"rows": reading.rows.digest, "max_length": reading.max_length, "not run": missed}

@@ -55,7 +55,7 @@ def _written(root: Path, family: Family) -> tuple[Path, list[Path]]:
 
 
 def _recipe(method: Method, experts: Sequence[Path], base: Path) -> Recipe:
-    merger = method.kind == "merger"
+    merger = method.stage == "merger"
     return Recipe(
         experts=tuple(map(str, experts)),
         base=str(base),
@@ -245,7 +245,7 @@ def errors(method: Method) -> None:
         else:
             raise Broken(f"{what}: '{name}' of the last expert is merged without an error")
     _not_swallowed(method)
-    if method.kind == "merger":
+    if method.stage == "merger":
         _not_made_do(method)
 
 
