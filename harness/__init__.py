@@ -12,12 +12,14 @@ from harness.options import parse_choice
 from harness.registry import (
     MERGERS,
     METRICS,
+    NEEDS,
     PREMERGE,
     PROTOCOLS,
     TASKS,
     load_plugins,
     merger,
     metric,
+    need,
     premerge,
     protocol,
     task,
@@ -30,6 +32,7 @@ from harness.types import (
     Features,
     Head,
     Hyperparameters,
+    Need,
     Predictions,
     Row,
     Rows,
@@ -43,13 +46,17 @@ if TYPE_CHECKING:
     from harness.evaluation.evaluate import evaluate
     from harness.evaluation.records import Record
     from harness.evaluation.run import Run
+    from harness.merging.judge import Judge
     from harness.merging.merge import merge
     from harness.merging.recipes import Recipe
+    from harness.passes.reading import Reading
     from harness.passes.statistics import statistic
     from harness.reporting.boards import leaderboard
     from harness.training.finetune import finetune
 
 _LAZY = {
+    "Judge": "harness.merging.judge",
+    "Reading": "harness.passes.reading",
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
     "Run": "harness.evaluation.run",
@@ -66,6 +73,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MERGERS",
     "METRICS",
+    "NEEDS",
     "PREMERGE",
     "PROTOCOLS",
     "TASKS",
@@ -77,7 +85,10 @@ __all__ = [
     "HarnessError",
     "Head",
     "Hyperparameters",
+    "Judge",
+    "Need",
     "Predictions",
+    "Reading",
     "Recipe",
     "Record",
     "Row",
@@ -93,6 +104,7 @@ __all__ = [
     "merge",
     "merger",
     "metric",
+    "need",
     "parse_choice",
     "premerge",
     "prepare",

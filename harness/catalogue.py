@@ -7,15 +7,16 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.merging.plan import parts
+from harness.methods import functions
 from harness.options import options
 from harness.ranges import SEVERAL, bounds, choices, is_list_of
-from harness.registry import MERGERS, METRICS, PREMERGE, PROTOCOLS, TASKS, Merger
+from harness.registry import MERGERS, METRICS, NEEDS, PREMERGE, PROTOCOLS, TASKS, Merger, Premerge
 from harness.types import Task
 
 REGISTRIES: Mapping[str, Mapping[str, Any]] = {
     "mergers": MERGERS,
     "premerge": PREMERGE,
+    "needs": NEEDS,
     "tasks": TASKS,
     "protocols": PROTOCOLS,
     "metrics": METRICS,
@@ -44,10 +45,10 @@ def catalogue(what: str) -> list[dict[str, Any]]:
 
 
 def _functions(value: Any) -> tuple[Callable[..., Any], ...]:
-    """The functions whose options an entry has; a merger's are also those of its statistics."""
+    """The functions whose options an entry has; a method's are also those of its needs."""
     if isinstance(value, Task):
         return ()
-    return parts(value) if isinstance(value, Merger) else (value.function,)
+    return functions(value) if isinstance(value, Merger | Premerge) else (value.function,)
 
 
 def _first_line(value: Any) -> str:

@@ -338,8 +338,11 @@ def statistics(
     task: Annotated[str, typer.Option(help="The task whose training rows it is run on.")],
     out: Annotated[Path, typer.Option(help="The file: FILE.safetensors.")],
     merger: Annotated[
-        str, typer.Option(help="Which merger they are for, with its options.")
-    ] = "regmean",
+        str | None, typer.Option(help="Which merger they are for, with its options: regmean.")
+    ] = None,
+    need: Annotated[
+        str | None, typer.Option(help="NAME[:key=value,...]: a need by itself, of any method.")
+    ] = None,
     preset: PresetOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     allow_pickle: Annotated[
@@ -348,7 +351,7 @@ def statistics(
     data_dir: DataDir = None,
     plugins: Plugins = None,
 ) -> None:
-    """Write what a merger asks of an expert's data, to hand over instead of the data."""
+    """Write what a method asks of an expert's data, to hand over instead of the data."""
     from harness.passes.statistics import statistic
 
     with _bars() as advance:
@@ -357,6 +360,7 @@ def statistics(
             task=task,
             out=out,
             merger=merger,
+            need=need,
             preset=preset,
             data_dir=data_dir,
             device=device,
@@ -364,7 +368,7 @@ def statistics(
             progress=advance,
         )
     shown = ", ".join(f"{name}={value}" for name, value in found.options.items())
-    print(f"{found.kind} of {expert} on {found.task}: {shown}")
+    print(f"{found.need} of {expert} on {found.task}: {shown}")
     print(f"wrote {out}: {len(found.tensors)} weights, {out.stat().st_size / 1e6:.1f} MB")
 
 
@@ -544,7 +548,7 @@ def prepare(
 @app.command("list")
 def list_(
     what: Annotated[
-        Literal["mergers", "premerge", "tasks", "protocols", "metrics"], typer.Argument()
+        Literal["mergers", "premerge", "needs", "tasks", "protocols", "metrics"], typer.Argument()
     ],
     as_json: Json = False,
     plugins: Plugins = None,

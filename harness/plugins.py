@@ -15,10 +15,11 @@ from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
-from harness.errors import BrokenPlugin
+from harness.errors import BrokenPlugin, UnknownName
 
 FOLDERS = "HARNESS_PLUGINS"
 """Names the folders of a user's own tasks, protocols and methods, parted as paths are."""
@@ -90,6 +91,38 @@ def _package(name: str, folder: Path) -> types.ModuleType:
 
 def _modules(root: types.ModuleType) -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(getattr(root, "__path__", [])))
+
+
+def called(spelled: str) -> Callable[[str], Any]:
+    """A function of ours by `module:function`, imported when it is needed."""
+    place, _, function = spelled.partition(":")
+    found: Callable[[str], Any] = getattr(importlib.import_module(place), function)
+    return found
+
+
+def attribute_of(kind: str, name: str) -> Any:
+    """What stands at `module:attribute`. Raises UnknownName where there is none."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnknownName(
+            f"no {kind} at '{name}': {error}; expected an importable module:attribute"
+        ) from error
+
+
+def code_of(function: Callable[..., Any]) -> str | None:
+    """A hash of the code of somebody else: of all Python files beside the one it stands in.
+
+    Empty for code of ours, whose results change with a release; None where there is no file.
+    """
+    if function.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return ""
+    file = getattr(sys.modules.get(function.__module__), "__file__", None)
+    if file is None:
+        return None
+    files = sorted(Path(file).parent.glob("*.py"))
+    return xxhash.xxh3_128_hexdigest(b"\0".join(path.read_bytes() for path in files))
 
 
 def load_folder(folder: str | Path, *, undo: Undo) -> None:

@@ -12,21 +12,21 @@ import pytest
 
 if TYPE_CHECKING:
     from harness.checking.battery import Battery, Finding
-    from harness.checking.laws import Kind, Law
+    from harness.checking.laws import Law, StageName
 
-FLAGS: tuple[tuple[Kind, str], ...] = (
+FLAGS: tuple[tuple[StageName, str], ...] = (
     ("merger", "merging method"),
     ("premerge", "pre-merging method"),
 )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One flag for each kind of method."""
+    """One flag for each stage of a merge."""
     group = parser.getgroup("harness", "laws of merging methods")
-    for kind, called in FLAGS:
+    for stage, called in FLAGS:
         group.addoption(
-            f"--{kind}",
-            dest=f"harness_{kind}",
+            f"--{stage}",
+            dest=f"harness_{stage}",
             action="append",
             default=[],
             metavar="NAME",
@@ -38,22 +38,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Add a test for every law of every method that a flag names."""
-    for kind, _ in FLAGS:
-        for text in session.config.getoption(f"harness_{kind}"):
-            items.extend(_tests(session, kind, text))
+    for stage, _ in FLAGS:
+        for text in session.config.getoption(f"harness_{stage}"):
+            items.extend(_tests(session, stage, text))
 
 
-def _tests(session: pytest.Session, kind: Kind, text: str) -> Iterator[LawTest]:
+def _tests(session: pytest.Session, stage: StageName, text: str) -> Iterator[LawTest]:
     from harness.checking.battery import battery
     from harness.errors import HarnessError
     from harness.options import parse_choice
 
     try:
-        found = battery(kind, parse_choice(text))
+        found = battery(stage, parse_choice(text))
     except HarnessError as error:
-        raise pytest.UsageError(f"--{kind} {text}: {error}") from error
+        raise pytest.UsageError(f"--{stage} {text}: {error}") from error
     for law in found.laws:
-        name = f"{kind} {text}[{law.name}]"
+        name = f"{stage} {text}[{law.name}]"
         # a law stands in no file of the user's, so its name is all there is to call it by
         yield LawTest.from_parent(session, name=name, nodeid=name, battery=found, law=law)
 

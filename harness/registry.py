@@ -3,26 +3,53 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+)
 
 from harness.errors import HarnessError, UnknownName
 from harness.options import needs
 from harness.plugins import (
     BROKEN,
     PREFIX,
+    attribute_of,
+    called,
     import_all,
     load_all,
     load_folder,
     registering,
     registrar,
 )
-from harness.types import Encoded, KindName, Predictions, StateDict, Task
+from harness.types import (
+    Checkpoint,
+    Encoded,
+    KindName,
+    Need,
+    Predictions,
+    Scalar,
+    StateDict,
+    Task,
+    Whose,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from harness.weights.lazy import Spec
 
 P = ParamSpec("P")
 MergeFn: TypeAlias = Callable[Concatenate[Sequence[StateDict], StateDict, P], StateDict]
@@ -31,6 +58,7 @@ PremergeFn: TypeAlias = Callable[
 ]
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
 MetricFn: TypeAlias = Callable[[Any, Any], float]
+NeedFn = TypeVar("NeedFn", bound=Callable[..., Any])
 YAML = (".yaml", ".yml")
 ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
 """Every kind of task."""
@@ -46,6 +74,7 @@ class Merger:
     the harness leaves such rows out.
     """
 
+    called: ClassVar[str] = "merger"
     name: str
     function: Callable[..., StateDict]
     paper: str = ""
@@ -55,7 +84,7 @@ class Merger:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What the harness hands it beside the weights: keyword-only parameters with no default."""
+        """The needs it has, by name: keyword-only parameters without a default."""
         return needs(self.function)
 
 
@@ -66,11 +95,17 @@ class Premerge:
     `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options.
     """
 
+    called: ClassVar[str] = "pre-merging method"
     name: str
     function: Callable[..., Sequence[StateDict]]
     paper: str = ""
     exact: bool = False
     breaks: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The needs it has, by name: keyword-only parameters without a default."""
+        return needs(self.function)
 
 
 @dataclass(frozen=True)
@@ -184,6 +219,17 @@ class Registry(Mapping[str, V], Generic[V]):
             self._values, self._origins = before
             raise
 
+    @contextmanager
+    def standing_in(self, values: Sequence[V]) -> Iterator[None]:
+        """In the block, these values are found by their names whatever is registered."""
+        self._scan()
+        before = self._values
+        self._values = {**before, **{value.name: value for value in values}}
+        try:
+            yield
+        finally:
+            self._values = before
+
     def __getitem__(self, name: str) -> V:
         self._scan()
         if name in self._values:
@@ -220,7 +266,7 @@ class Registry(Mapping[str, V], Generic[V]):
 
     def _read(self, name: str) -> V:
         """The value that a file describes, registered under its own name."""
-        value = self._adopt(name, _called(self._files or "")(name))
+        value = self._adopt(name, called(self._files or "")(name))
         taken = self._origins.get(value.name)
         if taken is not None and taken != name:
             raise HarnessError(
@@ -233,10 +279,10 @@ class Registry(Mapping[str, V], Generic[V]):
     def _import(self, name: str) -> V:
         module, _, attribute = name.partition(":")
         if module in self._families:
-            made: V = _called(self._families[module])(attribute)
+            made: V = called(self._families[module])(attribute)
             return made
         with registering(module):
-            found = _attribute(self.kind, name)
+            found = attribute_of(self.kind, name)
         for value in self._values.values():
             if found is value or getattr(value, "function", None) is found:
                 self._spelled[value.name] = name
@@ -246,28 +292,11 @@ class Registry(Mapping[str, V], Generic[V]):
         return adopted if adopted.name == name else self.add(adopted, module)
 
 
-def _called(spelled: str) -> Callable[[str], Any]:
-    """A function of ours by `module:function`, imported when it is needed."""
-    place, _, function = spelled.partition(":")
-    found: Callable[[str], Any] = getattr(importlib.import_module(place), function)
-    return found
-
-
-def _attribute(kind: str, name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UnknownName(
-            f"no {kind} at '{name}': {error}; expected an importable module:attribute"
-        ) from error
-
-
 @contextmanager
 def undone_by_errors() -> Iterator[None]:
     """What is registered in the block, anywhere, stays only if the block succeeds."""
     with ExitStack() as stack:
-        for registry in (MERGERS, PREMERGE, PROTOCOLS, METRICS, TASKS):
+        for registry in (MERGERS, PREMERGE, NEEDS, PROTOCOLS, METRICS, TASKS):
             stack.enter_context(registry.undone_by_errors())
         yield
 
@@ -306,6 +335,12 @@ def _task(name: str, found: object) -> Task:
     return found
 
 
+def _need(name: str, found: object) -> Need:
+    raise UnknownName(
+        f"need '{name}' is a {type(found).__name__}, expected a function that `@need` registers"
+    )
+
+
 MERGERS: Registry[Merger] = Registry(
     "merger",
     "harness.mergers",
@@ -317,6 +352,7 @@ PREMERGE: Registry[Premerge] = Registry(
     "harness.premergers",
     lambda name, f: Premerge(name, _callable("pre-merging method", name, f)),
 )
+NEEDS: Registry[Need] = Registry("need", "harness.needs", _need)
 PROTOCOLS: Registry[EvaluationProtocol] = Registry(
     "protocol",
     "harness.protocols",
@@ -355,6 +391,26 @@ def premerge(
 
     def register(function: PremergeFn[P]) -> PremergeFn[P]:
         PREMERGE.add(Premerge(name, function, paper, exact, breaks), _origin(function))
+        return function
+
+    return register
+
+
+def need(
+    name: str,
+    *,
+    paper: str = "",
+    rows: Whose = "own",
+    shapes: Callable[[Checkpoint], Mapping[str, Spec]] | None = None,
+    fault: Callable[[torch.Tensor], str | None] | None = None,
+    check: Callable[[Mapping[str, Scalar]], None] | None = None,
+    toy: Callable[[Sequence[StateDict]], Any] | None = None,
+) -> Callable[[NeedFn], NeedFn]:
+    """Register what a method may ask for by a parameter of this name; see `Need`."""
+
+    def register(function: NeedFn) -> NeedFn:
+        made = Need(name, function, paper, rows, shapes, fault, check, toy)
+        NEEDS.add(made, _origin(function))
         return function
 
     return register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from harness.errors import BadData
+from harness.errors import BadData, HarnessError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from harness.kinds.kind import Kind
+    from harness.weights.lazy import Spec
 
 Array: TypeAlias = "npt.NDArray[np.float32]"
 Array64: TypeAlias = "npt.NDArray[np.float64]"
@@ -188,6 +190,59 @@ class Checkpoint:
         """The last part of the source, which is how tables call it."""
         last = self.source.rstrip("/").rsplit("/", 1)[-1]
         return self.path.resolve().name if last in ("", ".", "..") else last
+
+
+Whose: TypeAlias = Literal["own", "shared", "none"]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a method asks for beside weights, by a keyword-only parameter of this name.
+
+    `function` makes it, with options of its own. By `rows`, whose rows it reads, it is called with
+
+    own     a `Reading`, once for each expert, on the training rows of the expert's own task. It
+            gives a statistic: tensors by name or, where some share one, those with a mapping from
+            each name to the one it is kept under. `examples` rows are drawn by `seed`, which are
+            among its options. `shapes` says of a checkpoint, by headers alone, which tensors there
+            will be; one that is not made is zero. The method is handed a mapping for each expert.
+    shared  the `Judge` of a candidate on held-out rows, once.
+    none    the experts' checkpoints as they enter the method, once.
+
+    The last two hand over what they return, and read no row before that is used. `fault` says what
+    keeps a tensor from being one of a statistic; `check` is called with all options before a row is
+    read. `toy` makes up, of toy experts, what the method is handed. Raises HarnessError, where it
+    is made, for fields that do not hold together.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    paper: str = ""
+    rows: Whose = "own"
+    shapes: Callable[[Checkpoint], Mapping[str, Spec]] | None = None
+    fault: Callable[[torch.Tensor], str | None] | None = None
+    check: Callable[[Mapping[str, Scalar]], None] | None = None
+    toy: Callable[[Sequence[StateDict]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if fault := _need_fault(self):
+            raise HarnessError(f"need '{self.name}' {fault}")
+
+
+def _need_fault(made: Need) -> str | None:
+    """What is wrong with a need, and what was expected."""
+    known = typing.get_args(Whose)
+    if not made.name.isidentifier():
+        return "can be the name of no parameter, expected letters, digits and _"
+    if made.rows not in known:
+        return f"has rows={made.rows!r}, expected {' or '.join(known)}"
+    if made.rows != "own":
+        return None
+    if made.shapes is None:
+        return "has no shapes, expected a function from a checkpoint to its tensors"
+    if not {"examples", "seed"} <= inspect.signature(made.function).parameters.keys():
+        return "does not say which rows are drawn, expected the options examples and seed"
+    return None
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,14 @@ from harness.checking.battery import (
     of_premerge,
     ok,
 )
-from harness.checking.laws import Kind
+from harness.checking.laws import StageName
 from harness.checking.laws.calls import Watch
 from harness.errors import BadOption, UnknownName
 from harness.options import parse_choice
 from harness.registry import Merger, Premerge
 from tests import faults
 
-MERGER_LAWS = [law.name for law in LAWS.values() if "merger" in law.kinds]
+MERGER_LAWS = [law.name for law in LAWS.values() if "merger" in law.stages]
 
 
 def lines(findings: Sequence[Finding]) -> str:
@@ -400,7 +400,7 @@ def test_a_value_that_no_number_of_experts_makes_good_is_bad_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "message"),
+    ("stage", "text", "message"),
     [
         ("merger", "avrage", "did you mean 'average'"),
         ("merger", "tests.faults:nothing", "no merger at 'tests.faults:nothing'"),
@@ -408,9 +408,9 @@ def test_a_value_that_no_number_of_experts_makes_good_is_bad_input() -> None:
         ("premerge", "dare:seed=x", "expected a whole number"),
     ],
 )
-def test_bad_input_is_one_error(kind: Kind, text: str, message: str) -> None:
+def test_bad_input_is_one_error(stage: StageName, text: str, message: str) -> None:
     with pytest.raises((BadOption, UnknownName), match=message):
-        battery(kind, parse_choice(text))
+        battery(stage, parse_choice(text))
 
 
 def test_a_need_that_nobody_knows_is_named() -> None:
@@ -419,20 +419,8 @@ def test_a_need_that_nobody_knows_is_named() -> None:
     ) -> StateDict:
         return base
 
-    with pytest.raises(UnknownName, match=r"'horoscope', .* expected one of gram, .* or a default"):
+    with pytest.raises(UnknownName, match=r"'horoscope', .* one of fisher, .* or a default"):
         of_merger(Merger("toy", function), Choice("toy"))
-
-
-def test_a_pre_merging_method_is_given_nothing() -> None:
-    def function(
-        experts: Sequence[StateDict], base: StateDict, *, gram: Sequence[StateDict]
-    ) -> Sequence[StateDict]:
-        return experts
-
-    with pytest.raises(
-        UnknownName, match=r"pre-merging method 'toy' asks for 'gram', .*; expected a default"
-    ):
-        of_premerge(Premerge("toy", function), Choice("toy"))
 
 
 def test_options_of_a_statistic_are_checked_and_change_no_law() -> None:

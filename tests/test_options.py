@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import harness
-from harness import Choice, Recipe, Run, parse_choice
+from harness import Choice, Recipe, Run, methods, parse_choice
 from harness.catalogue import rendered
 from harness.cli import main
 from harness.errors import BadOption
-from harness.merging.plan import parts
 from harness.options import Option, options, resolve
 
 REGISTRIES = {
@@ -184,7 +183,7 @@ def test_a_printed_choice_reads_back(options: dict[str, Any]) -> None:
 def functions(kind: str, name: str) -> tuple[Callable[..., Any], ...]:
     """Those whose options a registered method has."""
     entry: Any = REGISTRIES[kind][name]
-    return (entry.function,) if kind == "protocol" else parts(entry)
+    return (entry.function,) if kind == "protocol" else methods.functions(entry)
 
 
 METHODS = [(kind, name) for kind, registry in REGISTRIES.items() for name in registry]

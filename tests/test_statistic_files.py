@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.files import cache_dir
-from harness.passes import statistics, sums
+from harness.needs import gram
+from harness.passes import statistics
 from harness.passes.cache import KEY
 from harness.passes.statistic_file import check_statistic, read_statistic
 from harness.weights import digest
@@ -64,7 +65,6 @@ def test_files_are_as_good_as_the_data(
 ) -> None:
     assert merged(loud, tmp_path / "data") == 0
     monkeypatch.setattr(statistics, "load_rows", lambda *_, **__: pytest.fail("data read"))
-    monkeypatch.setattr(statistics, "PASSES", dict(statistics.PASSES))
     both = ["--statistics", files["b"], "--statistics", files["a"]]
     assert merged(loud, tmp_path / "files", *both) == 0
     assert merged(loud, tmp_path / "list", "--statistics", f"{files['a']},{files['b']}") == 0
@@ -135,7 +135,6 @@ def test_files_that_do_not_fit(
     places = {**files, "base": str(minis("bert")["base"]), "weights": weights}
     filled = [flag.format(**places) for flag in flags]
     capsys.readouterr()
-    monkeypatch.setattr(statistics, "PASSES", dict(statistics.PASSES))
     with registered(TOY, replace(TOY, name="toy/twin")):
         assert merged(loud, tmp_path / "out", "--statistics", *filled) == 2
     error = capsys.readouterr().err
@@ -406,13 +405,13 @@ def test_a_weight_that_was_never_reached_is_said_to_be(
 ) -> None:
     """It keeps the mean; without the word and without the matrix a file is not whole."""
 
-    whole = sums.gram
+    whole = gram.gram
 
     def missing(*given: Any, **options: Any) -> Any:
         tensors, shared = whole(*given, **options)
         return {name: tensor for name, tensor in tensors.items() if name != DENSE}, shared
 
-    monkeypatch.setattr(sums, "gram", missing)
+    monkeypatch.setattr(gram, "gram", missing)
     out = str(tmp_path / "lazy.safetensors")
     where = ["--task", "toy/pairs", "--device", "cpu", "--merger", "regmean:examples=8"]
     assert main(["statistics", str(loud("bert", "a")), *where, "--out", out]) == 0
@@ -510,4 +509,4 @@ def test_a_cache_that_cannot_be_written_is_not_the_end(
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("kept", "not-kept")
     )
     assert one == other
-    assert read_statistic(out).kind == "gram"
+    assert read_statistic(out).need == "gram"

@@ -29,11 +29,12 @@ from harness.data.rows import take
 from harness.files import cache_dir
 from harness.kinds import KINDS
 from harness.kinds.information import softmax_roots
+from harness.needs import gram as needed
 from harness.passes import statistics
 from harness.passes.fisher import fisher
 from harness.passes.gram import gram
 from harness.passes.statistics import collect, drawn
-from harness.passes.sums import PASSES
+from harness.registry import NEEDS
 from harness.rng import rng
 from harness.types import Rows
 from tests.conftest import BERT_LIKE, FAMILIES, model
@@ -57,14 +58,14 @@ def rows_of(task: Task = TOY, examples: int = EXAMPLES) -> Rows:
 def defaults(kind: str, **changed: Any) -> dict[str, Any]:
     from harness.options import options
 
-    known = options(PASSES[kind]).values()
+    known = options(NEEDS[kind].function).values()
     return {option.name: option.default for option in known} | {"examples": EXAMPLES} | changed
 
 
 def collected(kind: str, folder: Path, task: Task = TOY, **changed: Any) -> statistics.Statistic:
     chosen = defaults(kind, **changed)
     rows = rows_of(task, chosen["examples"])
-    return collect(kind, chosen, open_checkpoint(folder), rows, device="cpu")
+    return collect(NEEDS[kind], chosen, open_checkpoint(folder), rows, device="cpu")
 
 
 # Independent passes in float64 -------------------------------------------------------------
@@ -516,8 +517,8 @@ def test_a_second_time_is_read_from_the_cache(
 ) -> None:
     folder = minis("bert")["a"]
     first = collected("gram", folder)
-    monkeypatch.setattr(statistics, "PASSES", {"gram": lambda *_, **__: pytest.fail("a pass")})
-    again = collect("gram", dict(first.options), open_checkpoint(folder), rows_of(), device="cpu")
+    monkeypatch.setattr(needed, "gram", lambda *_, **__: pytest.fail("a pass"))
+    again = collected("gram", folder)
     assert all(torch.equal(first.tensors[name], again.tensors[name]) for name in first.tensors)
 
 

@@ -33,7 +33,7 @@ from harness.errors import (
     OutputExists,
     UnknownName,
 )
-from harness.merging.plan import parts
+from harness.methods import functions as functions_of
 from harness.options import resolve
 from harness.passes import features as encode
 from harness.presets import PRESETS, PresetName, faithful
@@ -966,7 +966,7 @@ def test_a_preset_speaks_of_options_and_metrics_that_exist(name: PresetName) -> 
     for method in PRESETS[name].options:
         protocols = harness.PROTOCOLS
         tuned = method in protocols
-        functions = [protocols[method].function] if tuned else parts(methods[method])
+        functions = [protocols[method].function] if tuned else functions_of(methods[method])
         chosen = resolve("method", faithful(Choice(method), name), *functions)
         assert {key: chosen[key] for key in PRESETS[name].options[method]} == dict(
             PRESETS[name].options[method]

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from harness.checking.laws import LAWS, Broken, Kind, Law, Method, global_seed
+from harness.checking.laws import LAWS, Broken, Law, Method, StageName, global_seed
 from harness.errors import BadOption, HarnessError, UnknownName
-from harness.merging.plan import of_passes, parts
-from harness.options import needs, resolve
+from harness.methods import needs_of, own_options, resolved
 from harness.registry import MERGERS, PREMERGE, Merger, Premerge
 from harness.types import Choice
 
@@ -71,8 +70,8 @@ class Battery:
 
     @property
     def laws(self) -> tuple[Law, ...]:
-        """The laws about methods of its kind, in order."""
-        return tuple(law for law in LAWS.values() if self.method.kind in law.kinds)
+        """The laws about methods of its stage, in order."""
+        return tuple(law for law in LAWS.values() if self.method.stage in law.stages)
 
     def find(self, law: Law) -> Finding:
         """What comes of one law."""
@@ -140,42 +139,52 @@ def ok(findings: Sequence[Finding]) -> bool:
     return all(finding.ok for finding in findings)
 
 
-def battery(kind: Kind, choice: Choice) -> Battery:
-    """The battery for a registered or external method of a kind."""
-    if kind == "merger":
+def battery(stage: StageName, choice: Choice) -> Battery:
+    """The battery for a registered or external method of a stage."""
+    if stage == "merger":
         return of_merger(MERGERS[choice.name], choice)
     return of_premerge(PREMERGE[choice.name], choice)
 
 
 def of_merger(entry: Merger, choice: Choice) -> Battery:
     """The battery for a merger."""
-    return _battery("merger", "merger", entry, choice)
+    return _battery("merger", entry, choice)
 
 
 def of_premerge(entry: Premerge, choice: Choice) -> Battery:
     """The battery for a pre-merging method; one that is not said to be exact need not be."""
-    found = _battery("premerge", "pre-merging method", entry, choice)
+    found = _battery("premerge", entry, choice)
     return found if entry.exact else replace(found, unclaimed=("exact",))
 
 
-def _battery(kind: Kind, called: str, entry: Merger | Premerge, choice: Choice) -> Battery:
-    _check_said(kind, called, entry)
-    given = resolve(called, choice, *parts(entry))
-    explicit = given != resolve(called, Choice(choice.name), *parts(entry))
-    # toys of statistics stand in for those of a pass, whose options are checked and end here
-    options = {name: value for name, value in given.items() if name not in of_passes(entry)}
-    method = Method(kind, Choice(choice.name, options), entry.function, needs(entry.function))
+def _battery(stage: StageName, entry: Merger | Premerge, choice: Choice) -> Battery:
+    _check_said(stage, entry)
+    given = resolved(entry, choice)
+    explicit = given != resolved(entry, Choice(choice.name))
+    _check_toys(entry)
+    # toys stand in for what needs are met with, so that their options are checked and end here
+    options = own_options(entry, given)
+    method = Method(stage, Choice(choice.name, options), entry.function, entry.needs)
     return Battery(_on_enough(method), entry.breaks, (), choice if explicit else None)
 
 
-def _check_said(kind: Kind, called: str, entry: Merger | Premerge) -> None:
-    known = [law.name for law in LAWS.values() if kind in law.kinds]
+def _check_toys(entry: Merger | Premerge) -> None:
+    for need in needs_of(entry):
+        if need.toy is None:
+            raise HarnessError(
+                f"{entry.called} '{entry.name}' asks for '{need.name}', which cannot be made up "
+                f"for the laws; expected @need('{need.name}', toy=...)"
+            )
+
+
+def _check_said(stage: StageName, entry: Merger | Premerge) -> None:
+    known = [law.name for law in LAWS.values() if stage in law.stages]
     for name in entry.breaks:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
             raise UnknownName(
-                f"{called} '{entry.name}' says that it breaks '{name}', no law; {hint}"
+                f"{entry.called} '{entry.name}' says that it breaks '{name}', no law; {hint}"
             )
 
 

@@ -32,9 +32,9 @@ from harness.evaluation.run import DEFAULTS, Run
 from harness.files import check_place, write_json
 from harness.kinds import kind_of
 from harness.merging.merge import merge
-from harness.merging.plan import parts, short_method
+from harness.merging.plan import short_method
 from harness.merging.recipes import Recipe
-from harness.options import resolve
+from harness.methods import resolved
 from harness.registry import MERGERS, TASKS
 from harness.reporting.grid import HEADLINE_SHOTS, PROTOCOL_ORDER
 from harness.types import Choice, Progress, Scalar
@@ -217,7 +217,7 @@ def _within(setting: str, progress: Progress | None) -> Progress | None:
 
 def _asked(choice: Choice) -> Choice:
     """The choice with every option."""
-    return Choice(choice.name, resolve("merger", choice, *parts(MERGERS[choice.name])))
+    return Choice(choice.name, resolved(MERGERS[choice.name], choice))
 
 
 def _name(choice: Choice) -> str:

@@ -7,9 +7,10 @@ them, and tensors of odd shapes, which every method must carry along.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,8 +18,8 @@ import torch
 from safetensors.torch import save_file
 
 from harness.checkpoints.layout import SINGLE
-from harness.rng import rng
-from harness.types import StateDict
+from harness.registry import NEEDS
+from harness.types import Checkpoint, Need, StateDict
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 Tensors: TypeAlias = "dict[str, torch.Tensor]"
@@ -106,61 +107,35 @@ def with_tied(state: Tensors) -> Tensors:
     return {**state, TIED[1]: state[TIED[0]].clone()}
 
 
-# What mergers need of the data -------------------------------------------------------------
-
-
-def gram(shapes: Shapes, place: int) -> StateDict:
-    """Inner products of made-up inputs of every linear layer, [in, in] in float64."""
-
-    def one(name: str, width: int) -> torch.Tensor:
-        rows = torch.from_numpy(rng(place, "gram", name).normal(size=(4 * width, width)))
-        return rows.T @ rows / len(rows)
-
-    return {
-        name: one(name, shape[1])
-        for name, shape in shapes.items()
-        if len(shape) == 2 and name.endswith(".weight") and "embeddings" not in name
-    }
-
-
-def fisher(shapes: Shapes, place: int) -> StateDict:
-    """Made-up Fisher information of every parameter, a fifth of it exactly zero."""
-
-    def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        # two names of one tensor are one parameter, with one gradient
-        numbers = rng(place, "fisher", TIED[0] if name == TIED[1] else name)
-        values = numbers.random(math.prod(shape))
-        return torch.from_numpy(values * (values > 0.2)).to(torch.float32).view(shape)
-
-    return {name: one(name, shape) for name, shape in shapes.items()}
-
-
-def score(shapes: Shapes) -> Callable[[StateDict], float]:
-    """How good a model is said to be.
-
-    The nearer to a point between the first two experts, a little nearer to the first, the better:
-    their mean is better than either, and a third makes it worse.
-    """
-    first, second = model(1, shapes), model(2, shapes)
-    best = {name: 0.6 * first[name] + 0.4 * second[name] for name in sorted(shapes)}
-
-    def near(state: StateDict) -> float:
-        return -sum(float((state[n] - point).double().square().sum()) for n, point in best.items())
-
-    return near
-
-
-NEEDS: Mapping[str, Callable[[Shapes, int], Any]] = {
-    "gram": lambda shapes, experts: [gram(shapes, place) for place in range(1, experts + 1)],
-    "fisher": lambda shapes, experts: [fisher(shapes, place) for place in range(1, experts + 1)],
-    "score": lambda shapes, experts: score(shapes),
-}
-"""For what a method asks of the harness, a toy of it: one for each expert, or one for all."""
+# What methods need beside weights -----------------------------------------------------------
 
 
 def needed(needs: Sequence[str], shapes: Shapes, experts: int) -> dict[str, Any]:
-    """A toy of everything a method needs."""
-    return {need: NEEDS[need](shapes, experts) for need in needs}
+    """A toy of everything a method needs: one for each expert, or one for all."""
+    models = [model(seed, shapes) for seed in range(1, experts + 1)]
+    return {name: _toy(NEEDS[name], models) for name in needs}
+
+
+def _toy(need: Need, models: Sequence[StateDict]) -> Any:
+    assert need.toy is not None  # or the battery would not have begun
+    made = need.toy(models)
+    if need.rows != "own":
+        return made
+    # two names of one tensor are one parameter, with one statistic
+    return [with_tied(dict(one)) if TIED[1] in one else dict(one) for one in made]
+
+
+@contextmanager
+def handed_out(needs: Sequence[str], shapes: Shapes, experts: int) -> Iterator[None]:
+    """In the block, the harness itself hands out toys for these needs, and reads no rows."""
+    given = needed(needs, shapes, experts)
+    toys = [Need(name, partial(_always, given[name]), rows="none") for name in needs]
+    with NEEDS.standing_in(toys):
+        yield
+
+
+def _always(given: Any, experts: Sequence[Checkpoint]) -> Any:
+    return given
 
 
 @dataclass(frozen=True)

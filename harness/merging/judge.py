@@ -24,7 +24,8 @@ class Judge:
     `places` are, for each task, a checkpoint that lends the configuration and every tensor the
     candidate has not, and the split to score: never one that is reported. `progress` is told of
     rows scored, of those that as many candidates as `expected` have. `readout` is how rows are put
-    before a candidate and read.
+    before a candidate and read. `kept` are tensors that every task has its own of, whatever a
+    candidate has.
     """
 
     places: tuple[tuple[Checkpoint, Task, str], ...]
@@ -33,6 +34,7 @@ class Judge:
     expected: int = 1
     progress: Progress | None = None
     readout: Readout = LAST_LINEAR
+    kept: tuple[str, ...] = ()
 
     @cached_property
     def rows(self) -> tuple[Rows, ...]:
@@ -52,7 +54,7 @@ class Judge:
         tell = self.progress
         step = (lambda done: tell("scoring candidates", done, total)) if tell else None
         # each tensor is computed once, however many tasks there are
-        state = {name: candidate[name] for name in candidate}
+        state = {name: candidate[name] for name in candidate if name not in self.kept}
         found = []
         for (template, task, _), rows in zip(self.places, self.rows, strict=True):
             kind = kind_of(task)

@@ -11,6 +11,7 @@ from harness.errors import OutputExists
 from harness.files import check_output
 from harness.merging.plan import Plan, plan
 from harness.merging.recipes import Recipe, read_recipe
+from harness.merging.supplies import prepare
 from harness.merging.tune import candidates, tuned
 from harness.merging.write import write
 from harness.types import Progress
@@ -44,8 +45,7 @@ def merge(
     tried = candidates(found)
     if dry_run:
         return found
-    for supply in found.supplies:
-        supply.prepare(progress)
+    prepare([supply for stage in found.stages for supply in stage.supplies], progress)
     trials = None
     if tried:
         found, trials = tuned(tried)

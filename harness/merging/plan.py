@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,24 +10,19 @@ from harness import weights
 from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import vocabulary
-from harness.data.splits import parse_task, share_rows
-from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead, UnknownName
+from harness.data.splits import parse_task
+from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import kind_of
 from harness.labels import same
 from harness.merging.grid import checked_grid
 from harness.merging.judge import Judge
 from harness.merging.label_rows import of_those_who_know
 from harness.merging.recipes import Recipe
-from harness.options import needs, options, resolve
-from harness.passes.features import check_readout
-from harness.passes.statistics import Supply
-from harness.passes.sums import PASSES
-from harness.presets import as_read, faithful, preset
+from harness.merging.stages import Fold, Stage, entering
+from harness.methods import resolved
+from harness.presets import faithful
 from harness.registry import MERGERS, PREMERGE, Merger, Premerge
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
-
-SCORE = "score"
-HELD_OUT = "heldout10"
 
 
 @dataclass(frozen=True)
@@ -36,24 +31,26 @@ class Plan:
 
     `recipe` has every option filled in and heads decided. `bodies`, `origin` and `tops` are what
     the pre-merging methods left: encoders (with heads, if they are merged alike), the base, and
-    heads. `fresh` are the names of head tensors. `supplies` and `judge` are
-    what the merger asks for beside weights: statistics, and scores of candidates. `merged` is what
-    the merger returned, `state` what is written: with averaged heads and buffers, in the experts'
-    types, without kept heads.
+    heads. `stages` are those methods and, last, the merger. `merged` is what the merger returned,
+    `state` what is written: with averaged heads and buffers, in the experts' types, without kept
+    heads.
     """
 
     recipe: Recipe
     base: Checkpoint | None
     experts: tuple[Checkpoint, ...]
     tasks: tuple[str, ...]
-    fresh: tuple[str, ...]
     bodies: tuple[StateDict, ...] = ()
     origin: StateDict = field(default_factory=dict)
     tops: tuple[StateDict, ...] = ()
-    supplies: tuple[Supply, ...] = ()
-    judge: Judge | None = None
+    stages: tuple[Stage, ...] = ()
     merged: StateDict = field(default_factory=dict)
     state: StateDict = field(default_factory=dict)
+
+    @property
+    def judge(self) -> Judge | None:
+        """What scores candidates of the merger, if any are scored."""
+        return self.stages[-1].judge
 
     @property
     def size(self) -> int:
@@ -105,8 +102,9 @@ def plan(
     fresh = tuple(new_in_experts(base, experts[0]))
     heads = _heads(recipe, experts, tasks, merger)
     recipe = recipe.model_copy(update={"heads": heads, "tasks": tasks})
-    found = _ingredients(Plan(recipe, base, experts, tasks, fresh), merger, before)
-    return composed(_supplied(found, merger, progress))
+    fold = Fold(recipe, fresh, progress)
+    fold.check()
+    return composed(_folded(Plan(recipe, base, experts, tasks), fold))
 
 
 def composed(found: Plan, **changed: Scalar) -> Plan:
@@ -114,17 +112,13 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
 
     Raises BadOption for a value that the merger cannot take.
     """
-    choice = found.recipe.merger
-    merger = MERGERS[choice.name]
-    chosen = resolve("merger", Choice(choice.name, {**choice.options, **changed}), *parts(merger))
+    choice, stage = found.recipe.merger, found.stages[-1]
+    chosen = resolved(stage.entry, Choice(choice.name, {**choice.options, **changed}))
     recipe = found.recipe.model_copy(update={"merger": Choice(choice.name, chosen)})
-    found = replace(found, recipe=recipe)
-    given: dict[str, Any] = {supply.kind: supply.promises() for supply in found.supplies}
-    if SCORE in merger.needs:
-        given[SCORE] = found.judge
-    own = {name: chosen[name] for name in chosen if name not in of_passes(merger)}
-    merged = merger.function(found.bodies, found.origin, **own, **given)
-    weights.check_same([found.bodies[0], merged], ["the experts", f"what {merger.name} makes"])
+    stage = replace(stage, options=chosen)
+    found = replace(found, recipe=recipe, stages=(*found.stages[:-1], stage))
+    merged = stage.run(found.bodies, found.origin)
+    weights.check_same([found.bodies[0], merged], ["the experts", f"what {choice.name} makes"])
     whole = merged
     if recipe.heads == "average":
         whole = weights.union(whole, weights.mean(found.tops))
@@ -143,45 +137,20 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
 # Options -----------------------------------------------------------------------------------
 
 
-def parts(entry: Merger | Premerge) -> tuple[Callable[..., Any], ...]:
-    """The functions whose options a method has: its own, and those of the statistics it needs.
-
-    Raises UnknownName for something else that it needs; a pre-merging method is given nothing.
-    """
-    wanted = needs(entry.function)
-    known = (*PASSES, SCORE) if isinstance(entry, Merger) else ()
-    kind = "merger" if isinstance(entry, Merger) else "pre-merging method"
-    offered = f"one of {', '.join(known)}, or " if known else ""
-    for need in wanted:
-        if need not in known:
-            raise UnknownName(
-                f"{kind} '{entry.name}' asks for '{need}', a keyword-only parameter without a "
-                f"default; expected {offered}a default"
-            )
-    return (entry.function, *(PASSES[need] for need in wanted if need in PASSES))
-
-
-def of_passes(entry: Merger | Premerge) -> set[str]:
-    """The options of a method that are those of its statistics alone."""
-    own = set(options(entry.function))
-    return {name for part in parts(entry)[1:] for name in options(part)} - own
-
-
 def _filled(recipe: Recipe, merger: Merger, before: Sequence[Premerge]) -> Recipe:
     """The recipe with every option, the seed of the recipe where a method draws numbers."""
 
-    def filled(kind: str, choice: Choice, *functions: Callable[..., Any]) -> Choice:
-        known: dict[str, Scalar] = resolve(kind, faithful(choice, recipe.preset), *functions)
+    def filled(entry: Merger | Premerge, choice: Choice) -> Choice:
+        known = resolved(entry, faithful(choice, recipe.preset))
         if "seed" in known and "seed" not in choice.options:
             known["seed"] = recipe.seed
         return Choice(choice.name, known)
 
     return recipe.model_copy(
         update={
-            "merger": filled("merger", recipe.merger, *parts(merger)),
+            "merger": filled(merger, recipe.merger),
             "premerge": tuple(
-                filled("pre-merging method", choice, *parts(entry))
-                for choice, entry in zip(recipe.premerge, before, strict=True)
+                filled(entry, choice) for entry, choice in zip(before, recipe.premerge, strict=True)
             ),
         }
     )
@@ -189,13 +158,13 @@ def _filled(recipe: Recipe, merger: Merger, before: Sequence[Premerge]) -> Recip
 
 def short_method(recipe: Recipe) -> str:
     """The method as the papers print it, `dare[ties]`, with options that are not the default."""
-    before = "+".join(str(_short(c, *parts(PREMERGE[c.name]))) for c in recipe.premerge)
-    merger = str(_short(recipe.merger, *parts(MERGERS[recipe.merger.name])))
+    before = "+".join(str(_short(PREMERGE[c.name], c)) for c in recipe.premerge)
+    merger = str(_short(MERGERS[recipe.merger.name], recipe.merger))
     return f"{before}[{merger}]" if before else merger
 
 
-def _short(choice: Choice, *functions: Callable[..., Any]) -> Choice:
-    default = resolve("method", Choice(choice.name), *functions)
+def _short(entry: Merger | Premerge, choice: Choice) -> Choice:
+    default = resolved(entry, Choice(choice.name))
     given = {k: v for k, v in choice.options.items() if v != default.get(k) and k != "seed"}
     return Choice(choice.name, given)
 
@@ -282,124 +251,73 @@ def _part(checkpoint: Checkpoint, names: Sequence[str]) -> StateDict:
     return weights.select(checkpoint.weights, [n for n in names if n in checkpoint.weights])
 
 
-def _ingredients(found: Plan, merger: Merger, before: Sequence[Premerge]) -> Plan:
-    """The plan with bodies, origin and heads, after the pre-merging methods.
+def _folded(found: Plan, fold: Fold) -> Plan:
+    """The plan with its stages, and what those before the merger leave: bodies, origin and heads.
 
-    Those are given whole models: what they move in an encoder may have to move in its head.
+    Pre-merging methods are given whole models: what they move in an encoder may have to move in its
+    head.
     """
-    experts, base = found.experts, found.base
-    first, fresh = experts[0], set(found.fresh)
+    experts, base, fresh = found.experts, found.base, set(fold.fresh)
     called = [expert.source for expert in experts]
     wholes: Sequence[StateDict] = [_part(e, weights.floating(e.weights)) for e in experts]
     weights.check_same([_without(whole, fresh) for whole in wholes], called)
     body = [name for name in wholes[0] if name not in fresh]
-    head = [name for name in wholes[0] if name in fresh]
     origin: StateDict = _part(base, body) if base else {}
     if base:
         encoder = weights.select(wholes[0], body)
-        weights.check_same([encoder, origin], [first.source, f"the base {base.source}"])
-    for entry, choice in zip(before, found.recipe.premerge, strict=True):
-        wholes = _premerged(entry, choice, wholes, origin)
+        weights.check_same([encoder, origin], [experts[0].source, f"the base {base.source}"])
+    stages = []
+    for entry, choice in fold.before:
+        stages.append(fold.stage(entry, choice, entering(experts, wholes)))
+        wholes = _premerged(stages[-1], wholes, origin)
     bodies = [weights.select(whole, body) for whole in wholes]
     tops = [weights.select(whole, [n for n in whole if n in fresh]) for whole in wholes]
     heads = found.recipe.heads
     if heads != "keep":
         weights.check_same(tops, called)
     if heads == "merge":
-        if merger.task_vectors and base:
-            lacking = [name for name in head if name not in base.weights]
-            if lacking:
-                raise MissingHead(
-                    f"the base {base.source} has no tensor '{lacking[0]}', so {merger.name} has "
-                    "no task vector for the head; use --heads average"
-                )
-            origin = weights.union(origin, _part(base, head))
+        head = [name for name in wholes[0] if name in fresh]
+        origin = _with_head(origin, base, head, fold.merger)
         bodies = [weights.union(b, top) for b, top in zip(bodies, tops, strict=True)]
-    return replace(found, bodies=tuple(bodies), origin=origin, tops=tuple(tops))
+    averaged = None
+    if heads == "average":
+        averaged = of_those_who_know(experts, tops, weights.mean(tops))
+    last = fold.stage(fold.merger, found.recipe.merger, entering(experts, wholes), averaged)
+    return replace(
+        found,
+        bodies=tuple(bodies),
+        origin=origin,
+        tops=tuple(tops),
+        stages=(*stages, last),
+    )
+
+
+def _with_head(
+    origin: StateDict, base: Checkpoint | None, head: Sequence[str], merger: Merger
+) -> StateDict:
+    """The base with its head, where there is one and the merger subtracts it."""
+    if not (merger.task_vectors and base):
+        return origin
+    if lacking := [name for name in head if name not in base.weights]:
+        raise MissingHead(
+            f"the base {base.source} has no tensor '{lacking[0]}', so {merger.name} has "
+            "no task vector for the head; use --heads average"
+        )
+    return weights.union(origin, _part(base, head))
 
 
 def _without(state: StateDict, names: Collection[str]) -> StateDict:
     return weights.select(state, [name for name in state if name not in names])
 
 
-def _premerged(
-    entry: Premerge, choice: Choice, wholes: Sequence[StateDict], origin: StateDict
-) -> Sequence[StateDict]:
+def _premerged(stage: Stage, wholes: Sequence[StateDict], origin: StateDict) -> Sequence[StateDict]:
     """The experts after a pre-merging method, held to the names and shapes that went in."""
-    changed = entry.function(wholes, origin, **choice.options)
+    name = stage.entry.name
+    changed: Sequence[StateDict] = stage.run(wholes, origin)
     if len(changed) != len(wholes):
         raise IncompatibleWeights(
-            f"{entry.name} makes {len(changed)} experts of {len(wholes)}, expected as many"
+            f"{name} makes {len(changed)} experts of {len(wholes)}, expected as many"
         )
     for index, pair in enumerate(zip(wholes, changed, strict=True), start=1):
-        weights.check_same(pair, [f"expert {index}", f"expert {index} after {entry.name}"])
+        weights.check_same(pair, [f"expert {index}", f"expert {index} after {name}"])
     return changed
-
-
-def _supplied(found: Plan, merger: Merger, progress: Progress | None) -> Plan:
-    """The plan with what the merger needs beside weights; no data is read yet."""
-    recipe = found.recipe
-    kinds = [need for need in merger.needs if need in PASSES]
-    if recipe.statistics and not kinds:
-        raise BadRecipe(f"{merger.name} needs no statistics; leave out --statistics")
-    changed = tuple(_changed(found))
-    supplies = tuple(
-        Supply(
-            kind,
-            {name: recipe.merger.options[name] for name in options(PASSES[kind])},
-            changed,
-            found.tasks,
-            recipe.statistics,
-            recipe.data_dir,
-            recipe.device,
-        )
-        for kind in kinds
-    )
-    judged = recipe.tune is not None or SCORE in merger.needs
-    judge = judge_of(found, progress) if judged else None
-    if recipe.tune_on and judge is None:
-        raise BadRecipe(f"nothing is tuned and {merger.name} scores nothing; leave out --tune-on")
-    return replace(found, supplies=supplies, judge=judge)
-
-
-def _changed(found: Plan) -> Iterator[Checkpoint]:
-    """The experts as they enter the merger: after the pre-merging methods, with their heads."""
-    for expert, body, top in zip(found.experts, found.bodies, found.tops, strict=True):
-        whole = weights.union(body, top, expert.weights)
-        yield replace(expert, weights=weights.select(whole, expert.weights))
-
-
-def judge_of(found: Plan, progress: Progress | None) -> Judge:
-    """What scores a candidate merge: the tasks and splits asked for, by default held-out rows."""
-    asked = found.recipe.tune_on or tuple(f"{t}@{HELD_OUT}" for t in dict.fromkeys(found.tasks))
-    readout = preset(found.recipe.preset).readout
-    places = []
-    for name in asked:
-        task, split = parse_task(name)
-        for reported in task.splits:
-            if share_rows(task, split, reported):
-                raise BadRecipe(
-                    f"{task}@{split} has rows of {task}@{reported}, which is reported, and nothing "
-                    f"may be tuned on it; expected another: --tune-on {task}@{HELD_OUT}"
-                )
-        changed = list(_changed(found))
-        experts = [e for e, t in zip(changed, found.tasks, strict=False) if t == task.name]
-        if found.recipe.heads == "keep" and not experts:
-            raise BadRecipe(f"no expert is of task {task}, so no head is kept that reads it")
-        template = experts[0] if experts else changed[0]
-        rest = template.weights
-        if found.recipe.heads == "average":
-            rest = weights.union(weights.mean(found.tops), rest)
-        read = as_read(task, found.recipe.preset)
-        check_readout(template, readout, read.finetune.max_length)
-        places.append((replace(template, weights=rest), read, split))
-    # of n experts, a selection scores each, and then the mean of 2, ..., n
-    expected = 2 * len(found.experts) - 1
-    return Judge(
-        tuple(places),
-        found.recipe.data_dir,
-        found.recipe.device,
-        expected,
-        progress,
-        readout,
-    )

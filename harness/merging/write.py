@@ -19,6 +19,7 @@ from harness.checkpoints.stream import write_file
 from harness.checkpoints.tokenizer import copy_tokenizer
 from harness.files import new_folder, write_json, write_text
 from harness.merging.plan import Plan, short_method
+from harness.merging.stages import Stage
 from harness.registry import TASKS
 from harness.text import markdown, plain
 from harness.types import Checkpoint, Progress, StateDict
@@ -115,10 +116,9 @@ def _record(
         return named
 
     recipe = found.recipe
-    statistics = [one for supply in found.supplies for one in supply.described()]
+    statistics = found.stages[-1].statistics()
     spelled = {task: name for task in found.tasks if (name := TASKS.spelled(task))}
-    judged = found.judge is not None and bool(trials or found.report)
-    scored_on = list(found.judge.splits) if judged and found.judge else []
+    scored_on = _scored_on(found, last=bool(trials or found.report))
     return {
         "method": short_method(recipe),
         **digests,
@@ -128,7 +128,10 @@ def _record(
             {**origin(expert), **({"task": found.tasks[i]} if found.tasks else {})}
             for i, expert in enumerate(found.experts)
         ],
-        "premerge": [{"name": c.name, "options": dict(c.options)} for c in recipe.premerge],
+        "premerge": [
+            {"name": choice.name, "options": dict(choice.options), **_needed(stage)}
+            for choice, stage in zip(recipe.premerge, found.stages, strict=False)
+        ],
         "merger": {"name": recipe.merger.name, "options": dict(recipe.merger.options)},
         "heads": recipe.heads,
         **by_rules(found.experts[0].config),
@@ -140,6 +143,23 @@ def _record(
         **({"tuned": dict(trials)} if trials else {}),
         **({"report": dict(found.report)} if found.report else {}),
         "versions": {name: version(name) for name in ("merging-harness", "torch", "safetensors")},
+    }
+
+
+def _scored_on(found: Plan, *, last: bool) -> list[str]:
+    """The rows that candidates were scored on, by whichever stage; the `last` only if it did."""
+    stages = found.stages if last else found.stages[:-1]
+    judges = [stage.judge for stage in stages if stage.judge]
+    return list(dict.fromkeys(split for judge in judges for split in judge.splits))
+
+
+def _needed(stage: Stage) -> dict[str, Any]:
+    """What a pre-merging method was given beside weights: statistics, and scores of rows."""
+    statistics = stage.statistics()
+    scored_on = list(stage.judge.splits) if stage.judge else []
+    return {
+        **({"statistics": statistics} if statistics else {}),
+        **({"scored_on": scored_on} if scored_on else {}),
     }
 
 

@@ -14,8 +14,6 @@ from harness.kinds import Kind
 Estimator: TypeAlias = Literal["exact", "empirical", "mergelm", "hard", "soft", "empirical_batch"]
 BY_EXAMPLE = ("exact", "empirical")
 """The estimators that square the gradients of single examples; all others those of a batch."""
-GOLD = ("empirical", "empirical_batch")
-"""The estimators that read gold labels (a regression always does)."""
 
 
 def fisher(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from harness import weights
-from harness.checkpoints.build import classifier_on_meta
 from harness.errors import BrokenCheckpoint
 from harness.passes.cache import SEAL, is_whole, read_sealed, write_sealed
-from harness.passes.gram import linear_layers
-from harness.types import Checkpoint, Scalar, StateDict
+from harness.registry import NEEDS
+from harness.types import Checkpoint, Need, Scalar, StateDict
 
 
 class Facts(BaseModel):
@@ -32,13 +31,14 @@ class Facts(BaseModel):
 class Said(BaseModel):
     """What a file says of its tensors, as JSON.
 
-    `digest` is that of the weights they were computed on, `task` is `name@split`; `shared` maps the
-    weights that have another's tensor to that one.
+    `need`, which is written as "kind", is the need they meet, by name; `digest` is that of the
+    weights they were computed on, `task` is `name@split`; `shared` maps the weights that have
+    another's tensor to that one.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    kind: str
+    need: str = Field(alias="kind")
     options: dict[str, str | bool | int | FiniteFloat | list[FiniteFloat] | None]
     task: str
     digest: str
@@ -61,13 +61,13 @@ class Statistic:
     description: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def kind(self) -> str:
-        """What it is: a pass, by its name."""
-        return self.said.kind
+    def need(self) -> str:
+        """The need that it meets, by name."""
+        return self.said.need
 
     @property
     def options(self) -> Mapping[str, Scalar]:
-        """All options of the pass."""
+        """All options of the need."""
         return self.said.options
 
     @property
@@ -140,18 +140,16 @@ def opened(path: Path, tensors: StateDict, description: Mapping[str, Any]) -> St
 
 # What a file holds is not believed ---------------------------------------------------------
 
-SLACK = 1e-6
-"""How far, relative to the diagonal, a sum of float64 products may be from symmetric."""
-
 
 def check_statistic(found: Statistic, checkpoint: Checkpoint) -> None:
     """Raise BrokenCheckpoint, naming file and tensor, unless it can be one of this checkpoint.
 
     Every tensor is there, or said to be of a weight that the pass did not reach, of the shape and
-    type that the pass gives it, finite, and what a sum of squares or of inner products can be; the
-    file is as it was written.
+    type that the need gives it, finite, and nothing that the need knows to be a fault; the file is
+    as it was written. Raises UnknownName for a need that is not registered.
     """
-    known, tensors = shapes_of(found.kind, checkpoint), found.tensors
+    need = NEEDS.from_file(found.need, found.source)
+    known, tensors = shapes_of(need, checkpoint), found.tensors
     have = weights.specs(tensors)
     for name, spec in known.items():
         if name not in have and name not in found.said.facts.not_run:
@@ -164,11 +162,10 @@ def check_statistic(found: Statistic, checkpoint: Checkpoint) -> None:
                 f"'{name}' of {found.source} is {have[name].dtype} {have[name].shape}, expected "
                 f"{spec.dtype} {spec.shape} as {checkpoint.source} has it"
             )
-    check = CHECKS[found.kind]
     holds = False
     for name in found.stored:
         tensor = tensors[name]
-        if fault := check(tensor):
+        if need.fault and (fault := need.fault(tensor)):
             raise BrokenCheckpoint(f"'{name}' of {found.source} {fault}")
         holds = holds or bool(tensor.any())
     if not holds:
@@ -179,49 +176,6 @@ def check_statistic(found: Statistic, checkpoint: Checkpoint) -> None:
         )
 
 
-def _gram_fault(gram: torch.Tensor) -> str | None:
-    """What keeps a matrix from being inner products of inputs, if anything does.
-
-    That would be a negative eigenvalue, and the eigenvalues of all layers take minutes. These are
-    the minors of one and two rows: they find what is no Gram matrix at all, and what is left, of
-    the size of rounding or made on purpose, is left out by the solution in `regmean`.
-    """
-    squares = gram.diagonal()
-    if not bool((squares >= 0).all()):
-        return f"has {float(squares.min()):.3g} on its diagonal, expected sums of squares"
-    if not float(squares.sum()) > 0:
-        return "has only zeros on its diagonal, expected inner products of inputs"
-    lengths = squares.sqrt()
-    bound = torch.outer(lengths, lengths)
-    if bool(((gram - gram.T).abs() > SLACK * bound).any()):
-        return "is not symmetric, expected inner products of inputs"
-    if bool((gram.abs() > (1 + SLACK) * bound).any()):
-        return "has entries that its diagonal does not allow, expected inner products of inputs"
-    return None
-
-
-def _fisher_fault(fisher: torch.Tensor) -> str | None:
-    """What keeps a tensor from being a mean of squares, if anything does."""
-    if fisher.numel() and float(fisher.min()) < 0:
-        return f"has the entry {float(fisher.min()):.3g}, expected means of squares"
-    return None
-
-
-CHECKS: Mapping[str, Callable[[torch.Tensor], str | None]] = {
-    "gram": _gram_fault,
-    "fisher": _fisher_fault,
-}
-"""For every pass, what is wrong with a tensor that is said to come of it."""
-
-
-def shapes_of(kind: str, checkpoint: Checkpoint) -> dict[str, weights.Spec]:
+def shapes_of(need: Need, checkpoint: Checkpoint) -> dict[str, weights.Spec]:
     """Names and shapes of a statistic, from headers and the configuration alone."""
-    if kind == "fisher":
-        known = weights.specs(checkpoint.weights)
-        moving = weights.floating(checkpoint.weights)
-        return {name: weights.Spec(known[name].shape, torch.float32) for name in moving}
-    layers = linear_layers(classifier_on_meta(checkpoint.config, checkpoint.source))
-    return {
-        f"{name}.weight": weights.Spec((layer.in_features,) * 2, torch.float64)
-        for name, layer in layers.items()
-    }
+    return dict(need.shapes(checkpoint)) if need.shapes else {}

@@ -8,6 +8,16 @@ through `harness.merge` itself.
 from __future__ import annotations
 
 from harness.checking.laws import calls, folders, sizes
-from harness.checking.laws.law import LAWS, Broken, Kind, Law, Method, global_seed
+from harness.checking.laws.law import LAWS, Broken, Law, Method, StageName, global_seed
 
-__all__ = ["LAWS", "Broken", "Kind", "Law", "Method", "calls", "folders", "global_seed", "sizes"]
+__all__ = [
+    "LAWS",
+    "Broken",
+    "Law",
+    "Method",
+    "StageName",
+    "calls",
+    "folders",
+    "global_seed",
+    "sizes",
+]

@@ -25,7 +25,7 @@ def shapes(method: Method) -> None:
     family = method.family()
     found = method(family)
     expected = weights.specs(family.base)
-    if len(found) != (1 if method.kind == "merger" else method.experts):
+    if len(found) != (1 if method.stage == "merger" else method.experts):
         raise Broken(f"{len(found)} experts come out of {method.experts}")
     for place, state in enumerate(found):
         same_names(state, family.base)
@@ -80,7 +80,7 @@ def order(method: Method) -> None:
     count = range(method.experts)
     for places in (list(reversed(count)), [*count[1:], 0]):
         found = method(method.family().ordered(places))
-        wanted = expected if method.kind == "merger" else [expected[place] for place in places]
+        wanted = expected if method.stage == "merger" else [expected[place] for place in places]
         shown = ", ".join(str(place + 1) for place in places)
         all_alike(
             method, found, wanted, tolerance=ROUNDING, when=f"with experts in order {shown}, "
@@ -149,7 +149,7 @@ def memory(method: Method) -> None:
         weights.specs(state)
     if watch.reads:
         raise Broken(f"{watch.reads} tensors are read when the function is called, expected none")
-    bound = watch.states + 2 if method.kind == "merger" else 4 * watch.states
+    bound = watch.states + 2 if method.stage == "merger" else 4 * watch.states
     for again in (False, True):
         for name in found[0]:
             before = watch.reads

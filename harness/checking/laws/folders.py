@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors.torch import save_file
 
 from harness import weights
 from harness.checking import toys
@@ -17,10 +16,8 @@ from harness.checking.laws.compare import alike, alike_at, all_alike, copied, dt
 from harness.checking.laws.law import Broken, Method, law
 from harness.checking.toys import Family, Tensors
 from harness.checkpoints.build import build_model
-from harness.checkpoints.layout import MERGE, SINGLE
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.errors import BrokenCheckpoint, HarnessError
-from harness.files import new_folder
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.registry import TASKS
@@ -41,10 +38,7 @@ def merged(method: Method, family: Family) -> Tensors:
         base, experts = _written(root, family)
         there = sorted(root.iterdir())
         try:
-            if method.needs:
-                _merge_by_hand(method, experts, base, root / "out")
-            else:
-                merge(_recipe(method, experts, base), out=root / "out")
+            _merge(method, _recipe(method, experts, base), root / "out")
         except HarnessError:
             if left := sorted(set(root.iterdir()) - set(there)):
                 raise Broken(f"an error left {left[0].name} behind") from None
@@ -61,7 +55,7 @@ def _written(root: Path, family: Family) -> tuple[Path, list[Path]]:
 
 
 def _recipe(method: Method, experts: Sequence[Path], base: Path) -> Recipe:
-    merger = method.kind == "merger"
+    merger = method.stage == "merger"
     return Recipe(
         experts=tuple(map(str, experts)),
         base=str(base),
@@ -70,31 +64,19 @@ def _recipe(method: Method, experts: Sequence[Path], base: Path) -> Recipe:
     )
 
 
-def _merge_by_hand(method: Method, experts: Sequence[Path], base: Path, out: Path) -> None:
-    """Compose, cast, write, as `harness.merge` does, for a method that needs statistics.
+def _merge(method: Method, recipe: Recipe, out: Path) -> None:
+    """Merge as a user does; what the method needs are toys.
 
-    They are toys here: those of data would take the forward passes of a real model.
+    That of data would take the forward passes of a real model.
     """
-    folders = (*experts, base)
-    read = [_observed(open_checkpoint(folder).weights, folder.name) for folder in folders]
-    states = [state for state, _ in read]
-    weights.check_same(states, [folder.name for folder in folders])
-    first, origin = states[0], states[-1]
-    moving = weights.floating(first)
-    parts = [weights.select(state, moving) for state in states]
-    sizes = {name: spec.shape for name, spec in weights.specs(parts[0]).items()}
-    needs = toys.needed(method.needs, sizes, len(experts))
-    found = method(Family(parts[:-1], parts[-1], needs))
-    whole = weights.union(
-        weights.cast_like(found[0] if method.kind == "merger" else weights.mean(found), first),
-        weights.select(origin, [name for name in origin if name not in set(moving)]),
-    )
-    with new_folder(out, MERGE) as folder:
-        tensors = {name: whole[name].contiguous() for name in whole}
-        for _, observed in read:
-            observed.digest()
-        save_file(tensors, folder / SINGLE)
-        (folder / "config.json").write_bytes((experts[0] / "config.json").read_bytes())
+    if not method.needs:
+        merge(recipe, out=out)
+        return
+    known = weights.specs(open_checkpoint(recipe.experts[0]).weights)
+    moving = weights.floating(open_checkpoint(recipe.experts[0]).weights)
+    sizes = {name: known[name].shape for name in moving}
+    with toys.handed_out(method.needs, sizes, len(recipe.experts)):
+        merge(recipe, out=out)
 
 
 def _observed(state: StateDict, called: str) -> tuple[StateDict, weights.Observed]:
@@ -221,7 +203,8 @@ def alone(method: Method, family: Family, place: int, heads: Literal["merge", "k
             update={"merger": Choice("average", {"weights": share}), "heads": heads}
         )
         out = Path(root) / "out"
-        merge(recipe.model_copy(update={"tasks": tuple(tasks)} if heads == "keep" else {}), out=out)
+        update = {"tasks": tuple(tasks)} if heads == "keep" else {}
+        _merge(method, recipe.model_copy(update=update), out)
         state = open_checkpoint(out).weights
         if heads == "keep":
             state = weights.union(state, open_weights(out / "heads" / tasks[place]))
@@ -262,7 +245,7 @@ def errors(method: Method) -> None:
         else:
             raise Broken(f"{what}: '{name}' of the last expert is merged without an error")
     _not_swallowed(method)
-    if method.kind == "merger":
+    if method.stage == "merger":
         _not_made_do(method)
 
 

@@ -16,7 +16,8 @@ from harness.checking import toys
 from harness.checking.toys import Family
 from harness.types import Choice, StateDict
 
-Kind: TypeAlias = Literal["merger", "premerge"]
+StageName: TypeAlias = Literal["merger", "premerge"]
+"""Which stage of a merge a method is."""
 
 
 class Broken(AssertionError):
@@ -27,7 +28,7 @@ class Broken(AssertionError):
 class Method:
     """A merger or a pre-merging method as the laws see it: with all its options, on n experts."""
 
-    kind: Kind
+    stage: StageName
     choice: Choice
     function: Callable[..., Any]
     needs: tuple[str, ...] = ()
@@ -36,7 +37,7 @@ class Method:
     def __call__(self, family: Family) -> list[StateDict]:
         """The merged model alone, or every expert after the pre-merging method."""
         found = self.function(family.experts, family.base, **self.choice.options, **family.needs)
-        return [found] if self.kind == "merger" else list(found)
+        return [found] if self.stage == "merger" else list(found)
 
     def family(self, shapes: toys.Shapes | None = None) -> Family:
         """Fresh toys for it."""
@@ -52,7 +53,7 @@ class Law:
 
     name: str
     check: Callable[[Method], str | None]
-    kinds: tuple[Kind, ...]
+    stages: tuple[StageName, ...]
 
     @property
     def promise(self) -> str:
@@ -66,12 +67,12 @@ LAWS: dict[str, Law] = {}
 
 
 def law(
-    name: str, *kinds: Kind
+    name: str, *stages: StageName
 ) -> Callable[[Callable[[Method], str | None]], Callable[[Method], str | None]]:
-    """Add a law, about both kinds of method unless `kinds` says which."""
+    """Add a law, about methods of both stages unless `stages` says which."""
 
     def add(check: Callable[[Method], str | None]) -> Callable[[Method], str | None]:
-        LAWS[name] = Law(name, check, kinds or ("merger", "premerge"))
+        LAWS[name] = Law(name, check, stages or ("merger", "premerge"))
         return check
 
     return add

@@ -52,7 +52,7 @@ def large(method: Method) -> None:
         _same_turned(found, method(family_turned(family)))
         return
     for place, state in enumerate(found):
-        experts = [family.experts[place]] if method.kind == "premerge" else []
+        experts = [family.experts[place]] if method.stage == "premerge" else []
         for name in ("odd.some", MANY, "odd.most"):
             for known in (family.base, *experts):
                 _check_even(name, state[name] == known[name])

@@ -1,0 +1,191 @@
+"""A merge is a fold over stages: pre-merging methods and a merger, each with its needs met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from harness import weights
+from harness.data.splits import parse_task, share_rows
+from harness.errors import BadRecipe
+from harness.merging.judge import Judge
+from harness.merging.recipes import Recipe
+from harness.merging.supplies import OneForAll, PerExpert, Sources, Supply
+from harness.methods import needs_of, own_options
+from harness.options import options
+from harness.passes.features import check_readout
+from harness.passes.statistic_file import Statistic, read_statistic
+from harness.presets import as_read, preset
+from harness.registry import MERGERS, PREMERGE, Merger, Premerge
+from harness.types import Checkpoint, Choice, Need, Progress, Scalar, StateDict
+
+HELD_OUT = "heldout10"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A method with all its options, what its needs are met with, and the judge of candidates.
+
+    There is no judge where nothing is tuned and no need is one of shared rows.
+    """
+
+    entry: Merger | Premerge
+    options: Mapping[str, Scalar]
+    supplies: tuple[Supply, ...] = ()
+    judge: Judge | None = None
+
+    def run(self, experts: Sequence[StateDict], base: StateDict) -> Any:
+        """What the method makes of the experts."""
+        given = {supply.need.name: supply.given for supply in self.supplies}
+        own = own_options(self.entry, self.options)
+        return self.entry.function(experts, base, **own, **given)
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """What its needs were met with, for the record."""
+        return [one for supply in self.supplies for one in supply.described()]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What the stages of a merge have in common.
+
+    `recipe` has every option filled in, heads decided and a task for each expert, if known. `fresh`
+    are the names of head tensors.
+    """
+
+    recipe: Recipe
+    fresh: tuple[str, ...]
+    progress: Progress | None = None
+
+    @property
+    def before(self) -> tuple[tuple[Premerge, Choice], ...]:
+        """The pre-merging methods with their options."""
+        return tuple((PREMERGE[choice.name], choice) for choice in self.recipe.premerge)
+
+    @property
+    def merger(self) -> Merger:
+        """The merger, which comes last."""
+        return MERGERS[self.recipe.merger.name]
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        """The needs of all stages, one after the other."""
+        entries: list[Merger | Premerge] = [*(entry for entry, _ in self.before), self.merger]
+        return tuple(need for entry in entries for need in needs_of(entry))
+
+    @cached_property
+    def files(self) -> tuple[Statistic, ...]:
+        """The files of statistics that were given. Raises BadRecipe for one that nobody needs."""
+        files = tuple(read_statistic(file) for file in self.recipe.statistics)
+        wanted = list(dict.fromkeys(need.name for need in self.needs if need.rows == "own"))
+        if files and not wanted:
+            raise BadRecipe(f"{self._called} needs no statistics; leave out --statistics")
+        for file in files:
+            if file.need not in wanted:
+                raise BadRecipe(
+                    f"{file.source} holds {file.need} statistics, expected {' or '.join(wanted)}"
+                )
+        return files
+
+    def check(self) -> None:
+        """Raise BadRecipe for files, or rows to score candidates on, that no stage uses."""
+        _ = self.files
+        shared = any(need.rows == "shared" for need in self.needs)
+        if self.recipe.tune_on and self.recipe.tune is None and not shared:
+            raise BadRecipe(
+                f"nothing is tuned and {self._called} scores nothing; leave out --tune-on"
+            )
+
+    @property
+    def _called(self) -> str:
+        before = ", ".join(entry.name for entry, _ in self.before)
+        return f"{self.merger.name} after {before}" if before else self.merger.name
+
+    def stage(
+        self,
+        entry: Merger | Premerge,
+        choice: Choice,
+        entering: tuple[Checkpoint, ...],
+        averaged: StateDict | None = None,
+    ) -> Stage:
+        """The stage of a method on experts as they enter it; no row is read yet.
+
+        Candidates of a merger have no head where heads are `averaged`.
+        """
+        needs = needs_of(entry)
+        tuned = isinstance(entry, Merger) and self.recipe.tune is not None
+        shared = any(need.rows == "shared" for need in needs)
+        judge = judge_of(self, entering, averaged or {}) if tuned or shared else None
+        supplies = [self._supply(need, choice, entering, judge) for need in needs]
+        return Stage(entry, choice.options, tuple(supplies), judge)
+
+    def _supply(
+        self, need: Need, choice: Choice, entering: tuple[Checkpoint, ...], judge: Judge | None
+    ) -> Supply:
+        chosen = {name: choice.options[name] for name in options(need.function)}
+        if need.rows == "own":
+            return PerExpert(need, chosen, entering, self._sources(need))
+        if need.check:
+            need.check(chosen)
+        made_of = judge if need.rows == "shared" else entering
+        return OneForAll(need, need.function(made_of, **chosen))
+
+    def _sources(self, need: Need) -> Sources:
+        return Sources(
+            self.recipe.tasks,
+            tuple(file for file in self.files if file.need == need.name),
+            [one.name for one in self.needs].count(need.name) > 1,
+            self.recipe.data_dir,
+            self.recipe.device,
+        )
+
+
+def entering(experts: Sequence[Checkpoint], wholes: Sequence[StateDict]) -> tuple[Checkpoint, ...]:
+    """The experts as they enter a stage: with what the stages before it made of their weights."""
+    return tuple(
+        replace(
+            expert,
+            weights=weights.select(weights.union(whole, expert.weights), expert.weights),
+        )
+        for expert, whole in zip(experts, wholes, strict=True)
+    )
+
+
+def judge_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) -> Judge:
+    """What scores a candidate: the tasks and splits asked for, by default held-out rows.
+
+    Beside what a candidate has, tensors are those that are `averaged`, else those of the first of
+    the experts that is of the task.
+    """
+    recipe = fold.recipe
+    asked = recipe.tune_on or tuple(f"{t}@{HELD_OUT}" for t in dict.fromkeys(recipe.tasks))
+    readout = preset(recipe.preset).readout
+    places = []
+    for name in asked:
+        task, split = parse_task(name)
+        for reported in task.splits:
+            if share_rows(task, split, reported):
+                raise BadRecipe(
+                    f"{task}@{split} has rows of {task}@{reported}, which is reported, and nothing "
+                    f"may be tuned on it; expected another: --tune-on {task}@{HELD_OUT}"
+                )
+        of_task = [e for e, t in zip(experts, recipe.tasks, strict=False) if t == task.name]
+        if recipe.heads == "keep" and not of_task:
+            raise BadRecipe(f"no expert is of task {task}, so no head is kept that reads it")
+        template = of_task[0] if of_task else experts[0]
+        rest = weights.union(averaged, template.weights) if averaged else template.weights
+        read = as_read(task, recipe.preset)
+        check_readout(template, readout, read.finetune.max_length)
+        places.append((replace(template, weights=rest), read, split))
+    return Judge(
+        tuple(places),
+        recipe.data_dir,
+        recipe.device,
+        # of n experts, a selection scores each, and then the mean of 2, ..., n
+        2 * len(experts) - 1,
+        fold.progress,
+        readout,
+        kept=fold.fresh if recipe.heads == "keep" else (),
+    )

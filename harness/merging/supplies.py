@@ -1,0 +1,208 @@
+"""What the needs of a method are met with: statistics of each expert, or one thing for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness import weights
+from harness.data.splits import parse_task
+from harness.errors import BadOption, BadRecipe
+from harness.passes.statistic_file import Statistic, check_statistic
+from harness.passes.statistics import SPLIT, collect, drawn_as, promised, steps
+from harness.types import Checkpoint, Need, Progress, Rows, Scalar, StateDict
+
+
+class Supply(Protocol):
+    """What one need is met with."""
+
+    @property
+    def need(self) -> Need:
+        """The need."""
+
+    @property
+    def given(self) -> Any:
+        """What the method is handed; no row is read before it is used."""
+
+    def prepare(self, progress: Progress | None) -> None:
+        """Read rows, or files, now."""
+
+    def described(self) -> list[dict[str, Any]]:
+        """What was prepared, for the record."""
+
+
+@dataclass(frozen=True)
+class OneForAll:
+    """A need of shared rows, or of none: whatever its function returned."""
+
+    need: Need
+    given: Any
+
+    def prepare(self, progress: Progress | None) -> None:
+        """Nothing: what takes rows is done when the method asks for it."""
+
+    def described(self) -> list[dict[str, Any]]:
+        """Nothing: the record says the method's options and the rows that it scores on."""
+        return []
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where statistics come from: files, and rows of the task of each expert.
+
+    `files` are those of one need. With `elsewhere` another method of the merge has the same need,
+    and those that do not fit here may be meant for it.
+    """
+
+    tasks: tuple[str, ...]
+    files: tuple[Statistic, ...] = ()
+    elsewhere: bool = False
+    data_dir: str | Path | None = None
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class PerExpert:
+    """A need of each expert's own rows: from files, else from the cache, else by a pass.
+
+    `chosen` are all options of the need; `checkpoints` the experts as they enter the method, with
+    heads. Nothing but headers is read before `prepare` or before the first
+    tensor is asked for. Raises BadRecipe or BadOption, where it is made, for files that cannot fit.
+    """
+
+    need: Need
+    chosen: Mapping[str, Scalar]
+    checkpoints: tuple[Checkpoint, ...]
+    sources: Sources
+    _found: dict[int, Statistic] = field(default_factory=dict, init=False, repr=False)
+    _rows: dict[str, Rows] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.need.check:
+            self.need.check(self.chosen)
+        if not self.sources.files:
+            self._check_tasks()
+        elif not self.sources.elsewhere:
+            self._check_files()
+
+    @property
+    def given(self) -> list[StateDict]:
+        """The tensors of every expert's statistic, lazily."""
+        return [
+            promised(self.need, checkpoint, partial(self.obtain, index))
+            for index, checkpoint in enumerate(self.checkpoints)
+        ]
+
+    @property
+    def obtained(self) -> list[Statistic]:
+        """The statistics there are by now, in the order of the experts."""
+        return [self._found[index] for index in sorted(self._found)]
+
+    def prepare(self, progress: Progress | None) -> None:
+        """Obtain all: rows are read and checked for every expert before the first pass."""
+        if not self.sources.files:
+            for task in self.sources.tasks:
+                self._drawn(task)
+        for index in range(len(self.checkpoints)):
+            self.obtain(index, progress)
+
+    def described(self) -> list[dict[str, Any]]:
+        """What was obtained, for the record."""
+        return [one.described() for one in self.obtained]
+
+    def obtain(self, index: int, progress: Progress | None = None) -> Statistic:
+        """The statistic of one expert."""
+        if index not in self._found:
+            self._found[index] = self._from_files(index) or self._collected(index, progress)
+        return self._found[index]
+
+    def _check_tasks(self) -> None:
+        if len(self.sources.tasks) != len(self.checkpoints):
+            raise BadRecipe(
+                f"{self.need.name} statistics are computed on each expert's own task; name it with "
+                "--tasks, or give files with --statistics"
+            )
+
+    def _check_files(self) -> None:
+        for file in self.sources.files:
+            if odd := self._odd_option(file):
+                raise BadOption(
+                    f"{file.source} was computed with {odd}={file.options.get(odd)}, "
+                    f"expected {self.chosen[odd]}: give that option, or another file"
+                )
+        count, files = len(self.checkpoints), len(self.sources.files)
+        if files != count:
+            raise BadRecipe(f"{files} files of statistics for {count} experts; expected one each")
+
+    def _odd_option(self, file: Statistic) -> str | None:
+        """An option that a file was computed with another value of, if there is one."""
+        odd = (n for n, v in self.chosen.items() if n != "seed" and file.options.get(n) != v)
+        return next(odd, None)
+
+    def _drawn(self, name: str) -> Rows:
+        """The rows of a task, read once for all experts of it."""
+        if name not in self._rows:
+            task = parse_task(name)[0]
+            self._rows[name] = drawn_as(self.chosen, task, self.sources.data_dir)
+        return self._rows[name]
+
+    def _collected(self, index: int, progress: Progress | None) -> Statistic:
+        self._check_tasks()
+        rows, checkpoint = self._drawn(self.sources.tasks[index]), self.checkpoints[index]
+        step = steps(progress, self.need, checkpoint, rows)
+        device = self.sources.device
+        return collect(self.need, self.chosen, checkpoint, rows, device=device, progress=step)
+
+    def _from_files(self, index: int) -> Statistic | None:
+        """The file of one expert; None where there are none, or those there are meant elsewhere."""
+        files, elsewhere = self.sources.files, self.sources.elsewhere
+        if elsewhere:
+            files = tuple(file for file in files if self._odd_option(file) is None)
+        if not files:
+            return None
+        checkpoint = self.checkpoints[index]
+        digest = weights.digest(checkpoint.weights)
+        of_it = next((file for file in files if file.said.digest == digest), None)
+        if of_it is None:
+            if elsewhere:
+                return None
+            raise BadRecipe(
+                f"no file of statistics was computed on {checkpoint.source} as it goes into the "
+                f"merge: its weights hash to {digest[:12]}, found {_listed(files)}; expected those "
+                "of this very model, after pre-merging methods if there are any"
+            )
+        self._check_rows(of_it, index)
+        check_statistic(of_it, checkpoint)
+        return of_it
+
+    def _check_rows(self, file: Statistic, index: int) -> None:
+        # as text: a name in a file is never looked up, which could import what it names
+        task, _, split = file.task.partition("@")
+        tasks = self.sources.tasks
+        if split != SPLIT or (tasks and task != tasks[index]):
+            wanted = f"{tasks[index]}@{SPLIT}" if tasks else f"a task's @{SPLIT}"
+            raise BadRecipe(
+                f"{file.source} was computed on {file.task}, expected rows of "
+                f"{wanted}, on which {self.checkpoints[index].source} was trained"
+            )
+
+
+def _listed(files: Sequence[Statistic]) -> str:
+    return ", ".join(f"{file.source} ({file.said.digest[:12]})" for file in files)
+
+
+def prepare(supplies: Sequence[Supply], progress: Progress | None) -> None:
+    """Read what all needs are met with. Raises BadRecipe for a file that none of them took."""
+    for supply in supplies:
+        supply.prepare(progress)
+    own = [supply for supply in supplies if isinstance(supply, PerExpert)]
+    taken = {(one.need, one.said.digest) for supply in own for one in supply.obtained}
+    files = {file.source: file for supply in own for file in supply.sources.files}.values()
+    if unused := [file for file in files if (file.need, file.said.digest) not in taken]:
+        raise BadRecipe(
+            f"{_listed(unused)} was computed on no expert as it enters a method that asks for "
+            f"{unused[0].need}; expected those of these very models, with the method's options"
+        )

@@ -1,0 +1,89 @@
+"""Gram matrices of an expert's own rows, for the least squares of RegMean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+
+from harness.checkpoints.build import classifier_on_meta
+from harness.options import Count
+from harness.passes.features import running
+from harness.passes.gram import gram, linear_layers
+from harness.passes.reading import Reading
+from harness.registry import need
+from harness.rng import rng
+from harness.types import Checkpoint, StateDict
+from harness.weights import Spec, specs
+
+SLACK = 1e-6
+"""How far, relative to the diagonal, a sum of float64 products may be from symmetric."""
+
+
+def _shapes(checkpoint: Checkpoint) -> dict[str, Spec]:
+    """[in, in] in float64 for the weight of every linear layer."""
+    layers = linear_layers(classifier_on_meta(checkpoint.config, checkpoint.source))
+    return {
+        f"{name}.weight": Spec((layer.in_features,) * 2, torch.float64)
+        for name, layer in layers.items()
+    }
+
+
+def _fault(gram: torch.Tensor) -> str | None:
+    """What keeps a matrix from being inner products of inputs, if anything does.
+
+    That would be a negative eigenvalue, and the eigenvalues of all layers take minutes. These are
+    the minors of one and two rows: they find what is no Gram matrix at all, and what is left, of
+    the size of rounding or made on purpose, is left out by the solution in `regmean`.
+    """
+    squares = gram.diagonal()
+    if not bool((squares >= 0).all()):
+        return f"has {float(squares.min()):.3g} on its diagonal, expected sums of squares"
+    if not float(squares.sum()) > 0:
+        return "has only zeros on its diagonal, expected inner products of inputs"
+    lengths = squares.sqrt()
+    bound = torch.outer(lengths, lengths)
+    if bool(((gram - gram.T).abs() > SLACK * bound).any()):
+        return "is not symmetric, expected inner products of inputs"
+    if bool((gram.abs() > (1 + SLACK) * bound).any()):
+        return "has entries that its diagonal does not allow, expected inner products of inputs"
+    return None
+
+
+def _toy(experts: Sequence[StateDict]) -> list[StateDict]:
+    """Inner products of made-up inputs of every linear layer, [in, in] in float64."""
+
+    def one(place: int, name: str, width: int) -> torch.Tensor:
+        rows = torch.from_numpy(rng(place, "gram", name).normal(size=(4 * width, width)))
+        return rows.T @ rows / len(rows)
+
+    return [
+        {
+            name: one(place, name, spec.shape[1])
+            for name, spec in specs(expert).items()
+            if len(spec.shape) == 2 and name.endswith(".weight") and "embeddings" not in name
+        }
+        for place, expert in enumerate(experts, start=1)
+    ]
+
+
+@need("gram", paper="arXiv:2212.09849", shapes=_shapes, fault=_fault, toy=_toy)
+def gram_matrices(
+    reading: Reading,
+    *,
+    examples: Count = 1024,
+    seed: int = 0,
+    batch_size: Count = 16,
+    padding: bool = False,
+    gram_scale: Literal["mean", "sum"] = "mean",
+) -> tuple[Mapping[str, torch.Tensor], Mapping[str, str]]:
+    """Inner products of the inputs of every linear layer, over `examples` rows.
+
+    See `gram`. The size of a batch matters where `padding` counts, and for DeBERTa, whose
+    relative positions are read once for every batch.
+    """
+    read = (inputs for inputs, _ in reading.batches(batch_size, as_drawn=padding))
+    model = reading.model()
+    with running(reading.checkpoint.source):
+        return gram(model, read, padding=padding, scale=gram_scale)

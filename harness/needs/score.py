@@ -1,0 +1,32 @@
+"""How good a candidate is on held-out rows, for methods that choose by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from harness.merging.judge import Judge
+from harness.registry import need
+from harness.types import StateDict
+
+
+def _toy(experts: Sequence[StateDict]) -> Callable[[StateDict], float]:
+    """How good a model is said to be.
+
+    The nearer to a point between the first two experts, a little nearer to the first, the better:
+    their mean is better than either, and a third makes it worse. What a candidate has not, as a
+    head that is averaged, counts for nothing.
+    """
+    first, second = experts[:2]
+    best = {name: 0.6 * first[name] + 0.4 * second[name] for name in sorted(first)}
+
+    def near(state: StateDict) -> float:
+        shared = [name for name in best if name in state]
+        return -sum(float((state[n] - best[n]).double().square().sum()) for n in shared)
+
+    return near
+
+
+@need("score", rows="shared", toy=_toy)
+def score(judge: Judge) -> Callable[[StateDict], float]:
+    """The score of a candidate under Current Eval on held-out rows, averaged over the tasks."""
+    return judge
