@@ -872,3 +872,28 @@ def test_an_expert_records_what_its_rows_say(tmp_path: Path) -> None:
         )
     said = json.loads((tmp_path / "e" / "expert.json").read_text())
     assert said["annotated"] == {"toy/partly": ["glad", "sad"]}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+def test_the_head_of_tags_has_a_gram_matrix(
+    family: str, taggers: Callable[[str], dict[str, Path]], tmp_path: Path
+) -> None:
+    """Of families whose classifiers of rows have another head, too."""
+    from safetensors.torch import load_file
+
+    folder, out = taggers(family)["a"], tmp_path / "gram.safetensors"
+    labels = json.loads((folder / "config.json").read_text())["id2label"]
+    task = replace(
+        TAGS, name="toy/tagged", labels=tuple(labels[str(i)] for i in range(len(labels)))
+    )
+    rows = [{"tokens": row["tokens"], "ner_tags": [0] * len(row["tokens"])} for row in sample()]
+    with registered(replace(task, generate=lambda _: rows)):
+        command = ["statistics", str(folder), "--task", task.name, "--merger", "regmean:examples=4"]
+        assert main([*command, "--out", str(out), "--device", "cpu"]) == 0
+    heads = {name for name in load_file(out) if name.startswith("classifier")}
+    assert heads == {"classifier.weight"}
+
+
+def sample() -> Sequence[Any]:
+    assert TAGS.generate is not None
+    return TAGS.generate("train")

@@ -96,6 +96,13 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     _check_tensors(model, checkpoint.weights, checkpoint.source)
 
 
+def unit_of(checkpoint: Checkpoint) -> Unit:
+    """What a classifier has an output for: a row, if it has all tensors of a classifier of rows."""
+    whole = classifier_on_meta(checkpoint.config, checkpoint.source)
+    known = specs(checkpoint.weights)
+    return "row" if all(name in known for name, _ in whole.named_parameters()) else "word"
+
+
 def classifier_on_meta(
     config: Mapping[str, Any], what: str, *, unit: Unit = "row"
 ) -> torch.nn.Module:

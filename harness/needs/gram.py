@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from harness.checkpoints.build import classifier_on_meta
+from harness.checkpoints.build import classifier_on_meta, unit_of
 from harness.options import Count
 from harness.passes.features import running
 from harness.passes.gram import gram, linear_layers
@@ -23,7 +23,8 @@ SLACK = 1e-6
 
 def _shapes(checkpoint: Checkpoint) -> dict[str, Spec]:
     """[in, in] in float64 for the weight of every linear layer."""
-    layers = linear_layers(classifier_on_meta(checkpoint.config, checkpoint.source))
+    config, source, unit = checkpoint.config, checkpoint.source, unit_of(checkpoint)
+    layers = linear_layers(classifier_on_meta(config, source, unit=unit))
     return {
         f"{name}.weight": Spec((layer.in_features,) * 2, torch.float64)
         for name, layer in layers.items()
