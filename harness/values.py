@@ -17,7 +17,7 @@ from harness.errors import BadRecipe
 from harness.options import parse_choice
 from harness.types import Choice
 
-Model = TypeVar("Model", bound="Frozen")
+Value = TypeVar("Value", bound="Frozen")
 
 
 def _choice(value: object) -> object:
@@ -36,7 +36,7 @@ def _written(choice: Choice) -> dict[str, Any]:
     return {"name": choice.name, **choice.options}
 
 
-Method = Annotated[Choice, BeforeValidator(_choice), PlainSerializer(_written)]
+Chosen = Annotated[Choice, BeforeValidator(_choice), PlainSerializer(_written)]
 
 
 class Frozen(BaseModel):
@@ -45,7 +45,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
-def validated(kind: type[Model], values: Mapping[str, Any], where: str) -> Model:
+def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value:
     """A recipe or run of the values. Raises BadRecipe, naming the field, for what does not fit."""
     try:
         return kind(**values)

@@ -17,7 +17,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadOption
-from harness.merging.grid import grid
+from harness.merging.candidates import values_of
 from harness.passes.features import forward
 from tests.states import close
 from tests.toys import THREE, TOY, registered
@@ -93,9 +93,9 @@ def test_count_is_of_the_experts() -> None:
 
 
 def test_a_grid_by_hand() -> None:
-    assert grid("scale=0.1:0.5:0.1") == ("scale", [0.1, 0.2, 0.3, 0.4, 0.5])
-    assert grid("scale=1:1:0.5") == ("scale", [1.0])
-    assert grid("scale=0:1:0.4") == ("scale", [0.0, 0.4, 0.8])
+    assert values_of("scale=0.1:0.5:0.1") == ("scale", [0.1, 0.2, 0.3, 0.4, 0.5])
+    assert values_of("scale=1:1:0.5") == ("scale", [1.0])
+    assert values_of("scale=0:1:0.4") == ("scale", [0.0, 0.4, 0.8])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_grid_by_hand() -> None:
 )  # fmt: skip
 def test_a_grid_that_is_none(text: str) -> None:
     with pytest.raises(BadOption, match="OPTION=FIRST:LAST:STEP"):
-        grid(text)
+        values_of(text)
 
 
 # Through the pipeline ----------------------------------------------------------------------

@@ -27,7 +27,7 @@ __all__ = [
     "ok",
 ]
 
-Verdict: TypeAlias = Literal["holds", "rightly breaks", "breaks", "said to break, holds"]
+Outcome: TypeAlias = Literal["holds", "rightly breaks", "breaks", "said to break, holds"]
 
 COUNTS = (3, 2, 4, 5)
 """How many experts are tried, until a method takes them."""
@@ -41,7 +41,7 @@ class Finding:
     """What came of one law. `detail` is its promise, or for a law that breaks the reason."""
 
     law: str
-    verdict: Verdict
+    verdict: Outcome
     detail: str
 
     @property

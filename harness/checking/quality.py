@@ -60,7 +60,7 @@ DEVICE = "cpu"
 """So that a machine with a GPU computes what the baselines were recorded with."""
 
 Against: TypeAlias = Literal["average", "baseline"]
-Verdict: TypeAlias = Literal["better", "same", "worse"]
+Standing: TypeAlias = Literal["better", "same", "worse"]
 Scores: TypeAlias = dict[str, dict[str, tuple[float, ...]]]
 """By protocol and task, one for each draw, or each part of the test rows where nothing is drawn."""
 
@@ -93,7 +93,7 @@ class Comparison:
     high: float
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Standing:
         """Same if the interval holds zero, or a difference from a baseline is below the floor."""
         small = self.against == "baseline" and abs(self.difference) < FLOOR
         if small or self.low <= 0 <= self.high:

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from harness.errors import BrokenRecord
 from harness.files import read_json, replacing, write_json
 from harness.types import Array64, Predictions
-from harness.values import Frozen, Model
+from harness.values import Frozen, Value
 
 Role = Literal["merged", "base", "expert", "single", "ensemble", "reference"]
 """An `expert` is read on its own task, a `single` is one read on a task of another."""
@@ -175,7 +175,7 @@ def read_record(path: Path) -> Record:
     return read_as(Record, path, "a record")
 
 
-def read_as(kind: type[Model], path: Path, what: str) -> Model:
+def read_as(kind: type[Value], path: Path, what: str) -> Value:
     """The model of this kind in a JSON file. Raises BrokenRecord naming the file and the fault."""
     try:
         return kind(**read_json(path, what, error=BrokenRecord))

@@ -9,7 +9,7 @@ from pydantic import (
 )
 
 from harness.presets import PresetName
-from harness.values import Frozen, Method
+from harness.values import Chosen, Frozen
 
 
 class Run(Frozen):
@@ -22,7 +22,7 @@ class Run(Frozen):
     best_single: bool = False
     singles: bool = False
     tasks: tuple[str, ...] = ()
-    protocols: tuple[Method, ...] = ()
+    protocols: tuple[Chosen, ...] = ()
     metrics: tuple[str, ...] = ()
     preset: PresetName | None = None
     shots: tuple[int, ...] = (1, 5, 10)

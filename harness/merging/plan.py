@@ -14,7 +14,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import kind_of
 from harness.labels import same
-from harness.merging.grid import checked_grid
+from harness.merging.candidates import checked_values
 from harness.merging.judge import Judge
 from harness.merging.label_rows import of_those_who_know
 from harness.merging.recipes import Recipe
@@ -80,7 +80,7 @@ def plan(
     if not recipe.experts:
         raise BadRecipe("no experts to merge; expected at least one folder or Hub id")
     if recipe.tune is not None:
-        checked_grid(recipe.tune, merger)
+        checked_values(recipe.tune, merger)
     if recipe.base is None and (merger.task_vectors or before):
         needs = [entry.name for entry in before] or [merger.name]
         raise BadRecipe(f"{needs[0]} works on task vectors and needs the base; give --base")

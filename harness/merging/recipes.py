@@ -10,7 +10,7 @@ from harness.files import read_yaml
 from harness.presets import PresetName
 from harness.registry import MERGERS, PREMERGE, TASKS
 from harness.types import Choice
-from harness.values import Frozen, Method, validated
+from harness.values import Chosen, Frozen, validated
 
 Heads = Literal["auto", "merge", "average", "keep"]
 
@@ -20,8 +20,8 @@ class Recipe(Frozen):
 
     experts: tuple[str, ...]
     base: str | None = None
-    merger: Method = Choice("average")
-    premerge: tuple[Method, ...] = ()
+    merger: Chosen = Choice("average")
+    premerge: tuple[Chosen, ...] = ()
     heads: Heads = "auto"
     tasks: tuple[str, ...] = ()
     seed: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from harness.merging.grid import checked_grid
+from harness.merging.candidates import checked_values
 from harness.merging.plan import Plan, composed
 from harness.registry import MERGERS
 
@@ -17,7 +17,7 @@ def candidates(found: Plan) -> dict[float, Plan]:
     """
     if found.recipe.tune is None:
         return {}
-    name, tried = checked_grid(found.recipe.tune, MERGERS[found.recipe.merger.name])
+    name, tried = checked_values(found.recipe.tune, MERGERS[found.recipe.merger.name])
     return {value: composed(found, **{name: value}) for value in tried}
 
 

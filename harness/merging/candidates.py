@@ -13,12 +13,12 @@ TRIALS = 1000
 """More candidates than this are taken for a slip in the step."""
 
 
-def checked_grid(text: str, merger: Merger) -> tuple[str, list[float]]:
-    """The option of a merger that a grid is of, and its values, as `grid` reads them.
+def checked_values(text: str, merger: Merger) -> tuple[str, list[float]]:
+    """The option of a merger that a grid is of, and its values, as `values_of` reads them.
 
     Raises BadOption for an option that is no number, and for a value out of its range.
     """
-    name, found = grid(text)
+    name, found = values_of(text)
     known = options(merger.function).values()
     numbers = [
         option.name
@@ -35,7 +35,7 @@ def checked_grid(text: str, merger: Merger) -> tuple[str, list[float]]:
     return name, found
 
 
-def grid(text: str) -> tuple[str, list[float]]:
+def values_of(text: str) -> tuple[str, list[float]]:
     """`scale=0.1:1.0:0.1` -> the option and its values, from first to last by the step."""
     name, equals, spelled = text.partition("=")
     try:
