@@ -502,6 +502,8 @@ def test_scores_come_from_the_stored_predictions(kind: str, room: Path, tmp_path
     assert {record.protocol for record in records} == {"current", "knn", "ft-classifier"}
     roles = {record.role for record in records}
     assert roles == {"merged", "base", "expert", "ensemble"}
+    schemes = {record.dataset.get("scheme") for record in records}
+    assert schemes == {"IOB2" if kind == "tagging" else None}
     for record in records:
         table = pq.read_table(predictions_of(record, Path(asked.output)))
         labels, *columns = (np.array(column.to_pylist(), dtype=float) for column in table.columns)

@@ -19,6 +19,7 @@ from harness.evaluation.parts import POOL_SPLIT, Asked, Part, asked, part_of
 from harness.evaluation.records import CHOICE_SPLIT, Adaptation, record_path
 from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.systems import System, experts_on, joined, systems_of, teachers_of
+from harness.kinds import kind_of
 from harness.presets import preset
 from harness.readout import Readout
 from harness.types import Choice, Scalar
@@ -83,7 +84,11 @@ class Cell:
             "metrics": list(part.task.metrics),
             "rows": len(part.test),
             "adaptation": self._adaptation,
-            "dataset": {"digest": part.test.digest, **origin(part.task, run.data_dir)},
+            "dataset": {
+                "digest": part.test.digest,
+                **origin(part.task, run.data_dir),
+                **kind_of(part.task).facts(part.test),
+            },
             "head": system.head,
             "labels": run.labels,
             "preset": run.preset,

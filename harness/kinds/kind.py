@@ -65,6 +65,10 @@ class Kind(ABC):
         """How many units each row has, in order."""
         return np.ones(len(rows), dtype=np.int64)
 
+    def facts(self, rows: Rows) -> Mapping[str, str]:
+        """What a record says of rows of this kind beside where they come from."""
+        return {}
+
     def annotated(self, rows: Rows) -> tuple[str, ...]:
         """The labels that somebody gave or denied of any row."""
         return rows.task.labels

@@ -63,6 +63,10 @@ class Tagging(Classification):
         """Its words."""
         return np.array([len(words) for words in rows.texts], dtype=np.int64)
 
+    def facts(self, rows: Rows) -> Mapping[str, str]:
+        """How their entities are written."""
+        return {"scheme": scheme(rows)}
+
     def unseen(self, task: Task) -> float:
         """No entity: what was cut off is not found."""
         return float(task.labels.index(OUTSIDE))
