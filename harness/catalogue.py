@@ -128,7 +128,7 @@ def _range(schema: Mapping[str, Any]) -> str:
         return ", ".join(map(str, chosen))
     if schema.get("type") == "array":
         items = schema["items"]
-        kind = SEVERAL.get(items.get("type"), "values")
-        return ", ".join([f"{kind} by ':'", *bounds(items), *bounds(schema)])
-    kind, within = TYPES.get(schema.get("type", ""), "any"), bounds(schema)
-    return ", ".join(within if within and kind == "number" else [kind, *within])
+        entries = SEVERAL.get(items.get("type"), "values")
+        return ", ".join([f"{entries} by ':'", *bounds(items), *bounds(schema)])
+    called, within = TYPES.get(schema.get("type", ""), "any"), bounds(schema)
+    return ", ".join(within if within and called == "number" else [called, *within])

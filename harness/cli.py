@@ -374,7 +374,7 @@ def statistics(
 
 @app.command()
 def check(
-    kind: Annotated[Literal["merger", "premerge"], typer.Argument()],
+    stage: Annotated[Literal["merger", "premerge"], typer.Argument()],
     name: Annotated[str, typer.Argument(help="NAME or module:function[:key=value,...]")],
     baselines: Annotated[
         Path, typer.Option(help="Where the recorded scores of mergers are.")
@@ -388,15 +388,15 @@ def check(
     from harness.checking.battery import battery, ok
     from harness.options import parse_choice
 
-    if record and kind == "premerge":
+    if record and stage == "premerge":
         raise BadOption("--record is for mergers: a pre-merging method has no baseline of its own")
     choice = parse_choice(name)
-    laws = battery(kind, choice)
+    laws = battery(stage, choice)
     findings = []
     for law in laws.laws:
         findings.append(laws.find(law))
         print(findings[-1], flush=True)
-    if kind == "premerge" or not ok(findings):
+    if stage == "premerge" or not ok(findings):
         return 0 if ok(findings) else 1
     from harness.checking.quality import quality
 

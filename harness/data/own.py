@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from harness.data.sources import SUFFIXES, label_values
 from harness.errors import BadData
 from harness.files import read_yaml
+from harness.kinds import KINDS, kind_of
 from harness.kinds.kind import called
-from harness.kinds.tagging import OUTSIDE
 from harness.types import DERIVED, Hyperparameters, KindName, Task
 from harness.values import Frozen
 
 TRAIN = "train"
 SPLITS = ("test", "validation", "dev", "valid")
 """Files of these names are splits to score, the first of them the reported one."""
-METRICS: Mapping[KindName, tuple[str, ...]] = {
-    "classification": ("accuracy",),
-    "regression": ("pearson", "spearman"),
-    "multilabel": ("macro_f1",),
-    "tagging": ("span_f1",),
-}
 MOST = 1000
 """Labels of a task: a column with more different values is no column of labels."""
 
@@ -71,6 +65,7 @@ def task_of_file(path: str) -> Task:
         raise BadData(f"{place} says {found}, expected one of them")
     files = _files(place, said)
     splits = _splits(place, said, files)
+    kind = KINDS[said.kind]
     metrics = (said.metric,) if isinstance(said.metric, str) else said.metric
     try:
         settings = Hyperparameters(**_typed(said.finetune))
@@ -82,9 +77,9 @@ def task_of_file(path: str) -> Task:
         kind=said.kind,
         text=(said.text,) if isinstance(said.text, str) else said.text,
         label=said.label,
-        labels=_texts(said.labels) if said.labels != "from data" else _placeholder(said.kind),
+        labels=_texts(said.labels) if said.labels != "from data" else kind.unread,
         renamed={called(key): name for key, name in said.renamed.items()},
-        metrics=metrics or METRICS[said.kind],
+        metrics=metrics or kind.metrics,
         splits=splits,
         reported=said.reported or next(iter(splits), DERIVED[1]),
         source=said.hub,
@@ -148,14 +143,10 @@ def _texts(labels: Iterable[Any]) -> tuple[str, ...]:
     return tuple(map(called, labels))
 
 
-def _placeholder(kind: KindName) -> tuple[str, ...]:
-    """Labels of a task while its own are being read."""
-    return (OUTSIDE, "B-") if kind == "tagging" else () if kind == "regression" else ("0", "1")
-
-
 def _with_labels(task: Task, place: Path) -> Task:
     """The task with the labels that stand in its train split: sorted, O first."""
-    if task.kind == "regression":
+    kind = kind_of(task)
+    if not kind.unread:
         return task
     if not task.label:
         raise BadData(f"{place} names no column of labels and no labels; expected either")
@@ -171,11 +162,8 @@ def _with_labels(task: Task, place: Path) -> Task:
     numbers = all(isinstance(value, int | float) for value in values)
     ordered = sorted(values) if numbers else sorted(values, key=called)
     names = [task.renamed.get(called(value), called(value)) for value in ordered]
-    labels = tuple(dict.fromkeys(sorted(names, key=lambda name: name != OUTSIDE)))
+    labels = kind.ordered(names)
     if numbers and labels != tuple(map(str, range(len(labels)))):
         # a number is an index into the labels unless it is said what it is called
         task = replace(task, renamed={**{name: name for name in labels}, **task.renamed})
     return replace(task, labels=labels)
-
-
-assert {*METRICS} == {*get_args(KindName)}

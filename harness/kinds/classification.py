@@ -19,6 +19,7 @@ class Classification(Kind):
 
     name: ClassVar[str] = "classification"
     problem_type: ClassVar[str] = "single_label_classification"
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def fault(self, task: Task) -> str | None:
         """Two classes or more."""

@@ -35,6 +35,10 @@ class Kind(ABC):
     """What has a label: a row, or every word of it."""
     problem_type: ClassVar[str]
     """What transformers calls the loss, in a configuration."""
+    metrics: ClassVar[tuple[str, ...]]
+    """What a task is measured by unless it says another."""
+    unread: ClassVar[tuple[str, ...]] = ("0", "1")
+    """Labels of a task while its own are being read; none where it has none."""
     several: ClassVar[bool] = False
     """Whether the label of a row is a list."""
     whole: ClassVar[bool] = True
@@ -72,6 +76,10 @@ class Kind(ABC):
     def annotated(self, rows: Rows) -> tuple[str, ...]:
         """The labels that somebody gave or denied of any row."""
         return rows.task.labels
+
+    def ordered(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Names of labels that were read from data in the order of a head's outputs."""
+        return tuple(dict.fromkeys(names))
 
     # Heads ---------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class Multilabel(Kind):
 
     name: ClassVar[str] = "multilabel"
     problem_type: ClassVar[str] = "multi_label_classification"
+    metrics: ClassVar[tuple[str, ...]] = ("macro_f1",)
     several: ClassVar[bool] = True
     whole: ClassVar[bool] = False
 

@@ -22,6 +22,8 @@ class Regression(Kind):
 
     name: ClassVar[str] = "regression"
     problem_type: ClassVar[str] = "regression"
+    metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
+    unread: ClassVar[tuple[str, ...]] = ()
     whole: ClassVar[bool] = False
 
     def fault(self, task: Task) -> str | None:

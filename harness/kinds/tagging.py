@@ -27,6 +27,8 @@ class Tagging(Classification):
 
     name: ClassVar[str] = "tagging"
     unit: ClassVar = "word"
+    metrics: ClassVar[tuple[str, ...]] = ("span_f1",)
+    unread: ClassVar[tuple[str, ...]] = (OUTSIDE, "B-")
     several: ClassVar[bool] = True
 
     def fault(self, task: Task) -> str | None:
@@ -38,6 +40,10 @@ class Tagging(Classification):
         if len(task.text) > 1:
             return f"the columns {', '.join(task.text)}, expected one with lists of words"
         return None
+
+    def ordered(self, names: Sequence[str]) -> tuple[str, ...]:
+        """O first."""
+        return super().ordered(sorted(names, key=lambda name: name != OUTSIDE))
 
     def segments(self, task: Task, row: Row) -> tuple[str, ...]:
         """The words."""
