@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,13 +13,17 @@ from typing import Any, Literal
 
 import pytest
 
-from harness.plugins import BESIDE, import_all
+from harness.plugins import BESIDE, PREFIX, import_all
+from harness.registry import MERGERS, METRICS, NEEDS, PREMERGE, PROTOCOLS, TASKS
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 for package in BESIDE:  # found by path, so that tests can import from them
     import_all(package)
+for taker in ("harness.merging.judge", "harness.training.finetune"):
+    # they take `forward` by name, and must have it before a test puts another in its place
+    importlib.import_module(taker)
 
 WORDS = [f"word{i}" for i in range(40)]
 SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 45}
@@ -233,3 +239,17 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ.pop("HARNESS_CACHE_DIR")
     if before is not None:
         os.environ["HARNESS_CACHE_DIR"] = before
+
+
+@pytest.fixture
+def as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers, by itself or by a folder of a user, is gone when it ends."""
+    for known in (MERGERS, METRICS, NEEDS, PREMERGE, PROTOCOLS, TASKS):
+        len(known)  # our own are registered before the copies are made
+        for kept in ("_values", "_origins", "_spelled"):
+            monkeypatch.setattr(known, kept, dict(getattr(known, kept)))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith(PREFIX):
+            del sys.modules[name]

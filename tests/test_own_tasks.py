@@ -21,12 +21,7 @@ from tests.conftest import FAST, WORDS, model
 WORDS_OF = {"good": WORDS[2:12], "bad": WORDS[12:22], "so-so": WORDS[22:32]}
 
 
-@pytest.fixture(autouse=True)
-def _as_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone when it ends."""
-    len(harness.TASKS)
-    for kept in ("_values", "_origins", "_spelled"):
-        monkeypatch.setattr(harness.TASKS, kept, dict(getattr(harness.TASKS, kept)))
+pytestmark = pytest.mark.usefixtures("as_found")
 
 
 def reviews(count: int) -> list[dict[str, Any]]:

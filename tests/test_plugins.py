@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,18 +40,7 @@ def first_label(encoded):
 '''
 
 
-@pytest.fixture(autouse=True)
-def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test registers is gone when it ends."""
-    for known in (harness.MERGERS, harness.PROTOCOLS, harness.TASKS):
-        len(known)
-        monkeypatch.setattr(known, "_values", dict(known._values))
-        monkeypatch.setattr(known, "_origins", dict(known._origins))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith(plugins.PREFIX):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("as_found")
 
 
 @pytest.fixture

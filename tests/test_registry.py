@@ -21,13 +21,7 @@ ALL = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _as_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone when it ends."""
-    for known in ALL.values():
-        len(known)
-        monkeypatch.setattr(known, "_values", dict(known._values))
-        monkeypatch.setattr(known, "_origins", dict(known._origins))
+pytestmark = pytest.mark.usefixtures("as_found")
 
 
 @pytest.fixture
