@@ -37,10 +37,11 @@ merge() { # board name merger premerge expert...
   harness evaluate --model "merged/$2" --output-path "leaderboards/records/$1" $reading
 }
 reading=""
+fisher=fisher
 merges() { # board name expert...
-  for merger in average task_arithmetic ties regmean fisher; do
+  for merger in average task_arithmetic ties regmean "$fisher"; do
     for premerge in "" dare; do
-      merge "$1" "$2-${premerge:+$premerge-}$merger" "$merger" "$premerge" "${@:3}"
+      merge "$1" "$2-${premerge:+$premerge-}${merger%%:*}" "$merger" "$premerge" "${@:3}"
     done
   done
 }
@@ -53,7 +54,10 @@ for task in mrpc rte; do
 done
 merges different-tasks textcls $(printf 'experts/%s ' $textcls)
 # Tags: three seeds of each data set.
+# The expectation over labels would take a pass for every word and tag.
+fisher=fisher:estimator=empirical
 for task in $ner; do merges ner "$task" experts/ner-$task-{0,1,2}; done
+fisher=fisher
 # One label space, several corpora: in the domains of the experts and, as they are, out of them.
 reading="--singles --best-single"
 merges emotion emotion $(printf 'experts/emotion-%s-0 ' $emotion)

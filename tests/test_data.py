@@ -219,7 +219,7 @@ def test_class_names_in_the_file(tmp_path: Path) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match=r"toy/pairs at .*expected dev\.parquet, dev\.jsonl or dev"):
+    with pytest.raises(BadData, match=r"toy/pairs at .*expected dev\.parquet or .* or dev\.conll"):
         load_rows(TOY, "validation", folder=tmp_path)
 
 

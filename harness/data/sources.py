@@ -65,9 +65,8 @@ def table(task: Task, split: str, folder: str | Path | None) -> Table:
             return _from_file(task, path, suffix)
     if task.mine is not None and (root / task.corpus).is_file():
         return _from_corpus(task, root / task.corpus, split)
-    raise BadData(
-        f"no data for {task} at {place}: expected {split}.parquet, {split}.jsonl or {split}.csv"
-    )
+    files = " or ".join(f"{split}.{suffix}" for suffix in SUFFIXES)
+    raise BadData(f"no data for {task} at {place}: expected {files}")
 
 
 def _from_corpus(task: Task, path: Path, split: str) -> Table:
