@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -389,3 +390,42 @@ def test_cast_like_rounds_once_to_the_type_of_the_template(dtype: torch.dtype) -
 def test_floating_leaves_buffers_out() -> None:
     assert weights.floating(state()) == ["w", "b", "scale", "none"]
     assert weights.floating({"mask": torch.tensor([True]), "h": torch.zeros(1).half()}) == ["h"]
+
+
+# The nearest orthogonal matrix ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (7, 3), (3, 7)])
+def test_polar_is_that_of_scipy(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(*shape, dtype=torch.float64)
+    side = "right" if shape[0] >= shape[1] else "left"
+    expected, _ = scipy.linalg.polar(matrix.numpy(), side=side)
+    assert torch.allclose(weights.polar(matrix), torch.from_numpy(expected), atol=1e-12)
+    assert torch.equal(weights.polar(matrix.float()), weights.polar(matrix.float().double()))
+
+
+def test_polar_by_hand() -> None:
+    pairs = {((2, 0), (0, -3)): ((1, 0), (0, -1)), ((0, -5), (5, 0)): ((0, -1), (1, 0))}
+    for matrix, expected in pairs.items():
+        found = weights.polar(torch.tensor(matrix))
+        assert torch.allclose(found, torch.tensor(expected).double(), atol=1e-15)
+
+
+def test_polar_leaves_alone_what_a_matrix_says_nothing_of() -> None:
+    """A stack with a zero matrix, one of rank 1, and one whose null spaces are across."""
+    rank_one, across = torch.zeros(2, 3, 3, dtype=torch.float64)
+    rank_one[0, 0], across[1, 0] = 4, -2
+    found = weights.polar(torch.stack([torch.zeros(3, 3), rank_one, across]))
+    assert torch.equal(found[0], torch.eye(3).double())
+    assert torch.allclose(found[1], torch.eye(3).double(), atol=1e-15)
+    assert float(found[2][1, 0]) == -1 and float(found[2][2, 2]) == pytest.approx(1)
+    assert torch.allclose(found @ found.mT, torch.eye(3).double().expand(3, 3, 3), atol=1e-14)
+
+
+def test_polar_of_a_deficient_matrix_does_not_depend_on_the_basis() -> None:
+    numbers = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, 6, 2, generator=numbers, dtype=torch.float64)
+    matrix = left @ right.T
+    found = weights.polar(matrix)
+    turn = weights.polar(torch.randn(6, 6, generator=numbers))
+    assert torch.allclose(turn @ found @ turn.T, weights.polar(turn @ matrix @ turn.T), atol=1e-12)

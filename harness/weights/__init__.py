@@ -40,6 +40,7 @@ from harness.weights.lazy import (
     union,
 )
 from harness.weights.order import smallest_magnitude
+from harness.weights.polar import polar
 from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pieces_of, spread
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "once",
     "piece_size",
     "pieces_of",
+    "polar",
     "renamed",
     "select",
     "size",

@@ -1,0 +1,38 @@
+"""The one primitive of alignment: the nearest orthogonal matrix."""
+
+from __future__ import annotations
+
+import torch
+
+
+def polar(matrix: torch.Tensor) -> torch.Tensor:
+    """The orthogonal polar factor of `matrix` [..., rows, columns], in float64: argmax of
+    <matrix, Q> over all Q with orthonormal rows or columns, whichever are fewer.
+
+    Q = U V^T of the singular value decomposition U S V^T; a long matrix is reduced to a square one
+    by a QR factorisation first. Reflections are allowed. What a square matrix maps to zero leaves
+    Q open: there it is the nearest to the identity, so that nothing depends on which basis of the
+    null space comes out of LAPACK, and the factor of a zero matrix is the identity.
+
+    By hand: polar((2, 0), (0, -3)) = ((1, 0), (0, -1)); polar((0, -5), (5, 0)) = ((0, -1), (1, 0)).
+    """
+    matrix = matrix.double()
+    rows, columns = matrix.shape[-2:]
+    if rows < columns:
+        return polar(matrix.mT).mT
+    if rows > columns:
+        basis, core = torch.linalg.qr(matrix)
+        return basis @ polar(core)
+    left, values, right = torch.linalg.svd(matrix)
+    nearest: torch.Tensor = left @ right
+    empty = values <= rows * torch.finfo(torch.float64).eps * values[..., :1]
+    for place in map(tuple, torch.nonzero(empty.any(-1)).tolist()):
+        nearest[place] = _completed(left[place], right[place], empty[place])
+    return nearest
+
+
+def _completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> torch.Tensor:
+    """U V^T where the null spaces are mapped as near to the identity as they can be."""
+    source, target = right[empty], left[:, empty]
+    turn = torch.linalg.svd(target.mT @ source.mT)
+    return left[:, ~empty] @ right[~empty] + target @ (turn.U @ turn.Vh) @ source
