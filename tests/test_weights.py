@@ -418,7 +418,8 @@ def test_polar_leaves_alone_what_a_matrix_says_nothing_of() -> None:
     found = weights.polar(torch.stack([torch.zeros(3, 3), rank_one, across]))
     assert torch.equal(found[0], torch.eye(3).double())
     assert torch.allclose(found[1], torch.eye(3).double(), atol=1e-15)
-    assert float(found[2][1, 0]) == -1 and float(found[2][2, 2]) == pytest.approx(1)
+    assert float(found[2][1, 0]) == -1
+    assert float(found[2][2, 2]) == pytest.approx(1)
     assert torch.allclose(found @ found.mT, torch.eye(3).double().expand(3, 3, 3), atol=1e-14)
 
 
