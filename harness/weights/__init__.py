@@ -3,6 +3,15 @@
 The one door to the room, for methods of ours and of others.
 """
 
+from harness.weights.anchor import (
+    Alignment,
+    Finder,
+    Match,
+    alignment,
+    check_anchor,
+    place_of,
+    to_anchor,
+)
 from harness.weights.arithmetic import (
     check_not_all_zero,
     check_one_each,
@@ -39,29 +48,13 @@ from harness.weights.lazy import (
     specs,
     union,
 )
-from harness.weights.matching import (
-    Alignment,
-    Finder,
-    Match,
-    Overlap,
-    alignment,
-    assignment,
-    check_anchor,
-    cross,
-    cross_of_blocks,
-    distance,
-    gainful,
-    in_blocks,
-    matched_units,
-    overlap,
-    place_of,
-    to_anchor,
-    units_of,
-)
 from harness.weights.order import smallest_magnitude
+from harness.weights.orders import Pair, Units, assignment, descent, matched, matched_units
+from harness.weights.overlap import Overlap, cross, cross_of_blocks, distance, overlap, units_of
 from harness.weights.polar import polar
 from harness.weights.symmetry import (
     Axes,
+    Map,
     Maps,
     Member,
     Permuted,
@@ -72,6 +65,7 @@ from harness.weights.symmetry import (
     moved,
 )
 from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pieces_of, spread
+from harness.weights.universe import objective, universe
 
 __all__ = [
     "Alignment",
@@ -79,15 +73,18 @@ __all__ = [
     "Digests",
     "Finder",
     "Lazy",
+    "Map",
     "Maps",
     "Match",
     "Member",
     "Observed",
     "Overlap",
+    "Pair",
     "Permuted",
     "Spec",
     "Symmetry",
     "Turned",
+    "Units",
     "after",
     "alignment",
     "assignment",
@@ -100,6 +97,7 @@ __all__ = [
     "check_same",
     "cross",
     "cross_of_blocks",
+    "descent",
     "digest",
     "distance",
     "dual",
@@ -109,15 +107,15 @@ __all__ = [
     "flat_bytes",
     "flat_pieces",
     "floating",
-    "gainful",
     "group_of",
-    "in_blocks",
     "in_pieces",
     "join_digests",
     "known_digests",
+    "matched",
     "matched_units",
     "mean",
     "moved",
+    "objective",
     "once",
     "overlap",
     "piece_size",
@@ -136,6 +134,7 @@ __all__ = [
     "total",
     "union",
     "units_of",
+    "universe",
     "warn_unless_one",
     "where_shared",
 ]
