@@ -11,6 +11,7 @@ from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import vocabulary
 from harness.data.splits import parse_task
+from harness.entries import Merger, Premerge
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import kind_of
 from harness.labels import same
@@ -21,7 +22,7 @@ from harness.merging.recipes import Recipe
 from harness.merging.stages import Fold, Stage, entering
 from harness.methods import resolved
 from harness.presets import faithful
-from harness.registry import MERGERS, PREMERGE, Merger, Premerge
+from harness.registry import MERGERS, PREMERGE
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
 

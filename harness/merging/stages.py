@@ -9,6 +9,7 @@ from typing import Any
 
 from harness import weights
 from harness.data.splits import parse_task, share_rows
+from harness.entries import Merger, Premerge
 from harness.errors import BadRecipe
 from harness.merging.judge import Judge
 from harness.merging.recipes import Recipe
@@ -18,7 +19,7 @@ from harness.options import options
 from harness.passes.features import check_readout
 from harness.passes.statistic_file import Statistic, read_statistic
 from harness.presets import as_read, preset
-from harness.registry import MERGERS, PREMERGE, Merger, Premerge
+from harness.registry import MERGERS, PREMERGE
 from harness.types import Checkpoint, Choice, Need, Progress, Scalar, StateDict
 
 HELD_OUT = "heldout10"
