@@ -44,6 +44,8 @@ class Premerge:
     """A pre-merging method. `exact`: every expert computes the same function afterwards.
 
     `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options.
+    `costly`: a tensor takes long to compute, and that of one expert as long as that of all; the
+    harness keeps what it made on disk while the merge lasts.
     """
 
     called: ClassVar[str] = "pre-merging method"
@@ -52,6 +54,7 @@ class Premerge:
     paper: str = ""
     exact: bool = False
     breaks: tuple[str, ...] = ()
+    costly: bool = False
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -304,12 +304,17 @@ def merger(
 
 
 def premerge(
-    name: str, *, paper: str = "", exact: bool = False, breaks: tuple[str, ...] = ()
+    name: str,
+    *,
+    paper: str = "",
+    exact: bool = False,
+    breaks: tuple[str, ...] = (),
+    costly: bool = False,
 ) -> Callable[[PremergeFn[P]], PremergeFn[P]]:
     """Register a pre-merging method under a name."""
 
     def register(function: PremergeFn[P]) -> PremergeFn[P]:
-        PREMERGE.add(Premerge(name, function, paper, exact, breaks), _origin(function))
+        PREMERGE.add(Premerge(name, function, paper, exact, breaks, costly), _origin(function))
         return function
 
     return register

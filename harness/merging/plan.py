@@ -17,6 +17,7 @@ from harness.kinds import kind_of
 from harness.labels import same
 from harness.merging.candidates import checked_values
 from harness.merging.judge import Judge
+from harness.merging.kept import Kept
 from harness.merging.label_rows import of_those_who_know
 from harness.merging.recipes import Recipe
 from harness.merging.stages import Fold, Stage, entering
@@ -70,10 +71,12 @@ def plan(
     allow_pickle: bool = False,
     observed: dict[str, weights.Observed] | None = None,
     progress: Progress | None = None,
+    kept: Kept | None = None,
 ) -> Plan:
     """Check a recipe by headers alone and compose the lazy merge.
 
-    `progress` is told of rows that candidates are scored on, if a merger does so.
+    `progress` is told of rows that candidates are scored on, if a merger does so. What costly
+    stages make is put into `kept`, and computed whenever it is asked for without one.
     """
     merger = MERGERS[recipe.merger.name]
     before = [PREMERGE[choice.name] for choice in recipe.premerge]
@@ -103,7 +106,7 @@ def plan(
     fresh = tuple(new_in_experts(base, experts[0]))
     heads = _heads(recipe, experts, tasks, merger)
     recipe = recipe.model_copy(update={"heads": heads, "tasks": tasks})
-    fold = Fold(recipe, fresh, progress)
+    fold = Fold(recipe, fresh, progress, kept)
     fold.check()
     return composed(_folded(Plan(recipe, base, experts, tasks), fold))
 
@@ -271,6 +274,8 @@ def _folded(found: Plan, fold: Fold) -> Plan:
     for entry, choice in fold.before:
         stages.append(fold.stage(entry, choice, entering(experts, wholes)))
         wholes = _premerged(stages[-1], wholes, origin)
+        if entry.costly and fold.kept is not None:
+            wholes = fold.kept.states(wholes)
     bodies = [weights.select(whole, body) for whole in wholes]
     tops = [weights.select(whole, [n for n in whole if n in fresh]) for whole in wholes]
     heads = found.recipe.heads

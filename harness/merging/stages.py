@@ -12,6 +12,7 @@ from harness.data.splits import parse_task, share_rows
 from harness.entries import Merger, Premerge
 from harness.errors import BadRecipe
 from harness.merging.judge import Judge
+from harness.merging.kept import Kept
 from harness.merging.recipes import Recipe
 from harness.merging.supplies import OneForAll, PerExpert, Sources, Supply
 from harness.methods import needs_of, own_options
@@ -53,12 +54,13 @@ class Fold:
     """What the stages of a merge have in common.
 
     `recipe` has every option filled in, heads decided and a task for each expert, if known. `fresh`
-    are the names of head tensors.
+    are the names of head tensors. `kept` is where tensors of costly stages go, if anywhere.
     """
 
     recipe: Recipe
     fresh: tuple[str, ...]
     progress: Progress | None = None
+    kept: Kept | None = None
 
     @property
     def before(self) -> tuple[tuple[Premerge, Choice], ...]:
