@@ -54,5 +54,4 @@ def merge(
         if tried:
             found, trials = tuned(tried)
         tell = progress or (lambda what, done, total: None)
-        write(found, Path(out), observed, tell, trials=trials, force=force)
-    return found
+        return write(found, Path(out), observed, tell, trials=trials, force=force)
