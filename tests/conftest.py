@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 
 from harness.plugins import BESIDE, PREFIX, import_all
-from harness.registry import MERGERS, METRICS, NEEDS, PREMERGE, PROTOCOLS, TASKS
+from harness.registry import MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -244,7 +244,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers, by itself or by a folder of a user, is gone when it ends."""
-    for known in (MERGERS, METRICS, NEEDS, PREMERGE, PROTOCOLS, TASKS):
+    for known in (MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS):
         len(known)  # our own are registered before the copies are made
         for kept in ("_values", "_origins", "_spelled"):
             monkeypatch.setattr(known, kept, dict(getattr(known, kept)))

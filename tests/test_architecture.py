@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("checkpoints",),
     ("data",),
     ("passes",),
-    ("mergers", "premergers"),
+    ("mergers", "premergers", "postmergers"),
     ("merging", "evaluation", "training"),
     ("reporting", "needs"),
     ("checking",),
@@ -44,11 +44,12 @@ METHODS = NOUNS | {"harness.weights"}
 FOLDERS = {
     "harness/mergers": METHODS,
     "harness/premergers": METHODS,
+    "harness/postmergers": METHODS,
     "tasks": NOUNS,
     "protocols": NOUNS | {"harness.kinds"},
 }
 #: what the registries scan, and nobody else knows
-SCANNED = ("harness.mergers", "harness.premergers", "harness.needs")
+SCANNED = ("harness.mergers", "harness.premergers", "harness.postmergers", "harness.needs")
 LONGEST = 460
 """Lines of a module: what is longer has several jobs."""
 

@@ -25,7 +25,7 @@ def shapes(method: Method) -> None:
     family = method.family()
     found = method(family)
     expected = weights.specs(family.base)
-    if len(found) != (1 if method.stage == "merger" else method.experts):
+    if len(found) != (1 if method.makes_one else method.experts):
         raise Broken(f"{len(found)} experts come out of {method.experts}")
     for place, state in enumerate(found):
         same_names(state, family.base)
@@ -80,7 +80,7 @@ def order(method: Method) -> None:
     count = range(method.experts)
     for places in (list(reversed(count)), [*count[1:], 0]):
         found = method(method.family().ordered(places))
-        wanted = expected if method.stage == "merger" else [expected[place] for place in places]
+        wanted = expected if method.makes_one else [expected[place] for place in places]
         shown = ", ".join(str(place + 1) for place in places)
         all_alike(
             method, found, wanted, tolerance=ROUNDING, when=f"with experts in order {shown}, "
@@ -138,9 +138,9 @@ def memory(method: Method) -> None:
 
     Nothing is read when the function is called, inputs are let go as each output is made, and no
     output is kept. What is counted are tensors of the inputs that are alive at one time: for a
-    merger one of each input and two in passing; for a pre-merging method four of each, since a
-    symmetry of a layer moves two weights and their biases together. An output that is asked for
-    again is made anew from its inputs: where nothing is read, it was kept.
+    merger, or a method after it, one of each input and two in passing; for a pre-merging method
+    four of each, since a symmetry of a layer moves two weights and their biases together. An output
+    that is asked for again is made anew from its inputs: where nothing is read, it was kept.
     """
     watch = Watch()
     family = method.family().every(watch.state)
@@ -149,7 +149,7 @@ def memory(method: Method) -> None:
         weights.specs(state)
     if watch.reads:
         raise Broken(f"{watch.reads} tensors are read when the function is called, expected none")
-    bound = watch.states + 2 if method.stage == "merger" else 4 * watch.states
+    bound = watch.states + 2 if method.makes_one else 4 * watch.states
     for again in (False, True):
         for name in found[0]:
             before = watch.reads
