@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -345,23 +345,44 @@ def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Pa
     """
     place = Path(os.path.realpath(out))
     check_output(out, layout, force=force)
-    partial = place.with_name(f".{place.name}.partial")
-    with saying(out), _made(place.parent):
-        partial.mkdir(exist_ok=True)
-        number = os.open(partial, os.O_RDONLY) if fcntl is not None else -1
+    with saying(out), _made(place.parent), _partial(out, place.name) as partial:
+        yield partial
+        check_output(out, layout, force=force)  # it may have been written meanwhile
+        _swap(partial, place)
+
+
+@contextmanager
+def scratch(out: Path) -> Iterator[Path]:
+    """An empty folder beside `out` for what goes when the block ends.
+
+    It may be large, and stands where the output will: where there is room. Raises OutputExists
+    while another run writes the same output, and CannotWrite where there may be no folder.
+    """
+    place = Path(os.path.realpath(out))
+    with ExitStack() as opened:
+        with saying(out):  # and not of what is done in the folder
+            opened.enter_context(_made(place.parent))
+            folder = opened.enter_context(_partial(out, f"{place.name}.scratch"))
+        yield folder
+
+
+@contextmanager
+def _partial(out: Path, name: str) -> Iterator[Path]:
+    """An empty folder `.NAME.partial` beside `out`, locked, and gone when the block ends."""
+    partial = Path(os.path.realpath(out)).with_name(f".{name}.partial")
+    partial.mkdir(exist_ok=True)
+    number = os.open(partial, os.O_RDONLY) if fcntl is not None else -1
+    try:
+        if not _lock(number, wait=False) or (number >= 0 and not _is_still(number, partial)):
+            raise OutputExists(f"another run is writing {out}; wait for it, or choose another")
+        _empty(partial)
         try:
-            if not _lock(number, wait=False) or (number >= 0 and not _is_still(number, partial)):
-                raise OutputExists(f"another run is writing {out}; wait for it, or choose another")
-            _empty(partial)
-            try:
-                yield partial
-                check_output(out, layout, force=force)  # it may have been written meanwhile
-                _swap(partial, place)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
+            yield partial
         finally:
-            if number >= 0:
-                os.close(number)
+            shutil.rmtree(partial, ignore_errors=True)
+    finally:
+        if number >= 0:
+            os.close(number)
 
 
 def _empty(folder: Path) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 from harness import weights
 from harness.checkpoints.layout import MERGE
 from harness.errors import OutputExists
-from harness.files import check_output
+from harness.files import check_output, scratch
 from harness.merging.plan import Plan, plan
 from harness.merging.recipes import Recipe, read_recipe
 from harness.merging.supplies import prepare
-from harness.merging.tune import candidates, tuned
+from harness.merging.tune import candidates, found_once, tuned
 from harness.merging.write import write
 from harness.types import Progress
 
@@ -46,9 +47,11 @@ def merge(
     if dry_run:
         return found
     prepare([supply for stage in found.stages for supply in stage.supplies], progress)
-    trials = None
-    if tried:
-        found, trials = tuned(tried)
     tell = progress or (lambda what, done, total: None)
-    write(found, Path(out), observed, tell, trials=trials, force=force)
+    with ExitStack() as opened:
+        trials = None
+        if tried:
+            folder = opened.enter_context(scratch(Path(out)))
+            found, trials = tuned(found_once(tried, folder, tell))
+        write(found, Path(out), observed, tell, trials=trials, force=force)
     return found

@@ -116,13 +116,18 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
     chosen = resolved(stage.entry, Choice(choice.name, {**choice.options, **changed}))
     recipe = found.recipe.model_copy(update={"merger": Choice(choice.name, chosen)})
     stage = replace(stage, options=chosen)
-    found = replace(found, recipe=recipe, stages=(*found.stages[:-1], stage))
     merged = stage.run(found.bodies, found.origin)
     weights.check_same([found.bodies[0], merged], ["the experts", f"what {choice.name} makes"])
-    whole = merged
+    return completed(replace(found, recipe=recipe, stages=(*found.stages[:-1], stage)), merged)
+
+
+def completed(found: Plan, merged: StateDict) -> Plan:
+    """The plan with what its merger returned, and from that what is written."""
+    recipe, whole = found.recipe, merged
+    by_label = MERGERS[recipe.merger.name].by_label
     if recipe.heads == "average":
         whole = weights.union(whole, weights.mean(found.tops))
-    if recipe.heads == "average" or (recipe.heads == "merge" and not MERGERS[choice.name].by_label):
+    if recipe.heads == "average" or (recipe.heads == "merge" and not by_label):
         whole = of_those_who_know(found.experts, found.tops, whole)
     first = found.experts[0]
     sources = [found.base, first] if found.base else [first]

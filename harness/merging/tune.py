@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from harness.merging.candidates import checked_values
-from harness.merging.plan import Plan, composed
+from harness import weights
+from harness.checkpoints.open import open_file
+from harness.checkpoints.stream import write_file
+from harness.files import saying
+from harness.merging.candidates import checked_values, values_of
+from harness.merging.plan import Plan, completed, composed
 from harness.registry import MERGERS
+from harness.types import Progress
 
 
 def candidates(found: Plan) -> dict[float, Plan]:
@@ -19,6 +25,45 @@ def candidates(found: Plan) -> dict[float, Plan]:
         return {}
     name, tried = checked_values(found.recipe.tune, MERGERS[found.recipe.merger.name])
     return {value: composed(found, **{name: value}) for value in tried}
+
+
+def found_once(
+    candidates: dict[float, Plan], folder: Path, progress: Progress
+) -> dict[float, Plan]:
+    """The candidates; those on a line with its direction, found now, in a file of the folder.
+
+    A sweep along it decomposes every matrix once, and what is written of the best has the bytes of
+    a merge that is not tuned. Raises NotFinite for a direction that is not.
+    """
+    lines = {
+        value: plan.merged
+        for value, plan in candidates.items()
+        if isinstance(plan.merged, weights.Line) and _option(plan) == weights.SCALE
+    }
+    if len(lines) < len(candidates):
+        return candidates
+    first, judge = next(iter(lines.values())), next(iter(candidates.values())).judge
+    assert judge is not None
+    _ = judge.rows  # what is wrong with them is said before matrices are decomposed
+    count, path = len(first), folder / "direction.safetensors"
+    with saying(path):
+        write_file(
+            path,
+            first.direction,
+            lambda done: progress("finding the direction", done, count),
+            "the merged task vector",
+        )
+    known = weights.specs(first.direction)
+    direction = weights.Lazy(known, open_file(path).__getitem__, first.report)
+    return {
+        value: completed(candidates[value], weights.Line(line.base, direction, line.scale))
+        for value, line in lines.items()
+    }
+
+
+def _option(candidate: Plan) -> str | None:
+    """The option that is tuned."""
+    return values_of(candidate.recipe.tune)[0] if candidate.recipe.tune else None
 
 
 def tuned(candidates: dict[float, Plan]) -> tuple[Plan, dict[str, Any]]:

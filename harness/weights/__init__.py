@@ -39,22 +39,33 @@ from harness.weights.lazy import (
     specs,
     union,
 )
+from harness.weights.line import SCALE, Line
+from harness.weights.matrices import Matrices, Others, Vectors, by_matrix, is_matrix
 from harness.weights.order import smallest_magnitude
 from harness.weights.polar import polar
+from harness.weights.solve import least_solution
+from harness.weights.spectrum import compact_svd, isometry
 from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pieces_of, spread
 
 __all__ = [
+    "SCALE",
     "Digests",
     "Lazy",
+    "Line",
+    "Matrices",
     "Observed",
+    "Others",
     "Spec",
+    "Vectors",
     "after",
+    "by_matrix",
     "by_piece",
     "cast_like",
     "check_finite",
     "check_not_all_zero",
     "check_one_each",
     "check_same",
+    "compact_svd",
     "digest",
     "each",
     "each_named",
@@ -63,8 +74,11 @@ __all__ = [
     "flat_pieces",
     "floating",
     "in_pieces",
+    "is_matrix",
+    "isometry",
     "join_digests",
     "known_digests",
+    "least_solution",
     "mean",
     "once",
     "piece_size",
