@@ -11,18 +11,20 @@ import numpy as np
 import pytest
 import torch
 
+from harness import weights
 from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.build import build_model, check_ready, classifier_on_meta, encoder_of
 from harness.checkpoints.families import known
-from harness.checkpoints.families.family import Axes, Unit
+from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.known import FAMILIES as NAMED
 from harness.checkpoints.families.known import KNOWN, family_of
-from harness.checkpoints.families.symmetry import NUMBER, symmetry
+from harness.checkpoints.families.symmetry import NUMBER, axes_of
 from harness.checkpoints.network import network
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.errors import BrokenCheckpoint, IncompatibleWeights, UnknownName
 from harness.passes.features import final_head
+from harness.weights import Axes, Maps, Symmetry, Turned, group_of
 from tests.conftest import BERT_LIKE, FAMILIES, TAGS, is_head, model
 
 Minis = Callable[[str], dict[str, Path]]
@@ -159,6 +161,14 @@ def rotations(*seeds: int) -> torch.Tensor:
     return torch.block_diag(*map(torch.from_numpy, blocks))
 
 
+def invertible(*seeds: int) -> torch.Tensor:
+    """A map within each head that keeps no length and no angle."""
+    random = np.random.default_rng(seeds)
+    blocks = [np.diag(random.uniform(0.5, 2, SIZE)) + np.triu(random.normal(size=(SIZE, SIZE)) / 4)
+              for _ in range(HEADS)]  # fmt: skip
+    return torch.block_diag(*map(torch.from_numpy, blocks))
+
+
 def heads(*seeds: int) -> torch.Tensor:
     """Heads in another order, each as it is."""
     return torch.kron(permutation(HEADS, *seeds), torch.eye(SIZE, dtype=torch.float64))
@@ -172,19 +182,23 @@ MOVES: dict[str, Moves] = {
         for place, group in enumerate(("qk", "vo"))
         for layer in (0, 1)
     },
+    "within heads, undone in the dual": {
+        f"{group}.{layer}": invertible(layer, place)
+        for place, group in enumerate(("qk", "vo"))
+        for layer in (0, 1)
+    },
     "width": {name: permutation(SIZES[name], 7) for name in ("width", "embedding", "pooled")},
 }
 
 
 def moved(state: Tensors, axes: Axes, moves: Moves) -> Tensors:
     """The state with every axis of the groups mapped."""
-    found = dict(state)
-    for name, groups in axes.items():
-        for axis, group in enumerate(groups):
-            if group in moves:
-                turned = torch.tensordot(moves[group], found[name], dims=([1], [axis]))
-                found[name] = turned.movedim(0, axis)
-    return found
+
+    def turned(matrix: torch.Tensor) -> Maps:
+        return lambda: [Turned(matrix[None], matrix.inverse()[None])]
+
+    maps = {group: turned(matrix) for group, matrix in moves.items()}
+    return dict(weights.moved(state, Symmetry(axes, HEADS), maps))
 
 
 def without(axes: Axes, name: str, axis: int) -> Axes:
@@ -201,7 +215,7 @@ def test_moving_a_group_through_all_its_tensors_changes_nothing(
     """And through all but any one of them it does: no entry of the table is idle."""
     made, moves = loud(variant, unit), MOVES[what]
     state = {name: parameter.detach() for name, parameter in made.named_parameters()}
-    axes = symmetry(family_of(config(variant)), state, unit)
+    axes = axes_of(family_of(config(variant)), state, unit)
     assert axes.keys() == state.keys()
     before = logits(made, state)
     assert before.abs().max() > 0.1
@@ -210,7 +224,9 @@ def test_moving_a_group_through_all_its_tensors_changes_nothing(
         name
         for name, groups in axes.items()
         for axis, group in enumerate(groups)
-        if group in moves and ".layer.1." not in name  # layers are alike: one of them will do
+        if group
+        and group_of(group) in moves
+        and ".layer.1." not in name  # layers are alike: one of them will do
         for after in [logits(made, moved(state, without(axes, name, axis), moves))]
         if (after - before).abs().max() < 1e-7
     }
@@ -224,10 +240,10 @@ def test_a_tensor_that_no_table_has_is_named() -> None:
     state = {name: parameter.detach() for name, parameter in made.named_parameters()}
     family = family_of(config("bert"))
     with pytest.raises(IncompatibleWeights, match=r"'bert\.adapter' is not in the table of bert"):
-        symmetry(family, {**state, "bert.adapter": torch.zeros(16)})
+        axes_of(family, {**state, "bert.adapter": torch.zeros(16)})
     up = "bert.encoder.layer.1.intermediate.dense.bias"
     with pytest.raises(IncompatibleWeights, match=r"expected 24 for its axis of ffn\.1"):
-        symmetry(family, {**state, up: torch.zeros(23)})
+        axes_of(family, {**state, up: torch.zeros(23)})
 
 
 # Classifiers of words ----------------------------------------------------------------------
@@ -321,7 +337,7 @@ def test_a_family_is_told_by_rules(name: str, unit: Unit) -> None:
     assert outside <= beside
     assert {one.partition(".")[0] for one in names if family.is_head(one)} == {"classifier"}
     with pytest.raises(UnknownName, match=f"the symmetries of {name} are not known"):
-        symmetry(family, {})
+        axes_of(family, {})
 
 
 @pytest.mark.parametrize("name", NOT_BY_RULES)

@@ -252,7 +252,7 @@ def test_files_feed_a_pre_merging_method(
 def test_needs_are_listed(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "needs", "--json", "--plugins", str(mine)]) == 0
     listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
-    assert {*listed} == {"activations", "fisher", "gram", "score"}
+    assert {*listed} == {"activations", "fisher", "gram", "score", "symmetry"}
     assert listed["activations"]["options"]["examples"]["default"] == 64
     assert listed["gram"]["paper"] == "arXiv:2212.09849"
     assert all(one["summary"] for one in listed.values())
@@ -535,6 +535,6 @@ def test_a_pre_merging_method_that_asks_for_something_unknown(
 ) -> None:
     (mine / "mine.py").write_text(MINE.replace("base, *, gram):", "base, *, horoscope):"))
     harness.load_plugins(mine)
-    known = "activations, fisher, gram, score, or a default"
+    known = "activations, fisher, gram, score, symmetry, or a default"
     with pytest.raises(harness.HarnessError, match=f"'whitened' asks for 'horoscope', .*{known}"):
         harness.merge(recipe(loud, minis, premerge=["whitened"]), out=tmp_path / "out")

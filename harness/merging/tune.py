@@ -13,7 +13,7 @@ from harness.files import saying
 from harness.merging.candidates import checked_values, values_of
 from harness.merging.plan import Plan, completed, composed
 from harness.registry import MERGERS
-from harness.types import Progress
+from harness.types import Progress, StateDict
 
 
 def candidates(found: Plan) -> dict[float, Plan]:
@@ -45,20 +45,25 @@ def found_once(
     first, judge = next(iter(lines.values())), next(iter(candidates.values())).judge
     assert judge is not None
     _ = judge.rows  # what is wrong with them is said before matrices are decomposed
-    count, path = len(first), folder / "direction.safetensors"
-    with saying(path):
-        write_file(
-            path,
-            first.direction,
-            lambda done: progress("finding the direction", done, count),
-            "the merged task vector",
-        )
-    known = weights.specs(first.direction)
-    direction = weights.Lazy(known, open_file(path).__getitem__, first.report)
+    direction = _kept(first.direction, folder / "direction.safetensors", progress)
     return {
         value: completed(candidates[value], weights.Line(line.base, direction, line.scale))
         for value, line in lines.items()
     }
+
+
+def _kept(direction: StateDict, path: Path, progress: Progress) -> StateDict:
+    """The direction, computed into a file and read from there, with what was told of it."""
+    count = len(direction)
+    with saying(path):
+        write_file(
+            path,
+            direction,
+            lambda done: progress("finding the direction", done, count),
+            "the merged task vector",
+        )
+    report = direction.report if isinstance(direction, weights.Lazy) else None
+    return weights.Lazy(weights.specs(direction), open_file(path).__getitem__, report)
 
 
 def _option(candidate: Plan) -> str | None:

@@ -22,7 +22,8 @@ def polar(matrix: torch.Tensor) -> torch.Tensor:
         return polar(matrix.mT).mT
     if rows > columns:
         basis, core = torch.linalg.qr(matrix)
-        return basis @ polar(core)
+        reduced: torch.Tensor = basis @ polar(core)
+        return reduced
     left, values, right = torch.linalg.svd(matrix)
     nearest: torch.Tensor = left @ right
     empty = values <= rows * torch.finfo(torch.float64).eps * values[..., :1]
@@ -35,4 +36,5 @@ def _completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> 
     """U V^T where the null spaces are mapped as near to the identity as they can be."""
     source, target = right[empty], left[:, empty]
     turn = torch.linalg.svd(target.mT @ source.mT)
-    return left[:, ~empty] @ right[~empty] + target @ (turn.U @ turn.Vh) @ source
+    completed: torch.Tensor = left[:, ~empty] @ right[~empty] + target @ (turn.U @ turn.Vh) @ source
+    return completed

@@ -16,6 +16,7 @@ from harness.checkpoints.families.family import (
     norm,
     one_linear,
 )
+from harness.weights import dual
 
 LAYERS = "deberta.encoder.layer."
 SELF = LAYERS + "{layer}.attention.self."
@@ -33,7 +34,7 @@ DEBERTA = Family(
         PROJECTION: (WIDTH, EMBEDDING),
         **layers(LAYERS, query="query_proj", key="key_proj", value="value_proj"),
         **linear(f"{SELF}pos_query_proj", QK, WIDTH),
-        **linear(f"{SELF}pos_key_proj", QK, WIDTH),
+        **linear(f"{SELF}pos_key_proj", dual(QK), WIDTH),
         "deberta.encoder.rel_embeddings.weight": (None, WIDTH),
         **norm("deberta.encoder.LayerNorm"),
         "deberta.encoder.conv.conv.weight": (WIDTH, WIDTH, None),

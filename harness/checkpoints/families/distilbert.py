@@ -13,6 +13,7 @@ from harness.checkpoints.families.family import (
     norm,
     one_linear,
 )
+from harness.weights import dual
 
 AT = "distilbert.transformer.layer.{layer}."
 
@@ -29,12 +30,12 @@ DISTILBERT = Family(
     axes={
         **embeddings("distilbert.embeddings.", "word", "position"),
         **linear(f"{AT}attention.q_lin", QK, WIDTH),
-        **linear(f"{AT}attention.k_lin", QK, WIDTH),
+        **linear(f"{AT}attention.k_lin", dual(QK), WIDTH),
         **linear(f"{AT}attention.v_lin", VO, WIDTH),
-        **linear(f"{AT}attention.out_lin", WIDTH, VO),
+        **linear(f"{AT}attention.out_lin", WIDTH, dual(VO)),
         **norm(f"{AT}sa_layer_norm"),
         **linear(f"{AT}ffn.lin1", FFN, WIDTH),
-        **linear(f"{AT}ffn.lin2", WIDTH, FFN),
+        **linear(f"{AT}ffn.lin2", WIDTH, dual(FFN)),
         **norm(f"{AT}output_layer_norm"),
     },
     heads="n_heads",

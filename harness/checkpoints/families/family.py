@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from harness.weights import Axes, dual
+
 Unit: TypeAlias = Literal["row", "word"]
 """What a classifier gives outputs for: a whole row, or each token of it."""
-Axes: TypeAlias = "Mapping[str, tuple[str | None, ...]]"
-"""For each tensor, the hidden group that each of its axes runs over; None: it stays as it is.
-
-A table of a family has names and groups with `{layer}` for the number of a layer.
-"""
-
 WIDTH = "width"
 """The residual stream. Its gains and biases stand for one place each: it may be permuted only."""
 EMBEDDING = "embedding"
@@ -25,7 +21,8 @@ FFN = "ffn.{layer}"
 """The units between the two feed-forward layers: any permutation."""
 QK, VO = "qk.{layer}", "vo.{layer}"
 """Queries with keys, and values with attention's output: one block for each head, in the order of
-the heads. Within a head any rotation, of either group by itself; heads move in both alike."""
+the heads. Within a head any rotation, of either group by itself, and any scale, undone in its dual;
+heads move in both alike."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +113,12 @@ def layers(prefix: str, *, query: str = "query", key: str = "key", value: str = 
     at = prefix + "{layer}."
     return {
         **linear(f"{at}attention.self.{query}", QK, WIDTH),
-        **linear(f"{at}attention.self.{key}", QK, WIDTH),
+        **linear(f"{at}attention.self.{key}", dual(QK), WIDTH),
         **linear(f"{at}attention.self.{value}", VO, WIDTH),
-        **linear(f"{at}attention.output.dense", WIDTH, VO),
+        **linear(f"{at}attention.output.dense", WIDTH, dual(VO)),
         **norm(f"{at}attention.output.LayerNorm"),
         **linear(f"{at}intermediate.dense", FFN, WIDTH),
-        **linear(f"{at}output.dense", WIDTH, FFN),
+        **linear(f"{at}output.dense", WIDTH, dual(FFN)),
         **norm(f"{at}output.LayerNorm"),
     }
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 
-from harness.checkpoints.families.family import EMBEDDING, WIDTH, Axes, Family, Unit
+from harness.checkpoints.families.family import EMBEDDING, WIDTH, Family, Unit
 from harness.errors import IncompatibleWeights, UnknownName
 from harness.types import StateDict
-from harness.weights import floating, specs
+from harness.weights import Axes, floating, group_of, specs
 
 NUMBER = re.compile(r"\.(\d+)\.")
 """The number of a layer, in the name of a tensor."""
 
 
-def symmetry(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
+def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     """For each parameter of a classifier, the hidden group that each of its axes runs over.
 
     `state` are the parameters with the head of a classifier of rows or of words; headers are read
@@ -58,7 +58,10 @@ def _check_sizes(placed: Axes, state: StateDict) -> None:
         if len(shape) != len(axes):
             raise IncompatibleWeights(f"'{name}' is {shape}, expected {len(axes)} axes")
         for group, size in zip(axes, shape, strict=True):
-            if group is not None and sizes.setdefault(group, size) != size:
+            if group is None:
+                continue
+            group = group_of(group)
+            if sizes.setdefault(group, size) != size:
                 raise IncompatibleWeights(
                     f"'{name}' is {shape}, expected {sizes[group]} for its axis of {group}"
                 )

@@ -1,0 +1,41 @@
+"""The hidden groups of the experts' architecture, for methods that move units about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.checkpoints.build import unit_of
+from harness.checkpoints.families.bert import BERT
+from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.symmetry import NUMBER, axes_of
+from harness.errors import IncompatibleWeights
+from harness.registry import need
+from harness.types import Checkpoint, StateDict
+from harness.weights import Symmetry, select, specs
+
+
+def _toy(experts: Sequence[StateDict]) -> Symmetry:
+    """That of a BERT classifier with two heads; tensors that are not in its table stay."""
+    table = {**BERT.axes, **BERT.row.axes}
+    names = [n for n in experts[0] if NUMBER.sub(".{layer}.", n, count=1) in table]
+    return Symmetry(axes_of(BERT, select(experts[0], names)) if names else {}, heads=2)
+
+
+@need("symmetry", rows="none", toy=_toy)
+def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
+    """Which axis of which parameter runs over which group, by the table of the family.
+
+    Raises UnknownName for an architecture without one, and IncompatibleWeights for a parameter that
+    its table does not know, or for heads that do not divide the width of attention.
+    """
+    first = experts[0]
+    family = family_of(first.config, first.source)
+    axes = axes_of(family, first.weights, unit_of(first))
+    heads, shapes = first.config[family.heads], specs(first.weights)
+    for name, groups in axes.items():
+        if (groups[0] or "").startswith("qk.") and shapes[name].shape[0] % heads:
+            raise IncompatibleWeights(
+                f"{first.source} has {heads} attention heads, and '{name}' is "
+                f"{shapes[name].shape}; expected a number of heads that divides its rows"
+            )
+    return Symmetry(axes, heads)

@@ -1,0 +1,245 @@
+"""The hidden groups of a model: what may be moved without moving its outputs, and moving it.
+
+A group is a set of hidden units that several tensors have an axis for, as the units between two
+feed-forward layers. With z the units as a row, a map A takes z to z A. An axis along which the
+units are made moves as they do, W to A^T W; where they are read the map is undone: that is an axis
+of the *dual*, moved by A^-1. For an orthogonal A both are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+import torch
+
+from harness.errors import BadOption
+from harness.types import StateDict
+from harness.weights.arithmetic import wide
+from harness.weights.lazy import Lazy, Spec, specs
+from harness.weights.threads import once
+
+Axes: TypeAlias = "Mapping[str, tuple[str | None, ...]]"
+"""For each tensor, the hidden group that each of its axes runs over; None: it stays as it is."""
+
+DUAL = "*"
+
+
+def dual(group: str) -> str:
+    """What an axis is said to run over where a map of the group must be undone."""
+    return f"{group}{DUAL}"
+
+
+def group_of(axis: str) -> str:
+    """The group that an axis runs over, dual or not."""
+    return axis.removesuffix(DUAL)
+
+
+class Member(NamedTuple):
+    """An axis of a tensor that runs over a group."""
+
+    name: str
+    axis: int
+    dual: bool
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """Which axis of which parameter of a model runs over which hidden group.
+
+    Groups of a layer are called `qk.3`, `vo.3` and `ffn.3`. Those of attention are as many blocks
+    as there are `heads`: within a block any rotation keeps the function, blocks move in `qk` and
+    `vo` alike. All others, `width`, `embedding` and `pooled` among them, may be permuted only.
+    """
+
+    axes: Axes
+    heads: int
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The numbers of the layers, in order."""
+        groups = {group_of(axis) for axes in self.axes.values() for axis in axes if axis}
+        return tuple(sorted({int(one.partition(".")[2]) for one in groups if "." in one}))
+
+    def members(self, group: str, *states: StateDict) -> list[Member]:
+        """The axes of a group, of the tensors that all states have."""
+        return [
+            Member(name, place, axis != group)
+            for name, axes in self.axes.items()
+            if all(name in state for state in states)
+            for place, axis in enumerate(axes)
+            if axis is not None and group_of(axis) == group
+        ]
+
+    def chosen(self, layers: str) -> tuple[int, ...]:
+        """The layers that an option names: `all`, the first or last few as `first:5`, or a number.
+
+        Numbers are those in the names of tensors, which begin at 0. Raises BadOption for a layer
+        that the model has not.
+        """
+        known = self.layers
+        end, colon, count = layers.partition(":")
+        if layers == "all":
+            return known
+        if end in ("first", "last") and count.isdigit() and 1 <= int(count) <= len(known):
+            return known[: int(count)] if end == "first" else known[-int(count) :]
+        if not colon and layers.isdigit() and int(layers) in known:
+            return (int(layers),)
+        raise BadOption(
+            f"layers is '{layers}', expected all, first:N or last:N with N from 1 to {len(known)}, "
+            f"or a layer from 0 to {len(known) - 1}"
+        )
+
+
+# Maps --------------------------------------------------------------------------------------
+
+
+class Map(Protocol):
+    """What is done to the units of a group."""
+
+    def __call__(self, tensor: torch.Tensor, axis: int, *, dual: bool) -> torch.Tensor:
+        """The tensor with one of its axes moved."""
+
+
+@dataclass(frozen=True)
+class Permuted:
+    """Units in another order: the new unit i is the old unit `order[i]`."""
+
+    order: torch.Tensor
+
+    def __call__(self, tensor: torch.Tensor, axis: int, *, dual: bool) -> torch.Tensor:
+        """The tensor with one of its axes in the new order."""
+        return tensor.index_select(axis, self.order)
+
+    @classmethod
+    def of_blocks(cls, order: torch.Tensor, size: int) -> Permuted:
+        """Blocks of `size` units in another order, each as it is."""
+        return cls((order[:, None] * size + torch.arange(size)).flatten())
+
+
+@dataclass(frozen=True)
+class Turned:
+    """Every block of units times a matrix of `blocks` [blocks, size, size], in float64.
+
+    `inverse` are the inverses, where they are not the transposed.
+    """
+
+    blocks: torch.Tensor
+    inverse: torch.Tensor | None = None
+
+    def __call__(self, tensor: torch.Tensor, axis: int, *, dual: bool) -> torch.Tensor:
+        """The tensor with one of its axes moved, in its own type."""
+        matrices = self.blocks.mT
+        if dual and self.inverse is not None:
+            matrices = self.inverse
+        front = tensor.movedim(axis, 0)
+        parts = front.reshape(*matrices.shape[:2], -1).to(matrices.dtype)
+        turned = torch.bmm(matrices, parts).reshape(front.shape)
+        return turned.movedim(0, axis).to(tensor.dtype)
+
+
+Maps: TypeAlias = "Callable[[], Sequence[Map]]"
+"""Finds what is done to a group, one map after the other; called when a tensor is asked for."""
+
+
+def moved(state: StateDict, symmetry: Symmetry, maps: Mapping[str, Maps]) -> StateDict:
+    """The state with the units of some groups moved, in at least float32.
+
+    `maps` are by group, found when a tensor of the group is first asked for and kept: they are
+    small. Tensors without an axis of these groups are copied.
+    """
+    known = {group: once(find) for group, find in maps.items()}
+
+    def compute(name: str) -> torch.Tensor:
+        tensor = wide(state[name])
+        for place, axis in enumerate(symmetry.axes.get(name, ())):
+            if axis is not None and group_of(axis) in known:
+                for one in known[group_of(axis)]():
+                    tensor = one(tensor, place, dual=axis.endswith(DUAL))
+        return tensor.clone() if tensor is state[name] else tensor.contiguous()
+
+    shapes = {
+        name: Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
+        for name, spec in specs(state).items()
+    }
+    return Lazy(shapes, compute)
+
+
+# How alike two models are ------------------------------------------------------------------
+
+
+def cross(
+    first: StateDict, second: StateDict, members: Sequence[Member], blocks: int = 1
+) -> torch.Tensor:
+    """Inner products of units of one model with units of another in the same block, in float64.
+
+    [blocks, size, size], i of the first model and j of the second, summed over all `members`, the
+    axes that tensors of both have for the units: <first moved by A, second> is the sum of A * cross
+    for every A that is orthogonal within blocks. One tensor of each is in memory at a time.
+    """
+    return _products(first, second, members, lambda one: one.reshape(blocks, -1, one.shape[1]))
+
+
+def cross_of_blocks(
+    first: StateDict, second: StateDict, members: Sequence[Member], blocks: int
+) -> torch.Tensor:
+    """`cross` of every block of one model with every block of another.
+
+    [blocks, blocks, size, size], block i of the first and block j of the second.
+    """
+    whole = cross(first, second, members)[0]
+    return whole.reshape(blocks, len(whole) // blocks, blocks, -1).movedim(2, 1)
+
+
+def _products(
+    first: StateDict,
+    second: StateDict,
+    members: Sequence[Member],
+    parts: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    summed = torch.zeros((), dtype=torch.float64)
+    for one in members:
+        here, there = (parts(_units(state[one.name], one.axis)) for state in (first, second))
+        summed = summed + torch.bmm(here, there.mT)
+    return summed
+
+
+def _units(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+    """[units, everything else] in float64."""
+    return tensor.movedim(axis, 0).reshape(tensor.shape[axis], -1).double()
+
+
+NEAR = 1e-6
+"""Experts whose distances from the mean are closer than this, relatively, are equally central."""
+
+
+def most_central(experts: Sequence[StateDict], names: Sequence[str]) -> int:
+    """The place of the expert with the smallest sum of distances from the mean, tensor by tensor.
+
+    Of equally central ones, as two always are, the first (Theus et al. 2025, methods).
+    """
+    far = torch.zeros(len(experts), dtype=torch.float64)
+    for name in names:
+        tensors = torch.stack([expert[name].double() for expert in experts])
+        far += (tensors - tensors.mean(0)).flatten(1).norm(dim=1)
+    return int((far <= far.min() * (1 + NEAR)).nonzero()[0])
+
+
+def check_anchor(anchor: str | int, count: int) -> None:
+    """Raise BadOption for an anchor that is none of so many experts."""
+    if isinstance(anchor, int) and not 1 <= anchor <= count:
+        raise BadOption(f"anchor is {anchor}, expected an expert from 1 to {count}")
+
+
+def place_of(anchor: str | int, experts: Sequence[StateDict], base: StateDict) -> int | None:
+    """The place of the expert that all others are matched to; None: it is the base.
+
+    `anchor` is `central`, `base`, or the number of an expert, from 1. The most central one is that
+    of the parameters that the base has, too.
+    """
+    if anchor == "base":
+        return None
+    if isinstance(anchor, int):
+        return anchor - 1
+    return most_central(experts, [name for name in experts[0] if name in base])

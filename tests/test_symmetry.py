@@ -1,0 +1,108 @@
+"""Hidden groups: who their members are, how alike two models are in them, and choosing layers.
+
+That moving a group keeps the outputs of real models is in test_families.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from harness import weights
+from harness.errors import BadOption
+from harness.weights import Member, Permuted, Symmetry, Turned
+
+AXES = {
+    "up": ("ffn.0", "width"),
+    "bias": ("ffn.0",),
+    "down": ("width", "ffn.0*"),
+    "high": ("ffn.2", "width"),
+    "top": (None, "width"),
+}
+SYMMETRY = Symmetry(AXES, heads=2)
+
+
+def model(seed: int) -> dict[str, torch.Tensor]:
+    numbers = torch.Generator().manual_seed(seed)
+    shapes = {"up": (4, 3), "bias": (4,), "down": (3, 4), "high": (4, 3), "top": (2, 3)}
+    return {name: torch.randn(shape, generator=numbers) for name, shape in shapes.items()}
+
+
+def test_members_of_a_group_are_the_axes_that_run_over_it() -> None:
+    expected = [Member("up", 0, False), Member("bias", 0, False), Member("down", 1, True)]
+    assert SYMMETRY.members("ffn.0") == expected
+    assert SYMMETRY.members("ffn.0", {"up": torch.ones(1)}) == expected[:1]
+    assert [one.name for one in SYMMETRY.members("width")] == ["up", "down", "high", "top"]
+
+
+def test_cross_is_the_sum_of_inner_products_of_units() -> None:
+    first, second = model(1), model(2)
+    expected = np.zeros((4, 4))
+    for i in range(4):
+        for j in range(4):
+            expected[i, j] = (
+                float(first["up"][i].double() @ second["up"][j].double())
+                + float(first["bias"][i]) * float(second["bias"][j])
+                + float(first["down"][:, i].double() @ second["down"][:, j].double())
+            )
+    members = SYMMETRY.members("ffn.0")
+    assert np.allclose(weights.cross(first, second, members)[0], expected, atol=1e-12)
+    within = weights.cross(first, second, members, 2)
+    assert np.allclose(within[1], expected[2:, 2:], atol=1e-12)
+    pairs = weights.cross_of_blocks(first, second, members, 2)
+    assert np.allclose(pairs[0, 1], expected[:2, 2:], atol=1e-12)
+
+
+def test_maps_by_hand() -> None:
+    """Of z -> z A what is made moves by A^T, and what is read by A^-1."""
+    scaled = Turned(torch.diag(torch.tensor([2.0, 4, 1, 1]))[None].double(),
+                    torch.diag(torch.tensor([0.5, 0.25, 1, 1]))[None].double())  # fmt: skip
+    state = {name: torch.ones_like(tensor) for name, tensor in model(0).items()}
+    found = weights.moved(state, SYMMETRY, {"ffn.0": lambda: [scaled]})
+    assert found["bias"].tolist() == [2, 4, 1, 1]
+    assert found["down"].tolist() == [[0.5, 0.25, 1, 1]] * 3
+    assert torch.equal(found["high"], state["high"])
+    turned = Permuted(torch.tensor([1, 0, 3, 2]))
+    bias = {"bias": torch.arange(4.0)}
+    assert weights.moved(bias, SYMMETRY, {"ffn.0": lambda: [turned]})["bias"].tolist() == [
+        1, 0, 3, 2,
+    ]  # fmt: skip
+    assert Permuted.of_blocks(torch.tensor([1, 0]), 2).order.tolist() == [2, 3, 0, 1]
+
+
+def test_maps_are_found_once_and_applied_in_order() -> None:
+    calls: list[int] = []
+
+    def find() -> list[Turned | Permuted]:
+        calls.append(1)
+        scaled = Turned(torch.diag(torch.arange(1.0, 5)).double()[None])
+        return [Permuted(torch.tensor([3, 2, 1, 0])), scaled]
+
+    found = weights.moved(model(0), SYMMETRY, {"ffn.0": find})
+    assert not calls
+    expected = model(0)["bias"].flip(0) * torch.arange(1.0, 5)
+    assert torch.allclose(found["bias"], expected)
+    assert torch.equal(found["up"], found["up"])
+    assert calls == [1]
+
+
+def test_layers_are_chosen_by_their_numbers() -> None:
+    chosen = SYMMETRY.chosen
+    assert SYMMETRY.layers == (0, 2)
+    assert [chosen("all"), chosen("first:1"), chosen("last:1"), chosen("2")] == [
+        (0, 2), (0,), (2,), (2,),
+    ]  # fmt: skip
+    for wrong in ("first:3", "first:0", "last", "1", "-1", "some", "2:1", ""):
+        with pytest.raises(BadOption, match=f"layers is '{wrong}', expected all, first:N"):
+            chosen(wrong)
+
+
+def test_the_most_central_expert_is_nearest_to_the_mean() -> None:
+    experts = [{"a": torch.tensor([float(value)])} for value in (0, 5, 6)]
+    assert weights.place_of("central", experts, experts[0]) == 1
+    assert weights.place_of("central", experts[1:], experts[0]) == 0, "two are equally central"
+    assert weights.place_of(3, experts, experts[0]) == 2
+    assert weights.place_of("base", experts, experts[0]) is None
+    with pytest.raises(BadOption, match="anchor is 4, expected an expert from 1 to 3"):
+        weights.check_anchor(4, 3)
