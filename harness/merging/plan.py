@@ -143,14 +143,20 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
     stage = replace(stage, options=chosen)
     before = (passage.stage for passage in found.passages)
     found = replace(found, recipe=recipe, stages=(*before, stage, *found.finishing))
-    merged = whole = _like(found.bodies[0], stage.run(found.bodies, found.origin), stage)
+    return completed(found, _like(found.bodies[0], stage.run(found.bodies, found.origin), stage))
+
+
+def completed(found: Plan, merged: StateDict) -> Plan:
+    """The plan with what its merger returned, and from that what is written."""
+    recipe, whole = found.recipe, merged
+    by_label = MERGERS[recipe.merger.name].by_label
     after = []
     for later in found.finishing:
         whole = _like(merged, later.run(whole, found.bodies, found.origin), later)
         after.append(whole)
     if recipe.heads == "average":
         whole = weights.union(whole, weights.mean(found.tops))
-    if recipe.heads == "average" or (recipe.heads == "merge" and not MERGERS[choice.name].by_label):
+    if recipe.heads == "average" or (recipe.heads == "merge" and not by_label):
         whole = of_those_who_know(found.experts, found.tops, whole)
     first = found.experts[0]
     sources = [found.base, first] if found.base else [first]

@@ -37,10 +37,15 @@ from harness.weights.lazy import (
     select,
     size,
     specs,
+    stored,
     union,
 )
+from harness.weights.line import SCALE, Line
+from harness.weights.matrices import Matrices, Others, Vectors, by_matrix, is_matrix
 from harness.weights.order import smallest_magnitude
 from harness.weights.polar import polar
+from harness.weights.solve import least_solution
+from harness.weights.spectrum import compact_svd, isometry
 from harness.weights.symmetry import (
     Axes,
     Maps,
@@ -59,17 +64,23 @@ from harness.weights.symmetry import (
 from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pieces_of, spread
 
 __all__ = [
+    "SCALE",
     "Axes",
     "Digests",
     "Lazy",
+    "Line",
     "Maps",
+    "Matrices",
     "Member",
     "Observed",
+    "Others",
     "Permuted",
     "Spec",
     "Symmetry",
     "Turned",
+    "Vectors",
     "after",
+    "by_matrix",
     "by_piece",
     "cast_like",
     "check_anchor",
@@ -77,6 +88,7 @@ __all__ = [
     "check_not_all_zero",
     "check_one_each",
     "check_same",
+    "compact_svd",
     "cross",
     "cross_of_blocks",
     "digest",
@@ -89,8 +101,11 @@ __all__ = [
     "floating",
     "group_of",
     "in_pieces",
+    "is_matrix",
+    "isometry",
     "join_digests",
     "known_digests",
+    "least_solution",
     "mean",
     "moved",
     "once",
@@ -104,6 +119,7 @@ __all__ = [
     "smallest_magnitude",
     "specs",
     "spread",
+    "stored",
     "task_vectors",
     "tensor_digest",
     "total",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import weakref
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,7 @@ from harness import weights
 from harness.checking.laws.compare import alike_at, all_alike, copied, dtype_name, same_names, which
 from harness.checking.laws.law import Broken, Method, global_seed, law
 from harness.checking.toys import Family, Tensors
-from harness.types import StateDict
+from harness.types import Choice, StateDict
 
 ROUNDING = 1e-6
 """How far apart, relative to max(1, size), two orders of the same float32 sum may come out."""
@@ -102,6 +103,28 @@ def zero(method: Method) -> None:
     family = method.family()
     found = method(Family([copied(family.base) for _ in family.experts], family.base, family.needs))
     all_alike(method, found, [family.base] * len(found), tolerance=ROUNDING)
+
+
+@law("scale", "merger")
+def scale(method: Method) -> None:
+    """Where a merge is base + scale * direction, the option `scale` moves nothing else.
+
+    The harness then finds the direction once, and searches along it.
+    """
+    if weights.SCALE not in method.choice.options:
+        return
+    far, near = (_at_scale(method, value) for value in (2.0, 0.5))
+    if not (isinstance(far, weights.Line) and isinstance(near, weights.Line)):
+        return
+    alike_at("the direction at scale 0.5, beside that at 2: ", near.direction, far.direction)
+    for line, value in ((far, 2.0), (near, 0.5)):
+        if line.scale != value:
+            raise Broken(f"at scale {value:g} the direction is taken {line.scale:g} times")
+
+
+def _at_scale(method: Method, value: float) -> StateDict:
+    choice = Choice(method.choice.name, {**method.choice.options, weights.SCALE: value})
+    return replace(method, choice=choice)(method.family())[0]
 
 
 @law("bytes")
