@@ -94,6 +94,8 @@ MERGER_OPTIONS = {
     "linear:weights=1:2:5,normalize=false": {"order", "copies", "zero"},
     "regmean:off_diagonal=0": set(),
     "regmean:weights=0.5:0.375:0.125": {"order"},
+    "regmean_plus_plus:off_diagonal=0": set(),
+    "regmean_plus_plus:weights=0.5:0.375:0.125": {"order"},
     "slerp:t=0.25": {"order"},
     "soup:select=uniform": set(),
     "task_arithmetic:scale=0.333333333": set(),

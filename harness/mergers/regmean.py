@@ -47,10 +47,21 @@ def regmean(
     By hand: W_1 = (1, 0), W_2 = (0, 1), G_1 = diag(3, 1), G_2 = diag(1, 1): W = (3/4, 1/2).
     Weights (1/4, 3/4) make it (3/4 / (3/2), 3/4 / 1) = (1/2, 3/4).
     """
+    return regression_mean("regmean", experts, gram, off_diagonal, weights)
+
+
+def regression_mean(
+    method: str,
+    experts: Sequence[StateDict],
+    gram: Sequence[StateDict],
+    off_diagonal: float,
+    weights: list[float] | None,
+) -> StateDict:
+    """`regmean`, under the name of a method in what is said of its options."""
     if weights is not None:
-        check_one_each("regmean", weights, len(experts))
-        check_not_all_zero("regmean", weights)
-        warn_unless_one("regmean", weights)
+        check_one_each(method, weights, len(experts))
+        check_not_all_zero(method, weights)
+        warn_unless_one(method, weights)
     shares = [1 / len(experts)] * len(experts) if weights is None else weights
     averaged = mean(experts, shares)
     known = specs(experts[0])
@@ -61,8 +72,9 @@ def regmean(
     def compute(name: str) -> torch.Tensor:
         if name not in solved:
             return averaged[name]
-        tensors = [expert[name].double() for expert in experts]
+        # first: to know what comes through a merged layer, that is merged in the meantime
         grams = [_shrunk(one[name].double(), off_diagonal) for one in gram]
+        tensors = [expert[name].double() for expert in experts]
         found, facts = nearest(tensors, grams, shares)
         # the last digits depend on the cores and on where in memory the matrix lies
         condition[name] = float(f"{facts.pop('condition'):.3g}")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from harness import weights
+from harness.checking import toys
 from harness.checking.laws.compare import alike_at, all_alike, copied, dtype_name, same_names, which
 from harness.checking.laws.law import Broken, Method, global_seed, law
 from harness.checking.toys import Family, Tensors
@@ -64,7 +65,7 @@ def _same_inputs(method: Method, family: Family, before: Family, when: str) -> N
     for place, pair in enumerate(zip(family.experts, before.experts, strict=True)):
         given.append((f"expert {place + 1}", *pair))
     for need in method.needs:
-        if isinstance(family.needs[need], list):
+        if toys.are_states(family.needs[need]):
             pairs = zip(family.needs[need], before.needs[need], strict=True)
             given += [(f"the {need} of expert {i + 1}", *pair) for i, pair in enumerate(pairs)]
     for called, state, old in given:
