@@ -527,6 +527,43 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
 
 
 @app.command()
+def inspect(
+    models: Annotated[list[str], typer.Argument(help="Folders or Hub ids, two or more.")],
+    base: Annotated[
+        str | None, typer.Option(help="The checkpoint they were tuned from: task vectors, too.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for inspect.json and heat maps.")
+    ] = None,
+    force: Force = False,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare models by layer and role: distances, task vectors, feed-forward units."""
+    from harness.inspecting.inspect import inspect as run
+    from harness.inspecting.inspection import as_record
+    from harness.inspecting.table import report
+
+    with _bars() as advance:
+        found = run(
+            models,
+            base=base,
+            out=out,
+            force=force,
+            allow_pickle=allow_pickle,
+            progress=advance,
+        )
+    if as_json:
+        print(json.dumps(as_record(found), sort_keys=True))
+        return
+    print(report(found, _width()))
+    if out is not None:
+        print(f"\nwrote {out}: inspect.json, and heat maps as PNG and SVG")
+
+
+@app.command()
 def leaderboard(
     records: Annotated[list[Path], typer.Argument(help="Record files, or folders of them.")],
     out: Annotated[Path, typer.Option(help="The folder for board.md and board.csv.")],

@@ -15,6 +15,7 @@ import harness
 
 ROOT = Path(harness.__file__).parent.parent
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "faiss", "sklearn", "scipy", "pyarrow"}
+HEAVY |= {"matplotlib"}  # for pictures
 OURS = ("harness", "tasks", "protocols")
 
 #: the rooms from the ground up, several on a floor: each knows those on floors below it
@@ -32,7 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("mergers", "premergers", "postmergers"),
     ("merging", "evaluation", "training"),
     ("reporting", "needs"),
-    ("checking",),
+    ("checking", "inspecting"),
     ("catalogue", "demo", "pytest_plugin"),
     ("cli",),
     ("__main__",),
