@@ -46,12 +46,17 @@ from harness.weights.lazy import (
     select,
     size,
     specs,
+    stored,
     union,
 )
+from harness.weights.line import SCALE, Line
+from harness.weights.matching import Pair, Units, assignment, descent, matched, matched_units
+from harness.weights.matrices import Matrices, Others, Vectors, by_matrix, is_matrix
 from harness.weights.order import smallest_magnitude
-from harness.weights.orders import Pair, Units, assignment, descent, matched, matched_units
 from harness.weights.overlap import Overlap, cross, cross_of_blocks, distance, overlap, units_of
 from harness.weights.polar import polar
+from harness.weights.solve import least_solution
+from harness.weights.spectrum import compact_svd, isometry
 from harness.weights.symmetry import (
     Axes,
     Map,
@@ -68,16 +73,20 @@ from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pie
 from harness.weights.universe import objective, universe
 
 __all__ = [
+    "SCALE",
     "Alignment",
     "Axes",
     "Digests",
     "Finder",
     "Lazy",
+    "Line",
     "Map",
     "Maps",
     "Match",
+    "Matrices",
     "Member",
     "Observed",
+    "Others",
     "Overlap",
     "Pair",
     "Permuted",
@@ -85,9 +94,11 @@ __all__ = [
     "Symmetry",
     "Turned",
     "Units",
+    "Vectors",
     "after",
     "alignment",
     "assignment",
+    "by_matrix",
     "by_piece",
     "cast_like",
     "check_anchor",
@@ -95,6 +106,7 @@ __all__ = [
     "check_not_all_zero",
     "check_one_each",
     "check_same",
+    "compact_svd",
     "cross",
     "cross_of_blocks",
     "descent",
@@ -109,8 +121,11 @@ __all__ = [
     "floating",
     "group_of",
     "in_pieces",
+    "is_matrix",
+    "isometry",
     "join_digests",
     "known_digests",
+    "least_solution",
     "matched",
     "matched_units",
     "mean",
@@ -128,6 +143,7 @@ __all__ = [
     "smallest_magnitude",
     "specs",
     "spread",
+    "stored",
     "task_vectors",
     "tensor_digest",
     "to_anchor",

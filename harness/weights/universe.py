@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from harness.weights.arithmetic import total
-from harness.weights.orders import assignment
+from harness.weights.matching import assignment
 
 ITERATIONS = 400
 """As many as the published code makes at most."""
