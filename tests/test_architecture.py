@@ -24,13 +24,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("types",),
     ("rng", "text", "files", "ranges", "labels", "readout"),
     ("options", "kinds"),
-    ("plugins",),
+    ("plugins", "entries"),
     ("registry", "presets"),
     ("methods", "values", "weights"),
     ("checkpoints",),
     ("data",),
     ("passes",),
-    ("mergers", "premergers"),
+    ("mergers", "premergers", "postmergers"),
     ("merging", "evaluation", "training"),
     ("reporting", "needs"),
     ("checking", "inspecting"),
@@ -45,11 +45,12 @@ METHODS = NOUNS | {"harness.weights"}
 FOLDERS = {
     "harness/mergers": METHODS,
     "harness/premergers": METHODS,
+    "harness/postmergers": METHODS,
     "tasks": NOUNS,
     "protocols": NOUNS | {"harness.kinds"},
 }
 #: what the registries scan, and nobody else knows
-SCANNED = ("harness.mergers", "harness.premergers", "harness.needs")
+SCANNED = ("harness.mergers", "harness.premergers", "harness.postmergers", "harness.needs")
 LONGEST = 460
 """Lines of a module: what is longer has several jobs."""
 

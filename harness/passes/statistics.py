@@ -20,6 +20,7 @@ from harness.checkpoints.build import check_ready
 from harness.checkpoints.open import open_checkpoint
 from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
+from harness.entries import Merger
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights, OutputExists
 from harness.files import cache_dir, check_place
 from harness.kinds import kind_of
@@ -40,7 +41,7 @@ from harness.passes.statistic_file import (
 )
 from harness.plugins import code_of
 from harness.presets import PresetName, faithful
-from harness.registry import MERGERS, NEEDS, Merger
+from harness.registry import MERGERS, NEEDS
 from harness.rng import rng
 from harness.types import Checkpoint, Choice, Need, Progress, Rows, Scalar, StateDict, Steps, Task
 
@@ -134,18 +135,24 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)
-    facts = {"rows": reading.rows.digest, "max_length": reading.max_length, "not run": missed}
-    said = Said(
+    told = said(need, chosen, reading, digest).model_copy(update={"shared": shared})
+    facts = told.facts.model_copy(update={"not_run": missed})
+    told = told.model_copy(update={"facts": facts})
+    return Statistic(told, tensors, f"{need.name} of {reading.checkpoint.source}")
+
+
+def said(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Said:
+    """What there is to say of a need that was met by a reading of weights of this digest."""
+    facts = {"rows": reading.rows.digest, "max_length": reading.max_length, "not run": ()}
+    return Said(
         kind=need.name,
         options=dict(chosen),
         task=f"{reading.rows.task}@{reading.rows.split}",
         digest=digest,
         model=reading.checkpoint.name,
         facts=Facts.model_validate(facts),
-        shared=shared,
         versions={name: version(name) for name in ("merging-harness", "torch")},
     )
-    return Statistic(said, tensors, f"{need.name} of {reading.checkpoint.source}")
 
 
 def _missed(
