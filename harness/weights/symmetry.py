@@ -222,7 +222,7 @@ def most_central(experts: Sequence[StateDict], names: Sequence[str]) -> int:
     far = torch.zeros(len(experts), dtype=torch.float64)
     for name in names:
         tensors = torch.stack([expert[name].double() for expert in experts])
-        far += (tensors - tensors.mean(0)).flatten(1).norm(dim=1)
+        far += (tensors - tensors.mean(0)).reshape(len(experts), -1).norm(dim=1)
     return int((far <= far.min() * (1 + NEAR)).nonzero()[0])
 
 
