@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from harness.errors import BadData, HarnessError
 
@@ -251,6 +251,28 @@ def _need_fault(made: Need) -> str | None:
     ):
         return "does not say which rows are drawn, expected the options examples and seed"
     return None
+
+
+@dataclass(frozen=True)
+class Products:
+    """Activations of the hidden units of two models on the same tokens, summed over the tokens.
+
+    `inner` are the products [units, units] of those of the first model with those of the second;
+    `sums` and `squares`, of the first and of the second, are [units] each. All are float64. `count`
+    is the number of tokens.
+    """
+
+    inner: torch.Tensor
+    sums: tuple[torch.Tensor, torch.Tensor]
+    squares: tuple[torch.Tensor, torch.Tensor]
+    count: int
+
+
+class Activations(Protocol):
+    """What the hidden units of one expert make of rows that all experts are shown."""
+
+    def products(self, other: Any, group: str) -> Products:
+        """Those of a group of units with those of another expert; computed when it is called."""
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,8 @@ MERGER_OPTIONS = {
     "wudi:matrices=all,others=mean": set(),
 }
 PREMERGE_OPTIONS = {
+    "activation_matching:pearson=true": set(),
+    "activation_matching:anchor=2": {"order"},
     "dare:drop_rate=0.9,seed=7,rescale=false": {"order", "copies", "tied", "exact"},
     "dare:drop_rate=0.0": set(),
     "dare:drop_rate=1.0": {"copies", "exact"},

@@ -109,6 +109,7 @@ def halved(experts, base, *, gram, power: Share = 0.5):
         for i, e in enumerate(experts)
     ]
 '''
+OURS = ("activations", "fisher", "gram", "gram_through", "score", "symmetry")
 LOUD = """\
 def loudness(inputs):
     return inputs.abs()
@@ -260,7 +261,7 @@ def test_files_feed_a_pre_merging_method(
 def test_needs_are_listed(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "needs", "--json", "--plugins", str(mine)]) == 0
     listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
-    assert {*listed} == {"magnitudes", "fisher", "gram", "gram_through", "score", "symmetry"}
+    assert {*listed} == {"magnitudes", *OURS}
     assert listed["magnitudes"]["options"]["examples"]["default"] == 64
     assert listed["gram"]["paper"] == "arXiv:2212.09849"
     assert all(one["summary"] for one in listed.values())
@@ -547,6 +548,6 @@ def test_a_pre_merging_method_that_asks_for_something_unknown(
 ) -> None:
     (mine / "mine.py").write_text(MINE.replace("base, *, gram):", "base, *, horoscope):"))
     harness.load_plugins(mine)
-    known = "fisher, gram, gram_through, magnitudes, score, symmetry, or a default"
+    known = ", ".join(sorted({"magnitudes", *OURS}))
     with pytest.raises(harness.HarnessError, match=f"'whitened' asks for 'horoscope', .*{known}"):
         harness.merge(recipe(loud, minis, premerge=["whitened"]), out=tmp_path / "out")

@@ -158,6 +158,14 @@ class Family:
         }
         return Family([self.experts[place] for place in places], self.base, needs)
 
+    def of(self, experts: Sequence[StateDict]) -> Family:
+        """Other experts: what these make of rows that all are shown depends on them alone."""
+        needs = {
+            name: _toy(NEEDS[name], experts) if NEEDS[name].rows == "same" else given
+            for name, given in self.needs.items()
+        }
+        return Family(experts, self.base, needs)
+
     def each(self, fn: Callable[[StateDict], StateDict]) -> Family:
         """The same with `fn` of every model."""
         return replace(self, experts=[fn(expert) for expert in self.experts], base=fn(self.base))

@@ -18,7 +18,7 @@ SECOND = "bert.shared_embeddings.weight"
 """Another name for the same table, which no file of transformers has, and other tools write."""
 
 
-def _toy(experts: Sequence[StateDict]) -> Symmetry:
+def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
     """That of a BERT classifier with two heads; tensors that are not in its table stay."""
     table = {**BERT.axes, **BERT.row.axes}
     names = [n for n in experts[0] if NUMBER.sub(".{layer}.", n, count=1) in table]
@@ -28,7 +28,7 @@ def _toy(experts: Sequence[StateDict]) -> Symmetry:
     return Symmetry(axes, heads=2)
 
 
-@need("symmetry", rows="none", toy=_toy)
+@need("symmetry", rows="none", toy=toy_symmetry)
 def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     """Which axis of which parameter runs over which group, by the table of the family.
 

@@ -94,7 +94,7 @@ def copies(method: Method) -> None:
     """Copies of one model give that model."""
     family = method.family()
     one = family.experts[0]
-    found = method(Family([copied(one) for _ in family.experts], family.base, family.needs))
+    found = method(family.of([copied(one) for _ in family.experts]))
     all_alike(method, found, [one] * len(found), tolerance=ROUNDING)
 
 
@@ -102,7 +102,7 @@ def copies(method: Method) -> None:
 def zero(method: Method) -> None:
     """Zero task vectors, experts that equal the base, give the base."""
     family = method.family()
-    found = method(Family([copied(family.base) for _ in family.experts], family.base, family.needs))
+    found = method(family.of([copied(family.base) for _ in family.experts]))
     all_alike(method, found, [family.base] * len(found), tolerance=ROUNDING)
 
 
