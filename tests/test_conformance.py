@@ -113,12 +113,12 @@ MERGER_OPTIONS = {
 PREMERGE_OPTIONS = {
     "activation_matching:pearson=true": set(),
     "activation_matching:anchor=2": {"order"},
-    "dare:drop_rate=0.9,seed=7,rescale=false": {"order", "copies", "tied", "exact"},
+    "dare:drop_rate=0.9,seed=7,rescale=false": {"order", "copies", "tied", "exact", "family"},
     "dare:drop_rate=0.0": set(),
-    "dare:drop_rate=1.0": {"copies", "exact"},
-    "dare:on=weights": {"order", "copies", "zero", "tied", "exact"},
-    "dare:strategy=magnitude": {"copies", "exact"},
-    "dare:strategy=magnitude,on=weights": {"copies", "zero", "exact"},
+    "dare:drop_rate=1.0": {"copies", "exact", "family"},
+    "dare:on=weights": {"order", "copies", "zero", "tied", "exact", "family"},
+    "dare:strategy=magnitude": {"copies", "exact", "family"},
+    "dare:strategy=magnitude,on=weights": {"copies", "zero", "exact", "family"},
 }
 
 
@@ -149,7 +149,7 @@ def test_a_wrong_merger_is_caught(fault: faults.Merge) -> None:
 @pytest.mark.parametrize("fault", faults.WRONG_PREMERGE, ids=lambda fault: fault.__name__)
 def test_a_wrong_pre_merging_method_is_caught(fault: faults.Move) -> None:
     law = faults.WRONG_PREMERGE[fault]
-    finding = one(premerge(fault, exact=law == "exact"), law)
+    finding = one(premerge(fault, exact=law in ("exact", "family")), law)
     assert finding.verdict == "breaks", finding
 
 
