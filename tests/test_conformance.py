@@ -113,18 +113,15 @@ MERGER_OPTIONS = {
 PREMERGE_OPTIONS = {
     "activation_matching:pearson=true": set(),
     "activation_matching:anchor=2": {"order"},
-    "dare:drop_rate=0.9,seed=7,rescale=false": {"order", "copies", "tied", "exact"},
+    "dare:drop_rate=0.9,seed=7,rescale=false": {"order", "copies", "tied", "exact", "family"},
     "dare:drop_rate=0.0": set(),
-    "dare:drop_rate=1.0": {"copies", "exact"},
-    "dare:on=weights": {"order", "copies", "zero", "tied", "exact"},
-    "dare:strategy=magnitude": {"copies", "exact"},
-    "dare:strategy=magnitude,on=weights": {"copies", "zero", "exact"},
-    "permutation:anchor=base": set(),
+    "dare:drop_rate=1.0": {"copies", "exact", "family"},
+    "dare:on=weights": {"order", "copies", "zero", "tied", "exact", "family"},
+    "dare:strategy=magnitude": {"copies", "exact", "family"},
+    "dare:strategy=magnitude,on=weights": {"copies", "zero", "exact", "family"},
     "permutation:heads=true,cycle_consistent=true": set(),
-    "permutation:heads=true,ffn=false,rotated=true": set(),
     "permutation:heads=true,residual=true": set(),
     "rotation:anchor=1": {"order"},
-    "rotation:anchor=base": {"copies"},
     "rotation:layers=last:1,parts=attention,proper=true,scaling=true": set(),
 }
 
@@ -156,7 +153,7 @@ def test_a_wrong_merger_is_caught(fault: faults.Merge) -> None:
 @pytest.mark.parametrize("fault", faults.WRONG_PREMERGE, ids=lambda fault: fault.__name__)
 def test_a_wrong_pre_merging_method_is_caught(fault: faults.Move) -> None:
     law = faults.WRONG_PREMERGE[fault]
-    finding = one(premerge(fault, exact=law == "exact"), law)
+    finding = one(premerge(fault, exact=law in ("exact", "family")), law)
     assert finding.verdict == "breaks", finding
 
 
