@@ -228,7 +228,7 @@ def test_what_is_right_keeps_every_law(function: faults.Merge) -> None:
 
 def test_a_pre_merging_method_that_does_nothing_keeps_every_law() -> None:
     findings = check_premerge(Choice(named(faults.untouched)))
-    assert [f.verdict for f in findings] == ["holds"] * len(LAWS), lines(findings)
+    assert [f.verdict for f in findings] == ["holds"] * len(PREMERGE_LAWS), lines(findings)
 
 
 @pytest.mark.parametrize(
