@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
-    ClassVar,
     Concatenate,
     Generic,
     Literal,
@@ -21,8 +18,16 @@ from typing import (
     TypeVar,
 )
 
+from harness.entries import (
+    ALL_KINDS,
+    EvaluationProtocol,
+    Merger,
+    Metric,
+    MetricFn,
+    Postmerge,
+    Premerge,
+)
 from harness.errors import HarnessError, UnknownName
-from harness.options import needs
 from harness.plugins import (
     BROKEN,
     PREFIX,
@@ -56,87 +61,12 @@ MergeFn: TypeAlias = Callable[Concatenate[Sequence[StateDict], StateDict, P], St
 PremergeFn: TypeAlias = Callable[
     Concatenate[Sequence[StateDict], StateDict, P], Sequence[StateDict]
 ]
+PostmergeFn: TypeAlias = Callable[
+    Concatenate[StateDict, Sequence[StateDict], StateDict, P], StateDict
+]
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
-MetricFn: TypeAlias = Callable[[Any, Any], float]
 NeedFn = TypeVar("NeedFn", bound=Callable[..., Any])
 YAML = (".yaml", ".yml")
-ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
-"""Every kind of task."""
-
-
-@dataclass(frozen=True)
-class Merger:
-    """A merging method.
-
-    `task_vectors`: it subtracts the base, so it needs one. `breaks`: the laws of
-    `harness check merger` that it rightly breaks with its default options. `by_label`: a row of a
-    head counts for nothing where an expert's data said nothing of its label; of all other methods
-    the harness leaves such rows out.
-    """
-
-    called: ClassVar[str] = "merger"
-    name: str
-    function: Callable[..., StateDict]
-    paper: str = ""
-    task_vectors: bool = True
-    breaks: tuple[str, ...] = ()
-    by_label: bool = False
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The needs it has, by name: keyword-only parameters without a default."""
-        return needs(self.function)
-
-
-@dataclass(frozen=True)
-class Premerge:
-    """A pre-merging method. `exact`: every expert computes the same function afterwards.
-
-    `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options.
-    """
-
-    called: ClassVar[str] = "pre-merging method"
-    name: str
-    function: Callable[..., Sequence[StateDict]]
-    paper: str = ""
-    exact: bool = False
-    breaks: tuple[str, ...] = ()
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The needs it has, by name: keyword-only parameters without a default."""
-        return needs(self.function)
-
-
-@dataclass(frozen=True)
-class EvaluationProtocol:
-    """A way to read labels off features.
-
-    `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
-    `check` is called with the options before any forward pass, and raises BadOption for what no
-    range of one option can say.
-    """
-
-    name: str
-    function: Callable[..., Sequence[Predictions]]
-    paper: str = ""
-    adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
-    check: Callable[..., None] | None = None
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number of two arrays, `function(predicted, labels)`.
-
-    `kinds` are the kinds of task it is fit for, `classes` the only number of classes, if there is
-    one.
-    """
-
-    name: str
-    function: MetricFn
-    paper: str = ""
-    kinds: tuple[KindName, ...] = ALL_KINDS
-    classes: int | None = None
 
 
 class Named(Protocol):
@@ -296,7 +226,7 @@ class Registry(Mapping[str, V], Generic[V]):
 def undone_by_errors() -> Iterator[None]:
     """What is registered in the block, anywhere, stays only if the block succeeds."""
     with ExitStack() as stack:
-        for registry in (MERGERS, PREMERGE, NEEDS, PROTOCOLS, METRICS, TASKS):
+        for registry in (MERGERS, PREMERGE, POSTMERGE, NEEDS, PROTOCOLS, METRICS, TASKS):
             stack.enter_context(registry.undone_by_errors())
         yield
 
@@ -352,6 +282,11 @@ PREMERGE: Registry[Premerge] = Registry(
     "harness.premergers",
     lambda name, f: Premerge(name, _callable("pre-merging method", name, f)),
 )
+POSTMERGE: Registry[Postmerge] = Registry(
+    "post-merging method",
+    "harness.postmergers",
+    lambda name, f: Postmerge(name, _callable("post-merging method", name, f)),
+)
 NEEDS: Registry[Need] = Registry("need", "harness.needs", _need)
 PROTOCOLS: Registry[EvaluationProtocol] = Registry(
     "protocol",
@@ -385,12 +320,29 @@ def merger(
 
 
 def premerge(
-    name: str, *, paper: str = "", exact: bool = False, breaks: tuple[str, ...] = ()
+    name: str,
+    *,
+    paper: str = "",
+    exact: bool = False,
+    breaks: tuple[str, ...] = (),
+    costly: bool = False,
 ) -> Callable[[PremergeFn[P]], PremergeFn[P]]:
     """Register a pre-merging method under a name."""
 
     def register(function: PremergeFn[P]) -> PremergeFn[P]:
-        PREMERGE.add(Premerge(name, function, paper, exact, breaks), _origin(function))
+        PREMERGE.add(Premerge(name, function, paper, exact, breaks, costly), _origin(function))
+        return function
+
+    return register
+
+
+def postmerge(
+    name: str, *, paper: str = "", breaks: tuple[str, ...] = ()
+) -> Callable[[PostmergeFn[P]], PostmergeFn[P]]:
+    """Register a post-merging method under a name."""
+
+    def register(function: PostmergeFn[P]) -> PostmergeFn[P]:
+        POSTMERGE.add(Postmerge(name, function, paper, breaks), _origin(function))
         return function
 
     return register

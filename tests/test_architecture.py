@@ -15,6 +15,7 @@ import harness
 
 ROOT = Path(harness.__file__).parent.parent
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "faiss", "sklearn", "scipy", "pyarrow"}
+HEAVY |= {"matplotlib"}  # for pictures
 OURS = ("harness", "tasks", "protocols")
 
 #: the rooms from the ground up, several on a floor: each knows those on floors below it
@@ -23,16 +24,16 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("types",),
     ("rng", "text", "files", "ranges", "labels", "readout"),
     ("options", "kinds"),
-    ("plugins",),
+    ("plugins", "entries"),
     ("registry", "presets"),
     ("methods", "values", "weights"),
     ("checkpoints",),
     ("data",),
     ("passes",),
-    ("mergers", "premergers"),
+    ("mergers", "premergers", "postmergers"),
     ("merging", "evaluation", "training"),
     ("reporting", "needs"),
-    ("checking",),
+    ("checking", "inspecting"),
     ("catalogue", "demo", "pytest_plugin"),
     ("cli",),
     ("__main__",),
@@ -44,11 +45,12 @@ METHODS = NOUNS | {"harness.weights"}
 FOLDERS = {
     "harness/mergers": METHODS,
     "harness/premergers": METHODS,
+    "harness/postmergers": METHODS,
     "tasks": NOUNS,
     "protocols": NOUNS | {"harness.kinds"},
 }
 #: what the registries scan, and nobody else knows
-SCANNED = ("harness.mergers", "harness.premergers", "harness.needs")
+SCANNED = ("harness.mergers", "harness.premergers", "harness.postmergers", "harness.needs")
 LONGEST = 460
 """Lines of a module: what is longer has several jobs."""
 

@@ -32,9 +32,9 @@ from harness.checking.battery import (
 )
 from harness.checking.laws import StageName
 from harness.checking.laws.calls import Watch
+from harness.entries import Merger, Premerge
 from harness.errors import BadOption, UnknownName
 from harness.options import parse_choice
-from harness.registry import Merger, Premerge
 from tests import faults
 
 MERGER_LAWS = [law.name for law in LAWS.values() if "merger" in law.stages]
@@ -87,6 +87,8 @@ MERGER_OPTIONS = {
     "breadcrumbs:density=1.0,gamma=0.0,scale=0.333333333": set(),
     "consensus:threshold=0.5,agree=1,scale=1.0": {"copies"},
     "consensus:threshold=0.4,agree=3,scale=0.333333333": set(),
+    "iso:variant=common_and_task": {"copies"},
+    "iso:combine=mean,matrices=linear,others=zero": {"copies"},
     "linear:weights=1:2:5": {"order"},
     "linear:weights=1:1:1": set(),
     "linear:weights=1:2:5,normalize=false": {"order", "copies", "zero"},
@@ -98,12 +100,15 @@ MERGER_OPTIONS = {
     "soup:select=uniform": set(),
     "task_arithmetic:scale=0.333333333": set(),
     "task_arithmetic:weights=0.5:-1.0:0.25": {"order", "copies"},
+    "tsv:keep=1.0": set(),
+    "tsv:at_least=1,matrices=linear": {"copies"},
     "ties:density=1.0": set(),
     "ties:density=0.3,convention=original": {"copies"},
     "ties:density=0.4,trim=tensor": {"copies"},
     "ties:density=1.0,trim=tensor,combine=max": set(),
     "ties:density=1.0,combine=sum": {"copies"},
     "ties:density=1.0,combine=sum,scale=0.333333333": set(),
+    "wudi:matrices=all,others=mean": set(),
 }
 PREMERGE_OPTIONS = {
     "activation_matching:pearson=true": set(),

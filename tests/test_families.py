@@ -62,7 +62,7 @@ def planned(variant: str, unit: Unit) -> Any:
 
 
 def test_every_file_of_a_family_is_listed() -> None:
-    machinery = {"__init__", "family", "known", "generic", "symmetry"}
+    machinery = {"__init__", "family", "known", "generic", "role", "symmetry"}
     files = {path.stem for path in Path(known.__file__).parent.glob("*.py")}
     assert files - machinery == {family.name for family in NAMED}
 

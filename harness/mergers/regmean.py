@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from scipy.linalg import lapack
 
 from harness import StateDict, merger
 from harness.options import NotNegative, Share
@@ -15,6 +14,7 @@ from harness.weights import (
     Spec,
     check_not_all_zero,
     check_one_each,
+    least_solution,
     mean,
     specs,
     total,
@@ -23,8 +23,6 @@ from harness.weights import (
 
 DEAD = 1e-12
 """An input whose summed square is below this share of the largest is one that never moves."""
-SINGULAR = 1e-10
-"""Below this share of the largest eigenvalue, a direction counts as one that no input has."""
 
 
 @merger("regmean", paper="arXiv:2212.09849", task_vectors=False)
@@ -116,29 +114,10 @@ def nearest(
         left, right = left[moving][:, moving], right[moving]
     if not len(left):
         return middle, facts
-    step, condition, missing = _solve(left, right)
+    step, condition, missing = least_solution(left, right)
     facts["condition"] = condition
     if missing:
         facts["directions that no input has"] = missing
     found = middle.clone()
     found[:, moving] += step.T
     return found, facts
-
-
-def _solve(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, float, int]:
-    """The least solution X of left X = right, the condition number, the rank that is missing.
-
-    By Cholesky; where that fails or loses the digits, by the pseudo-inverse.
-    """
-    norm = float(left.abs().sum(0).max())
-    factor, failed = lapack.dpotrf(left.numpy(), lower=True)
-    share = 0.0 if failed else float(lapack.dpocon(factor, norm, uplo="L")[0])
-    if share > SINGULAR:
-        found, _ = lapack.dpotrs(factor, right.numpy(), lower=True)
-        return torch.from_numpy(found), 1 / share, 0
-    values, vectors = torch.linalg.eigh(left)
-    real = values > SINGULAR * values[-1]
-    scaled = (vectors[:, real].T @ right) / values[real][:, None]
-    missing = int((~real).sum())
-    condition = float(values[-1] / values[real][0])
-    return vectors[:, real] @ scaled, condition, missing
