@@ -242,11 +242,15 @@ def test_units_by_hand() -> None:
     assert units_kept(first, second, members) == Kept(3, 1)
 
 
-def test_dead_units_stay_where_they_are() -> None:
-    """Every assignment of them is as good."""
+def test_of_equally_good_assignments_the_one_that_moves_fewest_units_counts() -> None:
+    """Of dead units every one is."""
     members = Symmetry({"up": ("ffn.0", "width")}, heads=1).members("ffn.0")
     for state in (torch.zeros(6, 3), torch.ones(6, 3), torch.eye(6)[:, :3]):
         assert units_kept({"up": state}, {"up": state}, members) == Kept(6, 6)
+    # 0 1 2 3 -> 1 3 2 0 is as good as 0 2 1 3, and moves one more
+    first = torch.tensor([[1.0, -1], [1, 1], [1, -1], [1, 1]])
+    second = torch.tensor([[-1.0, 0], [0, -1], [0, 0], [1, 1]])
+    assert units_kept({"up": first}, {"up": second}, members) == Kept(4, 2)
 
 
 def test_numbers_are_those_of_plain_numpy(minis: Minis, capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,6 +334,17 @@ def test_an_encoder_by_itself_is_a_model_like_others(
     assert order["whole"]["distance"] == pair["whole"]["distance"]
 
 
+def test_a_head_has_no_task_vector_even_if_the_base_has_one(
+    minis: Minis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is another task's, or noise."""
+    a, b = minis("bert")["a"], minis("bert")["b"]
+    (pair,) = asked(capsys, a, a, "--base", b)["pairs"]
+    (head,) = [place for place in pair["places"] if place["role"] == "head"]
+    assert (head["entries"], head["cosine"]) == (34, None)
+    assert pair["whole"]["cosine"] == 1
+
+
 @pytest.mark.parametrize(("scale", "said"), [(3.2, True), (2.8, False)])
 def test_task_vectors_of_very_different_lengths_are_called_out(
     minis: Minis,
@@ -366,9 +381,9 @@ def test_buffers_and_empty_tensors_take_no_part(
         state["bert.embeddings.position_ids"] = torch.arange(40)[None]
         state["bert.nothing"] = torch.zeros(0, 3)
 
-    minis = minis("bert")
-    pair = [changed(tmp_path / f"{n}2", minis[n], added) for n in "ab"]
-    (plain,) = asked(capsys, minis["a"], minis["b"])["pairs"]
+    models = minis("bert")
+    pair = [changed(tmp_path / f"{n}2", models[n], added) for n in "ab"]
+    (plain,) = asked(capsys, models["a"], models["b"])["pairs"]
     (more,) = asked(capsys, *pair)["pairs"]
     assert more["whole"] == plain["whole"]
     (empty,) = [place for place in more["places"] if place["role"] == "matrix"]
@@ -512,14 +527,20 @@ def test_pictures_of_three_models_are_numbered(
     drawn: dict[str, HeatMap] = {}
     monkeypatch.setattr(folder, "heat_map", lambda values: values)
     monkeypatch.setattr(folder, "save", lambda values, stem: drawn.update({stem.name: values}))
-    harness.inspect([minis("bert")[name] for name in "abc"], out=tmp_path / "out")
+    found = harness.inspect([minis("bert")[name] for name in "abc"], out=tmp_path / "out")
     pairs = ("1-2", "1-3", "2-3")
     assert {*drawn} == {f"{name}-{pair}" for name in ("distance", "relative") for pair in pairs}
     last = drawn["distance-2-3"]
     assert last.title == "Distance between the weights of b and c"
-    assert last.panels[0].columns[3] == "attention\noutput"
+    layers, outside = last.panels
+    assert layers.columns[3] == "attention\noutput"
+    assert layers.values[1][3] == found.pairs[2].places[Place(1, "attention output")].distance
+    assert outside.columns[0] == "embeddings"
+    there = {place.role: one for place, one in found.pairs[2].places.items() if place.layer is None}
+    assert outside.values[0][0] == there["embeddings"].distance
+    assert (last.low, last.high) == (0, max(value or 0 for row in layers.values for value in row))
     assert "head" in drawn["distance-1-2"].panels[1].columns
-    assert "head" not in last.panels[1].columns
+    assert "head" not in outside.columns
 
 
 def test_a_picture_of_what_is_defined_nowhere_is_not_drawn(minis: Minis, tmp_path: Path) -> None:

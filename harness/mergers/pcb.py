@@ -123,6 +123,8 @@ def _balance(
 def _highest(balances: StateDict, density: float) -> Bounds:
     """The balance above which entries win, and the highest of all."""
     entries = size(balances)
+    if not entries:
+        return Bounds(0.0, 0.0)
     # the decimal that the user wrote: 1 - 0.9 is not 0.1 in binary
     rank = min(int(entries * round(1 - density, 12)) + 1, entries)
     top = max(float(highest) for highest in in_pieces(torch.max, balances))

@@ -27,10 +27,11 @@ def wudi(
     T [out, in] minimises sum_i ||(T - T_i) T_i^T||_F^2 / ||T_i||_F^2 over the experts' task vectors
     T_i. The paper takes 300 steps of Adam from the sum of the T_i; here it is solved: with
     G = sum_i T_i^T T_i / ||T_i||_F^2, T G = sum_i T_i T_i^T T_i / ||T_i||_F^2, and of all solutions
-    T is the nearest to that sum, which is where plain gradient descent from it ends. The least
-    directions of G are then followed as far as the largest, which few steps do not; a `ridge` r
-    takes T_i^T T_i + r I for T_i^T T_i and draws them to the experts' weighted mean. Only matrices
-    that are no embeddings move, all else stays as the base has it (the authors' code);
+    T is the nearest to that sum, which is where plain gradient descent from it ends. It follows the
+    least directions of G as far as the largest, which few steps do not, and may be worse for it
+    (Wei et al. 2026, arXiv:2606.07289). A `ridge` r takes T_i^T T_i + r I for T_i^T T_i, on both
+    sides: directions far below it go to the experts' mean, weighted by 1 / ||T_i||_F^2. Only
+    matrices that are no embeddings move, all else stays as the base has it (the authors' code);
     `matrices="all", others="mean"` is the reading of others. The report has the condition number
     of every G (three digits), and how many directions are left to the sum.
 

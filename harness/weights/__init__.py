@@ -3,6 +3,15 @@
 The one door to the room, for methods of ours and of others.
 """
 
+from harness.weights.anchor import (
+    Alignment,
+    Finder,
+    Match,
+    alignment,
+    check_anchor,
+    place_of,
+    to_anchor,
+)
 from harness.weights.arithmetic import (
     check_not_all_zero,
     check_one_each,
@@ -41,32 +50,16 @@ from harness.weights.lazy import (
     union,
 )
 from harness.weights.line import SCALE, Line
-from harness.weights.matching import (
-    Alignment,
-    Finder,
-    Match,
-    Overlap,
-    alignment,
-    assignment,
-    check_anchor,
-    cross,
-    cross_of_blocks,
-    distance,
-    gainful,
-    in_blocks,
-    matched_units,
-    overlap,
-    place_of,
-    to_anchor,
-    units_of,
-)
+from harness.weights.matching import Pair, Units, assignment, descent, matched, matched_units
 from harness.weights.matrices import Matrices, Others, Vectors, by_matrix, is_matrix
 from harness.weights.order import smallest_magnitude
+from harness.weights.overlap import Overlap, cross, cross_of_blocks, distance, overlap, units_of
 from harness.weights.polar import polar
 from harness.weights.solve import least_solution
 from harness.weights.spectrum import compact_svd, isometry
 from harness.weights.symmetry import (
     Axes,
+    Map,
     Maps,
     Member,
     Permuted,
@@ -77,6 +70,7 @@ from harness.weights.symmetry import (
     moved,
 )
 from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pieces_of, spread
+from harness.weights.universe import objective, universe
 
 __all__ = [
     "SCALE",
@@ -86,6 +80,7 @@ __all__ = [
     "Finder",
     "Lazy",
     "Line",
+    "Map",
     "Maps",
     "Match",
     "Matrices",
@@ -93,10 +88,12 @@ __all__ = [
     "Observed",
     "Others",
     "Overlap",
+    "Pair",
     "Permuted",
     "Spec",
     "Symmetry",
     "Turned",
+    "Units",
     "Vectors",
     "after",
     "alignment",
@@ -112,6 +109,7 @@ __all__ = [
     "compact_svd",
     "cross",
     "cross_of_blocks",
+    "descent",
     "digest",
     "distance",
     "dual",
@@ -121,18 +119,18 @@ __all__ = [
     "flat_bytes",
     "flat_pieces",
     "floating",
-    "gainful",
     "group_of",
-    "in_blocks",
     "in_pieces",
     "is_matrix",
     "isometry",
     "join_digests",
     "known_digests",
     "least_solution",
+    "matched",
     "matched_units",
     "mean",
     "moved",
+    "objective",
     "once",
     "overlap",
     "piece_size",
@@ -152,6 +150,7 @@ __all__ = [
     "total",
     "union",
     "units_of",
+    "universe",
     "warn_unless_one",
     "where_shared",
 ]

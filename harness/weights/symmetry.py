@@ -57,10 +57,14 @@ class Symmetry:
     heads: int
 
     @property
+    def groups(self) -> frozenset[str]:
+        """The hidden groups that any tensor runs over."""
+        return frozenset(group_of(axis) for axes in self.axes.values() for axis in axes if axis)
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """The numbers of the layers, in order."""
-        groups = {group_of(axis) for axes in self.axes.values() for axis in axes if axis}
-        return tuple(sorted({int(one.partition(".")[2]) for one in groups if "." in one}))
+        return tuple(sorted({int(one.partition(".")[2]) for one in self.groups if "." in one}))
 
     def members(self, group: str, *states: StateDict) -> list[Member]:
         """The axes of a group, of the tensors that all states have in one shape, by their names.
