@@ -1,4 +1,4 @@
-"""Activation matching: hidden units in an anchor's order (Ainsworth et al. 2023, arXiv:2209.04836)."""
+"""Activation matching (Ainsworth et al. 2023, arXiv:2209.04836): units in an anchor's order."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def activation_matching(
     """
     what = alignment(experts, base, symmetry, anchor)
 
-    def found(group: str, index: int) -> Mapping[str, Match]:
+    def found(group: str, index: int) -> Mapping[str, Match[Permuted]]:
         place = what.place()
         assert place is not None  # the base has seen no rows and is no anchor here
         products = activations[index].products(activations[place], group)
@@ -67,7 +67,7 @@ def activation_matching(
     return to_anchor(what, {(group,): partial(found, group) for group in groups})
 
 
-def _match(what: Alignment, index: int, group: str, order: torch.Tensor) -> Match:
+def _match(what: Alignment, index: int, group: str, order: torch.Tensor) -> Match[Permuted]:
     """The order with what it does to the distance from the anchor."""
     first, second = what.experts[index], what.anchor
     before = after = 0.0
