@@ -173,7 +173,7 @@ def of_postmerge(entry: Postmerge, choice: Choice) -> Battery:
 def of_premerge(entry: Premerge, choice: Choice) -> Battery:
     """The battery for a pre-merging method; one that is not said to be exact need not be."""
     found = _battery("premerge", entry, choice)
-    return found if entry.exact else replace(found, unclaimed=("exact",))
+    return found if entry.exact else replace(found, unclaimed=("exact", "family"))
 
 
 def _battery(stage: StageName, entry: Entry, choice: Choice) -> Battery:
