@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness import weights
-from harness.checkpoints.align import aligned_base, new_in_experts
+from harness.checkpoints.align import aligned_base, check_architecture, new_in_experts
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.tokenizer import vocabulary
 from harness.data.splits import parse_task
 from harness.entries import Merger, Method
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
@@ -120,7 +119,7 @@ def plan(
 
     experts = tuple(opened(source) for source in recipe.experts)
     base = opened(recipe.base) if recipe.base is not None else None
-    _check_architecture(experts, base)
+    check_architecture([*experts, *([base] if base else [])])
     tasks = _tasks(recipe, experts)
     if base is not None:
         base = aligned_base(base, experts[0])
@@ -143,14 +142,20 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
     stage = replace(stage, options=chosen)
     before = (passage.stage for passage in found.passages)
     found = replace(found, recipe=recipe, stages=(*before, stage, *found.finishing))
-    merged = whole = _like(found.bodies[0], stage.run(found.bodies, found.origin), stage)
+    return completed(found, _like(found.bodies[0], stage.run(found.bodies, found.origin), stage))
+
+
+def completed(found: Plan, merged: StateDict) -> Plan:
+    """The plan with what its merger returned, and from that what is written."""
+    recipe, whole = found.recipe, merged
+    by_label = MERGERS[recipe.merger.name].by_label
     after = []
     for later in found.finishing:
         whole = _like(merged, later.run(whole, found.bodies, found.origin), later)
         after.append(whole)
     if recipe.heads == "average":
         whole = weights.union(whole, weights.mean(found.tops))
-    if recipe.heads == "average" or (recipe.heads == "merge" and not MERGERS[choice.name].by_label):
+    if recipe.heads == "average" or (recipe.heads == "merge" and not by_label):
         whole = of_those_who_know(found.experts, found.tops, whole)
     first = found.experts[0]
     sources = [found.base, first] if found.base else [first]
@@ -206,22 +211,6 @@ def _short(entry: Method, choice: Choice) -> Choice:
 
 
 # Checks ------------------------------------------------------------------------------------
-
-
-def _check_architecture(experts: Sequence[Checkpoint], base: Checkpoint | None) -> None:
-    first = experts[0]
-    for other in [*experts[1:], *([base] if base else [])]:
-        found, expected = other.config.get("model_type"), first.config.get("model_type")
-        if found != expected:
-            raise IncompatibleWeights(
-                f"{other.source} is a {found} model, expected {expected} as {first.source}"
-            )
-        words, mine = vocabulary(other.path), vocabulary(first.path)
-        if words is not None and mine is not None and words != mine:
-            raise IncompatibleWeights(
-                f"the vocabulary of {other.source} ({len(words)} tokens) differs from that of "
-                f"{first.source} ({len(mine)} tokens); expected the same tokenizer"
-            )
 
 
 def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:

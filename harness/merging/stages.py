@@ -15,14 +15,14 @@ from harness.errors import BadRecipe
 from harness.merging.judge import Judge
 from harness.merging.kept import Kept
 from harness.merging.recipes import Recipe
-from harness.merging.supplies import OneForAll, PerExpert, Sources, Supply
+from harness.merging.supplies import OneForAll, PerExpert, Sources, Supply, Together
 from harness.methods import needs_of, own_options
 from harness.options import options
 from harness.passes.features import check_readout
 from harness.passes.statistic_file import Statistic, read_statistic
 from harness.presets import as_read, preset
 from harness.registry import MERGERS, POSTMERGE, PREMERGE
-from harness.types import Checkpoint, Choice, Need, Progress, Scalar, StateDict
+from harness.types import DRAWN, Checkpoint, Choice, Need, Progress, Scalar, StateDict
 
 HELD_OUT = "heldout10"
 
@@ -141,6 +141,8 @@ class Fold:
         chosen = {name: choice.options[name] for name in options(need.function)}
         if need.rows == "own":
             return PerExpert(need, chosen, entering, self._sources(need))
+        if need.rows in DRAWN:
+            return Together(need, chosen, entering, self._sources(need), self.progress)
         if need.check:
             need.check(chosen)
         made_of = judge if need.rows == "shared" else entering

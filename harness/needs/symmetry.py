@@ -13,15 +13,22 @@ from harness.registry import need
 from harness.types import Checkpoint, StateDict
 from harness.weights import Symmetry, select, specs
 
+TABLE = "bert.embeddings.word_embeddings.weight"
+SECOND = "bert.shared_embeddings.weight"
+"""Another name for the same table, which no file of transformers has, and other tools write."""
 
-def _toy(experts: Sequence[StateDict]) -> Symmetry:
+
+def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
     """That of a BERT classifier with two heads; tensors that are not in its table stay."""
     table = {**BERT.axes, **BERT.row.axes}
     names = [n for n in experts[0] if NUMBER.sub(".{layer}.", n, count=1) in table]
-    return Symmetry(axes_of(BERT, select(experts[0], names)) if names else {}, heads=2)
+    axes = dict(axes_of(BERT, select(experts[0], names)) if names else {})
+    if SECOND in experts[0]:
+        axes[SECOND] = axes[TABLE]
+    return Symmetry(axes, heads=2)
 
 
-@need("symmetry", rows="none", toy=_toy)
+@need("symmetry", rows="none", toy=toy_symmetry)
 def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     """Which axis of which parameter runs over which group, by the table of the family.
 

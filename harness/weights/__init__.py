@@ -3,6 +3,15 @@
 The one door to the room, for methods of ours and of others.
 """
 
+from harness.weights.anchor import (
+    Alignment,
+    Finder,
+    Match,
+    alignment,
+    check_anchor,
+    place_of,
+    to_anchor,
+)
 from harness.weights.arithmetic import (
     check_not_all_zero,
     check_one_each,
@@ -37,39 +46,59 @@ from harness.weights.lazy import (
     select,
     size,
     specs,
+    stored,
     union,
 )
+from harness.weights.line import SCALE, Line
+from harness.weights.matching import Pair, Units, assignment, descent, matched, matched_units
+from harness.weights.matrices import Matrices, Others, Vectors, by_matrix, is_matrix
 from harness.weights.order import smallest_magnitude
+from harness.weights.overlap import Overlap, cross, cross_of_blocks, distance, overlap, units_of
 from harness.weights.polar import polar
+from harness.weights.solve import least_solution
+from harness.weights.spectrum import compact_svd, isometry
 from harness.weights.symmetry import (
     Axes,
+    Map,
     Maps,
     Member,
     Permuted,
     Symmetry,
     Turned,
-    check_anchor,
-    cross,
-    cross_of_blocks,
     dual,
     group_of,
     moved,
-    place_of,
 )
 from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pieces_of, spread
+from harness.weights.universe import objective, universe
 
 __all__ = [
+    "SCALE",
+    "Alignment",
     "Axes",
     "Digests",
+    "Finder",
     "Lazy",
+    "Line",
+    "Map",
     "Maps",
+    "Match",
+    "Matrices",
     "Member",
     "Observed",
+    "Others",
+    "Overlap",
+    "Pair",
     "Permuted",
     "Spec",
     "Symmetry",
     "Turned",
+    "Units",
+    "Vectors",
     "after",
+    "alignment",
+    "assignment",
+    "by_matrix",
     "by_piece",
     "cast_like",
     "check_anchor",
@@ -77,9 +106,12 @@ __all__ = [
     "check_not_all_zero",
     "check_one_each",
     "check_same",
+    "compact_svd",
     "cross",
     "cross_of_blocks",
+    "descent",
     "digest",
+    "distance",
     "dual",
     "each",
     "each_named",
@@ -89,11 +121,18 @@ __all__ = [
     "floating",
     "group_of",
     "in_pieces",
+    "is_matrix",
+    "isometry",
     "join_digests",
     "known_digests",
+    "least_solution",
+    "matched",
+    "matched_units",
     "mean",
     "moved",
+    "objective",
     "once",
+    "overlap",
     "piece_size",
     "pieces_of",
     "place_of",
@@ -104,10 +143,14 @@ __all__ = [
     "smallest_magnitude",
     "specs",
     "spread",
+    "stored",
     "task_vectors",
     "tensor_digest",
+    "to_anchor",
     "total",
     "union",
+    "units_of",
+    "universe",
     "warn_unless_one",
     "where_shared",
 ]

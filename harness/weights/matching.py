@@ -1,0 +1,213 @@
+"""Hidden units in the order in which they are nearest to another model's (weight matching).
+
+Ainsworth et al. 2023, arXiv:2209.04836.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from harness.types import StateDict
+from harness.weights.anchor import Match
+from harness.weights.overlap import Overlap, distance, in_blocks, overlap, units_of
+from harness.weights.symmetry import Maps, Member, Permuted, Symmetry, moved
+
+
+def assignment(products: torch.Tensor) -> torch.Tensor:
+    """The order of units that maximises the sum of products[order[j], j]: j is the new place.
+
+    `products` [n, n] are those of the old units with the places. The linear assignment of scipy;
+    it is told without where every unit has the largest product with a place of its own.
+
+    By hand: of ((1, 5), (4, 2)) it is (1, 0), with the sum 4 + 5.
+    """
+    largest = products.argmax(1)
+    if len(set(largest.tolist())) == len(largest):
+        return largest.argsort()
+    from scipy.optimize import linear_sum_assignment
+
+    return torch.from_numpy(linear_sum_assignment(products.T.numpy(), maximize=True)[1])
+
+
+GAIN = 1e-12
+"""Of the squared norms: a sum that is larger by less is so by rounding."""
+
+
+def gainful(products: torch.Tensor, squares: float) -> torch.Tensor:
+    """The assignment, or the order as it is where nothing is gained by another.
+
+    `squares` is the squared norm that tells rounding from gain.
+    """
+    order, same = assignment(products), torch.arange(len(products))
+    gain = products[order, same].sum() - products.trace()
+    return order if float(gain) > GAIN * squares else same
+
+
+def matched_units(
+    first: StateDict, second: StateDict, members: Sequence[Member]
+) -> Match[Permuted]:
+    """The order of the first model's units that is nearest to the second's (methods.md 2.6).
+
+    It maximises the inner product over all `members`: rows of what makes the units, with their
+    biases, and columns of what reads them (Ainsworth et al. 2023, weight matching).
+    """
+    apart = settled_distance(first, second, members)
+    if apart is not None:
+        return Match(Permuted(torch.arange(first[members[0].name].shape[members[0].axis])), *apart)
+    both = overlap(first, second, members)
+    products = both.products[0]
+    order = gainful(products, float(both.first + both.second))
+    matched = products[order, torch.arange(len(order))]
+    return Match(Permuted(order), both.distance(both.traces), both.distance(matched))
+
+
+FEATURES = 64
+"""Of each tensor, as many entries of a unit are looked at to tell that units are far apart."""
+
+
+def settled_distance(
+    first: StateDict, second: StateDict, members: Sequence[Member]
+) -> tuple[float, float] | None:
+    """The distance, twice, where units are so near to their own places that all stay there.
+
+    By the triangle inequality: a unit that is nearer to its own place than half of what the nearest
+    other place is from there has none that is nearer. Places are at least as far apart as they are
+    in some of their entries. Experts of one base are told this way, in a tenth of the time that all
+    products would take; None: it cannot be told.
+    """
+    away = torch.zeros((), dtype=torch.float64)
+    seen: list[torch.Tensor] = []
+    for one in members:
+        here, there = units_of(first, one), units_of(second, one)
+        away = away + (here - there).square().sum(1)
+        seen.append(there[:, :FEATURES].clone())
+    places = torch.cat(seen, 1)
+    between = torch.cdist(places, places).fill_diagonal_(math.inf)
+    if not bool((away.sqrt() < between.amin(1) * (0.5 - GAIN)).all()):
+        return None
+    apart = math.sqrt(float(away.sum()))
+    return apart, apart
+
+
+# Units of one group, or heads --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is permuted together: the units of a group, or, of two groups, so many heads."""
+
+    label: str
+    groups: tuple[str, ...]
+    heads: int = 0
+
+
+def matched(
+    first: StateDict, second: StateDict, units: Units, symmetry: Symmetry, *, rotated: bool = False
+) -> dict[str, Match[Permuted]]:
+    """The best order of some units of the first model, by group; none where tensors lack.
+
+    What two heads have in common is their inner product, or, `rotated`, the best that it can be
+    once they have been turned: the nuclear norm of their products, in each of the groups.
+    """
+    members = {group: symmetry.members(group, first, second) for group in units.groups}
+    if not all(members.values()):
+        return {}
+    if not units.heads:
+        return {group: matched_units(first, second, found) for group, found in members.items()}
+    overlaps = {group: overlap(first, second, found) for group, found in members.items()}
+    pairs = {group: in_blocks(one.products[0], units.heads) for group, one in overlaps.items()}
+    common = [_nuclear(one) if rotated else _traces(one) for one in pairs.values()]
+    squares = sum(float(one.first + one.second) for one in overlaps.values())
+    order = gainful(torch.stack(common).sum(0), squares)
+    return {group: _of_heads(one, pairs[group], order) for group, one in overlaps.items()}
+
+
+def _of_heads(both: Overlap, pairs: torch.Tensor, order: torch.Tensor) -> Match[Permuted]:
+    after = _traces(pairs)[order, torch.arange(len(order))]
+    return Match(Permuted(order), both.distance(both.traces), both.distance(after))
+
+
+def _traces(pairs: torch.Tensor) -> torch.Tensor:
+    """[heads, heads] of products [heads, heads, size, size]."""
+    return pairs.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def _nuclear(pairs: torch.Tensor) -> torch.Tensor:
+    norms: torch.Tensor = torch.linalg.svdvals(pairs).sum(-1)
+    return norms
+
+
+# Groups that depend on one another ---------------------------------------------------------
+
+NEARER = 1 - 1e-9
+"""A distance that is not below this share of another is no smaller."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model that is matched to another, in all of these units."""
+
+    first: StateDict
+    second: StateDict
+    symmetry: Symmetry
+    units: Sequence[Units]
+
+    def names(self, *groups: str) -> list[str]:
+        """The tensors that run over some of the groups."""
+        found = (self.symmetry.members(group, self.first, self.second) for group in groups)
+        return sorted({one.name for members in found for one in members})
+
+    def ordered(self, orders: Mapping[str, Permuted]) -> StateDict:
+        """The first model in these orders, by group."""
+        maps: dict[str, Maps] = {group: partial(list, [one]) for group, one in orders.items()}
+        return moved(self.first, self.symmetry, maps)
+
+    def distance(self, orders: Mapping[str, Permuted], names: Sequence[str]) -> float:
+        """How far the first model in these orders is from the second, in some tensors."""
+        return distance(self.ordered(orders), self.second, names)
+
+
+def descent(pair: Pair) -> tuple[dict[str, Match[Permuted]], int]:
+    """The orders of all units, found in turn until none brings the models nearer, and the sweeps.
+
+    Each is the best while the others are held, and is looked for again when one has changed that
+    shares a tensor with it. It begins at the order as it is. A tensor may run over a group along
+    two of its axes, where the assignment need not be an optimum: an order is taken only if the
+    distance falls, so that it ends.
+    """
+    names = {units.label: set(pair.names(*units.groups)) for units in pair.units}
+    orders: dict[str, Permuted] = {}
+    stale, sweeps = set(names), 0
+    while stale:
+        sweeps += 1
+        for units in pair.units:
+            if units.label in stale:
+                stale.remove(units.label)
+                if better := _better(pair, units, orders):
+                    orders = better
+                    mine = names[units.label]
+                    stale |= {one for one in names if one != units.label and names[one] & mine}
+    groups = [group for units in pair.units for group in units.groups if pair.names(group)]
+    return {group: _told(pair, group, orders) for group in groups}, sweeps
+
+
+def _better(pair: Pair, units: Units, orders: Mapping[str, Permuted]) -> dict[str, Permuted] | None:
+    """The orders with those of some units as good as they can be, if that is any better."""
+    found = matched(pair.ordered(orders), pair.second, units, pair.symmetry)
+    tried = dict(orders)
+    for group, match in found.items():
+        tried[group] = orders[group].then(match.map) if group in orders else match.map
+    names = pair.names(*units.groups)
+    return tried if pair.distance(tried, names) < pair.distance(orders, names) * NEARER else None
+
+
+def _told(pair: Pair, group: str, orders: Mapping[str, Permuted]) -> Match[Permuted]:
+    """The order of a group, with the distances before and after all have been ordered."""
+    names = pair.names(group)
+    order = orders.get(group) or Permuted(torch.arange(1))  # all units as one block
+    return Match(order, pair.distance({}, names), pair.distance(orders, names))
