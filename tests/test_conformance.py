@@ -122,6 +122,13 @@ PREMERGE_OPTIONS = {
     "dare:on=weights": {"order", "copies", "zero", "tied", "exact", "family"},
     "dare:strategy=magnitude": {"copies", "exact", "family"},
     "dare:strategy=magnitude,on=weights": {"copies", "zero", "exact", "family"},
+    "permutation:anchor=base": set(),
+    "permutation:heads=true,cycle_consistent=true": set(),
+    "permutation:heads=true,ffn=false,rotated=true": set(),
+    "permutation:heads=true,residual=true": set(),
+    "rotation:anchor=1": {"order"},
+    "rotation:anchor=base": {"copies"},
+    "rotation:layers=last:1,parts=attention,proper=true,scaling=true": set(),
 }
 
 
