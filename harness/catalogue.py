@@ -7,10 +7,11 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from harness.entries import Merger, Premerge
 from harness.methods import functions
 from harness.options import options
 from harness.ranges import SEVERAL, bounds, choices, is_list_of
-from harness.registry import MERGERS, METRICS, NEEDS, PREMERGE, PROTOCOLS, TASKS, Merger, Premerge
+from harness.registry import MERGERS, METRICS, NEEDS, PREMERGE, PROTOCOLS, TASKS
 from harness.types import Task
 
 REGISTRIES: Mapping[str, Mapping[str, Any]] = {

@@ -325,6 +325,9 @@ def _described(found: Plan) -> str:
     lines += [f"expert   {e.source} ({t})" for e, t in zip(found.experts, tasks, strict=True)]
     if found.recipe.tune is not None and found.judge is not None:
         lines.append(f"tuned    {found.recipe.tune} on {', '.join(found.judge.splits)}")
+    told = zip(found.recipe.premerge, found.measured, strict=False)
+    for choice, one in told:
+        lines.append(f"{choice.name:<8} {', '.join([*one.changes, f'{one.seconds:.1f} s'])}")
     entries, megabytes = size(found.state) / 1e6, found.size / 1e6
     lines.append(
         f"weights  {len(found.state)} tensors, {entries:.1f} M entries, {megabytes:.1f} MB"

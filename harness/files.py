@@ -14,12 +14,13 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import yaml
 
@@ -221,6 +222,17 @@ def write_json(path: Path, value: object, *, indent: int = 2, sort_keys: bool = 
     text = json.dumps(value, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
     text = _NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
     write_text(path, text + "\n")
+
+
+def nameless(beside: Path) -> BinaryIO:
+    """A new file to write and read, on the disk of a path, which may not be there yet.
+
+    It has no name, so that nothing is left of it when it is closed, whatever stops the process.
+    Raises CannotWrite where none can be made.
+    """
+    there = next(place for place in Path(os.path.realpath(beside)).parents if place.is_dir())
+    with saying(there):
+        return cast(BinaryIO, tempfile.TemporaryFile(dir=there))
 
 
 def _own(partial: Path) -> BinaryIO:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from harness.entries import Merger, Premerge
 from harness.errors import UnknownName
 from harness.options import options, resolve
-from harness.registry import NEEDS, Merger, Premerge
+from harness.registry import NEEDS
 from harness.types import Choice, Need, Scalar
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
-    ClassVar,
     Concatenate,
     Generic,
     Literal,
@@ -21,8 +18,8 @@ from typing import (
     TypeVar,
 )
 
+from harness.entries import ALL_KINDS, EvaluationProtocol, Merger, Metric, MetricFn, Premerge
 from harness.errors import HarnessError, UnknownName
-from harness.options import needs
 from harness.plugins import (
     BROKEN,
     PREFIX,
@@ -57,86 +54,8 @@ PremergeFn: TypeAlias = Callable[
     Concatenate[Sequence[StateDict], StateDict, P], Sequence[StateDict]
 ]
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
-MetricFn: TypeAlias = Callable[[Any, Any], float]
 NeedFn = TypeVar("NeedFn", bound=Callable[..., Any])
 YAML = (".yaml", ".yml")
-ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
-"""Every kind of task."""
-
-
-@dataclass(frozen=True)
-class Merger:
-    """A merging method.
-
-    `task_vectors`: it subtracts the base, so it needs one. `breaks`: the laws of
-    `harness check merger` that it rightly breaks with its default options. `by_label`: a row of a
-    head counts for nothing where an expert's data said nothing of its label; of all other methods
-    the harness leaves such rows out.
-    """
-
-    called: ClassVar[str] = "merger"
-    name: str
-    function: Callable[..., StateDict]
-    paper: str = ""
-    task_vectors: bool = True
-    breaks: tuple[str, ...] = ()
-    by_label: bool = False
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The needs it has, by name: keyword-only parameters without a default."""
-        return needs(self.function)
-
-
-@dataclass(frozen=True)
-class Premerge:
-    """A pre-merging method. `exact`: every expert computes the same function afterwards.
-
-    `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options.
-    """
-
-    called: ClassVar[str] = "pre-merging method"
-    name: str
-    function: Callable[..., Sequence[StateDict]]
-    paper: str = ""
-    exact: bool = False
-    breaks: tuple[str, ...] = ()
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The needs it has, by name: keyword-only parameters without a default."""
-        return needs(self.function)
-
-
-@dataclass(frozen=True)
-class EvaluationProtocol:
-    """A way to read labels off features.
-
-    `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
-    `check` is called with the options before any forward pass, and raises BadOption for what no
-    range of one option can say.
-    """
-
-    name: str
-    function: Callable[..., Sequence[Predictions]]
-    paper: str = ""
-    adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
-    check: Callable[..., None] | None = None
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number of two arrays, `function(predicted, labels)`.
-
-    `kinds` are the kinds of task it is fit for, `classes` the only number of classes, if there is
-    one.
-    """
-
-    name: str
-    function: MetricFn
-    paper: str = ""
-    kinds: tuple[KindName, ...] = ALL_KINDS
-    classes: int | None = None
 
 
 class Named(Protocol):
@@ -385,12 +304,17 @@ def merger(
 
 
 def premerge(
-    name: str, *, paper: str = "", exact: bool = False, breaks: tuple[str, ...] = ()
+    name: str,
+    *,
+    paper: str = "",
+    exact: bool = False,
+    breaks: tuple[str, ...] = (),
+    costly: bool = False,
 ) -> Callable[[PremergeFn[P]], PremergeFn[P]]:
     """Register a pre-merging method under a name."""
 
     def register(function: PremergeFn[P]) -> PremergeFn[P]:
-        PREMERGE.add(Premerge(name, function, paper, exact, breaks), _origin(function))
+        PREMERGE.add(Premerge(name, function, paper, exact, breaks, costly), _origin(function))
         return function
 
     return register

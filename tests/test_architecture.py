@@ -23,7 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("types",),
     ("rng", "text", "files", "ranges", "labels", "readout"),
     ("options", "kinds"),
-    ("plugins",),
+    ("plugins", "entries"),
     ("registry", "presets"),
     ("methods", "values", "weights"),
     ("checkpoints",),

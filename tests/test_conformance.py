@@ -32,9 +32,9 @@ from harness.checking.battery import (
 )
 from harness.checking.laws import StageName
 from harness.checking.laws.calls import Watch
+from harness.entries import Merger, Premerge
 from harness.errors import BadOption, UnknownName
 from harness.options import parse_choice
-from harness.registry import Merger, Premerge
 from tests import faults
 
 MERGER_LAWS = [law.name for law in LAWS.values() if "merger" in law.stages]

@@ -148,6 +148,14 @@ def record_of(out: Path) -> Any:
     return json.loads((out / "merge.json").read_text())
 
 
+def given_to(record: Any) -> list[dict[str, Any]]:
+    """What the pre-merging methods were given, and not how long they took."""
+    return [
+        {key: stage[key] for key in ("name", "options", "statistics")}
+        for stage in record["premerge"]
+    ]
+
+
 def recipe(loud: Loud, minis: Minis, **fields: Any) -> Recipe:
     experts = [str(loud("bert", which)) for which in ("a", "b")]
     given = {"base": str(minis("bert")["base"]), "tasks": ["toy/pairs"], "device": "cpu"}
@@ -242,7 +250,7 @@ def test_files_feed_a_pre_merging_method(
     assert main(["merge", *experts, *flags, *given]) == 0
     found, expected = record_of(tmp_path / "files"), record_of(tmp_path / "rows")
     assert found["digest"] == expected["digest"]
-    assert found["premerge"] == expected["premerge"]
+    assert given_to(found) == given_to(expected)
     capsys.readouterr()
     other = [flag.replace("examples=8", "examples=9") for flag in flags]
     assert main(["merge", *experts, *other, *given[:2], "--out", str(tmp_path / "no")]) == 2
@@ -322,7 +330,7 @@ def test_files_are_for_the_method_whose_experts_they_are_of(
     harness.merge(recipe(loud, minis, **methods, statistics=files), out=tmp_path / "files")
     found, expected = record_of(tmp_path / "files"), record_of(tmp_path / "rows")
     assert found["digest"] == expected["digest"]
-    assert found["premerge"] == expected["premerge"]
+    assert given_to(found) == given_to(expected)
     assert found["statistics"] == expected["statistics"]
     assert found["statistics"] != found["premerge"][0]["statistics"]
     other = harness.statistic(

@@ -25,8 +25,8 @@ from harness.checking.quality import (
     read_baseline,
 )
 from harness.data.rows import load_rows
+from harness.entries import Merger
 from harness.errors import BadOption, BrokenRecord, OutputExists, UnknownName
-from harness.registry import Merger
 
 BASELINES = Path(__file__).parent / "baselines"
 PROTOCOLS = ("current", "knn", "ft-classifier")

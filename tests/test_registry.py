@@ -9,8 +9,9 @@ import pytest
 
 import harness
 from harness import HarnessError, plugins, registry
+from harness.entries import Merger
 from harness.errors import UnknownName
-from harness.registry import Merger, Registry
+from harness.registry import Registry
 
 ALL = {
     "mergers": harness.MERGERS,

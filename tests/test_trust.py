@@ -22,6 +22,7 @@ import harness
 from harness import Choice, Recipe, Record, Run, StateDict, files, registry
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
+from harness.entries import Premerge
 from harness.errors import (
     BadData,
     BadRecipe,
@@ -37,7 +38,7 @@ from harness.methods import functions as functions_of
 from harness.options import resolve
 from harness.passes import features as encode
 from harness.presets import PRESETS, PresetName, faithful
-from harness.registry import PREMERGE, TASKS, Premerge
+from harness.registry import PREMERGE, TASKS
 from harness.weights import digest
 from tests.conftest import model
 from tests.toys import THREE, TOY, registered

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from harness.checking.laws import LAWS, Broken, Law, Method, StageName, global_seed
+from harness.entries import Merger, Premerge
 from harness.errors import BadOption, HarnessError, UnknownName
 from harness.methods import needs_of, own_options, resolved
-from harness.registry import MERGERS, PREMERGE, Merger, Premerge
+from harness.registry import MERGERS, PREMERGE
 from harness.types import Choice
 
 __all__ = [

@@ -87,10 +87,24 @@ def is_there(task: Task, folder: str | Path | None = None) -> bool:
     root = data_dir(folder)
     if task.generate is not None or task.files or root is None:
         return task.generate is not None or bool(task.files) or bool(task.source)
-    place = root / (task.folder or task.name)
-    split = task.splits.get(task.reported, TRAIN)
+    return _lies(task, task.splits.get(task.reported, TRAIN), root)
+
+
+def at_hand(task: Task, split: str, folder: str | Path | None = None) -> bool:
+    """Whether a split, as it is stored, can be had without a download."""
+    if task.generate is not None:
+        return True
+    if task.files:
+        return Path(task.files.get(split, "")).is_file()
+    root = data_dir(folder)
+    return root is not None and _lies(task, split, root)
+
+
+def _lies(task: Task, split: str, root: Path) -> bool:
+    """Whether a data folder has a split."""
     if task.mine is not None and (root / task.corpus).is_file():
         return True
+    place = root / (task.folder or task.name)
     return any((place / f"{split}.{suffix}").is_file() for suffix in SUFFIXES)
 
 

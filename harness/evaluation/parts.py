@@ -13,11 +13,12 @@ from harness.data.metrics import check_metrics
 from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import draw, left_out
 from harness.data.splits import parse_task, share_rows
+from harness.entries import EvaluationProtocol
 from harness.errors import BadRecipe
 from harness.evaluation.run import Run
 from harness.options import resolve
 from harness.presets import as_read, faithful, preset
-from harness.registry import PROTOCOLS, EvaluationProtocol
+from harness.registry import PROTOCOLS
 from harness.types import Choice, Draw, Rows, Scalar, Task
 
 POOL_SPLIT = "train90"

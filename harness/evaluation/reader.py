@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from harness.entries import EvaluationProtocol
 from harness.errors import (
     MissingHead,
 )
@@ -16,7 +17,6 @@ from harness.evaluation.parts import POOL_SPLIT
 from harness.evaluation.systems import System
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
-from harness.registry import EvaluationProtocol
 from harness.types import (
     Again,
     Array64,

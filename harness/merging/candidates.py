@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
 
+from harness.entries import Merger
 from harness.errors import BadOption
 from harness.options import options, resolve
-from harness.registry import Merger
 from harness.types import Choice
 
 TRIALS = 1000

@@ -9,6 +9,7 @@ from harness import weights
 from harness.checkpoints.layout import MERGE
 from harness.errors import OutputExists
 from harness.files import check_output
+from harness.merging.kept import Kept
 from harness.merging.plan import Plan, plan
 from harness.merging.recipes import Recipe, read_recipe
 from harness.merging.supplies import prepare
@@ -36,19 +37,21 @@ def merge(
     asked = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     check_output(Path(out), MERGE, force=force)
     observed: dict[str, weights.Observed] = {}
-    found = plan(asked, allow_pickle=allow_pickle, observed=observed, progress=progress)
-    for part in (*found.experts, *([found.base] if found.base else [])):
-        if part.path.resolve().is_relative_to(os.path.realpath(out)):
-            raise OutputExists(
-                f"{out} holds {part.source}, which goes into the merge; expected another --out"
-            )
-    tried = candidates(found)
-    if dry_run:
-        return found
-    prepare([supply for stage in found.stages for supply in stage.supplies], progress)
-    trials = None
-    if tried:
-        found, trials = tuned(tried)
-    tell = progress or (lambda what, done, total: None)
-    write(found, Path(out), observed, tell, trials=trials, force=force)
-    return found
+    with Kept(Path(out)) as kept:
+        found = plan(
+            asked, allow_pickle=allow_pickle, observed=observed, progress=progress, kept=kept
+        )
+        for part in (*found.experts, *([found.base] if found.base else [])):
+            if part.path.resolve().is_relative_to(os.path.realpath(out)):
+                raise OutputExists(
+                    f"{out} holds {part.source}, which goes into the merge; expected another --out"
+                )
+        tried = candidates(found)
+        if dry_run:
+            return found
+        prepare([supply for stage in found.stages for supply in stage.supplies], progress)
+        trials = None
+        if tried:
+            found, trials = tuned(tried)
+        tell = progress or (lambda what, done, total: None)
+        return write(found, Path(out), observed, tell, trials=trials, force=force)

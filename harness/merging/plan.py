@@ -11,17 +11,20 @@ from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import vocabulary
 from harness.data.splits import parse_task
+from harness.entries import Merger, Premerge
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import kind_of
 from harness.labels import same
 from harness.merging.candidates import checked_values
 from harness.merging.judge import Judge
+from harness.merging.kept import Kept
 from harness.merging.label_rows import of_those_who_know
+from harness.merging.passage import Clock, Measured, Passage
 from harness.merging.recipes import Recipe
 from harness.merging.stages import Fold, Stage, entering
 from harness.methods import resolved
 from harness.presets import faithful
-from harness.registry import MERGERS, PREMERGE, Merger, Premerge
+from harness.registry import MERGERS, PREMERGE
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
 
@@ -31,9 +34,10 @@ class Plan:
 
     `recipe` has every option filled in and heads decided. `bodies`, `origin` and `tops` are what
     the pre-merging methods left: encoders (with heads, if they are merged alike), the base, and
-    heads. `stages` are those methods and, last, the merger. `merged` is what the merger returned,
-    `state` what is written: with averaged heads and buffers, in the experts' types, without kept
-    heads.
+    heads. `passages` are those methods with what went through them, `stages` all methods in order,
+    the merger last. `merged` is what the merger returned, `state` what is written: with averaged
+    heads and buffers, in the experts' types, without kept heads. `measured` is what each
+    pre-merging method did, known when the merge has been written.
     """
 
     recipe: Recipe
@@ -43,9 +47,11 @@ class Plan:
     bodies: tuple[StateDict, ...] = ()
     origin: StateDict = field(default_factory=dict)
     tops: tuple[StateDict, ...] = ()
+    passages: tuple[Passage, ...] = ()
     stages: tuple[Stage, ...] = ()
     merged: StateDict = field(default_factory=dict)
     state: StateDict = field(default_factory=dict)
+    measured: tuple[Measured, ...] = ()
 
     @property
     def judge(self) -> Judge | None:
@@ -69,10 +75,12 @@ def plan(
     allow_pickle: bool = False,
     observed: dict[str, weights.Observed] | None = None,
     progress: Progress | None = None,
+    kept: Kept | None = None,
 ) -> Plan:
     """Check a recipe by headers alone and compose the lazy merge.
 
-    `progress` is told of rows that candidates are scored on, if a merger does so.
+    `progress` is told of rows that candidates are scored on, if a merger does so. What costly
+    stages make is put into `kept`, and computed whenever it is asked for without one.
     """
     merger = MERGERS[recipe.merger.name]
     before = [PREMERGE[choice.name] for choice in recipe.premerge]
@@ -102,7 +110,7 @@ def plan(
     fresh = tuple(new_in_experts(base, experts[0]))
     heads = _heads(recipe, experts, tasks, merger)
     recipe = recipe.model_copy(update={"heads": heads, "tasks": tasks})
-    fold = Fold(recipe, fresh, progress)
+    fold = Fold(recipe, fresh, progress, kept)
     fold.check()
     return composed(_folded(Plan(recipe, base, experts, tasks), fold))
 
@@ -266,10 +274,19 @@ def _folded(found: Plan, fold: Fold) -> Plan:
     if base:
         encoder = weights.select(wholes[0], body)
         weights.check_same([encoder, origin], [experts[0].source, f"the base {base.source}"])
-    stages = []
-    for entry, choice in fold.before:
-        stages.append(fold.stage(entry, choice, entering(experts, wholes)))
-        wholes = _premerged(stages[-1], wholes, origin)
+    passages: list[Passage] = []
+    clock = Clock()
+    for number, (entry, choice) in enumerate(fold.before):
+        stage = fold.stage(entry, choice, entering(experts, wholes))
+        with clock.running(number):
+            made = _premerged(stage, wholes, origin)
+        after: Sequence[StateDict] = [clock.timed(number, state) for state in made]
+        if entry.costly and fold.kept is not None:
+            after = fold.kept.states(after)
+        passages.append(
+            Passage(stage, tuple(wholes), tuple(after), tuple(made), tuple(body), clock, number)
+        )
+        wholes = after
     bodies = [weights.select(whole, body) for whole in wholes]
     tops = [weights.select(whole, [n for n in whole if n in fresh]) for whole in wholes]
     heads = found.recipe.heads
@@ -288,7 +305,8 @@ def _folded(found: Plan, fold: Fold) -> Plan:
         bodies=tuple(bodies),
         origin=origin,
         tops=tuple(tops),
-        stages=(*stages, last),
+        passages=tuple(passages),
+        stages=(*(passage.stage for passage in passages), last),
     )
 
 

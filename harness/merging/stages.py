@@ -9,8 +9,10 @@ from typing import Any
 
 from harness import weights
 from harness.data.splits import parse_task, share_rows
+from harness.entries import Merger, Premerge
 from harness.errors import BadRecipe
 from harness.merging.judge import Judge
+from harness.merging.kept import Kept
 from harness.merging.recipes import Recipe
 from harness.merging.supplies import OneForAll, PerExpert, Sources, Supply
 from harness.methods import needs_of, own_options
@@ -18,7 +20,7 @@ from harness.options import options
 from harness.passes.features import check_readout
 from harness.passes.statistic_file import Statistic, read_statistic
 from harness.presets import as_read, preset
-from harness.registry import MERGERS, PREMERGE, Merger, Premerge
+from harness.registry import MERGERS, PREMERGE
 from harness.types import Checkpoint, Choice, Need, Progress, Scalar, StateDict
 
 HELD_OUT = "heldout10"
@@ -52,12 +54,13 @@ class Fold:
     """What the stages of a merge have in common.
 
     `recipe` has every option filled in, heads decided and a task for each expert, if known. `fresh`
-    are the names of head tensors.
+    are the names of head tensors. `kept` is where tensors of costly stages go, if anywhere.
     """
 
     recipe: Recipe
     fresh: tuple[str, ...]
     progress: Progress | None = None
+    kept: Kept | None = None
 
     @property
     def before(self) -> tuple[tuple[Premerge, Choice], ...]:

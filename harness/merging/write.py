@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
 from harness.checkpoints.tokenizer import copy_tokenizer
 from harness.files import new_folder, write_json, write_text
+from harness.merging.measure import measured
 from harness.merging.plan import Plan, short_method
 from harness.merging.stages import Stage
 from harness.registry import TASKS
@@ -35,18 +37,23 @@ def write(
     *,
     trials: Mapping[str, Any] | None = None,
     force: bool = False,
-) -> None:
-    """Stream a plan to a folder that plain transformers loads; `trials` go into its record."""
+) -> Plan:
+    """Stream a plan to a folder that plain transformers loads; `trials` go into its record.
+
+    The result is the plan with what its pre-merging stages did, which is measured at the end.
+    """
     with new_folder(out, MERGE, force=force) as folder:
         digests: dict[str, Any] = {"digest": _write_weights(found.state, folder, progress)}
         first = found.experts[0]
         copy_tokenizer(first.path, folder)
         if found.recipe.heads == "keep":
             digests["head_digests"] = _write_heads(found, folder)
+        found = replace(found, measured=measured(found))
         write_json(folder / "config.json", _config(found))
         record = _record(found, out, digests, observed, trials)
         write_json(folder / MERGE_FILE, record)
         write_text(folder / "README.md", _card(found))
+    return found
 
 
 def _write_weights(state: StateDict, folder: Path, progress: Progress) -> str:
@@ -129,8 +136,15 @@ def _record(
             for i, expert in enumerate(found.experts)
         ],
         "premerge": [
-            {"name": choice.name, "options": dict(choice.options), **_needed(stage)}
-            for choice, stage in zip(recipe.premerge, found.stages, strict=False)
+            {
+                "name": choice.name,
+                "options": dict(choice.options),
+                **_needed(passage.stage),
+                **said.recorded(),
+            }
+            for choice, passage, said in zip(
+                recipe.premerge, found.passages, found.measured, strict=True
+            )
         ],
         "merger": {"name": recipe.merger.name, "options": dict(recipe.merger.options)},
         "heads": recipe.heads,
@@ -184,5 +198,9 @@ def _card(found: Plan) -> str:
     tasks = found.tasks or ("",) * len(found.experts)
     rows = zip(found.experts, tasks, strict=True)
     lines += [f"| {markdown(expert.source)} | {markdown(task)} |" for expert, task in rows]
+    told = list(zip(found.recipe.premerge, found.measured, strict=True))
+    if any(one.changes for _, one in told):
+        # no seconds: a card is the same whenever it is written
+        lines += ["", *(f"- {markdown(c.name)}: {', '.join(one.changes)}" for c, one in told)]
     lines += ["", f"All options, seeds and content hashes are in `{MERGE_FILE}`.", ""]
     return "\n".join(lines)

@@ -20,6 +20,7 @@ from harness.checkpoints.build import check_ready
 from harness.checkpoints.open import open_checkpoint
 from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
+from harness.entries import Merger
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights, OutputExists
 from harness.files import cache_dir, check_place
 from harness.kinds import kind_of
@@ -40,7 +41,7 @@ from harness.passes.statistic_file import (
 )
 from harness.plugins import code_of
 from harness.presets import PresetName, faithful
-from harness.registry import MERGERS, NEEDS, Merger
+from harness.registry import MERGERS, NEEDS
 from harness.rng import rng
 from harness.types import Checkpoint, Choice, Need, Progress, Rows, Scalar, StateDict, Steps, Task
 

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 
 from harness.checkpoints.mergekit import BASELESS, ENDPOINTS
 from harness.checkpoints.open import open_weights
+from harness.entries import Merger
 from harness.errors import BadOption, BadRecipe
-from harness.registry import Merger
 from harness.types import StateDict
 from harness.weights import Lazy, check_same, each, specs
 

@@ -1,0 +1,107 @@
+"""What a costly stage makes, computed once and on disk while the merge lasts."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO, NamedTuple
+
+import torch
+
+from harness import weights
+from harness.files import nameless, saying
+from harness.types import StateDict
+
+
+class Slot(NamedTuple):
+    """Where a tensor lies in the file."""
+
+    start: int
+    spec: weights.Spec
+
+
+class Kept:
+    """The tensors that costly stages of a merge have made, in one file on the disk of its output.
+
+    The file is made when the first tensor is, and gone when the block ends, whatever ends it; then
+    tensors are computed anew.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._lock = Lock()
+        self._file: BinaryIO | None = None
+        self._end = 0
+        self._open = False
+        self._workers: list[ThreadPoolExecutor] = []
+
+    def __enter__(self) -> Kept:
+        self._open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open = False
+        for worker in self._workers:
+            worker.shutdown(cancel_futures=True)
+        if self._file is not None:
+            self._file.close()
+
+    def states(self, made: Sequence[StateDict]) -> list[StateDict]:
+        """The states a stage made; a tensor of all is computed when that of one is first asked for.
+
+        They share what it takes to compute it. One is in memory at a time, whoever asks.
+        """
+        # of its own, with all cores: who asks may be one of several threads with a core each
+        worker = ThreadPoolExecutor(
+            1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
+        )
+        self._workers.append(worker)
+        slots: dict[str, Mapping[int, Slot]] = {}
+
+        def put_all(name: str) -> Mapping[int, Slot]:
+            if name not in slots:
+                there = [place for place, state in enumerate(made) if name in state]
+                slots[name] = {place: self._put(made[place][name]) for place in there}
+            return slots[name]
+
+        def read(place: int, name: str) -> torch.Tensor:
+            if not self._open:
+                return made[place][name]
+            known = slots.get(name) or worker.submit(put_all, name).result()
+            return self._get(known[place])
+
+        return [
+            weights.Lazy(
+                weights.specs(state),
+                partial(read, place),
+                digests=partial(weights.known_digests, state),
+            )
+            for place, state in enumerate(made)
+        ]
+
+    def _put(self, tensor: torch.Tensor) -> Slot:
+        content = weights.flat_bytes(tensor)
+        with self._lock, saying(self._out):
+            if self._file is None:
+                self._file = nameless(self._out)
+            start = self._end
+            self._file.seek(start)
+            self._file.write(content)
+            self._file.flush()
+            # a map begins at a multiple of this
+            self._end += -(-len(content) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        return Slot(start, weights.Spec(tuple(tensor.shape), tensor.dtype))
+
+    def _get(self, slot: Slot) -> torch.Tensor:
+        """The tensor, a copy as soon as it is written to."""
+        shape, dtype = slot.spec
+        if not slot.spec.bytes or self._file is None:
+            return torch.empty(shape, dtype=dtype)
+        found = mmap.mmap(
+            self._file.fileno(), slot.spec.bytes, access=mmap.ACCESS_COPY, offset=slot.start
+        )
+        return torch.frombuffer(found, dtype=dtype).view(shape)

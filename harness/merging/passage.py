@@ -1,0 +1,127 @@
+"""What goes through the pre-merging stages of a merge, and how long each of them works."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from harness import weights
+from harness.merging.stages import Stage
+from harness.types import StateDict
+
+
+class Clock:
+    """The seconds that each stage was at work, by its number, whatever the number of threads.
+
+    A stage that waits for what an earlier one makes is not at work.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._busy: Counter[int] = Counter()
+        self._since = 0.0
+        self._seconds: defaultdict[int, float] = defaultdict(float)
+
+    @contextmanager
+    def running(self, number: int) -> Iterator[None]:
+        """Count the time of the block for a stage."""
+        self._turn(number, 1)
+        try:
+            yield
+        finally:
+            self._turn(number, -1)
+
+    def _turn(self, number: int, step: int) -> None:
+        with self._lock:
+            now = perf_counter()
+            if busy := +self._busy:
+                self._seconds[min(busy)] += now - self._since
+            self._since = now
+            self._busy[number] += step
+
+    def timed(self, number: int, state: StateDict) -> StateDict:
+        """The state, whose tensors are computed on the time of a stage."""
+
+        def compute(name: str) -> torch.Tensor:
+            with self.running(number):
+                return state[name]
+
+        digests = partial(weights.known_digests, state)
+        return weights.Lazy(weights.specs(state), compute, digests=digests)
+
+    def seconds(self, number: int) -> float:
+        """How long a stage has been at work until now."""
+        return self._seconds[number]
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A pre-merging stage with the experts as they enter it and as they leave it.
+
+    `made` is what the method returned, which tells of its work. `encoder` are the names of the
+    encoder's parameters. `clock` counts the time of the stage under its `number`.
+    """
+
+    stage: Stage
+    entering: tuple[StateDict, ...]
+    leaving: tuple[StateDict, ...]
+    made: tuple[StateDict, ...]
+    encoder: tuple[str, ...]
+    clock: Clock
+    number: int
+
+    @property
+    def seconds(self) -> float:
+        """How long the stage has been at work until now."""
+        return self.clock.seconds(self.number)
+
+    @property
+    def report(self) -> Mapping[str, Any]:
+        """What the method tells of its work, which its states share: that of the first that has."""
+        told = (one.report for one in self.made if isinstance(one, weights.Lazy))
+        return next((report for report in told if report), {})
+
+
+ENDS = ("before", "after")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a pre-merging stage did to the experts.
+
+    `distance` is between experts, before the stage and after it; None for a single one. `drift` is
+    the largest change of each expert's logits since before the first stage, None where no rows of
+    its task are at hand; () where that is so of all.
+    """
+
+    distance: tuple[float, float] | None
+    seconds: float
+    report: Mapping[str, Any] = field(default_factory=dict)
+    drift: tuple[float | None, ...] = ()
+
+    def recorded(self) -> dict[str, Any]:
+        """As merge.json says it."""
+        return {
+            **({"distance": dict(zip(ENDS, self.distance, strict=True))} if self.distance else {}),
+            **({"drift": list(self.drift)} if self.drift else {}),
+            "seconds": round(self.seconds, 3),
+            **({"report": dict(self.report)} if self.report else {}),
+        }
+
+    @property
+    def changes(self) -> list[str]:
+        """What is known of what changed, in short."""
+        parts = []
+        if self.distance:
+            parts.append("distance {:.4g} to {:.4g}".format(*self.distance))
+        if known := [one for one in self.drift if one is not None]:
+            parts.append(f"logits move by {max(known):.2g} at most")
+        return parts
