@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -63,11 +63,16 @@ class Symmetry:
         return tuple(sorted({int(one.partition(".")[2]) for one in groups if "." in one}))
 
     def members(self, group: str, *states: StateDict) -> list[Member]:
-        """The axes of a group, of the tensors that all states have."""
+        """The axes of a group, of the tensors that all states have in one shape, by their names.
+
+        Heads of different tasks differ in shape, and a base has none.
+        """
+        known = [specs(state) for state in states]
         return [
             Member(name, place, axis != group)
-            for name, axes in self.axes.items()
-            if all(name in state for state in states)
+            for name, axes in sorted(self.axes.items())
+            if len({one[name].shape if name in one else None for one in known}) <= 1
+            and all(name in one for one in known)
             for place, axis in enumerate(axes)
             if axis is not None and group_of(axis) == group
         ]
@@ -76,11 +81,11 @@ class Symmetry:
         """The layers that an option names: `all`, the first or last few as `first:5`, or a number.
 
         Numbers are those in the names of tensors, which begin at 0. Raises BadOption for a layer
-        that the model has not.
+        that the model has not. A model without layers has none to choose.
         """
         known = self.layers
         end, colon, count = layers.partition(":")
-        if layers == "all":
+        if layers == "all" or not known:
             return known
         if end in ("first", "last") and count.isdigit() and 1 <= int(count) <= len(known):
             return known[: int(count)] if end == "first" else known[-int(count) :]
@@ -104,18 +109,22 @@ class Map(Protocol):
 
 @dataclass(frozen=True)
 class Permuted:
-    """Units in another order: the new unit i is the old unit `order[i]`."""
+    """Blocks of units in another order: the new block i is the old block `order[i]`.
+
+    There are as many as `order` has entries, alike in size: single units, or whole heads.
+    """
 
     order: torch.Tensor
 
     def __call__(self, tensor: torch.Tensor, axis: int, *, dual: bool) -> torch.Tensor:
         """The tensor with one of its axes in the new order."""
-        return tensor.index_select(axis, self.order)
+        shape = tensor.shape
+        blocks = tensor.reshape(*shape[:axis], len(self.order), -1, *shape[axis + 1 :])
+        return blocks.index_select(axis, self.order).reshape(shape)
 
-    @classmethod
-    def of_blocks(cls, order: torch.Tensor, size: int) -> Permuted:
-        """Blocks of `size` units in another order, each as it is."""
-        return cls((order[:, None] * size + torch.arange(size)).flatten())
+    def then(self, other: Permuted) -> Permuted:
+        """This order first, and the other after it."""
+        return Permuted(self.order[other.order])
 
 
 @dataclass(frozen=True)
@@ -143,11 +152,17 @@ Maps: TypeAlias = "Callable[[], Sequence[Map]]"
 """Finds what is done to a group, one map after the other; called when a tensor is asked for."""
 
 
-def moved(state: StateDict, symmetry: Symmetry, maps: Mapping[str, Maps]) -> StateDict:
+def moved(
+    state: StateDict,
+    symmetry: Symmetry,
+    maps: Mapping[str, Maps],
+    report: Mapping[str, Any] | None = None,
+) -> StateDict:
     """The state with the units of some groups moved, in at least float32.
 
     `maps` are by group, found when a tensor of the group is first asked for and kept: they are
-    small. Tensors without an axis of these groups are copied.
+    small. Tensors without an axis of these groups are copied. `report` is what there is to tell of
+    the work, which may be filled as maps are found.
     """
     known = {group: once(find) for group, find in maps.items()}
 
@@ -163,83 +178,4 @@ def moved(state: StateDict, symmetry: Symmetry, maps: Mapping[str, Maps]) -> Sta
         name: Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
         for name, spec in specs(state).items()
     }
-    return Lazy(shapes, compute)
-
-
-# How alike two models are ------------------------------------------------------------------
-
-
-def cross(
-    first: StateDict, second: StateDict, members: Sequence[Member], blocks: int = 1
-) -> torch.Tensor:
-    """Inner products of units of one model with units of another in the same block, in float64.
-
-    [blocks, size, size], i of the first model and j of the second, summed over all `members`, the
-    axes that tensors of both have for the units: <first moved by A, second> is the sum of A * cross
-    for every A that is orthogonal within blocks. One tensor of each is in memory at a time.
-    """
-    return _products(first, second, members, lambda one: one.reshape(blocks, -1, one.shape[1]))
-
-
-def cross_of_blocks(
-    first: StateDict, second: StateDict, members: Sequence[Member], blocks: int
-) -> torch.Tensor:
-    """`cross` of every block of one model with every block of another.
-
-    [blocks, blocks, size, size], block i of the first and block j of the second.
-    """
-    whole = cross(first, second, members)[0]
-    return whole.reshape(blocks, len(whole) // blocks, blocks, -1).movedim(2, 1)
-
-
-def _products(
-    first: StateDict,
-    second: StateDict,
-    members: Sequence[Member],
-    parts: Callable[[torch.Tensor], torch.Tensor],
-) -> torch.Tensor:
-    summed = torch.zeros((), dtype=torch.float64)
-    for one in members:
-        here, there = (parts(_units(state[one.name], one.axis)) for state in (first, second))
-        summed = summed + torch.bmm(here, there.mT)
-    return summed
-
-
-def _units(tensor: torch.Tensor, axis: int) -> torch.Tensor:
-    """[units, everything else] in float64."""
-    return tensor.movedim(axis, 0).reshape(tensor.shape[axis], -1).double()
-
-
-NEAR = 1e-6
-"""Experts whose distances from the mean are closer than this, relatively, are equally central."""
-
-
-def most_central(experts: Sequence[StateDict], names: Sequence[str]) -> int:
-    """The place of the expert with the smallest sum of distances from the mean, tensor by tensor.
-
-    Of equally central ones, as two always are, the first (Theus et al. 2025, methods).
-    """
-    far = torch.zeros(len(experts), dtype=torch.float64)
-    for name in names:
-        tensors = torch.stack([expert[name].double() for expert in experts])
-        far += (tensors - tensors.mean(0)).flatten(1).norm(dim=1)
-    return int((far <= far.min() * (1 + NEAR)).nonzero()[0])
-
-
-def check_anchor(anchor: str | int, count: int) -> None:
-    """Raise BadOption for an anchor that is none of so many experts."""
-    if isinstance(anchor, int) and not 1 <= anchor <= count:
-        raise BadOption(f"anchor is {anchor}, expected an expert from 1 to {count}")
-
-
-def place_of(anchor: str | int, experts: Sequence[StateDict], base: StateDict) -> int | None:
-    """The place of the expert that all others are matched to; None: it is the base.
-
-    `anchor` is `central`, `base`, or the number of an expert, from 1. The most central one is that
-    of the parameters that the base has, too.
-    """
-    if anchor == "base":
-        return None
-    if isinstance(anchor, int):
-        return anchor - 1
-    return most_central(experts, [name for name in experts[0] if name in base])
+    return Lazy(shapes, compute, report=report)
