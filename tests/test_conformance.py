@@ -110,6 +110,10 @@ PREMERGE_OPTIONS = {
     "dare:on=weights": {"order", "copies", "zero", "tied", "exact"},
     "dare:strategy=magnitude": {"copies", "exact"},
     "dare:strategy=magnitude,on=weights": {"copies", "zero", "exact"},
+    "procrustes:reference=base": {"copies", "tied", "exact"},
+    "procrustes:reference=random_per_matrix,matrix_set=all_2d": {"order", "tied", "exact"},
+    "procrustes:variant=fixed_reference,orientation=out": {"order", "tied", "exact"},
+    "procrustes:orientation=out,rotate_bias=true,layers=last:1": {"order", "exact"},
 }
 
 

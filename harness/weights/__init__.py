@@ -60,6 +60,7 @@ from harness.weights.matching import (
 )
 from harness.weights.order import smallest_magnitude
 from harness.weights.polar import polar
+from harness.weights.procrustes import Generalized, Rules, Turn, generalized, turns_to
 from harness.weights.symmetry import (
     Axes,
     Maps,
@@ -78,6 +79,7 @@ __all__ = [
     "Axes",
     "Digests",
     "Finder",
+    "Generalized",
     "Lazy",
     "Maps",
     "Match",
@@ -85,8 +87,10 @@ __all__ = [
     "Observed",
     "Overlap",
     "Permuted",
+    "Rules",
     "Spec",
     "Symmetry",
+    "Turn",
     "Turned",
     "after",
     "alignment",
@@ -110,6 +114,7 @@ __all__ = [
     "flat_pieces",
     "floating",
     "gainful",
+    "generalized",
     "group_of",
     "in_blocks",
     "in_pieces",
@@ -134,6 +139,7 @@ __all__ = [
     "tensor_digest",
     "to_anchor",
     "total",
+    "turns_to",
     "union",
     "units_of",
     "warn_unless_one",
