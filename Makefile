@@ -11,7 +11,7 @@ demo: install
 	$(BIN)/harness demo --out demo
 
 test: install-test lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 # Ten thousand spoilt files, and two hundred runs that are killed: half an hour.
 fuzz: install-test

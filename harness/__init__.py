@@ -13,6 +13,7 @@ from harness.registry import (
     MERGERS,
     METRICS,
     NEEDS,
+    POSTMERGE,
     PREMERGE,
     PROTOCOLS,
     TASKS,
@@ -20,6 +21,7 @@ from harness.registry import (
     merger,
     metric,
     need,
+    postmerge,
     premerge,
     protocol,
     task,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from harness.evaluation.evaluate import evaluate
     from harness.evaluation.records import Record
     from harness.evaluation.run import Run
+    from harness.inspecting.inspect import inspect
+    from harness.inspecting.inspection import Inspection
     from harness.merging.judge import Judge
     from harness.merging.merge import merge
     from harness.merging.recipes import Recipe
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
     from harness.training.finetune import finetune
 
 _LAZY = {
+    "Inspection": "harness.inspecting.inspection",
     "Judge": "harness.merging.judge",
     "Reading": "harness.passes.reading",
     "Recipe": "harness.merging.recipes",
@@ -62,6 +67,7 @@ _LAZY = {
     "Run": "harness.evaluation.run",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
+    "inspect": "harness.inspecting.inspect",
     "leaderboard": "harness.reporting.boards",
     "merge": "harness.merging.merge",
     "prepare": "harness.data.prepare",
@@ -74,6 +80,7 @@ __all__ = [
     "MERGERS",
     "METRICS",
     "NEEDS",
+    "POSTMERGE",
     "PREMERGE",
     "PROTOCOLS",
     "TASKS",
@@ -85,6 +92,7 @@ __all__ = [
     "HarnessError",
     "Head",
     "Hyperparameters",
+    "Inspection",
     "Judge",
     "Need",
     "Predictions",
@@ -99,6 +107,7 @@ __all__ = [
     "Task",
     "evaluate",
     "finetune",
+    "inspect",
     "leaderboard",
     "load_plugins",
     "merge",
@@ -106,6 +115,7 @@ __all__ = [
     "metric",
     "need",
     "parse_choice",
+    "postmerge",
     "premerge",
     "prepare",
     "protocol",

@@ -7,16 +7,17 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.entries import Merger, Premerge
+from harness.entries import Method
 from harness.methods import functions
 from harness.options import options
 from harness.ranges import SEVERAL, bounds, choices, is_list_of
-from harness.registry import MERGERS, METRICS, NEEDS, PREMERGE, PROTOCOLS, TASKS
+from harness.registry import MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS
 from harness.types import Task
 
 REGISTRIES: Mapping[str, Mapping[str, Any]] = {
     "mergers": MERGERS,
     "premerge": PREMERGE,
+    "postmerge": POSTMERGE,
     "needs": NEEDS,
     "tasks": TASKS,
     "protocols": PROTOCOLS,
@@ -49,7 +50,7 @@ def _functions(value: Any) -> tuple[Callable[..., Any], ...]:
     """The functions whose options an entry has; a method's are also those of its needs."""
     if isinstance(value, Task):
         return ()
-    return functions(value) if isinstance(value, Merger | Premerge) else (value.function,)
+    return functions(value) if isinstance(value, Method) else (value.function,)
 
 
 def _first_line(value: Any) -> str:

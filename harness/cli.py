@@ -228,6 +228,9 @@ def merge(
     premerge: Annotated[
         list[str] | None, typer.Option(help="NAME[:key=value,...]; repeat for several.")
     ] = None,
+    postmerge: Annotated[
+        list[str] | None, typer.Option(help="NAME[:key=value,...], after the merger; repeat.")
+    ] = None,
     heads: Annotated[
         Literal["auto", "merge", "average", "keep"] | None,
         typer.Option(help="What becomes of them."),
@@ -266,6 +269,7 @@ def merge(
         "base": base,
         "merger": merger,
         "premerge": premerge or None,
+        "postmerge": postmerge or None,
         "heads": heads,
         "tasks": _split(tasks) or None,
         "seed": seed,
@@ -377,7 +381,7 @@ def statistics(
 
 @app.command()
 def check(
-    stage: Annotated[Literal["merger", "premerge"], typer.Argument()],
+    stage: Annotated[Literal["merger", "premerge", "postmerge"], typer.Argument()],
     name: Annotated[str, typer.Argument(help="NAME or module:function[:key=value,...]")],
     baselines: Annotated[
         Path, typer.Option(help="Where the recorded scores of mergers are.")
@@ -391,15 +395,15 @@ def check(
     from harness.checking.battery import battery, ok
     from harness.options import parse_choice
 
-    if record and stage == "premerge":
-        raise BadOption("--record is for mergers: a pre-merging method has no baseline of its own")
+    if record and stage != "merger":
+        raise BadOption(f"--record is for mergers: a {stage} method has no baseline of its own")
     choice = parse_choice(name)
     laws = battery(stage, choice)
     findings = []
     for law in laws.laws:
         findings.append(laws.find(law))
         print(findings[-1], flush=True)
-    if stage == "premerge" or not ok(findings):
+    if stage != "merger" or not ok(findings):
         return 0 if ok(findings) else 1
     from harness.checking.quality import quality
 
@@ -523,6 +527,43 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
 
 
 @app.command()
+def inspect(
+    models: Annotated[list[str], typer.Argument(help="Folders or Hub ids, two or more.")],
+    base: Annotated[
+        str | None, typer.Option(help="The checkpoint they were tuned from: task vectors, too.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for inspect.json and heat maps.")
+    ] = None,
+    force: Force = False,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare models by layer and role: distances, task vectors, feed-forward units."""
+    from harness.inspecting.inspect import inspect as run
+    from harness.inspecting.inspection import as_record
+    from harness.inspecting.table import report
+
+    with _bars() as advance:
+        found = run(
+            models,
+            base=base,
+            out=out,
+            force=force,
+            allow_pickle=allow_pickle,
+            progress=advance,
+        )
+    if as_json:
+        print(json.dumps(as_record(found), sort_keys=True))
+        return
+    print(report(found, _width()))
+    if out is not None:
+        print(f"\nwrote {out}: inspect.json, and heat maps as PNG and SVG")
+
+
+@app.command()
 def leaderboard(
     records: Annotated[list[Path], typer.Argument(help="Record files, or folders of them.")],
     out: Annotated[Path, typer.Option(help="The folder for board.md and board.csv.")],
@@ -551,7 +592,8 @@ def prepare(
 @app.command("list")
 def list_(
     what: Annotated[
-        Literal["mergers", "premerge", "needs", "tasks", "protocols", "metrics"], typer.Argument()
+        Literal["mergers", "premerge", "postmerge", "needs", "tasks", "protocols", "metrics"],
+        typer.Argument(),
     ],
     as_json: Json = False,
     plugins: Plugins = None,

@@ -63,6 +63,29 @@ class Premerge:
 
 
 @dataclass(frozen=True)
+class Postmerge:
+    """A post-merging method: what is merged, the experts as they entered the merger, and the base.
+
+    `breaks`: the laws of `harness check postmerge` that it rightly breaks with its default options.
+    """
+
+    called: ClassVar[str] = "post-merging method"
+    name: str
+    function: Callable[..., StateDict]
+    paper: str = ""
+    breaks: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The needs it has, by name: keyword-only parameters without a default."""
+        return needs(self.function)
+
+
+Method: TypeAlias = Merger | Premerge | Postmerge
+"""A method of any stage of a merge."""
+
+
+@dataclass(frozen=True)
 class EvaluationProtocol:
     """A way to read labels off features.
 

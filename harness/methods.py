@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.entries import Merger, Premerge
+from harness.entries import Method
 from harness.errors import UnknownName
 from harness.options import options, resolve
 from harness.registry import NEEDS
 from harness.types import Choice, Need, Scalar
 
 
-def needs_of(entry: Merger | Premerge) -> tuple[Need, ...]:
+def needs_of(entry: Method) -> tuple[Need, ...]:
     """The needs of a method, in its order. Raises UnknownName for one that is not registered."""
     for name in entry.needs:
         if name not in NEEDS:
@@ -23,17 +23,17 @@ def needs_of(entry: Merger | Premerge) -> tuple[Need, ...]:
     return tuple(NEEDS[name] for name in entry.needs)
 
 
-def functions(entry: Merger | Premerge) -> tuple[Callable[..., Any], ...]:
+def functions(entry: Method) -> tuple[Callable[..., Any], ...]:
     """The functions whose options a method has: its own, and those of its needs."""
     return (entry.function, *(need.function for need in needs_of(entry)))
 
 
-def resolved(entry: Merger | Premerge, choice: Choice) -> dict[str, Scalar]:
+def resolved(entry: Method, choice: Choice) -> dict[str, Scalar]:
     """All options of a method and its needs, as `resolve` checks them."""
     return resolve(entry.called, choice, *functions(entry))
 
 
-def own_options(entry: Merger | Premerge, chosen: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def own_options(entry: Method, chosen: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Of all options, those that the method itself is called with."""
     own = set(options(entry.function))
     of_needs = {name for need in needs_of(entry) for name in options(need.function)} - own

@@ -1,4 +1,4 @@
-"""`pytest --merger NAME` and `pytest --premerge NAME`: the laws of `harness check` as test items.
+"""The laws of `harness check` as tests: `pytest --merger NAME`, `--premerge NAME`, `--postmerge`.
 
 Every run of pytest loads this file, so nothing heavy is imported before one of the flags is given.
 """
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FLAGS: tuple[tuple[StageName, str], ...] = (
     ("merger", "merging method"),
     ("premerge", "pre-merging method"),
+    ("postmerge", "post-merging method"),
 )
 
 

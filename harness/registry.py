@@ -18,7 +18,15 @@ from typing import (
     TypeVar,
 )
 
-from harness.entries import ALL_KINDS, EvaluationProtocol, Merger, Metric, MetricFn, Premerge
+from harness.entries import (
+    ALL_KINDS,
+    EvaluationProtocol,
+    Merger,
+    Metric,
+    MetricFn,
+    Postmerge,
+    Premerge,
+)
 from harness.errors import HarnessError, UnknownName
 from harness.plugins import (
     BROKEN,
@@ -52,6 +60,9 @@ P = ParamSpec("P")
 MergeFn: TypeAlias = Callable[Concatenate[Sequence[StateDict], StateDict, P], StateDict]
 PremergeFn: TypeAlias = Callable[
     Concatenate[Sequence[StateDict], StateDict, P], Sequence[StateDict]
+]
+PostmergeFn: TypeAlias = Callable[
+    Concatenate[StateDict, Sequence[StateDict], StateDict, P], StateDict
 ]
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
 NeedFn = TypeVar("NeedFn", bound=Callable[..., Any])
@@ -215,7 +226,7 @@ class Registry(Mapping[str, V], Generic[V]):
 def undone_by_errors() -> Iterator[None]:
     """What is registered in the block, anywhere, stays only if the block succeeds."""
     with ExitStack() as stack:
-        for registry in (MERGERS, PREMERGE, NEEDS, PROTOCOLS, METRICS, TASKS):
+        for registry in (MERGERS, PREMERGE, POSTMERGE, NEEDS, PROTOCOLS, METRICS, TASKS):
             stack.enter_context(registry.undone_by_errors())
         yield
 
@@ -271,6 +282,11 @@ PREMERGE: Registry[Premerge] = Registry(
     "harness.premergers",
     lambda name, f: Premerge(name, _callable("pre-merging method", name, f)),
 )
+POSTMERGE: Registry[Postmerge] = Registry(
+    "post-merging method",
+    "harness.postmergers",
+    lambda name, f: Postmerge(name, _callable("post-merging method", name, f)),
+)
 NEEDS: Registry[Need] = Registry("need", "harness.needs", _need)
 PROTOCOLS: Registry[EvaluationProtocol] = Registry(
     "protocol",
@@ -315,6 +331,18 @@ def premerge(
 
     def register(function: PremergeFn[P]) -> PremergeFn[P]:
         PREMERGE.add(Premerge(name, function, paper, exact, breaks, costly), _origin(function))
+        return function
+
+    return register
+
+
+def postmerge(
+    name: str, *, paper: str = "", breaks: tuple[str, ...] = ()
+) -> Callable[[PostmergeFn[P]], PostmergeFn[P]]:
+    """Register a post-merging method under a name."""
+
+    def register(function: PostmergeFn[P]) -> PostmergeFn[P]:
+        POSTMERGE.add(Postmerge(name, function, paper, breaks), _origin(function))
         return function
 
     return register

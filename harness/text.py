@@ -22,6 +22,12 @@ def _escaped(sign: str) -> str:
     return sign.encode("unicode_escape").decode("ascii")
 
 
+def number(value: float, form: str = ".3g") -> str:
+    """The number as it is shown; what is rounded to zero has no sign."""
+    text = f"{value:{form}}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
 def markdown(text: object) -> str:
     """The text as a cell of a Markdown table: no column, link or HTML of its own."""
     shown = plain(text).replace("|", "\\|").replace("](", "]\\(")

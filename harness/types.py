@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from harness.errors import BadData, HarnessError
 
@@ -192,7 +192,9 @@ class Checkpoint:
         return self.path.resolve().name if last in ("", ".", "..") else last
 
 
-Whose: TypeAlias = Literal["own", "shared", "none"]
+Whose: TypeAlias = Literal["own", "each", "same", "shared", "none"]
+DRAWN = ("own", "each", "same")
+"""Needs that draw rows of the experts' tasks, so many and by a seed."""
 
 
 @dataclass(frozen=True)
@@ -203,16 +205,21 @@ class Need:
 
     own     a `Reading`, once for each expert, on the training rows of the expert's own task. It
             gives a statistic: tensors by name or, where some share one, those with a mapping from
-            each name to the one it is kept under. `examples` rows are drawn by `seed`, which are
-            among its options. `shapes` says of a checkpoint, by headers alone, which tensors there
-            will be; one that is not made is zero. The method is handed a mapping for each expert.
+            each name to the one it is kept under. `shapes` says of a checkpoint, by headers alone,
+            which tensors there will be; one that is not made is zero. The method is handed a
+            mapping for each expert.
+    each    the `Readings` of all experts on the same rows as above, once: for what is no statistic
+            of one expert alone.
+    same    the `Readings` of all experts on training rows of the first expert's task, once.
     shared  the `Judge` of a candidate on held-out rows, once.
     none    the experts' checkpoints as they enter the method, once.
 
-    The last two hand over what they return, and read no row before that is used. `fault` says what
-    keeps a tensor from being one of a statistic; `check` is called with all options before a row is
-    read. `toy` makes up, of toy experts, what the method is handed. Raises HarnessError, where it
-    is made, for fields that do not hold together.
+    The first three draw `examples` rows by `seed`, which are among its options. All but the first
+    hand over what they return, and read no row before that is used. `fault` says what keeps a
+    tensor from being one of a statistic; `check` is called with all options before a row is
+    read. `toy` makes up, of toy experts, what the method is handed: a list with an entry for each,
+    or one thing for all of them. Raises HarnessError, where it is made, for fields that do not hold
+    together.
     """
 
     name: str
@@ -236,13 +243,36 @@ def _need_fault(made: Need) -> str | None:
         return "can be the name of no parameter, expected letters, digits and _"
     if made.rows not in known:
         return f"has rows={made.rows!r}, expected {' or '.join(known)}"
-    if made.rows != "own":
-        return None
-    if made.shapes is None:
+    if made.rows == "own" and made.shapes is None:
         return "has no shapes, expected a function from a checkpoint to its tensors"
-    if not {"examples", "seed"} <= inspect.signature(made.function).parameters.keys():
+    if (
+        made.rows in DRAWN
+        and not {"examples", "seed"} <= inspect.signature(made.function).parameters.keys()
+    ):
         return "does not say which rows are drawn, expected the options examples and seed"
     return None
+
+
+@dataclass(frozen=True)
+class Products:
+    """Activations of the hidden units of two models on the same tokens, summed over the tokens.
+
+    `inner` are the products [units, units] of those of the first model with those of the second;
+    `sums` and `squares`, of the first and of the second, are [units] each. All are float64. `count`
+    is the number of tokens.
+    """
+
+    inner: torch.Tensor
+    sums: tuple[torch.Tensor, torch.Tensor]
+    squares: tuple[torch.Tensor, torch.Tensor]
+    count: int
+
+
+class Activations(Protocol):
+    """What the hidden units of one expert make of rows that all experts are shown."""
+
+    def products(self, other: Any, group: str) -> Products:
+        """Those of a group of units with those of another expert; computed when it is called."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import faiss
 import numpy as np
 
 from harness import Encoded, Predictions, protocol
 from harness.errors import BadData, NotFinite
-from harness.types import Array, Array64
+from harness.types import Array, Array64, Draw
+
+BATCH = 4096
+"""Rows whose distances are found at a time."""
 
 
 @protocol("knn", paper="FT-Classifier, section 4", adapts="labeled")
@@ -21,28 +27,32 @@ def knn(encoded: Encoded) -> list[Predictions]:
     """
     if encoded.pool is None or not len(encoded.pool):
         raise BadData(f"protocol 'knn' needs labeled rows of task '{encoded.task}'; found none")
-    far = distances(encoded.test.x, encoded.pool.x)
-    labels, kind = encoded.pool.labels, encoded.kind
-    return [Predictions(kind.nearest(far, labels, draw), draw) for draw in encoded.draws]
+    # of a tagging the pool is every word of the drawn sentences, and few of them are anchors
+    anchors = sorted({unit for draw in encoded.draws for rows in draw.rows for unit in rows})
+    far = distances(encoded.test.x, encoded.pool.x[anchors])
+    labels, place = encoded.pool.labels[anchors], {unit: at for at, unit in enumerate(anchors)}
+
+    def predicted(draw: Draw) -> Array64:
+        rows = tuple(tuple(place[unit] for unit in rows) for rows in draw.rows)
+        return encoded.kind.nearest(far, labels, replace(draw, rows=rows))
+
+    return [Predictions(predicted(draw), draw) for draw in encoded.draws]
 
 
 def distances(x: Array, anchors: Array) -> Array64:
     """Euclidean distances [rows, anchors], by faiss.
 
-    faiss expands the square (|x|^2 - 2 x a + |a|^2) for batches above a threshold, which cancels
-    where rows lie close together; the threshold is raised so that it subtracts first. Raises
-    NotFinite for NaN, which faiss finds no neighbours of.
+    Each is that of a pair, subtracted before it is squared: the square expanded, as faiss has it
+    for a search of many, cancels where rows lie close together. Raises NotFinite for NaN.
     """
     if not (np.isfinite(x).all() and np.isfinite(anchors).all()):
         raise NotFinite("features are NaN or infinite, expected finite ones")
-    index = faiss.IndexFlatL2(anchors.shape[1])
+    index: Any = faiss.IndexFlatL2(anchors.shape[1])
     index.add(np.ascontiguousarray(anchors))
-    before = faiss.cvar.distance_compute_blas_threshold
-    faiss.cvar.distance_compute_blas_threshold = 2**31 - 1
-    try:
-        squared, order = index.search(np.ascontiguousarray(x), len(anchors))
-    finally:
-        faiss.cvar.distance_compute_blas_threshold = before
-    far = np.empty(squared.shape, dtype=np.float64)
-    np.put_along_axis(far, order, np.sqrt(squared.astype(np.float64)), axis=1)
-    return far
+    squared = np.empty((len(x), len(anchors)), dtype=np.float32)
+    for start in range(0, len(x), BATCH):
+        rows = np.ascontiguousarray(x[start : start + BATCH])
+        every = np.tile(np.arange(len(anchors), dtype=np.int64), (len(rows), 1))
+        to, of = faiss.swig_ptr(squared[start : start + BATCH]), faiss.swig_ptr(every)
+        index.compute_distance_subset(len(rows), faiss.swig_ptr(rows), len(anchors), to, of)
+    return np.sqrt(squared.astype(np.float64))

@@ -14,8 +14,11 @@ from typing import Any, Literal
 import pytest
 
 from harness.plugins import BESIDE, PREFIX, import_all
-from harness.registry import MERGERS, METRICS, NEEDS, PREMERGE, PROTOCOLS, TASKS
+from harness.registry import MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS
 
+# A miniature takes several times as long on threads that wait for one another; torch reads this
+# when it is imported. Tests of what threads do take the fixture `two_threads`.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -24,6 +27,18 @@ for package in BESIDE:  # found by path, so that tests can import from them
 for taker in ("harness.merging.judge", "harness.training.finetune"):
     # they take `forward` by name, and must have it before a test puts another in its place
     importlib.import_module(taker)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Two threads for what works on pieces of tensors."""
+    import torch  # not above: what is set there is read when it is imported
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
 
 WORDS = [f"word{i}" for i in range(40)]
 SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 45}
@@ -244,7 +259,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers, by itself or by a folder of a user, is gone when it ends."""
-    for known in (MERGERS, METRICS, NEEDS, PREMERGE, PROTOCOLS, TASKS):
+    for known in (MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS):
         len(known)  # our own are registered before the copies are made
         for kept in ("_values", "_origins", "_spelled"):
             monkeypatch.setattr(known, kept, dict(getattr(known, kept)))

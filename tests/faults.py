@@ -245,6 +245,19 @@ OWN = 1 << 16
 """A size of pieces of the author's own."""
 
 
+def scaled_twice(experts: Sequence[StateDict], base: StateDict, *, scale: float = 1.0) -> StateDict:
+    """base + scale * direction, of which the direction has the scale in it as well."""
+    middle = weights.mean(experts)
+    direction = weights.each(lambda merged, origin: (merged - origin) * scale, middle, base)
+    return weights.Line(base, direction, scale)
+
+
+def half_scaled(experts: Sequence[StateDict], base: StateDict, *, scale: float = 2.0) -> StateDict:
+    """base + scale / 2 * direction: half of what is asked for."""
+    (direction,) = weights.task_vectors([weights.mean(experts)], base)
+    return weights.Line(base, direction, scale / 2)
+
+
 def in_own_pieces(
     fn: Callable[..., torch.Tensor],
     origin: torch.Tensor,
@@ -430,6 +443,8 @@ WRONG_MERGERS: dict[Merge, str] = {
     rows_one_off: "copies",
     forgotten_base: "zero",
     no_length: "zero",
+    scaled_twice: "scale",
+    half_scaled: "scale",
     by_position: "bytes",
     global_noise: "bytes",
     seeded_once: "bytes",

@@ -26,6 +26,7 @@ from tests.test_mergers import (
     reference_ties,
 )
 from tests.test_premergers import reference_dropped
+from tests.test_spectral import reference_iso, reference_pcb, reference_tsv, reference_wudi
 
 Reference = Callable[[list[Arrays], Arrays], Arrays]
 
@@ -58,6 +59,21 @@ VECTORS: dict[str, Reference] = {
         experts, base, 0.4, 2, 0.3
     ),
     "model_stock": reference_model_stock,
+    "tsv": reference_tsv,
+    "tsv:keep=0.5,matrices=linear,scale=0.5": lambda experts, base: reference_tsv(
+        experts, base, 0.5, 0.5, matrices="linear"
+    ),
+    "iso": reference_iso,
+    "iso:variant=common_and_task,common=0.6": lambda experts, base: reference_iso(
+        experts, base, variant="common_and_task", common=0.6
+    ),
+    "wudi": reference_wudi,
+    "wudi:matrices=all,others=mean,scale=0.5": lambda experts, base: reference_wudi(
+        experts, base, 0.5, matrices="all", others="mean"
+    ),
+    "pcb:density=0.3,clamp=0.01": lambda experts, base: reference_pcb(
+        experts, base, density=0.3, clamp=0.01
+    ),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import harness
 
 ROOT = Path(harness.__file__).parent.parent
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "faiss", "sklearn", "scipy", "pyarrow"}
+HEAVY |= {"matplotlib"}  # for pictures
 OURS = ("harness", "tasks", "protocols")
 
 #: the rooms from the ground up, several on a floor: each knows those on floors below it
@@ -29,10 +31,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("checkpoints",),
     ("data",),
     ("passes",),
-    ("mergers", "premergers"),
+    ("mergers", "premergers", "postmergers"),
     ("merging", "evaluation", "training"),
     ("reporting", "needs"),
-    ("checking",),
+    ("checking", "inspecting"),
     ("catalogue", "demo", "pytest_plugin"),
     ("cli",),
     ("__main__",),
@@ -44,11 +46,12 @@ METHODS = NOUNS | {"harness.weights"}
 FOLDERS = {
     "harness/mergers": METHODS,
     "harness/premergers": METHODS,
+    "harness/postmergers": METHODS,
     "tasks": NOUNS,
     "protocols": NOUNS | {"harness.kinds"},
 }
 #: what the registries scan, and nobody else knows
-SCANNED = ("harness.mergers", "harness.premergers", "harness.needs")
+SCANNED = ("harness.mergers", "harness.premergers", "harness.postmergers", "harness.needs")
 LONGEST = 460
 """Lines of a module: what is longer has several jobs."""
 
@@ -76,15 +79,25 @@ def _run(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The modules that a file imports anywhere; `from a import b` counts as a.b if that is one."""
+    """The modules that a file imports anywhere; `from a import b` counts as a.b if that is one.
+
+    A room may give a function by the name of the module that it is in.
+    """
     for node in _run(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
             for alias in node.names:
-                below = f"{node.module}.{alias.name}"
-                yield below if below in MODULES else str(node.module)
+                module = str(node.module)
+                yield f"{module}.{alias.name}" if _is_module(module, alias.name) else module
+
+
+def _is_module(package: str, name: str) -> bool:
+    if f"{package}.{name}" not in MODULES:
+        return False
+    given = getattr(importlib.import_module(package), name, None)
+    return given is None or inspect.ismodule(given)
 
 
 def of_harness(name: str) -> set[str]:

@@ -179,6 +179,10 @@ class Place:
             known["tasks"] = "glue/rte"
         return ["evaluate", *words({**known, **flags})]
 
+    def inspect(self, *models: str, **flags: str) -> list[str]:
+        """`harness inspect` of these, with somewhere to write."""
+        return ["inspect", *models, *words({"out": str(self.root / "out" / "seen"), **flags})]
+
     def data(self, split: str, content: pa.Table | bytes | None) -> list[str]:
         """`harness evaluate` with another file for a split, or none."""
         path = self.copy("data") / "glue" / "rte" / f"{split}.parquet"
@@ -927,6 +931,48 @@ OUTPUT: dict[str, Case] = {
     ),
 }
 
+INSPECTED: dict[str, Case] = {
+    "one model alone": (
+        lambda p: p.inspect(p["a"]),
+        ["compares models with one another, found 1", "expected two or more"],
+    ),
+    "one model and its base": (lambda p: p.inspect(p["a"], base=p["base"]), ["found 1"]),
+    "missing": (lambda p: p.inspect(p["a"], "./nowhere"), ["nowhere does not exist"]),
+    "architecture": (
+        lambda p: p.inspect(p["a"], p["roberta"]),
+        ["roberta is a roberta model, expected bert"],
+    ),
+    "depth": (
+        lambda p: p.inspect(p["deep"], p["a"]),
+        ["a has no tensor 'bert.encoder.layer.2.", "deep has"],
+    ),
+    "width": (
+        lambda p: p.inspect(p["a"], p["b"], p["wide"]),
+        ["is (32) in", "wide, expected (24) as in"],
+    ),
+    "width of the base": (
+        lambda p: p.inspect(p["a"], p["b"], base=p["wide-base"]),
+        ["is (32) in the base", "wide-base, expected (24) as in"],
+    ),
+    "depth of the base": (
+        lambda p: p.inspect(p["deep"], p["deep"], base=p["base"]),
+        ["the base", "has no tensor 'bert.encoder.layer.2."],
+    ),
+    "nan": (
+        lambda p: p.inspect(p["a"], p.filled("b", DENSE, math.nan)),
+        [f"'{DENSE}' of", "copies/b has NaN entries"],
+    ),
+    "pickle": (lambda p: p.inspect(p["a"], p.pickled("b")), ["holds a pickle", "--allow-pickle"]),
+    "over a thesis": (
+        lambda p: p.inspect(p["a"], p["b"], out=p.foreign()),
+        ["thesis exists and was not written by this program", "inspect.json"],
+    ),
+    "over a model": (
+        lambda p: [*p.inspect(p["a"], p["b"], out=str(p.copy("a"))), "--force"],
+        ["copies/a exists and was not written by this program"],
+    ),
+}
+
 CASES = {
     f"{group}: {name}": case
     for group, cases in (
@@ -938,6 +984,7 @@ CASES = {
         ("recipe", RECIPES),
         ("data", DATA),
         ("output", OUTPUT),
+        ("inspect", INSPECTED),
     )
     for name, case in cases.items()
 }

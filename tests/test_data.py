@@ -389,6 +389,17 @@ def test_a_class_or_bin_without_rows_is_drawn_empty_and_that_is_said() -> None:
     assert pool == [0, 1, 2]
 
 
+def test_a_class_that_nobody_said_anything_of_is_no_class_with_too_few_rows() -> None:
+    """Of three classes, with four rows, the second was not annotated and the third never holds."""
+    task = replace(TOY, kind="multilabel", labels=("glad", "sad", "calm"), metrics=("macro_f1",))
+    labels = np.array([[1, -100, 0], [0, -100, 0], [1, -100, 0], [0, -100, 0]], dtype=np.float64)
+    rows = replace(labelled([0] * 4, task), labels=labels)
+    with pytest.warns(UserWarning, match="for 2 shots: 0 with label 'calm'; all of them") as told:
+        _, (drawn,) = draw(rows, (2,), (0,))
+    assert "sad" not in str(told[0].message)
+    assert [len(group) for group in drawn.rows] == [2, 2, 0, 0, 0, 2]
+
+
 def test_a_draw_that_is_given_is_taken_as_it_is() -> None:
     """That of a published run, say: for every seed, rows of the split by class."""
     pool, draws = selected(labelled([0, 1] * 5), {7: [[9, 4, 2], [1]], 8: [[4, 5], []]}, (1, 2))

@@ -6,6 +6,7 @@ import json
 import re
 import resource
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -197,6 +198,40 @@ def test_progress_goes_to_stderr(
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert out.startswith(f"wrote {tmp_path / 'out'}: {TASK}@heldout10 accuracy ")
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one task", "several"])
+def test_in_a_log_how_far_a_training_is_is_ten_lines(
+    room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], several: bool
+) -> None:
+    """A bar would be thousands of lines there."""
+    tasks = ["--tasks", f"{TASK},{REGRESSION}"] if several else ["--task", TASK]
+    assert (
+        main([*command(room, tmp_path / "out", *tasks), "--epochs", "3", "--learning-rate", "1e-3"])
+        == 0
+    )
+    error = capsys.readouterr().err
+    assert "\r" not in error
+    assert "it/s" not in error
+    told = re.findall(r"^trained (\d+) of (\d+) steps \((\d+) %\)$", error, flags=re.MULTILINE)
+    steps = int(told[0][1])
+    assert steps > 10
+    assert [int(done) for done, *_ in told] == [-(-steps * tenth // 10) for tenth in range(1, 11)]
+    assert told[-1] == (str(steps), str(steps), "100")
+    assert "loss': " in error
+
+
+def test_on_a_terminal_it_is_a_bar(
+    room: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(command(room, tmp_path / "out", "--task", TASK, "--epochs", "1")) == 0
+    error = capsys.readouterr().err
+    assert "100%|" in error
+    assert "trained " not in error
 
 
 def contents(folder: Path) -> dict[str, bytes]:

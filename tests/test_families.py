@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from harness import weights
 from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.build import build_model, check_ready, classifier_on_meta, encoder_of
 from harness.checkpoints.families import known
@@ -19,39 +18,19 @@ from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.known import FAMILIES as NAMED
 from harness.checkpoints.families.known import KNOWN, family_of
 from harness.checkpoints.families.symmetry import NUMBER, axes_of
-from harness.checkpoints.network import network
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.errors import BrokenCheckpoint, IncompatibleWeights, UnknownName
 from harness.passes.features import final_head
-from harness.weights import Axes, Maps, Symmetry, Turned, group_of
+from harness.weights import Axes, group_of
 from tests.conftest import BERT_LIKE, FAMILIES, TAGS, is_head, model
+from tests.symmetries import IDS, MOVES, VARIANTS, config, logits, loud, moved, tensors
 
 Minis = Callable[[str], dict[str, Path]]
 UNITS: tuple[Unit, ...] = ("row", "word")
-
-#: a configuration of every model type of every family, and those that lead to further tensors
-VARIANTS: dict[str, dict[str, Any]] = {
-    **{name: {"model_type": name, **settings} for name, settings in FAMILIES.items()},
-    "xlm-roberta": {"model_type": "xlm-roberta", **BERT_LIKE, "pad_token_id": 0},
-    "camembert": {"model_type": "camembert", **BERT_LIKE, "pad_token_id": 0},
-    "electra, narrow": {"model_type": "electra", **BERT_LIKE, "embedding_size": 8},
-    "deberta, apart": {
-        "model_type": "deberta-v2",
-        **FAMILIES["deberta-v2"],
-        "share_att_key": False,
-        "conv_kernel_size": 3,
-        "embedding_size": 8,
-        "type_vocab_size": 2,
-    },
-}
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 every_unit = pytest.mark.parametrize("unit", UNITS)
 every_family = pytest.mark.parametrize("family", FAMILIES)
-
-
-def config(variant: str) -> dict[str, Any]:
-    return {**VARIANTS[variant], "num_labels": 3}
 
 
 def planned(variant: str, unit: Unit) -> Any:
@@ -62,7 +41,7 @@ def planned(variant: str, unit: Unit) -> Any:
 
 
 def test_every_file_of_a_family_is_listed() -> None:
-    machinery = {"__init__", "family", "known", "generic", "symmetry"}
+    machinery = {"__init__", "family", "known", "generic", "role", "symmetry"}
     files = {path.stem for path in Path(known.__file__).parent.glob("*.py")}
     assert files - machinery == {family.name for family in NAMED}
 
@@ -129,85 +108,6 @@ def test_a_table_has_no_name_that_no_configuration_leads_to() -> None:
 # Symmetries --------------------------------------------------------------------------------
 
 
-Tensors = dict[str, torch.Tensor]
-Moves = Mapping[str, torch.Tensor]
-IDS = torch.tensor([[2, 10, 11, 30, 3, 0, 0], [2, 12, 40, 7, 21, 9, 3], [2, 5, 3, 0, 0, 0, 0]])
-SIZES = {"width": 16, "embedding": 8, "pooled": 16, "ffn": 24}
-HEADS, SIZE = 2, 8
-
-
-def loud(variant: str, unit: Unit) -> torch.nn.Module:
-    """A classifier in float64, whose outputs depend on every one of its parameters."""
-    torch.manual_seed(0)
-    made = network(config(variant), variant, unit).double().eval()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.copy_(torch.randn_like(parameter) / 2)
-    return made
-
-
-def logits(made: torch.nn.Module, state: Tensors) -> torch.Tensor:
-    inputs = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
-    with torch.no_grad():
-        found: torch.Tensor = torch.func.functional_call(made, state, kwargs=inputs).logits
-    return found if found.ndim == 2 else found[IDS > 0]
-
-
-def permutation(size: int, *seeds: int) -> torch.Tensor:
-    """A matrix that leaves no place as it is."""
-    order = np.random.default_rng(seeds).permutation(size)
-    matrix = torch.zeros(size, size, dtype=torch.float64)
-    matrix[order, np.roll(order, 1)] = 1
-    return matrix
-
-
-def rotations(*seeds: int) -> torch.Tensor:
-    """An orthogonal map within each head."""
-    random = np.random.default_rng(seeds)
-    blocks = [np.linalg.qr(random.normal(size=(SIZE, SIZE)))[0] for _ in range(HEADS)]
-    return torch.block_diag(*map(torch.from_numpy, blocks))
-
-
-def invertible(*seeds: int) -> torch.Tensor:
-    """A map within each head that keeps no length and no angle."""
-    random = np.random.default_rng(seeds)
-    blocks = [np.diag(random.uniform(0.5, 2, SIZE)) + np.triu(random.normal(size=(SIZE, SIZE)) / 4)
-              for _ in range(HEADS)]  # fmt: skip
-    return torch.block_diag(*map(torch.from_numpy, blocks))
-
-
-def heads(*seeds: int) -> torch.Tensor:
-    """Heads in another order, each as it is."""
-    return torch.kron(permutation(HEADS, *seeds), torch.eye(SIZE, dtype=torch.float64))
-
-
-MOVES: dict[str, Moves] = {
-    "units": {f"ffn.{layer}": permutation(SIZES["ffn"], layer) for layer in (0, 1)},
-    "heads": {f"{group}.{layer}": heads(layer) for group in ("qk", "vo") for layer in (0, 1)},
-    "within heads": {
-        f"{group}.{layer}": rotations(layer, place)
-        for place, group in enumerate(("qk", "vo"))
-        for layer in (0, 1)
-    },
-    "within heads, undone in the dual": {
-        f"{group}.{layer}": invertible(layer, place)
-        for place, group in enumerate(("qk", "vo"))
-        for layer in (0, 1)
-    },
-    "width": {name: permutation(SIZES[name], 7) for name in ("width", "embedding", "pooled")},
-}
-
-
-def moved(state: Tensors, axes: Axes, moves: Moves) -> Tensors:
-    """The state with every axis of the groups mapped."""
-
-    def turned(matrix: torch.Tensor) -> Maps:
-        return lambda: [Turned(matrix[None], matrix.inverse()[None])]
-
-    maps = {group: turned(matrix) for group, matrix in moves.items()}
-    return dict(weights.moved(state, Symmetry(axes, HEADS), maps))
-
-
 def without(axes: Axes, name: str, axis: int) -> Axes:
     kept = tuple(None if at == axis else group for at, group in enumerate(axes[name]))
     return {**axes, name: kept}
@@ -221,7 +121,7 @@ def test_moving_a_group_through_all_its_tensors_changes_nothing(
 ) -> None:
     """And through all but any one of them it does: no entry of the table is idle."""
     made, moves = loud(variant, unit), MOVES[what]
-    state = {name: parameter.detach() for name, parameter in made.named_parameters()}
+    state = tensors(made)
     axes = axes_of(family_of(config(variant)), state, unit)
     assert axes.keys() == state.keys()
     before = logits(made, state)
@@ -244,7 +144,7 @@ def test_moving_a_group_through_all_its_tensors_changes_nothing(
 
 def test_a_tensor_that_no_table_has_is_named() -> None:
     made = loud("bert", "row")
-    state = {name: parameter.detach() for name, parameter in made.named_parameters()}
+    state = tensors(made)
     family = family_of(config("bert"))
     with pytest.raises(IncompatibleWeights, match=r"'bert\.adapter' is not in the table of bert"):
         axes_of(family, {**state, "bert.adapter": torch.zeros(16)})

@@ -744,6 +744,8 @@ def test_only_empty_tensors(name: str) -> None:
         *(("ties", {"density": 1.0, "trim": trim}) for trim in ("global", "tensor")),
         *(("ties", {"density": 1.0, "combine": how}) for how in ("sum", "max")),
         ("ties", {"density": 1.0, "convention": "original"}),
+        ("tsv", {}),
+        ("wudi", {"matrices": "all", "others": "mean"}),
     ],
     ids=str,
 )

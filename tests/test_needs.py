@@ -52,8 +52,8 @@ def toy(experts):
     ]
 
 
-@need("activations", shapes=shapes, toy=toy)
-def activations(reading, *, examples: Count = 64, seed: int = 0):
+@need("magnitudes", shapes=shapes, toy=toy)
+def magnitudes(reading, *, examples: Count = 64, seed: int = 0):
     """How large the inputs of every linear layer are: the mean of their magnitude, [in]."""
     model, sums, counts = reading.model(), {}, {}
     calls = []
@@ -72,7 +72,7 @@ def activations(reading, *, examples: Count = 64, seed: int = 0):
 
 
 @premerge("by_inputs", breaks=("copies",))
-def by_inputs(experts, base, *, activations, least: Share = 0.0):
+def by_inputs(experts, base, *, magnitudes, least: Share = 0.0):
     """Experts whose task vectors are scaled by how large each input is, relative to the largest."""
 
     def one(expert, means):
@@ -84,7 +84,7 @@ def by_inputs(experts, base, *, activations, least: Share = 0.0):
 
         return each_named(fn, expert)
 
-    return [one(*pair) for pair in zip(experts, activations)]
+    return [one(*pair) for pair in zip(experts, magnitudes)]
 
 
 @premerge("whitened")
@@ -109,6 +109,7 @@ def halved(experts, base, *, gram, power: Share = 0.5):
         for i, e in enumerate(experts)
     ]
 '''
+OURS = ("activations", "fisher", "gram", "gram_through", "score", "symmetry")
 LOUD = """\
 def loudness(inputs):
     return inputs.abs()
@@ -211,7 +212,7 @@ def test_the_record_says_what_a_pre_merging_method_was_given(
     harness.merge(asked, out=tmp_path / "out")
     record = record_of(tmp_path / "out")
     first, second = (stage["statistics"] for stage in record["premerge"])
-    assert [one["kind"] for one in first] == ["activations", "activations"]
+    assert [one["kind"] for one in first] == ["magnitudes", "magnitudes"]
     assert [one["digest"] for one in first] == [one["digest"] for one in record["experts"]]
     assert first[0]["options"] == {"examples": 8, "seed": 0}
     assert second[0]["options"] == {"examples": 9, "seed": 0}
@@ -236,9 +237,9 @@ def test_files_feed_a_pre_merging_method(
     files = []
     for which in ("a", "b"):
         files.append(str(tmp_path / f"{which}.safetensors"))
-        asked = ["--need", "activations:examples=8", "--task", "toy/pairs", "--out", files[-1]]
+        asked = ["--need", "magnitudes:examples=8", "--task", "toy/pairs", "--out", files[-1]]
         assert main(["statistics", str(loud("bert", which)), *asked, *mine_too]) == 0
-    assert "activations of " in capsys.readouterr().out
+    assert "magnitudes of " in capsys.readouterr().out
     experts = [str(loud("bert", which)) for which in ("a", "b")]
     flags = ["--base", str(minis("bert")["base"]), "--premerge", "by_inputs:examples=8", *mine_too]
     rows = ["merge", *experts, *flags, "--tasks", "toy/pairs", "--out", str(tmp_path / "rows")]
@@ -260,8 +261,8 @@ def test_files_feed_a_pre_merging_method(
 def test_needs_are_listed(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "needs", "--json", "--plugins", str(mine)]) == 0
     listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
-    assert {*listed} == {"activations", "fisher", "gram", "score", "symmetry"}
-    assert listed["activations"]["options"]["examples"]["default"] == 64
+    assert {*listed} == {"magnitudes", *OURS}
+    assert listed["magnitudes"]["options"]["examples"]["default"] == 64
     assert listed["gram"]["paper"] == "arXiv:2212.09849"
     assert all(one["summary"] for one in listed.values())
     assert main(["list", "premerge", "--json", "--plugins", str(mine)]) == 0
@@ -448,8 +449,8 @@ def test_what_cannot_be_made_up_is_said_in_one_line(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
-        "harness: pre-merging method 'by_inputs' asks for 'activations', which cannot be made up "
-        "for the laws; expected @need('activations', toy=...)\n"
+        "harness: pre-merging method 'by_inputs' asks for 'magnitudes', which cannot be made up "
+        "for the laws; expected @need('magnitudes', toy=...)\n"
     )
 
 
@@ -457,11 +458,15 @@ def test_what_cannot_be_made_up_is_said_in_one_line(
 
 #: what becomes of the plug-in's file -> what is said of it
 BROKEN: dict[str, tuple[str, str, str]] = {
-    "no name": ('need("activations"', 'need("activa-tions"', "can be the name of no parameter"),
+    "no name": ('need("magnitudes"', 'need("magni-tudes"', "can be the name of no parameter"),
     "no shapes": ("shapes=shapes, toy=toy", "toy=toy", "has no shapes"),
     "no draw": (", seed: int = 0", "", "expected the options examples and seed"),
-    "whose": ("shapes=shapes, toy", 'rows="mine", toy', "rows='mine', expected own or shared or"),
-    "taken": ('need("activations"', 'need("gram"', "'gram' is registered twice"),
+    "whose": (
+        "shapes=shapes, toy",
+        'rows="mine", toy',
+        "rows='mine', expected own or each or",
+    ),
+    "taken": ('need("magnitudes"', 'need("gram"', "'gram' is registered twice"),
 }
 
 
@@ -477,7 +482,7 @@ def test_a_need_that_cannot_be_registered(
     assert error.count("\n") == 1
     assert said in error
     assert "mine.py could not be loaded" in error
-    assert "activations" not in harness.NEEDS
+    assert "magnitudes" not in harness.NEEDS
 
 
 #: what becomes of the plug-in's file -> what is said when it is used
@@ -498,11 +503,11 @@ def test_a_need_that_makes_something_else(
     old, new, said = WRONG[case]
     assert old in MINE
     (mine / "mine.py").write_text(MINE.replace(old, new))
-    asked = ["--need", "activations:examples=8", "--task", "toy/pairs", "--plugins", str(mine)]
+    asked = ["--need", "magnitudes:examples=8", "--task", "toy/pairs", "--plugins", str(mine)]
     out = tmp_path / "out.safetensors"
     assert main(["statistics", str(loud("bert")), *asked, "--out", str(out)]) == 2
     error = capsys.readouterr().err
-    assert error.splitlines()[-1].startswith("harness: need 'activations' makes")
+    assert error.splitlines()[-1].startswith("harness: need 'magnitudes' makes")
     assert all(part in error for part in said), error
     assert not out.exists()
 
@@ -534,7 +539,7 @@ def test_a_method_on_experts_of_no_known_task_says_what_it_needs(
 ) -> None:
     harness.load_plugins(mine)
     asked = recipe(loud, minis, premerge=["by_inputs"], tasks=[])
-    with pytest.raises(harness.HarnessError, match="activations statistics are computed on each"):
+    with pytest.raises(harness.HarnessError, match="magnitudes statistics are computed on each"):
         harness.merge(asked, out=tmp_path / "out")
 
 
@@ -543,6 +548,6 @@ def test_a_pre_merging_method_that_asks_for_something_unknown(
 ) -> None:
     (mine / "mine.py").write_text(MINE.replace("base, *, gram):", "base, *, horoscope):"))
     harness.load_plugins(mine)
-    known = "activations, fisher, gram, score, symmetry, or a default"
+    known = ", ".join(sorted({"magnitudes", *OURS}))
     with pytest.raises(harness.HarnessError, match=f"'whitened' asks for 'horoscope', .*{known}"):
         harness.merge(recipe(loud, minis, premerge=["whitened"]), out=tmp_path / "out")

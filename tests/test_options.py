@@ -25,6 +25,7 @@ from harness.options import Option, options, resolve
 REGISTRIES = {
     "merger": harness.MERGERS,
     "pre-merging method": harness.PREMERGE,
+    "post-merging method": harness.POSTMERGE,
     "protocol": harness.PROTOCOLS,
 }
 
@@ -440,7 +441,7 @@ def test_an_option_without_a_type_takes_anything() -> None:
 
 def test_ranges_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     shown = ""
-    for what in ("mergers", "premerge", "protocols"):
+    for what in ("mergers", "premerge", "postmerge", "protocols"):
         assert main(["list", what]) == 0
         shown += capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80

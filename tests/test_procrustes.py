@@ -213,7 +213,7 @@ def test_turns_by_hand() -> None:
 def test_a_head_by_hand() -> None:
     """With one output the row is its own length in the direction of the reference's."""
     states = [{"classifier.weight": torch.tensor([row])} for row in ((3.0, 0.0), (0.0, 5.0))]
-    known = Symmetry({"classifier.weight": (None, "width")}, 1, "", ("classifier.weight",))
+    known = Symmetry({"classifier.weight": (None, "width")}, 1, (), ("classifier.weight",))
     found = harness.PREMERGE["procrustes"].function(states, {}, symmetry=known)
     assert [one["classifier.weight"].tolist() for one in found] == [[[3, 0]], [[5, 0]]]
     assert found[0].report == {

@@ -16,6 +16,7 @@ from harness.registry import Registry
 ALL = {
     "mergers": harness.MERGERS,
     "premerge": harness.PREMERGE,
+    "postmerge": harness.POSTMERGE,
     "protocols": harness.PROTOCOLS,
     "tasks": harness.TASKS,
     "metrics": harness.METRICS,
@@ -55,6 +56,7 @@ def toy(experts: object, base: object, *, share: float = 0.5) -> object:
         ("mergers", "avrage", "average"),
         ("mergers", "tie", "ties"),
         ("premerge", "dara", "dare"),
+        ("postmerge", "line", "lines"),
         ("protocols", "ft_classifier", "ft-classifier"),
         ("tasks", "glue/rt", "glue/rte"),
         ("metrics", "acuracy", "accuracy"),

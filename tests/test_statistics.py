@@ -32,7 +32,7 @@ from harness.kinds.information import softmax_roots
 from harness.needs import gram as needed
 from harness.passes import statistics
 from harness.passes.fisher import fisher
-from harness.passes.gram import gram
+from harness.passes.gram import gram, linear_layers
 from harness.passes.statistics import collect, drawn
 from harness.registry import NEEDS
 from harness.rng import rng
@@ -492,7 +492,7 @@ def test_a_parameter_that_is_not_reached_has_no_fisher(minis: Minis) -> None:
 def test_gram_of_a_layer_that_never_runs_is_not_there() -> None:
     network = bert(BertForSequenceClassification, 2)
     network.spare = torch.nn.Linear(3, 3)
-    found, shared = gram(network, iter([one(4)]))
+    found, shared = gram(network, linear_layers(network), iter([one(4)]))
     assert "spare.weight" not in {**found, **shared}
 
 

@@ -14,6 +14,8 @@ from harness.checkpoints.stream import write_file
 from harness.errors import IncompatibleWeights
 from harness.weights import Lazy, Spec, specs, tensor_digest
 
+pytestmark = pytest.mark.usefixtures("two_threads")
+
 STATE = {
     "b.weight": torch.randn(3, 2, generator=torch.Generator().manual_seed(0)),
     "a": torch.tensor(1.5),

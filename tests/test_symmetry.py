@@ -30,10 +30,20 @@ def model(seed: int) -> dict[str, torch.Tensor]:
 
 
 def test_members_of_a_group_are_the_axes_that_run_over_it() -> None:
-    expected = [Member("up", 0, False), Member("bias", 0, False), Member("down", 1, True)]
+    expected = [Member("bias", 0, False), Member("down", 1, True), Member("up", 0, False)]
     assert SYMMETRY.members("ffn.0") == expected
-    assert SYMMETRY.members("ffn.0", {"up": torch.ones(1)}) == expected[:1]
-    assert [one.name for one in SYMMETRY.members("width")] == ["up", "down", "high", "top"]
+    assert SYMMETRY.members("ffn.0", {"bias": torch.ones(1)}) == expected[:1]
+    assert [one.name for one in SYMMETRY.members("width")] == ["down", "high", "top", "up"]
+    assert SYMMETRY.groups == {"ffn.0", "ffn.2", "width"}
+
+
+def test_members_are_of_tensors_in_one_shape() -> None:
+    """A head of two classes and one of five have no rows in common; and a base has no head."""
+    wider, headless = model(0) | {"top": torch.ones(5, 3)}, model(0)
+    del headless["top"]
+    for other in (wider, headless):
+        found = SYMMETRY.members("width", model(0), other)
+        assert [one.name for one in found] == ["down", "high", "up"]
 
 
 def test_cross_is_the_sum_of_inner_products_of_units() -> None:
@@ -68,7 +78,14 @@ def test_maps_by_hand() -> None:
     assert weights.moved(bias, SYMMETRY, {"ffn.0": lambda: [turned]})["bias"].tolist() == [
         1, 0, 3, 2,
     ]  # fmt: skip
-    assert Permuted.of_blocks(torch.tensor([1, 0]), 2).order.tolist() == [2, 3, 0, 1]
+    blocks = Permuted(torch.tensor([1, 0]))
+    assert weights.moved(bias, SYMMETRY, {"ffn.0": lambda: [blocks]})["bias"].tolist() == [
+        2, 3, 0, 1,
+    ]  # fmt: skip
+    columns = torch.arange(8.0).view(2, 4)
+    assert blocks(columns, 1, dual=True).tolist() == [[2, 3, 0, 1], [6, 7, 4, 5]]
+    after = Permuted(torch.tensor([2, 0, 1])).then(Permuted(torch.tensor([1, 2, 0])))
+    assert after.order.tolist() == [0, 1, 2]
 
 
 def test_maps_are_found_once_and_applied_in_order() -> None:

@@ -15,6 +15,8 @@ from harness import StateDict, weights
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.weights import Lazy, Spec, order, threads
 
+pytestmark = pytest.mark.usefixtures("two_threads")
+
 HALVES = [torch.float16, torch.bfloat16]
 
 few = settings(max_examples=80, deadline=None, derandomize=True, database=None)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from harness.checking.laws import LAWS, Broken, Law, Method, StageName, global_seed
-from harness.entries import Merger, Premerge
+from harness.entries import Merger, Postmerge, Premerge
+from harness.entries import Method as Entry
 from harness.errors import BadOption, HarnessError, UnknownName
 from harness.methods import needs_of, own_options, resolved
-from harness.registry import MERGERS, PREMERGE
+from harness.registry import MERGERS, POSTMERGE, PREMERGE
 from harness.types import Choice
 
 __all__ = [
@@ -22,8 +23,10 @@ __all__ = [
     "Law",
     "battery",
     "check_merger",
+    "check_postmerge",
     "check_premerge",
     "of_merger",
+    "of_postmerge",
     "of_premerge",
     "ok",
 ]
@@ -135,6 +138,14 @@ def check_premerge(choice: Choice) -> list[Finding]:
     return battery("premerge", choice).findings()
 
 
+def check_postmerge(choice: Choice) -> list[Finding]:
+    """What comes of every law for a post-merging method, registered or `module:function`.
+
+    Raises a HarnessError for a name, an option or a need that does not exist.
+    """
+    return battery("postmerge", choice).findings()
+
+
 def ok(findings: Sequence[Finding]) -> bool:
     """Whether every law holds, or is rightly broken."""
     return all(finding.ok for finding in findings)
@@ -144,6 +155,8 @@ def battery(stage: StageName, choice: Choice) -> Battery:
     """The battery for a registered or external method of a stage."""
     if stage == "merger":
         return of_merger(MERGERS[choice.name], choice)
+    if stage == "postmerge":
+        return of_postmerge(POSTMERGE[choice.name], choice)
     return of_premerge(PREMERGE[choice.name], choice)
 
 
@@ -152,13 +165,18 @@ def of_merger(entry: Merger, choice: Choice) -> Battery:
     return _battery("merger", entry, choice)
 
 
+def of_postmerge(entry: Postmerge, choice: Choice) -> Battery:
+    """The battery for a post-merging method."""
+    return _battery("postmerge", entry, choice)
+
+
 def of_premerge(entry: Premerge, choice: Choice) -> Battery:
     """The battery for a pre-merging method; one that is not said to be exact need not be."""
     found = _battery("premerge", entry, choice)
     return found if entry.exact else replace(found, unclaimed=("exact",))
 
 
-def _battery(stage: StageName, entry: Merger | Premerge, choice: Choice) -> Battery:
+def _battery(stage: StageName, entry: Entry, choice: Choice) -> Battery:
     _check_said(stage, entry)
     given = resolved(entry, choice)
     explicit = given != resolved(entry, Choice(choice.name))
@@ -169,7 +187,7 @@ def _battery(stage: StageName, entry: Merger | Premerge, choice: Choice) -> Batt
     return Battery(_on_enough(method), entry.breaks, (), choice if explicit else None)
 
 
-def _check_toys(entry: Merger | Premerge) -> None:
+def _check_toys(entry: Entry) -> None:
     for need in needs_of(entry):
         if need.toy is None:
             raise HarnessError(
@@ -178,7 +196,7 @@ def _check_toys(entry: Merger | Premerge) -> None:
             )
 
 
-def _check_said(stage: StageName, entry: Merger | Premerge) -> None:
+def _check_said(stage: StageName, entry: Entry) -> None:
     known = [law.name for law in LAWS.values() if stage in law.stages]
     for name in entry.breaks:
         if name not in known:

@@ -142,8 +142,8 @@ def _always(given: Any, experts: Sequence[Checkpoint]) -> Any:
 class Family:
     """Experts, their base, and what the method needs beside them.
 
-    A need is a list of state dicts, one for each expert in the experts' order, or one thing for
-    all of them.
+    A need is a list with an entry for each expert, in the experts' order, or one thing for all of
+    them. The entries of a statistic are state dicts.
     """
 
     experts: Sequence[StateDict]
@@ -158,6 +158,14 @@ class Family:
         }
         return Family([self.experts[place] for place in places], self.base, needs)
 
+    def of(self, experts: Sequence[StateDict]) -> Family:
+        """Other experts: what these make of rows that all are shown depends on them alone."""
+        needs = {
+            name: _toy(NEEDS[name], experts) if NEEDS[name].rows == "same" else given
+            for name, given in self.needs.items()
+        }
+        return Family(experts, self.base, needs)
+
     def each(self, fn: Callable[[StateDict], StateDict]) -> Family:
         """The same with `fn` of every model."""
         return replace(self, experts=[fn(expert) for expert in self.experts], base=fn(self.base))
@@ -165,10 +173,15 @@ class Family:
     def every(self, fn: Callable[[StateDict], StateDict]) -> Family:
         """The same with `fn` of every model and of every statistic."""
         needs = {
-            need: [fn(state) for state in given] if isinstance(given, list) else given
+            need: [fn(state) for state in given] if are_states(given) else given
             for need, given in self.needs.items()
         }
         return replace(self.each(fn), needs=needs)
+
+
+def are_states(given: Any) -> bool:
+    """Whether a need is met with a state dict for each expert."""
+    return isinstance(given, list) and all(isinstance(one, Mapping) for one in given)
 
 
 def family(experts: int, needs: Sequence[str], shapes: Shapes | None = None) -> Family:

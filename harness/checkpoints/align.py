@@ -1,13 +1,43 @@
-"""A base under the names of an expert, and what of the expert no base can have."""
+"""Models of one architecture under the same names, and what of an expert no base can have."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.checkpoints.families.known import family_of
+from harness.checkpoints.tokenizer import vocabulary
 from harness.errors import IncompatibleWeights
 from harness.types import Checkpoint
 from harness.weights import renamed, specs
+
+
+def check_architecture(models: Sequence[Checkpoint]) -> None:
+    """Raise IncompatibleWeights, naming the first that differs, unless all models are of one
+    architecture and read the same tokens."""
+    first = models[0]
+    for other in models[1:]:
+        found, expected = other.config.get("model_type"), first.config.get("model_type")
+        if found != expected:
+            raise IncompatibleWeights(
+                f"{other.source} is a {found} model, expected {expected} as {first.source}"
+            )
+        words, mine = vocabulary(other.path), vocabulary(first.path)
+        if words is not None and mine is not None and words != mine:
+            raise IncompatibleWeights(
+                f"the vocabulary of {other.source} ({len(words)} tokens) differs from that of "
+                f"{first.source} ({len(mine)} tokens); expected the same tokenizer"
+            )
+
+
+def under_prefix(model: Checkpoint) -> Checkpoint:
+    """The model under the names of a classifier: an encoder may be stored without the prefix."""
+    family = family_of(model.config, model.source)
+    if any(name.startswith(family.prefix) for name in model.weights):
+        return model
+    beside = [name for name in model.weights if family.is_head(name) or family.is_pooler(name)]
+    names = {name if name in beside else family.prefix + name: name for name in model.weights}
+    return replace(model, weights=renamed(model.weights, names))
 
 
 def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:

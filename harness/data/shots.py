@@ -41,13 +41,11 @@ def draw(
 
 
 def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int) -> None:
-    few = ", ".join(f"{count} with {name}" for name, count in counts.items() if count < most)
-    if few:
-        never = (
-            ""
-            if min(counts.values())
-            else (", and one without rows has no neighbours to be predicted by")
-        )
+    short = kind_of(rows.task).short([*counts.values()], most)
+    named = [[*counts.items()][group] for group in short]
+    if few := ", ".join(f"{count} with {name}" for name, count in named):
+        lonely = ", and one without rows has no neighbours to be predicted by"
+        never = "" if all(count for _, count in named) else lonely
         warnings.warn(
             f"{rows.task}@{rows.split} has too few rows for {most} shots: {few}; all of them are "
             f"taken{never}",

@@ -155,6 +155,10 @@ class Kind(ABC):
     def groups(self, rows: Rows) -> Mapping[str, Units]:
         """The units that shots are drawn from, by what they have in common: a class, say."""
 
+    def short(self, counts: Sequence[int], shots: int) -> list[int]:
+        """The groups, of these many units, that have too few for so many shots."""
+        return [group for group, count in enumerate(counts) if count < shots]
+
     def examples(
         self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int
     ) -> Sequence[Sequence[int]]:

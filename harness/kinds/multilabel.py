@@ -94,6 +94,11 @@ class Multilabel(Kind):
             for holds in (1, 0)
         }
 
+    def short(self, counts: Sequence[int], shots: int) -> list[int]:
+        """Those of classes that somebody said something of."""
+        known = [has + has_not > 0 for has, has_not in zip(counts[::2], counts[1::2], strict=True)]
+        return [group for group in super().short(counts, shots) if known[group // 2]]
+
     def nearest(self, far: Array64, labels: Array64, draw: Draw) -> Array64:
         """Class by class: whether those that have it or those that have it not are nearer."""
         pairs = zip(draw.rows[::2], draw.rows[1::2], strict=True)

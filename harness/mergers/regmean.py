@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from scipy.linalg import lapack
 
 from harness import StateDict, merger
 from harness.options import NotNegative, Share
@@ -15,6 +14,7 @@ from harness.weights import (
     Spec,
     check_not_all_zero,
     check_one_each,
+    least_solution,
     mean,
     specs,
     total,
@@ -23,8 +23,6 @@ from harness.weights import (
 
 DEAD = 1e-12
 """An input whose summed square is below this share of the largest is one that never moves."""
-SINGULAR = 1e-10
-"""Below this share of the largest eigenvalue, a direction counts as one that no input has."""
 
 
 @merger("regmean", paper="arXiv:2212.09849", task_vectors=False)
@@ -49,10 +47,21 @@ def regmean(
     By hand: W_1 = (1, 0), W_2 = (0, 1), G_1 = diag(3, 1), G_2 = diag(1, 1): W = (3/4, 1/2).
     Weights (1/4, 3/4) make it (3/4 / (3/2), 3/4 / 1) = (1/2, 3/4).
     """
+    return regression_mean("regmean", experts, gram, off_diagonal, weights)
+
+
+def regression_mean(
+    method: str,
+    experts: Sequence[StateDict],
+    gram: Sequence[StateDict],
+    off_diagonal: float,
+    weights: list[float] | None,
+) -> StateDict:
+    """`regmean`, under the name of a method in what is said of its options."""
     if weights is not None:
-        check_one_each("regmean", weights, len(experts))
-        check_not_all_zero("regmean", weights)
-        warn_unless_one("regmean", weights)
+        check_one_each(method, weights, len(experts))
+        check_not_all_zero(method, weights)
+        warn_unless_one(method, weights)
     shares = [1 / len(experts)] * len(experts) if weights is None else weights
     averaged = mean(experts, shares)
     known = specs(experts[0])
@@ -63,8 +72,9 @@ def regmean(
     def compute(name: str) -> torch.Tensor:
         if name not in solved:
             return averaged[name]
-        tensors = [expert[name].double() for expert in experts]
+        # first: to know what comes through a merged layer, that is merged in the meantime
         grams = [_shrunk(one[name].double(), off_diagonal) for one in gram]
+        tensors = [expert[name].double() for expert in experts]
         found, facts = nearest(tensors, grams, shares)
         # the last digits depend on the cores and on where in memory the matrix lies
         condition[name] = float(f"{facts.pop('condition'):.3g}")
@@ -104,29 +114,10 @@ def nearest(
         left, right = left[moving][:, moving], right[moving]
     if not len(left):
         return middle, facts
-    step, condition, missing = _solve(left, right)
+    step, condition, missing = least_solution(left, right)
     facts["condition"] = condition
     if missing:
         facts["directions that no input has"] = missing
     found = middle.clone()
     found[:, moving] += step.T
     return found, facts
-
-
-def _solve(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, float, int]:
-    """The least solution X of left X = right, the condition number, the rank that is missing.
-
-    By Cholesky; where that fails or loses the digits, by the pseudo-inverse.
-    """
-    norm = float(left.abs().sum(0).max())
-    factor, failed = lapack.dpotrf(left.numpy(), lower=True)
-    share = 0.0 if failed else float(lapack.dpocon(factor, norm, uplo="L")[0])
-    if share > SINGULAR:
-        found, _ = lapack.dpotrs(factor, right.numpy(), lower=True)
-        return torch.from_numpy(found), 1 / share, 0
-    values, vectors = torch.linalg.eigh(left)
-    real = values > SINGULAR * values[-1]
-    scaled = (vectors[:, real].T @ right) / values[real][:, None]
-    missing = int((~real).sum())
-    condition = float(values[-1] / values[real][0])
-    return vectors[:, real] @ scaled, condition, missing

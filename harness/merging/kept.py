@@ -74,14 +74,7 @@ class Kept:
             known = slots.get(name) or worker.submit(put_all, name).result()
             return self._get(known[place])
 
-        return [
-            weights.Lazy(
-                weights.specs(state),
-                partial(read, place),
-                digests=partial(weights.known_digests, state),
-            )
-            for place, state in enumerate(made)
-        ]
+        return [weights.stored(state, partial(read, place)) for place, state in enumerate(made)]
 
     def _put(self, tensor: torch.Tensor) -> Slot:
         content = weights.flat_bytes(tensor)

@@ -13,7 +13,7 @@ from harness.merging.kept import Kept
 from harness.merging.plan import Plan, plan
 from harness.merging.recipes import Recipe, read_recipe
 from harness.merging.supplies import prepare
-from harness.merging.tune import candidates, tuned
+from harness.merging.tune import candidates, found_once, tuned
 from harness.merging.write import write
 from harness.types import Progress
 
@@ -52,6 +52,6 @@ def merge(
         prepare([supply for stage in found.stages for supply in stage.supplies], progress)
         trials = None
         if tried:
-            found, trials = tuned(tried)
+            found, trials = tuned(found_once(tried, kept))
         tell = progress or (lambda what, done, total: None)
         return write(found, Path(out), observed, tell, trials=trials, force=force)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness import weights
-from harness.checkpoints.align import aligned_base, new_in_experts
+from harness.checkpoints.align import aligned_base, check_architecture, new_in_experts
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.tokenizer import vocabulary
 from harness.data.splits import parse_task
-from harness.entries import Merger, Premerge
+from harness.entries import Merger, Method
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import kind_of
 from harness.labels import same
@@ -20,11 +19,11 @@ from harness.merging.judge import Judge
 from harness.merging.kept import Kept
 from harness.merging.label_rows import of_those_who_know
 from harness.merging.passage import Clock, Measured, Passage
-from harness.merging.recipes import Recipe
+from harness.merging.recipes import Recipe, printed
 from harness.merging.stages import Fold, Stage, entering
 from harness.methods import resolved
 from harness.presets import faithful
-from harness.registry import MERGERS, PREMERGE
+from harness.registry import MERGERS, POSTMERGE, PREMERGE
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
 
@@ -34,10 +33,10 @@ class Plan:
 
     `recipe` has every option filled in and heads decided. `bodies`, `origin` and `tops` are what
     the pre-merging methods left: encoders (with heads, if they are merged alike), the base, and
-    heads. `passages` are those methods with what went through them, `stages` all methods in order,
-    the merger last. `merged` is what the merger returned, `state` what is written: with averaged
-    heads and buffers, in the experts' types, without kept heads. `measured` is what each
-    pre-merging method did, known when the merge has been written.
+    heads. `passages` are those methods with what went through them, `stages` all methods in order.
+    `merged` is what the merger returned, `after` what each post-merging method made of it, `state`
+    what is written: with averaged heads and buffers, in the experts' types, without kept heads.
+    `measured` is what each pre-merging method did, known when the merge has been written.
     """
 
     recipe: Recipe
@@ -50,13 +49,24 @@ class Plan:
     passages: tuple[Passage, ...] = ()
     stages: tuple[Stage, ...] = ()
     merged: StateDict = field(default_factory=dict)
+    after: tuple[StateDict, ...] = ()
     state: StateDict = field(default_factory=dict)
     measured: tuple[Measured, ...] = ()
 
     @property
     def judge(self) -> Judge | None:
         """What scores candidates of the merger, if any are scored."""
-        return self.stages[-1].judge
+        return self.merging.judge
+
+    @property
+    def merging(self) -> Stage:
+        """The stage of the merger."""
+        return self.stages[len(self.passages)]
+
+    @property
+    def finishing(self) -> tuple[Stage, ...]:
+        """The stages after the merger."""
+        return self.stages[len(self.passages) + 1 :]
 
     @property
     def size(self) -> int:
@@ -66,7 +76,12 @@ class Plan:
     @property
     def report(self) -> Mapping[str, Any]:
         """What the merger tells of its work; complete when every tensor has been computed."""
-        return self.merged.report if isinstance(self.merged, weights.Lazy) else {}
+        return reported(self.merged)
+
+
+def reported(state: StateDict) -> Mapping[str, Any]:
+    """What a method tells of its work on a state that it made."""
+    return state.report if isinstance(state, weights.Lazy) else {}
 
 
 def plan(
@@ -84,14 +99,15 @@ def plan(
     """
     merger = MERGERS[recipe.merger.name]
     before = [PREMERGE[choice.name] for choice in recipe.premerge]
-    recipe = _filled(recipe, merger, before)
+    after = [POSTMERGE[choice.name] for choice in recipe.postmerge]
+    recipe = _filled(recipe)
     if not recipe.experts:
         raise BadRecipe("no experts to merge; expected at least one folder or Hub id")
     if recipe.tune is not None:
         checked_values(recipe.tune, merger)
-    if recipe.base is None and (merger.task_vectors or before):
-        needs = [entry.name for entry in before] or [merger.name]
-        raise BadRecipe(f"{needs[0]} works on task vectors and needs the base; give --base")
+    if recipe.base is None and (merger.task_vectors or before or after):
+        methods: list[Method] = [*before, *([merger] if merger.task_vectors else []), *after]
+        raise BadRecipe(f"{methods[0].name} works on task vectors and needs the base; give --base")
 
     def opened(source: str) -> Checkpoint:
         found = open_checkpoint(source, allow_pickle=allow_pickle)
@@ -103,7 +119,7 @@ def plan(
 
     experts = tuple(opened(source) for source in recipe.experts)
     base = opened(recipe.base) if recipe.base is not None else None
-    _check_architecture(experts, base)
+    check_architecture([*experts, *([base] if base else [])])
     tasks = _tasks(recipe, experts)
     if base is not None:
         base = aligned_base(base, experts[0])
@@ -120,17 +136,26 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
 
     Raises BadOption for a value that the merger cannot take.
     """
-    choice, stage = found.recipe.merger, found.stages[-1]
+    choice, stage = found.recipe.merger, found.merging
     chosen = resolved(stage.entry, Choice(choice.name, {**choice.options, **changed}))
     recipe = found.recipe.model_copy(update={"merger": Choice(choice.name, chosen)})
     stage = replace(stage, options=chosen)
-    found = replace(found, recipe=recipe, stages=(*found.stages[:-1], stage))
-    merged = stage.run(found.bodies, found.origin)
-    weights.check_same([found.bodies[0], merged], ["the experts", f"what {choice.name} makes"])
-    whole = merged
+    before = (passage.stage for passage in found.passages)
+    found = replace(found, recipe=recipe, stages=(*before, stage, *found.finishing))
+    return completed(found, _like(found.bodies[0], stage.run(found.bodies, found.origin), stage))
+
+
+def completed(found: Plan, merged: StateDict) -> Plan:
+    """The plan with what its merger returned, and from that what is written."""
+    recipe, whole = found.recipe, merged
+    by_label = MERGERS[recipe.merger.name].by_label
+    after = []
+    for later in found.finishing:
+        whole = _like(merged, later.run(whole, found.bodies, found.origin), later)
+        after.append(whole)
     if recipe.heads == "average":
         whole = weights.union(whole, weights.mean(found.tops))
-    if recipe.heads == "average" or (recipe.heads == "merge" and not MERGERS[choice.name].by_label):
+    if recipe.heads == "average" or (recipe.heads == "merge" and not by_label):
         whole = of_those_who_know(found.experts, found.tops, whole)
     first = found.experts[0]
     sources = [found.base, first] if found.base else [first]
@@ -139,16 +164,23 @@ def composed(found: Plan, **changed: Scalar) -> Plan:
     buffers = [_part(source, kept) for source in sources if source is not None]
     whole = weights.union(weights.cast_like(whole, first.weights), *buffers)
     written = [name for name in first.weights if name in weights.specs(whole)]
-    return replace(found, merged=merged, state=weights.select(whole, written))
+    state = weights.select(whole, written)
+    return replace(found, merged=merged, after=tuple(after), state=state)
+
+
+def _like(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
+    """What a method made, held to the names and shapes that went in."""
+    weights.check_same([given, made], ["the experts", f"what {stage.entry.name} makes"])
+    return made
 
 
 # Options -----------------------------------------------------------------------------------
 
 
-def _filled(recipe: Recipe, merger: Merger, before: Sequence[Premerge]) -> Recipe:
+def _filled(recipe: Recipe) -> Recipe:
     """The recipe with every option, the seed of the recipe where a method draws numbers."""
 
-    def filled(entry: Merger | Premerge, choice: Choice) -> Choice:
+    def filled(entry: Method, choice: Choice) -> Choice:
         known = resolved(entry, faithful(choice, recipe.preset))
         if "seed" in known and "seed" not in choice.options:
             known["seed"] = recipe.seed
@@ -156,44 +188,29 @@ def _filled(recipe: Recipe, merger: Merger, before: Sequence[Premerge]) -> Recip
 
     return recipe.model_copy(
         update={
-            "merger": filled(merger, recipe.merger),
-            "premerge": tuple(
-                filled(entry, choice) for entry, choice in zip(before, recipe.premerge, strict=True)
-            ),
+            "merger": filled(MERGERS[recipe.merger.name], recipe.merger),
+            "premerge": tuple(filled(PREMERGE[one.name], one) for one in recipe.premerge),
+            "postmerge": tuple(filled(POSTMERGE[one.name], one) for one in recipe.postmerge),
         }
     )
 
 
 def short_method(recipe: Recipe) -> str:
-    """The method as the papers print it, `dare[ties]`, with options that are not the default."""
-    before = "+".join(str(_short(PREMERGE[c.name], c)) for c in recipe.premerge)
-    merger = str(_short(MERGERS[recipe.merger.name], recipe.merger))
-    return f"{before}[{merger}]" if before else merger
+    """The method as the papers print it, `dare[ties]+lines`, with the options that are unusual."""
+    return printed(
+        [_short(PREMERGE[choice.name], choice) for choice in recipe.premerge],
+        _short(MERGERS[recipe.merger.name], recipe.merger),
+        [_short(POSTMERGE[choice.name], choice) for choice in recipe.postmerge],
+    )
 
 
-def _short(entry: Merger | Premerge, choice: Choice) -> Choice:
+def _short(entry: Method, choice: Choice) -> Choice:
     default = resolved(entry, Choice(choice.name))
     given = {k: v for k, v in choice.options.items() if v != default.get(k) and k != "seed"}
     return Choice(choice.name, given)
 
 
 # Checks ------------------------------------------------------------------------------------
-
-
-def _check_architecture(experts: Sequence[Checkpoint], base: Checkpoint | None) -> None:
-    first = experts[0]
-    for other in [*experts[1:], *([base] if base else [])]:
-        found, expected = other.config.get("model_type"), first.config.get("model_type")
-        if found != expected:
-            raise IncompatibleWeights(
-                f"{other.source} is a {found} model, expected {expected} as {first.source}"
-            )
-        words, mine = vocabulary(other.path), vocabulary(first.path)
-        if words is not None and mine is not None and words != mine:
-            raise IncompatibleWeights(
-                f"the vocabulary of {other.source} ({len(words)} tokens) differs from that of "
-                f"{first.source} ({len(mine)} tokens); expected the same tokenizer"
-            )
 
 
 def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
@@ -299,14 +316,16 @@ def _folded(found: Plan, fold: Fold) -> Plan:
     averaged = None
     if heads == "average":
         averaged = of_those_who_know(experts, tops, weights.mean(tops))
-    last = fold.stage(fold.merger, found.recipe.merger, entering(experts, wholes), averaged)
+    entered = entering(experts, wholes)
+    merging = fold.stage(fold.merger, found.recipe.merger, entered, averaged)
+    finishing = [fold.stage(entry, choice, entered, averaged) for entry, choice in fold.after]
     return replace(
         found,
         bodies=tuple(bodies),
         origin=origin,
         tops=tuple(tops),
         passages=tuple(passages),
-        stages=(*(passage.stage for passage in passages), last),
+        stages=(*(passage.stage for passage in passages), merging, *finishing),
     )
 
 

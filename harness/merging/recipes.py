@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRecipe
 from harness.files import read_yaml
 from harness.presets import PresetName
-from harness.registry import MERGERS, PREMERGE, TASKS
+from harness.registry import MERGERS, POSTMERGE, PREMERGE, TASKS
 from harness.types import Choice
 from harness.values import Chosen, Frozen, validated
 
@@ -22,6 +23,7 @@ class Recipe(Frozen):
     base: str | None = None
     merger: Chosen = Choice("average")
     premerge: tuple[Chosen, ...] = ()
+    postmerge: tuple[Chosen, ...] = ()
     heads: Heads = "auto"
     tasks: tuple[str, ...] = ()
     seed: int = 0
@@ -34,9 +36,14 @@ class Recipe(Frozen):
 
     @property
     def method(self) -> str:
-        """The method as the papers print it: `procrustes+dare[ties]`."""
-        before = "+".join(map(str, self.premerge))
-        return f"{before}[{self.merger}]" if before else str(self.merger)
+        """The method as the papers print it: `procrustes+dare[ties]+lines`."""
+        return printed(self.premerge, self.merger, self.postmerge)
+
+
+def printed(before: Sequence[Choice], merger: Choice, after: Sequence[Choice]) -> str:
+    """The stages of a merge as the papers print them."""
+    first = "+".join(map(str, before))
+    return "+".join([f"{first}[{merger}]" if first else str(merger), *map(str, after)])
 
 
 def read_recipe(path: str | Path) -> Recipe:
@@ -59,6 +66,8 @@ def recipe_and_fields(path: str | Path) -> tuple[Recipe, frozenset[str]]:
     MERGERS.check_name(recipe.merger.name, str(path))
     for choice in recipe.premerge:
         PREMERGE.check_name(choice.name, str(path))
+    for choice in recipe.postmerge:
+        POSTMERGE.check_name(choice.name, str(path))
     for task in (*recipe.tasks, *recipe.tune_on):
         TASKS.check_name(task.partition("@")[0], str(path))
     return recipe, frozenset(Recipe.model_fields)

@@ -1,4 +1,5 @@
-"""A merge is a fold over stages: pre-merging methods and a merger, each with its needs met."""
+"""A merge is a fold over stages: methods before the merger, the merger, and methods after it, each
+with its needs met."""
 
 from __future__ import annotations
 
@@ -9,19 +10,19 @@ from typing import Any
 
 from harness import weights
 from harness.data.splits import parse_task, share_rows
-from harness.entries import Merger, Premerge
+from harness.entries import Merger, Method, Postmerge, Premerge
 from harness.errors import BadRecipe
 from harness.merging.judge import Judge
 from harness.merging.kept import Kept
 from harness.merging.recipes import Recipe
-from harness.merging.supplies import OneForAll, PerExpert, Sources, Supply
+from harness.merging.supplies import OneForAll, PerExpert, Sources, Supply, Together
 from harness.methods import needs_of, own_options
 from harness.options import options
 from harness.passes.features import check_readout
 from harness.passes.statistic_file import Statistic, read_statistic
 from harness.presets import as_read, preset
-from harness.registry import MERGERS, PREMERGE
-from harness.types import Checkpoint, Choice, Need, Progress, Scalar, StateDict
+from harness.registry import MERGERS, POSTMERGE, PREMERGE
+from harness.types import DRAWN, Checkpoint, Choice, Need, Progress, Scalar, StateDict
 
 HELD_OUT = "heldout10"
 
@@ -33,16 +34,16 @@ class Stage:
     There is no judge where nothing is tuned and no need is one of shared rows.
     """
 
-    entry: Merger | Premerge
+    entry: Method
     options: Mapping[str, Scalar]
     supplies: tuple[Supply, ...] = ()
     judge: Judge | None = None
 
-    def run(self, experts: Sequence[StateDict], base: StateDict) -> Any:
-        """What the method makes of the experts."""
+    def run(self, *states: StateDict | Sequence[StateDict]) -> Any:
+        """What the method makes of the experts and the base or, after a merge, of that and them."""
         given = {supply.need.name: supply.given for supply in self.supplies}
         own = own_options(self.entry, self.options)
-        return self.entry.function(experts, base, **own, **given)
+        return self.entry.function(*states, **own, **given)
 
     def statistics(self) -> list[dict[str, Any]]:
         """What its needs were met with, for the record."""
@@ -69,14 +70,23 @@ class Fold:
 
     @property
     def merger(self) -> Merger:
-        """The merger, which comes last."""
+        """The merger, which comes next."""
         return MERGERS[self.recipe.merger.name]
+
+    @property
+    def after(self) -> tuple[tuple[Postmerge, Choice], ...]:
+        """The post-merging methods with their options."""
+        return tuple((POSTMERGE[choice.name], choice) for choice in self.recipe.postmerge)
+
+    @property
+    def entries(self) -> tuple[Method, ...]:
+        """The methods of all stages in order."""
+        return (*(one for one, _ in self.before), self.merger, *(one for one, _ in self.after))
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
         """The needs of all stages, one after the other."""
-        entries: list[Merger | Premerge] = [*(entry for entry, _ in self.before), self.merger]
-        return tuple(need for entry in entries for need in needs_of(entry))
+        return tuple(need for entry in self.entries for need in needs_of(entry))
 
     @cached_property
     def files(self) -> tuple[Statistic, ...]:
@@ -104,11 +114,12 @@ class Fold:
     @property
     def _called(self) -> str:
         before = ", ".join(entry.name for entry, _ in self.before)
-        return f"{self.merger.name} after {before}" if before else self.merger.name
+        called = f"{self.merger.name} after {before}" if before else self.merger.name
+        return ", then ".join([called, *(entry.name for entry, _ in self.after)])
 
     def stage(
         self,
-        entry: Merger | Premerge,
+        entry: Method,
         choice: Choice,
         entering: tuple[Checkpoint, ...],
         averaged: StateDict | None = None,
@@ -130,6 +141,8 @@ class Fold:
         chosen = {name: choice.options[name] for name in options(need.function)}
         if need.rows == "own":
             return PerExpert(need, chosen, entering, self._sources(need))
+        if need.rows in DRAWN:
+            return Together(need, chosen, entering, self._sources(need), self.progress)
         if need.check:
             need.check(chosen)
         made_of = judge if need.rows == "shared" else self._of_tasks(entering)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness import weights
+from harness.checkpoints.build import check_ready, unit_of
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe
+from harness.kinds import kind_of
+from harness.passes.reading import Readings
 from harness.passes.statistic_file import Statistic, check_statistic
-from harness.passes.statistics import SPLIT, collect, drawn_as, promised, steps
+from harness.passes.statistics import SPLIT, collect, drawn_as, promised, said, steps
 from harness.types import Checkpoint, Need, Progress, Rows, Scalar, StateDict
 
 
@@ -65,6 +68,75 @@ class Sources:
 
 
 @dataclass(frozen=True)
+class Draws:
+    """The rows of tasks that the options of a need say, read once for all experts of a task."""
+
+    chosen: Mapping[str, Scalar]
+    data_dir: str | Path | None
+    _rows: dict[str, Rows] = field(default_factory=dict, init=False, repr=False)
+
+    def __call__(self, name: str) -> Rows:
+        """The rows of a task by name."""
+        if name not in self._rows:
+            self._rows[name] = drawn_as(self.chosen, parse_task(name)[0], self.data_dir)
+        return self._rows[name]
+
+
+@dataclass(frozen=True)
+class Together:
+    """A need of all experts at once, on rows of each one's own task or on the same rows.
+
+    `checkpoints` are the experts as they enter the method, with heads. No row is read before
+    `prepare`, or before what was given is used. Raises BadRecipe, where it is made, unless it is
+    known whose rows are drawn.
+    """
+
+    need: Need
+    chosen: Mapping[str, Scalar]
+    checkpoints: tuple[Checkpoint, ...]
+    sources: Sources
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if self.need.check:
+            self.need.check(self.chosen)
+        known, same = len(self.sources.tasks), self.need.rows == "same"
+        if not known or (not same and known != len(self.checkpoints)):
+            whose = "the first expert's task" if same else "each expert's own task"
+            raise BadRecipe(f"{self.need.name} needs rows of {whose}; name it with --tasks")
+
+    @cached_property
+    def given(self) -> Any:
+        """What the function makes of all readings, once."""
+        return self.need.function(self._readings, **self.chosen)
+
+    def prepare(self, progress: Progress | None) -> None:
+        """Read rows; models are run when the method asks."""
+        for place, checkpoint in enumerate(self.checkpoints):
+            rows = self._readings.rows(place)
+            own = kind_of(rows.task).unit if self.need.rows == "each" else unit_of(checkpoint)
+            check_ready(checkpoint, unit=own)
+
+    def described(self) -> list[dict[str, Any]]:
+        """Which rows each expert was shown, for the record."""
+        readings = self._readings
+        return [
+            said(self.need, self.chosen, readings.of(place), readings.digest(place)).recorded()
+            for place in range(len(readings))
+        ]
+
+    @cached_property
+    def _readings(self) -> Readings:
+        draws, tasks = Draws(self.chosen, self.sources.data_dir), self.sources.tasks
+        same = self.need.rows == "same"
+
+        def rows(place: int) -> Rows:
+            return draws(tasks[0 if same else place])
+
+        return Readings(self.checkpoints, rows, self.sources.device, self.progress)
+
+
+@dataclass(frozen=True)
 class PerExpert:
     """A need of each expert's own rows: from files, else from the cache, else by a pass.
 
@@ -78,7 +150,6 @@ class PerExpert:
     checkpoints: tuple[Checkpoint, ...]
     sources: Sources
     _found: dict[int, Statistic] = field(default_factory=dict, init=False, repr=False)
-    _rows: dict[str, Rows] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.need.check:
@@ -105,7 +176,7 @@ class PerExpert:
         """Obtain all: rows are read and checked for every expert before the first pass."""
         if not self.sources.files:
             for task in self.sources.tasks:
-                self._drawn(task)
+                self._draws(task)
         for index in range(len(self.checkpoints)):
             self.obtain(index, progress)
 
@@ -142,16 +213,13 @@ class PerExpert:
         odd = (n for n, v in self.chosen.items() if n != "seed" and file.options.get(n) != v)
         return next(odd, None)
 
-    def _drawn(self, name: str) -> Rows:
-        """The rows of a task, read once for all experts of it."""
-        if name not in self._rows:
-            task = parse_task(name)[0]
-            self._rows[name] = drawn_as(self.chosen, task, self.sources.data_dir)
-        return self._rows[name]
+    @cached_property
+    def _draws(self) -> Draws:
+        return Draws(self.chosen, self.sources.data_dir)
 
     def _collected(self, index: int, progress: Progress | None) -> Statistic:
         self._check_tasks()
-        rows, checkpoint = self._drawn(self.sources.tasks[index]), self.checkpoints[index]
+        rows, checkpoint = self._draws(self.sources.tasks[index]), self.checkpoints[index]
         step = steps(progress, self.need, checkpoint, rows)
         device = self.sources.device
         return collect(self.need, self.chosen, checkpoint, rows, device=device, progress=step)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from harness.merging.candidates import checked_values
-from harness.merging.plan import Plan, composed
+from harness import weights
+from harness.merging.candidates import checked_values, values_of
+from harness.merging.kept import Kept
+from harness.merging.plan import Plan, completed, composed
 from harness.registry import MERGERS
 
 
@@ -19,6 +21,32 @@ def candidates(found: Plan) -> dict[float, Plan]:
         return {}
     name, tried = checked_values(found.recipe.tune, MERGERS[found.recipe.merger.name])
     return {value: composed(found, **{name: value}) for value in tried}
+
+
+def found_once(candidates: dict[float, Plan], kept: Kept) -> dict[float, Plan]:
+    """The candidates; those on a line with its direction kept on disk when it has been found.
+
+    A sweep along it decomposes every matrix once, and what is written of the best has the bytes of
+    a merge that is not tuned.
+    """
+    lines = {
+        value: plan.merged
+        for value, plan in candidates.items()
+        if isinstance(plan.merged, weights.Line) and _option(plan) == weights.SCALE
+    }
+    if len(lines) < len(candidates):
+        return candidates
+    first = next(iter(lines.values()))
+    direction = kept.states([first.direction])[0]
+    return {
+        value: completed(candidates[value], weights.Line(line.base, direction, line.scale))
+        for value, line in lines.items()
+    }
+
+
+def _option(candidate: Plan) -> str | None:
+    """The option that is tuned."""
+    return values_of(candidate.recipe.tune)[0] if candidate.recipe.tune else None
 
 
 def tuned(candidates: dict[float, Plan]) -> tuple[Plan, dict[str, Any]]:

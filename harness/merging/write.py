@@ -20,7 +20,7 @@ from harness.checkpoints.stream import write_file
 from harness.checkpoints.tokenizer import copy_tokenizer
 from harness.files import new_folder, write_json, write_text
 from harness.merging.measure import measured
-from harness.merging.plan import Plan, short_method
+from harness.merging.plan import Plan, reported, short_method
 from harness.merging.stages import Stage
 from harness.registry import TASKS
 from harness.text import markdown, plain
@@ -123,9 +123,9 @@ def _record(
         return named
 
     recipe = found.recipe
-    statistics = found.stages[-1].statistics()
+    statistics = found.merging.statistics()
     spelled = {task: name for task in found.tasks if (name := TASKS.spelled(task))}
-    scored_on = _scored_on(found, last=bool(trials or found.report))
+    scored_on = _scored_on(found, tried=bool(trials or found.report))
     return {
         "method": short_method(recipe),
         **digests,
@@ -147,6 +147,17 @@ def _record(
             )
         ],
         "merger": {"name": recipe.merger.name, "options": dict(recipe.merger.options)},
+        "postmerge": [
+            {
+                "name": choice.name,
+                "options": dict(choice.options),
+                **_needed(stage),
+                **({"report": dict(told)} if (told := reported(made)) else {}),
+            }
+            for choice, stage, made in zip(
+                recipe.postmerge, found.finishing, found.after, strict=True
+            )
+        ],
         "heads": recipe.heads,
         **by_rules(found.experts[0].config),
         "seed": recipe.seed,
@@ -160,15 +171,15 @@ def _record(
     }
 
 
-def _scored_on(found: Plan, *, last: bool) -> list[str]:
-    """The rows that candidates were scored on, by whichever stage; the `last` only if it did."""
-    stages = found.stages if last else found.stages[:-1]
+def _scored_on(found: Plan, *, tried: bool) -> list[str]:
+    """The rows that candidates were scored on, by whichever stage; by the merger only if it did."""
+    stages = [stage for stage in found.stages if tried or stage is not found.merging]
     judges = [stage.judge for stage in stages if stage.judge]
     return list(dict.fromkeys(split for judge in judges for split in judge.splits))
 
 
 def _needed(stage: Stage) -> dict[str, Any]:
-    """What a pre-merging method was given beside weights: statistics, and scores of rows."""
+    """What a method was given beside weights: statistics, and scores of rows."""
     statistics = stage.statistics()
     scored_on = list(stage.judge.splits) if stage.judge else []
     return {

@@ -7,28 +7,17 @@ from typing import Literal
 
 import torch
 
-from harness.checkpoints.build import classifier_on_meta, unit_of
 from harness.options import Count
 from harness.passes.features import running
-from harness.passes.gram import gram, linear_layers
+from harness.passes.gram import gram, gram_shapes, linear_layers
 from harness.passes.reading import Reading
 from harness.registry import need
 from harness.rng import rng
-from harness.types import Checkpoint, StateDict
-from harness.weights import Spec, specs
+from harness.types import StateDict
+from harness.weights import specs
 
 SLACK = 1e-6
 """How far, relative to the diagonal, a sum of float64 products may be from symmetric."""
-
-
-def _shapes(checkpoint: Checkpoint) -> dict[str, Spec]:
-    """[in, in] in float64 for the weight of every linear layer."""
-    config, source, unit = checkpoint.config, checkpoint.source, unit_of(checkpoint)
-    layers = linear_layers(classifier_on_meta(config, source, unit=unit))
-    return {
-        f"{name}.weight": Spec((layer.in_features,) * 2, torch.float64)
-        for name, layer in layers.items()
-    }
 
 
 def _fault(gram: torch.Tensor) -> str | None:
@@ -52,7 +41,7 @@ def _fault(gram: torch.Tensor) -> str | None:
     return None
 
 
-def _toy(experts: Sequence[StateDict]) -> list[StateDict]:
+def toy_grams(experts: Sequence[StateDict]) -> list[StateDict]:
     """Inner products of made-up inputs of every linear layer, [in, in] in float64."""
 
     def one(place: int, name: str, width: int) -> torch.Tensor:
@@ -69,7 +58,7 @@ def _toy(experts: Sequence[StateDict]) -> list[StateDict]:
     ]
 
 
-@need("gram", paper="arXiv:2212.09849", shapes=_shapes, fault=_fault, toy=_toy)
+@need("gram", paper="arXiv:2212.09849", shapes=gram_shapes, fault=_fault, toy=toy_grams)
 def gram_matrices(
     reading: Reading,
     *,
@@ -87,4 +76,4 @@ def gram_matrices(
     read = (inputs for inputs, _ in reading.batches(batch_size, as_drawn=padding))
     model = reading.model()
     with running(reading.checkpoint.source):
-        return gram(model, read, padding=padding, scale=gram_scale)
+        return gram(model, linear_layers(model), read, padding=padding, scale=gram_scale)

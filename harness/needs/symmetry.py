@@ -15,16 +15,22 @@ from harness.registry import need
 from harness.types import Checkpoint, StateDict
 from harness.weights import Symmetry, select, specs
 
+TABLE = BERT.words
+SECOND = "bert.shared_embeddings.weight"
+"""Another name for the same table, which no file of transformers has, and other tools write."""
 
-def _toy(experts: Sequence[StateDict]) -> Symmetry:
+
+def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
     """That of a BERT classifier with two heads; tensors that are not in its table stay."""
     table = {**BERT.axes, **BERT.row.axes}
     names = [n for n in experts[0] if NUMBER.sub(".{layer}.", n, count=1) in table]
-    axes = axes_of(BERT, select(experts[0], names)) if names else {}
-    return Symmetry(axes, 2, BERT.words, tuple(filter(BERT.is_head, names)))
+    axes = dict(axes_of(BERT, select(experts[0], names)) if names else {})
+    words = (TABLE, SECOND) if SECOND in experts[0] else (TABLE,)
+    axes |= {name: axes[TABLE] for name in words if TABLE in axes}
+    return Symmetry(axes, 2, words, tuple(filter(BERT.is_head, names)))
 
 
-@need("symmetry", rows="none", toy=_toy)
+@need("symmetry", rows="none", toy=toy_symmetry)
 def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     """Which axis of which parameter runs over which group, by the table of the family.
 
@@ -42,7 +48,7 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
                 f"{shapes[name].shape}; expected a number of heads that divides its rows"
             )
     head = tuple(filter(family.is_head, axes))
-    return Symmetry(axes, heads, family.words, head, _one_task(experts))
+    return Symmetry(axes, heads, (family.words,), head, _one_task(experts))
 
 
 def _one_task(experts: Sequence[Checkpoint]) -> bool:

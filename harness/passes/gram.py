@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
+
+from harness.checkpoints.build import classifier_on_meta, unit_of
+from harness.types import Checkpoint
+from harness.weights import Spec
 
 
 def linear_layers(model: torch.nn.Module) -> dict[str, torch.nn.Linear]:
@@ -13,24 +17,36 @@ def linear_layers(model: torch.nn.Module) -> dict[str, torch.nn.Linear]:
     return {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
 
 
+def gram_shapes(checkpoint: Checkpoint) -> dict[str, Spec]:
+    """[in, in] in float64 for the weight of every linear layer of a classifier."""
+    config, source, unit = checkpoint.config, checkpoint.source, unit_of(checkpoint)
+    layers = linear_layers(classifier_on_meta(config, source, unit=unit))
+    return {
+        f"{name}.weight": Spec((layer.in_features,) * 2, torch.float64)
+        for name, layer in layers.items()
+    }
+
+
 def gram(
-    model: torch.nn.Module,
-    batches: Iterator[Mapping[str, torch.Tensor]],
+    run: Callable[..., object],
+    layers: Mapping[str, torch.nn.Linear],
+    batches: Iterable[Mapping[str, torch.Tensor]],
     *,
     padding: bool = False,
     scale: Literal["mean", "sum"] = "mean",
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """X^T X of the inputs X of every linear layer, in float64, and which weights share one.
+    """X^T X of the inputs X of some linear layers, in float64, and which weights share one.
 
-    The rows of X are all positions of all batches that a token stands on; `padding` counts the
-    others as well, as the published code does. `mean` divides by the number of rows (both
-    published codes), `sum` does not (the formula of the paper). Layers that are always given the
-    same input share one matrix: the second result maps the name of each weight to the one it is
-    kept under. Layers that never ran have none.
+    `run` is a model, or another function of a batch that runs the layers. The rows of X are all
+    positions of all batches that a token stands on; `padding` counts the others as well, as the
+    published code does. `mean` divides by the number of rows (both published codes), `sum` does not
+    (the formula of the paper). Layers that are always given the same input share one matrix: the
+    second result maps the name of each weight to the one it is kept under. Layers that never ran
+    have none.
 
     RegMean, arXiv:2212.09849.
     """
-    names = {module: name for name, module in linear_layers(model).items()}
+    names = {module: name for name, module in layers.items()}
     calls: list[tuple[str, torch.Tensor]] = []
     hooks = [
         module.register_forward_pre_hook(lambda m, args: calls.append((names[m], args[0])))
@@ -42,7 +58,7 @@ def gram(
     try:
         with torch.inference_mode():
             for batch in batches:
-                model(**batch)
+                run(**batch)
                 groups = groups or _shared(calls)
                 mask = None if padding else batch["attention_mask"].bool()
                 for name, given in calls:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 
+from harness import weights
 from harness.checkpoints.build import build_model
 from harness.kinds import kind_of
 from harness.passes.features import (
@@ -18,9 +19,10 @@ from harness.passes.features import (
     stacked,
     tokenize,
 )
-from harness.types import Checkpoint, Rows, Steps
+from harness.types import Checkpoint, Progress, Rows, Steps
 
-Batches: TypeAlias = Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]
+Inputs: TypeAlias = "dict[str, torch.Tensor]"
+Batches: TypeAlias = "Iterator[tuple[Inputs, torch.Tensor]]"
 
 
 @dataclass(frozen=True)
@@ -46,21 +48,66 @@ class Reading:
 
     def batches(self, size: int, *, as_drawn: bool) -> Batches:
         """Inputs and labels of the rows, in the order of the draw or, padding less, by length."""
-        where = device_of(self.device)
         encoded = tokenize(self.checkpoint, self.rows, self.max_length)
-        kind, order = kind_of(self.rows.task), list(range(len(self.rows)))
-        if not as_drawn:
-            order.sort(key=lambda i: -len(encoded["input_ids"][i]))
+        kind, where = kind_of(self.rows.task), device_of(self.device)
         labels = self._labels(encoded)
-        for start in range(0, len(order), size):
-            picked = order[start : start + size]
-            inputs = padded(encoded, picked, self.checkpoint, where)
+        for picked, inputs in self._padded(encoded, size, as_drawn=as_drawn):
             yield inputs, stacked([labels[i] for i in picked], whole=kind.whole).to(where)
             if self.progress:
                 self.progress(len(picked))
+
+    def inputs(self, size: int) -> Iterator[Inputs]:
+        """Inputs of the rows by length, whatever they are labelled: nothing is told of progress."""
+        encoded = tokenize(self.checkpoint, self.rows, self.max_length)
+        return (inputs for _, inputs in self._padded(encoded, size, as_drawn=False))
+
+    def _padded(
+        self, encoded: Tokens, size: int, *, as_drawn: bool
+    ) -> Iterator[tuple[list[int], Inputs]]:
+        where, order = device_of(self.device), list(range(len(self.rows)))
+        if not as_drawn:
+            order.sort(key=lambda i: -len(encoded["input_ids"][i]))
+        for start in range(0, len(order), size):
+            picked = order[start : start + size]
+            yield picked, padded(encoded, picked, self.checkpoint, where)
 
     def _labels(self, encoded: Tokens) -> list[Any]:
         """Gold labels of every row, by the place they have in the model's outputs."""
         task, labels = self.rows.task, self.checkpoint.labels or ()
         places = kind_of(task).columns(task, labels, self.checkpoint.source)
         return row_labels(encoded, self.rows, places, max(1, len(labels)))
+
+
+@dataclass(frozen=True)
+class Readings:
+    """All experts as they enter a method, and the rows each is to see, which are not read yet.
+
+    `rows` is called with the place of an expert. `progress`, if anybody listens, is what a need
+    tells of the rows that it has read.
+    """
+
+    checkpoints: tuple[Checkpoint, ...]
+    rows: Callable[[int], Rows]
+    device: str = "auto"
+    progress: Progress | None = None
+    _digests: dict[int, str] = field(default_factory=dict, init=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.checkpoints)
+
+    def of(self, place: int) -> Reading:
+        """The reading of one expert."""
+        rows = self.rows(place)
+        longest = rows.task.finetune.max_length
+        return Reading(self.checkpoints[place], rows, longest, self.device, None)
+
+    def digest(self, place: int) -> str:
+        """What the weights of an expert hash to."""
+        if place not in self._digests:
+            self._digests[place] = weights.digest(self.checkpoints[place].weights)
+        return self._digests[place]
+
+    def steps(self, what: str, total: int) -> Steps | None:
+        """What is told of so many rows, if anybody listens."""
+        progress = self.progress
+        return (lambda done: progress(what, done, total)) if progress else None

@@ -47,6 +47,11 @@ class Said(BaseModel):
     shared: dict[str, str] = {}
     versions: dict[str, str] = {}
 
+    def recorded(self) -> dict[str, Any]:
+        """What is said, as the record of a merge holds it."""
+        values = self.model_dump(mode="json", by_alias=True, exclude={"shared", "versions"})
+        return {**values.pop("facts"), **values}
+
 
 @dataclass(frozen=True)
 class Statistic:
@@ -90,8 +95,7 @@ class Statistic:
 
     def described(self) -> dict[str, Any]:
         """All but the tensors, as the record of a merge holds it."""
-        values = self.said.model_dump(mode="json", by_alias=True, exclude={"shared", "versions"})
-        return {**values.pop("facts"), **values}
+        return self.said.recorded()
 
 
 # Files -------------------------------------------------------------------------------------

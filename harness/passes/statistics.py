@@ -135,18 +135,24 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)
-    facts = {"rows": reading.rows.digest, "max_length": reading.max_length, "not run": missed}
-    said = Said(
+    told = said(need, chosen, reading, digest).model_copy(update={"shared": shared})
+    facts = told.facts.model_copy(update={"not_run": missed})
+    told = told.model_copy(update={"facts": facts})
+    return Statistic(told, tensors, f"{need.name} of {reading.checkpoint.source}")
+
+
+def said(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Said:
+    """What there is to say of a need that was met by a reading of weights of this digest."""
+    facts = {"rows": reading.rows.digest, "max_length": reading.max_length, "not run": ()}
+    return Said(
         kind=need.name,
         options=dict(chosen),
         task=f"{reading.rows.task}@{reading.rows.split}",
         digest=digest,
         model=reading.checkpoint.name,
         facts=Facts.model_validate(facts),
-        shared=shared,
         versions={name: version(name) for name in ("merging-harness", "torch")},
     )
-    return Statistic(said, tensors, f"{need.name} of {reading.checkpoint.source}")
 
 
 def _missed(

@@ -29,10 +29,7 @@ from harness.weights import (
 BASE = "base"
 
 
-# a second name of the embeddings, as `tied` has one, is in no table: no architecture of ours has it
-@premerge(
-    "procrustes", paper="doi:10.1007/BF02291478", breaks=("order", "tied"), costly=True
-)  # fmt: skip
+@premerge("procrustes", paper="doi:10.1007/BF02291478", breaks=("order",), costly=True)
 def procrustes(
     experts: Sequence[StateDict],
     base: StateDict,
@@ -144,7 +141,7 @@ def _of_the_paper(name: str, axes: Sequence[str | None], symmetry: Symmetry) -> 
 
     In DeBERTa queries and keys may be made of relative positions, too.
     """
-    if name == symmetry.words or name in symmetry.head:
+    if name in (*symmetry.words, *symmetry.head):
         return True
     made, read = (_kind(axis) for axis in axes)
     return made in ("qk", "vo", "ffn") or read == "ffn"

@@ -13,6 +13,7 @@ from harness import StateDict, premerge
 from harness.options import Count
 from harness.weights import (
     Alignment,
+    Map,
     Match,
     Overlap,
     Symmetry,
@@ -63,7 +64,7 @@ def rotation(
     what = alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]
 
-    def found(group: str, index: int) -> Mapping[str, Match]:
+    def found(group: str, index: int) -> Mapping[str, Match[Map]]:
         if group.startswith("ffn"):
             members = symmetry.members(group, experts[index], what.anchor)
             return {group: matched_units(experts[index], what.anchor, members)}
@@ -73,7 +74,9 @@ def rotation(
     return to_anchor(what, {(group,): partial(found, group) for group in groups})
 
 
-def _turned(what: Alignment, index: int, group: str, *, scaling: bool, proper: bool) -> Match:
+def _turned(
+    what: Alignment, index: int, group: str, *, scaling: bool, proper: bool
+) -> Match[Turned]:
     """The turn of every head, within it, that brings an expert nearest to the anchor."""
     first, second = what.experts[index], what.anchor
     members, heads = what.symmetry.members(group, first, second), what.symmetry.heads

@@ -35,6 +35,7 @@ from harness.registry import TASKS
 from harness.training.multi import check_shared, multi_task
 from harness.training.single import (
     Prepared,
+    Shown,
     Training,
     check_bf16,
     check_weights,
@@ -118,6 +119,7 @@ def finetune(
         **_described(parts),
         **_annotated(parts),
     }
+    shown = _shown(progress)
     with (
         new_folder(out, EXPERT, force=force) as folder,  # locked: no two runs train in one place
         quiet(),
@@ -125,17 +127,24 @@ def finetune(
         _unfinished(out, request) as workdir,
     ):
         prepared = (
-            single_task(source, parts[0], request, workdir, progress)
+            single_task(source, parts[0], request, workdir, shown)
             if len(parts) == 1
-            else multi_task(source, parts, request, workdir, progress)
+            else multi_task(source, parts, request, workdir, shown)
         )
-        scores = _train(prepared, source, parts, workdir, progress)
+        scores = _train(prepared, source, parts, workdir, shown)
         prepared.trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
         copy_tokenizer(source.path, folder)
         record = {**request, "scores": {name: asdict(one) for name, one in scores.items()}}
         write_json(folder / EXPERT_FILE, record)
     return open_checkpoint(out)
+
+
+def _shown(progress: bool) -> Shown:
+    """Bars are for a terminal: in a file every step of one would be a line."""
+    if not progress:
+        return "nothing"
+    return "bars" if sys.stderr.isatty() else "lines"
 
 
 def _asked(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) -> list[Task]:
@@ -241,13 +250,13 @@ def _train(
     source: Checkpoint,
     parts: Sequence[Training],
     workdir: Path,
-    progress: bool,
+    shown: Shown,
 ) -> dict[str, Score]:
     """Train to the last step, from where an interrupted run was; the scores on held-out rows."""
     from transformers import PrinterCallback
 
     trainer = prepared.trainer
-    if not progress:
+    if shown == "nothing":
         trainer.remove_callback(PrinterCallback)
     last = _last_checkpoint(workdir)
     # the Trainer prints its log; results alone go to stdout

@@ -25,12 +25,13 @@ from harness.kinds import kind_of
 from harness.rng import rng
 from harness.training.single import (
     Prepared,
+    Shown,
     Training,
     arguments,
+    callbacks,
     check_reads,
     collator,
     dataset,
-    stop_when_diverged,
     tokenizer_of,
     with_new_head,
 )
@@ -177,7 +178,7 @@ def multi_task(
     parts: Sequence[Training],
     request: Mapping[str, Any],
     workdir: Path,
-    progress: bool,
+    shown: Shown,
 ) -> Prepared:
     """The Trainer of one encoder and a head for each task."""
     tokenizer = tokenizer_of(source, parts[0].task)
@@ -203,12 +204,12 @@ def multi_task(
     sampler = TaskBatches(lengths, [part.settings.batch_size for part in parts], request["seed"])
     trainer = _trainer_class()(
         model=model,
-        args=arguments(parts[0].settings, len(sampler), request, workdir, progress),
+        args=arguments(parts[0].settings, len(sampler), request, workdir, shown),
         train_dataset=ConcatDataset(train),
         eval_dataset={p.task.name: rows for p, rows in zip(parts, heldout, strict=True)},
         data_collator=collate,
         processing_class=tokenizer,
-        callbacks=[stop_when_diverged()],
+        callbacks=callbacks(shown),
     )
     trainer.batches = sampler
     return Prepared(trainer, tuple(heldout))

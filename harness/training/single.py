@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,10 @@ from harness.types import Array64, Checkpoint, Hyperparameters, Rows, Task
 
 LOOKED_AT = 100
 """Steps of training between two looks at whether all weights are finite."""
+
+
+Shown: TypeAlias = Literal["bars", "lines", "nothing"]
+"""How a training tells how far it is: bars on a terminal, a line for each tenth in a log."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Prepared:
 
 
 def single_task(
-    source: Checkpoint, part: Training, request: Mapping[str, Any], workdir: Path, progress: bool
+    source: Checkpoint, part: Training, request: Mapping[str, Any], workdir: Path, shown: Shown
 ) -> Prepared:
     """The Trainer of an expert: the base under a new head."""
     from transformers import Trainer
@@ -70,14 +74,14 @@ def single_task(
         check_reads(model, rows.remove_columns("length"), collate, source)
     trainer = Trainer(
         model=model,
-        args=arguments(part.settings, part.batches, request, workdir, progress),
+        args=arguments(part.settings, part.batches, request, workdir, shown),
         train_dataset=train,
         eval_dataset=heldout,
         data_collator=collate,
         processing_class=tokenizer,
         compute_loss_func=loss_of(part.task),
         compute_metrics=scores_of(part.task),
-        callbacks=[stop_when_diverged()],
+        callbacks=callbacks(shown),
     )
     return Prepared(trainer, (heldout,))
 
@@ -177,7 +181,7 @@ def arguments(
     batches: int,
     request: Mapping[str, Any],
     workdir: Path,
-    progress: bool,
+    shown: Shown,
 ) -> Any:
     """The Trainer's arguments; `batches` are those of an epoch."""
     from transformers import TrainingArguments
@@ -199,7 +203,7 @@ def arguments(
         logging_strategy="epoch",
         logging_nan_inf_filter=False,  # a loss that is not finite is no average of others
         report_to="none",
-        disable_tqdm=not progress,
+        disable_tqdm=shown != "bars",
         bf16=request["bf16"],
         use_cpu=not on_accelerator(),
         dataloader_pin_memory=False,
@@ -217,6 +221,24 @@ def check_bf16() -> None:
 
     if on_accelerator() and not is_torch_bf16_gpu_available():
         raise BadOption("--bf16 is asked for and the GPU here has no bfloat16; leave it out")
+
+
+def callbacks(shown: Shown) -> list[Any]:
+    """What watches over a training, and tells how far it is."""
+    return [stop_when_diverged(), *([a_line_for_each_tenth()] if shown == "lines" else [])]
+
+
+def a_line_for_each_tenth() -> Any:
+    """A callback of the Trainer that prints how many steps are done, ten times in all."""
+    from transformers import TrainerCallback
+
+    class Tell(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            done, steps = state.global_step, state.max_steps
+            if 10 * done // steps > 10 * (done - 1) // steps:
+                print(f"trained {done} of {steps} steps ({100 * done // steps} %)", flush=True)
+
+    return Tell()
 
 
 # Divergence --------------------------------------------------------------------------------

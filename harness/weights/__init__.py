@@ -3,6 +3,15 @@
 The one door to the room, for methods of ours and of others.
 """
 
+from harness.weights.anchor import (
+    Alignment,
+    Finder,
+    Match,
+    alignment,
+    check_anchor,
+    place_of,
+    to_anchor,
+)
 from harness.weights.arithmetic import (
     check_not_all_zero,
     check_one_each,
@@ -37,32 +46,21 @@ from harness.weights.lazy import (
     select,
     size,
     specs,
+    stored,
     union,
 )
-from harness.weights.matching import (
-    Alignment,
-    Finder,
-    Match,
-    Overlap,
-    alignment,
-    assignment,
-    check_anchor,
-    cross,
-    cross_of_blocks,
-    distance,
-    gainful,
-    in_blocks,
-    matched_units,
-    overlap,
-    place_of,
-    to_anchor,
-    units_of,
-)
+from harness.weights.line import SCALE, Line
+from harness.weights.matching import Pair, Units, assignment, descent, matched, matched_units
+from harness.weights.matrices import Matrices, Others, Vectors, by_matrix, is_matrix
 from harness.weights.order import smallest_magnitude
+from harness.weights.overlap import Overlap, cross, cross_of_blocks, distance, overlap, units_of
 from harness.weights.polar import polar
 from harness.weights.procrustes import Generalized, Rules, Turn, generalized, turns_to
+from harness.weights.solve import least_solution
+from harness.weights.spectrum import compact_svd, isometry
 from harness.weights.symmetry import (
     Axes,
+    Map,
     Maps,
     Member,
     Permuted,
@@ -73,28 +71,38 @@ from harness.weights.symmetry import (
     moved,
 )
 from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pieces_of, spread
+from harness.weights.universe import objective, universe
 
 __all__ = [
+    "SCALE",
     "Alignment",
     "Axes",
     "Digests",
     "Finder",
     "Generalized",
     "Lazy",
+    "Line",
+    "Map",
     "Maps",
     "Match",
+    "Matrices",
     "Member",
     "Observed",
+    "Others",
     "Overlap",
+    "Pair",
     "Permuted",
     "Rules",
     "Spec",
     "Symmetry",
     "Turn",
     "Turned",
+    "Units",
+    "Vectors",
     "after",
     "alignment",
     "assignment",
+    "by_matrix",
     "by_piece",
     "cast_like",
     "check_anchor",
@@ -102,8 +110,10 @@ __all__ = [
     "check_not_all_zero",
     "check_one_each",
     "check_same",
+    "compact_svd",
     "cross",
     "cross_of_blocks",
+    "descent",
     "digest",
     "distance",
     "dual",
@@ -113,16 +123,19 @@ __all__ = [
     "flat_bytes",
     "flat_pieces",
     "floating",
-    "gainful",
     "generalized",
     "group_of",
-    "in_blocks",
     "in_pieces",
+    "is_matrix",
+    "isometry",
     "join_digests",
     "known_digests",
+    "least_solution",
+    "matched",
     "matched_units",
     "mean",
     "moved",
+    "objective",
     "once",
     "overlap",
     "piece_size",
@@ -135,6 +148,7 @@ __all__ = [
     "smallest_magnitude",
     "specs",
     "spread",
+    "stored",
     "task_vectors",
     "tensor_digest",
     "to_anchor",
@@ -142,6 +156,7 @@ __all__ = [
     "turns_to",
     "union",
     "units_of",
+    "universe",
     "warn_unless_one",
     "where_shared",
 ]

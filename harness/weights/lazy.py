@@ -108,6 +108,12 @@ def known_digests(state: StateDict, names: Mapping[str, str]) -> Mapping[str, st
     return state.digests(names)
 
 
+def stored(state: StateDict, read: Callable[[str], torch.Tensor]) -> StateDict:
+    """The state with its tensors read elsewhere; what it tells of its work is told as before."""
+    report = state._report if isinstance(state, Lazy) else None
+    return Lazy(specs(state), read, report, lambda names: known_digests(state, names))
+
+
 def renamed(state: StateDict, names: Mapping[str, str]) -> StateDict:
     """Tensors of a state under other names: `names` has the state's own by the new ones."""
     known = specs(state)

@@ -17,12 +17,12 @@ from typing import Literal, TypeAlias
 import torch
 
 from harness.weights.polar import polar
+from harness.weights.spectrum import compact_svd
 from harness.weights.threads import spread
 
 Turn: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 """Multiplies rows [rows, columns], in float64, by an orthogonal matrix [columns, columns]."""
 
-EPS = torch.finfo(torch.float64).eps
 ROUNDING = 1e-13
 """Of the norm of some rows: a part that is smaller is nothing but rounding."""
 BLOCK = 4096
@@ -69,9 +69,8 @@ Factors: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 def _paired(here: Factors, there: Factors) -> tuple[torch.Tensor, torch.Tensor]:
     """Orthonormal directions [columns, rank] of one row space, and those they are turned to."""
-    left, values, right = torch.linalg.svd(here[1] @ there[1].mT)
-    told = values > len(here[0]) * EPS * values[:1]
-    return here[0] @ left[:, told], there[0] @ right[told].mT
+    left, _, right = compact_svd(here[1] @ there[1].mT)
+    return here[0] @ left, there[0] @ right.mT
 
 
 def _turned_within(source: torch.Tensor, target: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -242,9 +241,7 @@ def _row_space(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
     rest = rows - rows @ basis @ basis.mT
     if rest.norm() <= ROUNDING * rows.norm():
         return basis
-    _, values, right = torch.linalg.svd(rows, full_matrices=False)
-    basis = right[values > rows.shape[1] * EPS * values[:1]].mT
-    return basis
+    return compact_svd(rows)[2].mT
 
 
 def _narrow(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -51,21 +51,25 @@ class Symmetry:
     Groups of a layer are called `qk.3`, `vo.3` and `ffn.3`. Those of attention are as many blocks
     as there are `heads`: within a block any rotation keeps the function, blocks move in `qk` and
     `vo` alike. All others, `width`, `embedding` and `pooled` among them, may be permuted only.
-    `words` is the table of embeddings of tokens, `head` what gives the outputs; `one_task` if those
-    of all experts mean the same.
+    `words` are names of the table of embeddings of tokens, `head` is what gives the outputs;
+    `one_task` if those of all experts mean the same.
     """
 
     axes: Axes
     heads: int
-    words: str = ""
+    words: tuple[str, ...] = ()
     head: tuple[str, ...] = ()
     one_task: bool = True
 
     @property
+    def groups(self) -> frozenset[str]:
+        """The hidden groups that any tensor runs over."""
+        return frozenset(group_of(axis) for axes in self.axes.values() for axis in axes if axis)
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """The numbers of the layers, in order."""
-        groups = {group_of(axis) for axes in self.axes.values() for axis in axes if axis}
-        return tuple(sorted({int(one.partition(".")[2]) for one in groups if "." in one}))
+        return tuple(sorted({int(one.partition(".")[2]) for one in self.groups if "." in one}))
 
     def members(self, group: str, *states: StateDict) -> list[Member]:
         """The axes of a group, of the tensors that all states have in one shape, by their names.

@@ -1,4 +1,4 @@
-"""The laws of merging and pre-merging methods: each a function that raises Broken.
+"""The laws of methods before, in and after a merge: each a function that raises Broken.
 
 A law is about toys of `harness.checking.toys`, so it needs no data and no network. `calls` and
 `sizes` are about the function alone; `folders` are about what the harness does around it, and go

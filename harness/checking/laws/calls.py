@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import weakref
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 
 from harness import weights
+from harness.checking import toys
 from harness.checking.laws.compare import alike_at, all_alike, copied, dtype_name, same_names, which
 from harness.checking.laws.law import Broken, Method, global_seed, law
 from harness.checking.toys import Family, Tensors
-from harness.types import StateDict
+from harness.types import Choice, StateDict
 
 ROUNDING = 1e-6
 """How far apart, relative to max(1, size), two orders of the same float32 sum may come out."""
@@ -25,7 +27,7 @@ def shapes(method: Method) -> None:
     family = method.family()
     found = method(family)
     expected = weights.specs(family.base)
-    if len(found) != (1 if method.stage == "merger" else method.experts):
+    if len(found) != (1 if method.makes_one else method.experts):
         raise Broken(f"{len(found)} experts come out of {method.experts}")
     for place, state in enumerate(found):
         same_names(state, family.base)
@@ -63,7 +65,7 @@ def _same_inputs(method: Method, family: Family, before: Family, when: str) -> N
     for place, pair in enumerate(zip(family.experts, before.experts, strict=True)):
         given.append((f"expert {place + 1}", *pair))
     for need in method.needs:
-        if isinstance(family.needs[need], list):
+        if toys.are_states(family.needs[need]):
             pairs = zip(family.needs[need], before.needs[need], strict=True)
             given += [(f"the {need} of expert {i + 1}", *pair) for i, pair in enumerate(pairs)]
     for called, state, old in given:
@@ -80,7 +82,7 @@ def order(method: Method) -> None:
     count = range(method.experts)
     for places in (list(reversed(count)), [*count[1:], 0]):
         found = method(method.family().ordered(places))
-        wanted = expected if method.stage == "merger" else [expected[place] for place in places]
+        wanted = expected if method.makes_one else [expected[place] for place in places]
         shown = ", ".join(str(place + 1) for place in places)
         all_alike(
             method, found, wanted, tolerance=ROUNDING, when=f"with experts in order {shown}, "
@@ -92,7 +94,7 @@ def copies(method: Method) -> None:
     """Copies of one model give that model."""
     family = method.family()
     one = family.experts[0]
-    found = method(Family([copied(one) for _ in family.experts], family.base, family.needs))
+    found = method(family.of([copied(one) for _ in family.experts]))
     all_alike(method, found, [one] * len(found), tolerance=ROUNDING)
 
 
@@ -100,8 +102,30 @@ def copies(method: Method) -> None:
 def zero(method: Method) -> None:
     """Zero task vectors, experts that equal the base, give the base."""
     family = method.family()
-    found = method(Family([copied(family.base) for _ in family.experts], family.base, family.needs))
+    found = method(family.of([copied(family.base) for _ in family.experts]))
     all_alike(method, found, [family.base] * len(found), tolerance=ROUNDING)
+
+
+@law("scale", "merger")
+def scale(method: Method) -> None:
+    """Where a merge is base + scale * direction, the option `scale` moves nothing else.
+
+    The harness then finds the direction once, and searches along it.
+    """
+    if weights.SCALE not in method.choice.options:
+        return
+    far, near = (_at_scale(method, value) for value in (2.0, 0.5))
+    if not (isinstance(far, weights.Line) and isinstance(near, weights.Line)):
+        return
+    alike_at("the direction at scale 0.5, beside that at 2: ", near.direction, far.direction)
+    for line, value in ((far, 2.0), (near, 0.5)):
+        if line.scale != value:
+            raise Broken(f"at scale {value:g} the direction is taken {line.scale:g} times")
+
+
+def _at_scale(method: Method, value: float) -> StateDict:
+    choice = Choice(method.choice.name, {**method.choice.options, weights.SCALE: value})
+    return replace(method, choice=choice)(method.family())[0]
 
 
 @law("bytes")
@@ -138,9 +162,9 @@ def memory(method: Method) -> None:
 
     Nothing is read when the function is called, inputs are let go as each output is made, and no
     output is kept. What is counted are tensors of the inputs that are alive at one time: for a
-    merger one of each input and two in passing; for a pre-merging method four of each, since a
-    symmetry of a layer moves two weights and their biases together. An output that is asked for
-    again is made anew from its inputs: where nothing is read, it was kept.
+    merger, or a method after it, one of each input and two in passing; for a pre-merging method
+    four of each, since a symmetry of a layer moves two weights and their biases together. An output
+    that is asked for again is made anew from its inputs: where nothing is read, it was kept.
     """
     watch = Watch()
     family = method.family().every(watch.state)
@@ -149,7 +173,7 @@ def memory(method: Method) -> None:
         weights.specs(state)
     if watch.reads:
         raise Broken(f"{watch.reads} tensors are read when the function is called, expected none")
-    bound = watch.states + 2 if method.stage == "merger" else 4 * watch.states
+    bound = watch.states + 2 if method.makes_one else 4 * watch.states
     for again in (False, True):
         for name in found[0]:
             before = watch.reads

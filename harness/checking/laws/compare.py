@@ -73,7 +73,7 @@ def alike_at(where: str, found: StateDict, expected: StateDict, *, tolerance: fl
 
 def which(place: int, method: Method) -> str:
     """How a result is called in what is found: a merger has but one."""
-    return "" if method.stage == "merger" else f"expert {place + 1}: "
+    return "" if method.makes_one else f"expert {place + 1}: "
 
 
 def all_alike(

@@ -30,8 +30,8 @@ DRIFT = 1e-4
 def merged(method: Method, family: Family) -> Tensors:
     """The tensors of the folder that comes of merging folders.
 
-    A pre-merging method comes before the average. Raises Broken where an error of the harness
-    leaves something behind.
+    A pre-merging method comes before the average, a post-merging method after it. Raises Broken
+    where an error of the harness leaves something behind.
     """
     with tempfile.TemporaryDirectory(prefix="harness-check-") as place:
         root = Path(place)
@@ -55,12 +55,12 @@ def _written(root: Path, family: Family) -> tuple[Path, list[Path]]:
 
 
 def _recipe(method: Method, experts: Sequence[Path], base: Path) -> Recipe:
-    merger = method.stage == "merger"
     return Recipe(
         experts=tuple(map(str, experts)),
         base=str(base),
-        merger=method.choice if merger else Choice("average"),
-        premerge=() if merger else (method.choice,),
+        merger=method.choice if method.stage == "merger" else Choice("average"),
+        premerge=(method.choice,) if method.stage == "premerge" else (),
+        postmerge=(method.choice,) if method.stage == "postmerge" else (),
         data_dir=str(base.parent),  # where there is no data
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 
+from harness import weights
 from harness.checking import toys
 from harness.checking.toys import Family
 from harness.types import Choice, StateDict
 
-StageName: TypeAlias = Literal["merger", "premerge"]
+StageName: TypeAlias = Literal["merger", "premerge", "postmerge"]
 """Which stage of a merge a method is."""
 
 
@@ -26,7 +28,10 @@ class Broken(AssertionError):
 
 @dataclass(frozen=True)
 class Method:
-    """A merger or a pre-merging method as the laws see it: with all its options, on n experts."""
+    """A method of any stage as the laws see it: with all its options, on n experts.
+
+    What a post-merging method is given is the mean of the experts.
+    """
 
     stage: StageName
     choice: Choice
@@ -36,8 +41,15 @@ class Method:
 
     def __call__(self, family: Family) -> list[StateDict]:
         """The merged model alone, or every expert after the pre-merging method."""
-        found = self.function(family.experts, family.base, **self.choice.options, **family.needs)
-        return [found] if self.stage == "merger" else list(found)
+        merged = [weights.mean(family.experts)] if self.stage == "postmerge" else []
+        given = {**self.choice.options, **family.needs}
+        found = self.function(*merged, family.experts, family.base, **given)
+        return [found] if self.makes_one else list(found)
+
+    @property
+    def makes_one(self) -> bool:
+        """Whether one model comes of it, and not as many as went in."""
+        return self.stage != "premerge"
 
     def family(self, shapes: toys.Shapes | None = None) -> Family:
         """Fresh toys for it."""
@@ -69,10 +81,10 @@ LAWS: dict[str, Law] = {}
 def law(
     name: str, *stages: StageName
 ) -> Callable[[Callable[[Method], str | None]], Callable[[Method], str | None]]:
-    """Add a law, about methods of both stages unless `stages` says which."""
+    """Add a law, about methods of all stages unless `stages` says which."""
 
     def add(check: Callable[[Method], str | None]) -> Callable[[Method], str | None]:
-        LAWS[name] = Law(name, check, stages or ("merger", "premerge"))
+        LAWS[name] = Law(name, check, stages or typing.get_args(StageName))
         return check
 
     return add

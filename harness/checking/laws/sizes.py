@@ -121,7 +121,7 @@ def _family(experts: int, needs: Sequence[str]) -> Family:
     models = [copied(_model(seed)) for seed in range(experts + 1)]
     needed = toys.needed(needs, SIZES, experts)
     for given in needed.values():
-        if isinstance(given, list):
+        if toys.are_states(given):
             for state in given:
                 state.update({TWIN: state[MANY].clone()} if MANY in state else {})
     return Family(models[1:], models[0], needed)

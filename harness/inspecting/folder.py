@@ -1,0 +1,63 @@
+"""Shell: an inspection -> a folder of JSON and heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.checkpoints.families.role import ROLES
+from harness.files import Layout, new_folder, write_json
+from harness.inspecting.inspection import Inspection, Pair, as_record
+from harness.inspecting.measures import Measure, shown
+from harness.reporting.figures import HeatMap, Panel, heat_map, save
+
+INSPECT_FILE = "inspect.json"
+INSPECTION = Layout("an inspection", INSPECT_FILE, (INSPECT_FILE, "*-*-*.png", "*-*-*.svg"))
+
+
+def write(found: Inspection, out: Path, *, force: bool = False) -> None:
+    """Write inspect.json, and for each measure and pair a heat map: `cosine-1-2.png` and `.svg`.
+
+    Models are numbered in the order in which they were given.
+    """
+    with new_folder(out, INSPECTION, force=force) as folder:
+        write_json(folder / INSPECT_FILE, as_record(found))
+        for pair in found.pairs:
+            first, second = (found.models.index(one) + 1 for one in (pair.first, pair.second))
+            for measure in shown(with_base=found.base is not None):
+                if (values := map_of(pair, measure)) is not None:
+                    save(heat_map(values), folder / f"{measure.name}-{first}-{second}")
+
+
+def map_of(pair: Pair, measure: Measure) -> HeatMap | None:
+    """The heat map of a measure: layers x roles, and below what is outside of layers.
+
+    Its scale is that of the layers: a head that was made anew is far from any other. None where
+    the measure is defined nowhere, as the cosine of a task vector that is zero.
+    """
+    layers = _panel(pair, measure, pair.layers, row_label="layer")
+    panels = [layers, _panel(pair, measure, [None], column_label="role of the weights")]
+    panels = [panel for panel in panels if panel.columns]
+    if not panels:
+        return None
+    known = [value for row in panels[0].values for value in row if value is not None]
+    low = min([measure.low, *known])
+    high = measure.high if measure.high is not None else max([low, *known])
+    high = high if high > low else low + 1  # all alike
+    title = measure.title.format(first=pair.first.name, second=pair.second.name)
+    return HeatMap(title, tuple(panels), measure.unit, low, high, measure.form)
+
+
+def _panel(pair: Pair, measure: Measure, layers: Sequence[int | None], **labels: str) -> Panel:
+    """Layers x those roles that the measure is defined for in one of them."""
+    values = {
+        role: [measure.of(one) if (one := pair.at(layer, role)) else None for layer in layers]
+        for role in ROLES
+    }
+    known = {role: column for role, column in values.items() if set(column) != {None}}
+    return Panel(
+        tuple("outside" if layer is None else str(layer) for layer in layers),
+        tuple(role.replace(" ", "\n") for role in known),
+        tuple(zip(*known.values(), strict=True)),
+        **labels,
+    )

@@ -1,0 +1,252 @@
+"""Shell: folders of models -> an `Inspection`, and its folder of JSON and heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import isfinite
+from pathlib import Path
+
+from harness import weights
+from harness.checkpoints.align import (
+    aligned_base,
+    check_architecture,
+    new_in_experts,
+    under_prefix,
+)
+from harness.checkpoints.families.family import Family
+from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.role import Place, place_in
+from harness.checkpoints.open import open_checkpoint
+from harness.errors import BadRecipe, NotFinite
+from harness.files import check_output
+from harness.inspecting.comparison import Comparison, compared
+from harness.inspecting.folder import INSPECTION, write
+from harness.inspecting.inspection import Inspection, Kept, Model, Pair, total
+from harness.inspecting.units import feed_forward, units_kept
+from harness.types import Checkpoint, Progress, StateDict
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint under the names of a classifier, whose tensors are checked as they are read."""
+
+    checkpoint: Checkpoint
+    observed: weights.Observed
+
+    @property
+    def state(self) -> StateDict:
+        return self.checkpoint.weights
+
+
+Indices = tuple[int, int]
+"""Two of the models, by their places."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is compared: the models' parameters, what the base has of them, and all pairs."""
+
+    family: Family
+    states: tuple[StateDict, ...]
+    origin: StateDict
+
+    @property
+    def pairs(self) -> list[Indices]:
+        return [*combinations(range(len(self.states)), 2)]
+
+    @property
+    def names(self) -> list[str]:
+        """Every parameter that some model has, once."""
+        return [*dict.fromkeys(name for state in self.states for name in state)]
+
+    def shares(self, pair: Indices, name: str) -> bool:
+        """Whether both models of a pair have a tensor of this name, in the same shape."""
+        first, second = (weights.specs(self.states[index]).get(name) for index in pair)
+        return first is not None and second is not None and first.shape == second.shape
+
+    def place(self, name: str) -> Place:
+        """The layer and the role of a parameter."""
+        spec = next(found[name] for s in self.states if name in (found := weights.specs(s)))
+        return place_in(self.family, name, spec)
+
+
+def inspect(
+    models: Sequence[str | Path],
+    *,
+    base: str | Path | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    allow_pickle: bool = False,
+    progress: Progress | None = None,
+) -> Inspection:
+    """How far models are apart, and with their base how alike what they learned is, in all pairs.
+
+    For every layer and role (query, key, ..., up, down, norm, head): the distance, absolute and
+    relative to the norm; cosine, sign agreement and norms of the task vectors; and the share of
+    feed-forward units that are matched to themselves (RegMean, Jin et al. 2023, Appendix D).
+    Encoders have to agree in names and shapes. Heads and poolers are compared where they do. One
+    tensor of each model is in memory at a time, and all is computed in float64.
+
+    With `out` a folder is written: inspect.json, and heat maps as PNG and SVG; `force` replaces an
+    older one. `progress` is called with what is being done, how much since the last call and how
+    much in all. Raises a HarnessError for what cannot be compared before a tensor is read, and
+    BrokenCheckpoint for NaN and infinite entries.
+    """
+    if len(models) < 2:
+        raise BadRecipe(
+            f"inspect compares models with one another, found {len(models)}; expected two or more"
+        )
+    if out is not None:
+        check_output(Path(out), INSPECTION, force=force)
+    opened = [_opened(source, allow_pickle) for source in models]
+    origin = _opened(base, allow_pickle) if base is not None else None
+    parts = [*opened, *([origin] if origin else [])]
+    check_architecture([part.checkpoint for part in parts])
+    work = _work([part.checkpoint for part in opened], origin.checkpoint if origin else None)
+    tell = progress or (lambda what, done, total: None)
+    places, units = _places(work, tell), _units(work, tell)
+    names = _names(opened)
+    known = [_model(part, name) for part, name in zip(opened, names, strict=True)]
+    pairs = tuple(
+        Pair(
+            known[pair[0]],
+            known[pair[1]],
+            places[pair],
+            units[pair],
+            tuple(_left_out(work, pair, names)),
+        )
+        for pair in work.pairs
+    )
+    found = Inspection(
+        tuple(known), _model(origin, origin.checkpoint.name) if origin else None, pairs
+    )
+    if out is not None:
+        write(found, Path(out), force=force)
+    return found
+
+
+# Opening -----------------------------------------------------------------------------------
+
+
+def _opened(source: str | Path, allow_pickle: bool) -> Opened:
+    checkpoint = open_checkpoint(source, allow_pickle=allow_pickle)
+    observed = weights.Observed(checkpoint.weights, checkpoint.source)
+    state = weights.Lazy(weights.specs(checkpoint.weights), observed.__getitem__)
+    return Opened(under_prefix(replace(checkpoint, weights=state)), observed)
+
+
+def _model(part: Opened, name: str) -> Model:
+    return Model(name, part.checkpoint.source, part.observed.digest())
+
+
+def _names(parts: Sequence[Opened]) -> list[str]:
+    """What tables call the models: the last parts of their sources, where these are clear."""
+    short = [part.checkpoint.name for part in parts]
+    called = [
+        name if short.count(name) == 1 else part.checkpoint.source
+        for name, part in zip(short, parts, strict=True)
+    ]
+    return [
+        name if called.count(name) == 1 else f"{name} ({place})"
+        for place, name in enumerate(called, start=1)
+    ]
+
+
+def _work(models: Sequence[Checkpoint], base: Checkpoint | None) -> Work:
+    """The parameters that are compared; raises IncompatibleWeights unless all encoders agree."""
+    family = family_of(models[0].config, models[0].source)
+    states = tuple(
+        weights.select(model.weights, weights.floating(model.weights)) for model in models
+    )
+    encoders = [weights.select(state, [n for n in state if _in_all(family, n)]) for state in states]
+    weights.check_same(encoders, [model.source for model in models])
+    return Work(family, states, _origin(models, states, base) if base else {})
+
+
+def _in_all(family: Family, name: str) -> bool:
+    """Whether every model of a family has this tensor: taggers have no pooler, and heads differ."""
+    return name.startswith(family.prefix) and not family.is_pooler(name)
+
+
+def _origin(
+    models: Sequence[Checkpoint], states: Sequence[StateDict], base: Checkpoint
+) -> StateDict:
+    """The base's tensors that experts were tuned from, under their names: of heads there are none.
+
+    Raises IncompatibleWeights where it lacks one, or has it in another shape.
+    """
+    tuned: list[StateDict] = []
+    for model, state in zip(models, states, strict=True):
+        origin = aligned_base(base, model)
+        fresh = set(new_in_experts(origin, model))
+        names = [name for name in state if name not in fresh]
+        tuned.append(weights.select(origin.weights, names))
+        called = [model.source, f"the base {base.source}"]
+        weights.check_same([weights.select(state, names), tuned[-1]], called)
+    return weights.union(*tuned)
+
+
+# Comparing ---------------------------------------------------------------------------------
+
+
+def _places(work: Work, tell: Progress) -> dict[Indices, dict[Place, Comparison]]:
+    """Comparisons of all pairs by place, in the order in which the models' tensors stand."""
+    found: dict[Indices, dict[Place, Comparison]] = {pair: {} for pair in work.pairs}
+    for name in work.names:
+        place = work.place(name)
+        for pair, one in _of_tensor(work, name).items():
+            found[pair][place] = found[pair].get(place, Comparison()) + one
+        tell("comparing tensors", 1, len(work.names))
+    return found
+
+
+def _of_tensor(work: Work, name: str) -> dict[Indices, Comparison]:
+    """Comparisons of the pairs that share a tensor, which is read once for all of them."""
+    pairs = [pair for pair in work.pairs if work.shares(pair, name)]
+    shared = sorted({index for pair in pairs for index in pair})
+    flat = {index: work.states[index][name].reshape(-1) for index in shared}
+    origin = work.origin[name].reshape(-1) if pairs and name in work.origin else None
+
+    def of_piece(part: slice) -> list[Comparison]:
+        start = None if origin is None else origin[part].double()
+        wide = {index: tensor[part].double() for index, tensor in flat.items()}
+        return [compared(wide[first], wide[second], start) for first, second in pairs]
+
+    # heads of several sizes may go by one name: beyond the end of a tensor its pieces are empty
+    longest = max((tensor.numel() for tensor in flat.values()), default=0)
+    pieces = weights.by_piece(of_piece, longest)
+    found = [total(piece[place] for piece in pieces) for place in range(len(pairs))]
+    for one in found:
+        if not isfinite(one.apart2 + sum(one.norms2) + sum(one.moved2)):
+            raise NotFinite(f"the norm of '{name}' is infinite, expected smaller weights")
+    return dict(zip(pairs, found, strict=True))
+
+
+def _units(work: Work, tell: Progress) -> dict[Indices, dict[int, Kept]]:
+    """How many units of each layer are matched to themselves, in all pairs."""
+    layers = feed_forward(work.family, work.states[0])
+    found: dict[Indices, dict[int, Kept]] = {pair: {} for pair in work.pairs}
+    for pair in work.pairs:
+        first, second = (work.states[index] for index in pair)
+        for layer, members in layers.items():
+            found[pair][layer] = units_kept(first, second, members)
+            tell("matching feed-forward units", 1, len(layers) * len(work.pairs))
+    return found
+
+
+def _left_out(work: Work, pair: Indices, names: Sequence[str]) -> Iterator[str]:
+    """A line for each parameter that a pair does not share."""
+    for name in work.names:
+        shapes = [_shape(work.states[index], name) for index in pair]
+        if any(shapes) and not work.shares(pair, name):
+            said = [
+                f"{shape or 'none'} in {names[i]}" for shape, i in zip(shapes, pair, strict=True)
+            ]
+            yield f"{name} ({', '.join(said)})"
+
+
+def _shape(state: StateDict, name: str) -> str | None:
+    spec = weights.specs(state).get(name)
+    return None if spec is None else f"[{', '.join(map(str, spec.shape))}]"

@@ -1,0 +1,168 @@
+"""The nouns: what `inspect` found, and how it is written as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.checkpoints.families.role import ROLES, Place, Role
+from harness.inspecting.comparison import Comparison
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that was looked at: what tables call it, where it came from, and its content."""
+
+    name: str
+    source: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How many of the feed-forward units of a layer are matched to themselves."""
+
+    units: int
+    kept: int
+
+    @property
+    def share(self) -> float:
+        return self.kept / self.units
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two models beside one another: comparisons by place, units by layer.
+
+    `left_out` has a line for each tensor that only one of them has, or each in another shape.
+    """
+
+    first: Model
+    second: Model
+    places: Mapping[Place, Comparison]
+    units: Mapping[int, Kept]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> Comparison:
+        """All that both have but heads, which no pretraining has seen."""
+        return total(one for place, one in self.places.items() if place.role != "head")
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The numbers of the layers, in order."""
+        return tuple(sorted({p.layer for p in self.places if p.layer is not None}))
+
+    @property
+    def name(self) -> str:
+        return f"{self.first.name} and {self.second.name}"
+
+    def at(self, layer: int | None, role: Role | None = None) -> Comparison | None:
+        """A role in a layer (None: outside of layers), or all of them; None where there is none."""
+        there = [
+            one
+            for place, one in self.places.items()
+            if place.layer == layer and role in (None, place.role)
+        ]
+        return total(there) if there else None
+
+    def across(self, role: Role | None = None) -> Comparison:
+        """A role in all layers together, or all of them."""
+        return total(
+            one
+            for place, one in self.places.items()
+            if place.layer is not None and role in (None, place.role)
+        )
+
+    def roles(self, *, in_layers: bool) -> tuple[Role, ...]:
+        """What there is in layers, or outside of them, in the order of data through a model."""
+        there = {p.role for p in self.places if (p.layer is not None) == in_layers}
+        return tuple(role for role in ROLES if role in there)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Models compared with one another, and with their base, if it is known."""
+
+    models: tuple[Model, ...]
+    base: Model | None
+    pairs: tuple[Pair, ...]
+
+
+def total(comparisons: Iterable[Comparison]) -> Comparison:
+    """What several parts come to together."""
+    return sum(comparisons, Comparison())
+
+
+DISGUISE = 3.0
+"""Task vectors of lengths that differ more than that do not mix: the longer one decides."""
+
+
+def remarks(found: Inspection) -> list[str]:
+    """What is to be known before models are merged, a line for each pair that it is said of."""
+    return [text for pair in found.pairs if (text := _remark(pair, found.base)) is not None]
+
+
+def _remark(pair: Pair, base: Model | None) -> str | None:
+    if base is None:
+        return None
+    lengths = sorted(zip(pair.whole.moved, (pair.first.name, pair.second.name), strict=True))
+    (short, shorter), (long, longer) = lengths
+    if short == long == 0:
+        return f"{shorter} and {longer} are the base {base.name}, but for their heads."
+    if short == 0:
+        return f"{shorter} is the base {base.name}, but for its head: a merge is {longer}, scaled."
+    if long > DISGUISE * short:
+        return (
+            f"The task vector of {longer} (norm {long:.3g}) is {long / short:.1f} times as long "
+            f"as that of {shorter} ({short:.3g}): merges of such experts are one expert in "
+            "disguise."
+        )
+    return None
+
+
+# JSON --------------------------------------------------------------------------------------
+
+
+def as_record(found: Inspection) -> dict[str, Any]:
+    """The inspection as values of JSON; what is not defined is null."""
+    return {
+        "models": [vars(model) for model in found.models],
+        "base": vars(found.base) if found.base else None,
+        "pairs": [_pair(pair, with_base=found.base is not None) for pair in found.pairs],
+        "remarks": remarks(found),
+    }
+
+
+def _pair(pair: Pair, *, with_base: bool) -> dict[str, Any]:
+    return {
+        "models": [pair.first.name, pair.second.name],
+        "whole": _measures(pair.whole, with_base),
+        "places": [
+            {"layer": place.layer, "role": place.role, **_measures(one, with_base)}
+            for place, one in pair.places.items()
+        ],
+        "units": [
+            {"layer": layer, "units": one.units, "kept": one.kept, "share": one.share}
+            for layer, one in pair.units.items()
+        ],
+        "left_out": list(pair.left_out),
+    }
+
+
+def _measures(one: Comparison, with_base: bool) -> dict[str, Any]:
+    measures: dict[str, Any] = {
+        "entries": one.entries,
+        "distance": one.distance,
+        "relative": one.relative,
+    }
+    if with_base:
+        measures |= {
+            "task_vector_norms": list(one.moved),
+            "ratio": one.ratio,
+            "cosine": one.cosine,
+            "moved_by_both": one.both,
+            "agreement": one.agreement,
+        }
+    return measures

@@ -1,0 +1,127 @@
+"""Pure: an inspection -> the text that the command prints."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from tabulate import tabulate
+
+from harness.inspecting.comparison import Comparison
+from harness.inspecting.inspection import Inspection, Pair, remarks
+from harness.inspecting.measures import Measure, shown
+from harness.text import number, plain
+
+WIDTH = 80
+SHORT = {"attention output": "attn.\noutput", "convolution": "conv."}
+
+
+def report(found: Inspection, columns: int | None = None) -> str:
+    """The models by number, a line for each pair, tables of layers x roles, and remarks."""
+    wide = columns or WIDTH
+    measures = shown(with_base=found.base is not None)
+    parts = [_models(found), _pairs(found)]
+    if len(found.pairs) == 1:
+        # a distance by itself grows with the matrix: it is in the JSON
+        parts += [_layers(found.pairs[0], one, wide) for one in measures if one.name != "distance"]
+        parts += [_wrapped(text, wide) for text in _units(found.pairs[0])]
+    else:
+        parts.append("Of two models every layer is shown; of more they are in --json and --out.")
+    parts += [_wrapped(text, wide) for text in (*_left_out(found), *remarks(found))]
+    return "\n\n".join(parts)
+
+
+def _models(found: Inspection) -> str:
+    lines = [f"{at}  {plain(one.name)}" for at, one in enumerate(found.models, start=1)]
+    if found.base:
+        lines.append(f"base  {plain(found.base.name)}")
+    return "\n".join(lines)
+
+
+def _pairs(found: Inspection) -> str:
+    headers = ["pair", "distance", "relative"]
+    if found.base:
+        headers += ["norms", "ratio", "cosine", "signs\nshared"]
+    headers.append("units\nkept")
+    rows = []
+    for pair in found.pairs:
+        one = pair.whole
+        row = [_numbers(found, pair), _shown(one.distance), _shown(one.relative)]
+        if found.base:
+            row += [", ".join(map(_shown, one.moved)), _shown(one.ratio)]
+            row += [_shown(one.cosine, ".3f"), _shown(one.agreement, ".3f")]
+        rows.append([*row, _kept(pair)])
+    said = "norms, ratio, cosine and signs are of the task vectors; " if found.base else ""
+    how = f"relative: to the norm; {said}units: matched to themselves"
+    return f"{_aligned(rows, headers)}\n\n{_wrapped(how, WIDTH)}"
+
+
+def _shown(value: float | None, form: str = ".3g") -> str:
+    return "" if value is None else number(value, form)
+
+
+def _numbers(found: Inspection, pair: Pair) -> str:
+    return ", ".join(str(found.models.index(one) + 1) for one in (pair.first, pair.second))
+
+
+def _kept(pair: Pair) -> str:
+    """The share of units of all layers together that are matched to themselves."""
+    units = sum(one.units for one in pair.units.values())
+    return number(sum(one.kept for one in pair.units.values()) / units) if units else ""
+
+
+def _layers(pair: Pair, measure: Measure, wide: int) -> str:
+    """Layers x roles, with those outside of layers below."""
+    roles = pair.roles(in_layers=True)
+
+    def cell(one: Comparison | None) -> str:
+        return "" if one is None else _shown(measure.of(one), measure.form)
+
+    rows = [
+        [str(layer), *(cell(pair.at(layer, role)) for role in roles), cell(pair.at(layer))]
+        for layer in pair.layers
+    ]
+    rows.append(["all", *(cell(pair.across(role)) for role in roles), cell(pair.across())])
+    headers = ["layer", *(SHORT.get(role, role) for role in roles), "all"]
+    outside = {role: cell(pair.at(None, role)) for role in pair.roles(in_layers=False)}
+    title = measure.title.format(first=pair.first.name, second=pair.second.name)
+    lines = [_wrapped(title, wide), ""]
+    if pair.layers:
+        lines.append(_aligned(rows, headers))
+    if any(outside.values()):
+        lines.append(f"outside  {', '.join(f'{k} {v}' for k, v in outside.items() if v)}")
+    return "\n".join(lines)
+
+
+def _aligned(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
+    align = ["left", *["right"] * (len(headers) - 1)]
+    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True, colalign=align)
+
+
+def _wrapped(text: str, wide: int) -> str:
+    lines = textwrap.wrap(plain(text), wide, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def _units(pair: Pair) -> list[str]:
+    """A line on feed-forward units, where the family says which they are."""
+    moved = [
+        f"all but {one.units - one.kept} of {one.units} in layer {layer}"
+        for layer, one in pair.units.items()
+        if one.kept < one.units
+    ]
+    every = "all, in every layer" if not moved else ", ".join(moved)
+    return [f"Feed-forward units matched to themselves: {every}."] if pair.units else []
+
+
+def _left_out(found: Inspection) -> list[str]:
+    """A line for all pairs that the same tensors are left out of."""
+    pairs: dict[tuple[str, ...], list[str]] = {}
+    for pair in found.pairs:
+        names = tuple(name.partition(" ")[0] for name in pair.left_out)
+        pairs.setdefault(names, []).append(_numbers(found, pair).replace(", ", " and "))
+    return [
+        f"Left out of {'; '.join(of)}, as shapes differ or one has none: {', '.join(names)}."
+        for names, of in pairs.items()
+        if names
+    ]

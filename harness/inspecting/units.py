@@ -1,0 +1,46 @@
+"""Pure: two models -> which feed-forward units of a layer are matched to themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from scipy.optimize import linear_sum_assignment
+
+from harness.checkpoints.families.family import FFN, Family
+from harness.checkpoints.families.role import place_in
+from harness.checkpoints.families.symmetry import axes_of
+from harness.inspecting.inspection import Kept
+from harness.types import StateDict
+from harness.weights import Member, Symmetry, cross, select, specs
+
+TIED = 1e-9
+"""How much more a unit gains elsewhere, relatively, where it does not stay."""
+
+
+def feed_forward(family: Family, state: StateDict) -> dict[int, list[Member]]:
+    """The axes over the feed-forward units of each layer; none for a family without a table."""
+    known = specs(state)
+    places = {name: place_in(family, name, spec) for name, spec in known.items()}
+    names = [n for n in known if places[n].role in ("up", "down") and all(known[n].shape)]
+    if not names:
+        return {}
+    symmetry = Symmetry(axes_of(family, select(state, names)), heads=1)
+    return {layer: symmetry.members(FFN.format(layer=layer), state) for layer in symmetry.layers}
+
+
+def units_kept(first: StateDict, second: StateDict, members: Sequence[Member]) -> Kept:
+    """How many units the best assignment of one model's to the other's leaves where they are.
+
+    The assignment maximises the inner products of what goes into the units, their biases and what
+    comes out of them (Ainsworth et al. 2023, section 3.2), in float64. Of equally good ones it is
+    the one that moves fewest: a dead unit is as alike to any other.
+
+    By hand: of units (1, 0), (0, 1) and (0, 1), and in the other model (0, 2), (2, 0) and (0, 2),
+    the first goes to the second, and the second to the first; the third stays.
+    """
+    alike = cross(first, second, members)[0]
+    scale = float(alike.abs().amax()) if alike.numel() else 0.0
+    alike += TIED * scale * torch.eye(len(alike), dtype=alike.dtype)
+    rows, columns = linear_sum_assignment(alike.numpy(), maximize=True)
+    return Kept(len(alike), int((rows == columns).sum()))

@@ -1,0 +1,102 @@
+"""Isotropic merging, Iso-C and Iso-CTS (Marczak et al. 2025, arXiv:2502.04959)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from harness import StateDict, merger
+from harness.options import Share
+from harness.weights import (
+    Line,
+    Matrices,
+    Others,
+    Vectors,
+    by_matrix,
+    compact_svd,
+    isometry,
+    spread,
+)
+
+
+@merger("iso", paper="arXiv:2502.04959", breaks=("copies",))
+def iso(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    variant: Literal["common", "common_and_task"] = "common",
+    common: Share = 0.8,
+    combine: Literal["sum", "mean"] = "sum",
+    matrices: Matrices = "all",
+    others: Others = "mean",
+    scale: float = 1.0,
+) -> StateDict:
+    """base + scale * (a matrix whose singular values are all their mean).
+
+    `common` (Iso-C): of every matrix the task vectors are summed to U diag(s) V^T, and the result
+    is mean(s) * U V^T. `common_and_task` (Iso-CTS): the first singular vectors of the sum, a share
+    `common` of them, are joined by the first ones that each expert has outside of their column
+    space, equally many for each; these U and V give way to the nearest isometries, and s are the
+    values of all that were taken. How many that is for each expert is rounded as in the authors'
+    code. The authors sum; `combine="mean"` starts from the mean of the task vectors, which is a
+    smaller scale for matrices alone. The scale is one to tune: the authors pick it on validation
+    data. Biases and norms take the mean of their task vectors, or none (`others="zero"`); so do
+    tables of embeddings with `matrices="linear"`. Directions in which the task vectors are zero
+    stay so, and the mean is that of the others.
+
+    By hand: ((2, 0), (0, 0)) and ((1, 0), (0, 1)) sum to ((3, 0), (0, 1)), of which the singular
+    values 3 and 1 become 2 each: ((2, 0), (0, 2)).
+    """
+    share = len(experts) if combine == "mean" else 1
+
+    def summed(vectors: Vectors) -> torch.Tensor:
+        result = vectors[0]
+        for place in range(1, len(vectors)):
+            result += vectors[place]
+        return result.div_(share)
+
+    def merge(name: str, vectors: Vectors) -> torch.Tensor:
+        left, values, right = compact_svd(summed(vectors))
+        if variant == "common_and_task":
+            left, values, right = _with_tasks(vectors, left, values, right, common)
+        # no values: no expert has moved
+        return (left @ right).mul_(values.mean() if len(values) else 0.0)
+
+    direction = by_matrix(merge, experts, base, matrices=matrices, others=others)
+    return Line(base, direction, scale)
+
+
+def _with_tasks(
+    vectors: Vectors,
+    left: torch.Tensor,
+    values: torch.Tensor,
+    right: torch.Tensor,
+    common: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The common and the experts' own singular vectors as two isometries, and their values."""
+    own = _own(min(len(left), right.shape[1]), len(vectors), common)
+    shared = min(len(left), right.shape[1]) - own * len(vectors)
+    left, values, right = left[:, :shared], values[:shared], right[:shared]
+
+    def outside(place: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        vector = vectors[place]
+        lefts, sizes, rights = compact_svd(vector - left @ (left.T @ vector))
+        return lefts[:, :own].clone(), sizes[:own].clone(), rights[:own].clone()
+
+    if not own:
+        return left, values, right
+    parts = [(left, values, right), *spread(outside, range(len(vectors)))]
+    lefts, sizes, rights = zip(*parts, strict=True)
+    return isometry(torch.cat(lefts, dim=1)), torch.cat(sizes), isometry(torch.cat(rights))
+
+
+def _own(rank: int, experts: int, common: float) -> int:
+    """How many singular vectors each expert adds: the rest of the rank over the experts, rounded.
+
+    Down where rounding would take more than there are.
+    """
+    # rounded first: 0.29 * 100 is 28.999 in binary
+    own = round((rank - int(round(rank * common, 9))) / experts)
+    return own if own * experts <= rank else rank // experts

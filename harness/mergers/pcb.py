@@ -1,0 +1,140 @@
+"""PCB-Merging: entries compete within and between experts (Du et al. 2024, arXiv:2410.02396)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Interval
+
+from harness import StateDict, merger
+from harness.options import PositiveShare
+from harness.weights import (
+    Line,
+    after,
+    entrywise,
+    in_pieces,
+    once,
+    size,
+    smallest_magnitude,
+    total,
+)
+
+NOBODY = 1e-12
+"""The least that the coefficients of an entry are divided by: where all are 0 nothing is merged."""
+
+
+@merger("pcb", paper="arXiv:2410.02396", breaks=("copies",))
+def pcb(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    density: PositiveShare = 0.05,
+    clamp: Annotated[float, Interval(ge=0, lt=0.5)] = 0.0001,
+    inter: Literal["plain", "normalized", "pairwise"] = "plain",
+    scale: float = 1.2,
+) -> StateDict:
+    """base + scale * (sum_i c_i v_i / sum_i c_i), entry by entry, with c_i from a competition.
+
+    v_i are the task vectors over the whole model, tensors of all shapes, their magnitudes held
+    between those of the share `clamp` of entries from below and from above. An entry's balance is
+    intra * inter. Intra is exp(n u_i^2) for n experts, with u_i the held magnitude moved to [0, 1].
+    Inter compares with the others: tanh(v_i * sum_j v_j) (`plain`), tanh(v_i * sum_j u_j) with the
+    signs of v_j (`normalized`), or sum_j tanh(u_i * u_j) with the signs of both (`pairwise`), as
+    three files of the authors have it. c_i is the balance moved to [0, 1] in the share `density` of
+    entries where it is highest, and 0 elsewhere. The defaults are the settings of the authors'
+    code, which may search a scale for each expert; here it is one for all. Where all magnitudes, or
+    all balances, of an expert are equal, u_i or c_i is 0.
+
+    By hand, with density 1 and no clamp: v = (4, 0) and (2, 2) have u = (1, 0) and (0, 0), balances
+    (e^2 tanh 24, 0) and (tanh 12, tanh 4), and c = (1, 0) both: (4 + 2) / 2 = 3, then nothing.
+    """
+    bounds = once(lambda: [_bounds(expert, base, clamp) for expert in experts])
+
+    def balance(place: int, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+        return _balance(place, vectors, bounds(), inter)
+
+    def contest(place: int) -> Bounds:
+        def of_one(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+            return balance(place, [weight - origin for weight in tuned])
+
+        return _highest(entrywise(of_one, base, *experts), density)
+
+    winning = once(lambda: [contest(place) for place in range(len(experts))])
+
+    def merge(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+        vectors = [weight - origin for weight in tuned]
+        shares = [winning()[i].moved(balance(i, vectors)) for i in range(len(vectors))]
+        held = [known.held(v) for known, v in zip(bounds(), vectors, strict=True)]
+        above = total([v * share for v, share in zip(held, shares, strict=True)])
+        return above.div_(total(shares).clamp_(min=NOBODY))
+
+    return Line(base, after(winning, entrywise(merge, base, *experts)), scale)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Two values of one expert over the whole model, and what is done with entries by them."""
+
+    low: float
+    high: float
+
+    def held(self, vector: torch.Tensor) -> torch.Tensor:
+        """The entries with magnitudes held between the two; a zero has no sign and stays."""
+        return vector.abs().clamp_(self.low, self.high).mul_(vector.sign())
+
+    def moved(self, values: torch.Tensor) -> torch.Tensor:
+        """The values moved to [0, 1]: 0 at the low end and below, 1 at the high end and above."""
+        width = self.high - self.low
+        if not width:
+            return torch.zeros_like(values)
+        return values.clamp(self.low, self.high).sub_(self.low).div_(width)
+
+
+def _bounds(expert: StateDict, base: StateDict, clamp: float) -> Bounds:
+    """The magnitudes of the task vector between which all are held, by rank."""
+    entries = size(base)
+    low = int(entries * clamp) + 1
+    # the authors' index from above; 1 - 0.9 is not 0.1 in binary
+    high = max(low, int(entries * round(1 - clamp, 12) - 1) + 1)
+    first, last = (smallest_magnitude(expert, rank, minus=base) for rank in (low, high))
+    return Bounds(first, last)
+
+
+def _balance(
+    place: int, vectors: Sequence[torch.Tensor], bounds: Sequence[Bounds], inter: str
+) -> torch.Tensor:
+    """Intra * inter of one expert, in float32, as its rank is found."""
+    mine = bounds[place].moved(vectors[place].abs())
+    intra = mine.square().mul_(len(vectors)).exp_()
+    if inter == "plain":
+        return (vectors[place] * total(vectors)).tanh_().mul_(intra).float()
+    signed = [
+        known.moved(vector.abs()).mul_(vector.sign())
+        for known, vector in zip(bounds, vectors, strict=True)
+    ]
+    if inter == "normalized":
+        return (vectors[place] * total(signed)).tanh_().mul_(intra).float()
+    return total([(signed[place] * other).tanh_() for other in signed]).mul_(intra).float()
+
+
+def _highest(balances: StateDict, density: float) -> Bounds:
+    """The balance above which entries win, and the highest of all."""
+    entries = size(balances)
+    if not entries:
+        return Bounds(0.0, 0.0)
+    # the decimal that the user wrote: 1 - 0.9 is not 0.1 in binary
+    rank = min(int(entries * round(1 - density, 12)) + 1, entries)
+    top = max(float(highest) for highest in in_pieces(torch.max, balances))
+    return Bounds(_ranked(balances, rank), top)
+
+
+def _ranked(values: StateDict, rank: int) -> float:
+    """The value of this rank (1-based) from below, exactly: on the positive side, or the other."""
+    above = smallest_magnitude(entrywise(torch.relu, values), rank)
+    if above:
+        return above
+    below = entrywise(lambda entries: (-entries).relu_(), values)
+    return -smallest_magnitude(below, size(values) - rank + 1)

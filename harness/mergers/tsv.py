@@ -1,0 +1,83 @@
+"""Task Singular Vectors, TSV-Merge (Gargiulo et al. 2025, arXiv:2412.00081)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from annotated_types import Interval
+
+from harness import StateDict, merger
+from harness.options import PositiveShare
+from harness.weights import (
+    Line,
+    Matrices,
+    Others,
+    Vectors,
+    by_matrix,
+    compact_svd,
+    is_matrix,
+    isometry,
+    specs,
+    spread,
+)
+
+
+@merger("tsv", paper="arXiv:2412.00081", breaks=("copies",))
+def tsv(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    keep: PositiveShare | None = None,
+    at_least: Annotated[int, Interval(ge=0)] = 0,
+    matrices: Matrices = "all",
+    others: Others = "mean",
+    scale: float = 1.0,
+) -> StateDict:
+    """base + scale * (a matrix of decorrelated singular vectors; the mean of other task vectors).
+
+    For every matrix, each expert's task vector is cut to its first k singular values and vectors.
+    Those of all experts stand side by side as U, s and V; U and V give way to their nearest
+    isometries U' and V' (Algorithm 1: an orthogonal Procrustes problem), and the result is
+    U' diag(s) V'^T. k is the share `keep` of the singular values, by default 1 / n each (the
+    paper), and `at_least` some: a matrix with fewer rows or columns than there are experts has
+    none left otherwise, and stays as the base has it; the report names it. Biases and norms take
+    the mean of their task vectors, or none (`others="zero"`); so do tables of embeddings with
+    `matrices="linear"`, as in code for language models. Directions that a task vector has not are
+    not made up, so nothing depends on the null space that LAPACK returns.
+
+    By hand: ((3, 0), (0, 1)) and ((0, 0), (2, 0)) keep one each, 3 e1 e1^T and 2 e2 e1^T. U is
+    (e1, e2) and stays, V is (e1, e1) and becomes (e1, e1) / sqrt(2): ((3, 0), (2, 0)) / sqrt(2).
+    """
+    shapes = {name: spec.shape for name, spec in specs(base).items()}
+    kept = {
+        name: _kept(min(shape), len(experts), keep, at_least)
+        for name, shape in shapes.items()
+        if is_matrix(name, shape, matrices)
+    }
+
+    def merge(name: str, vectors: Vectors) -> torch.Tensor:
+        def first(place: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            left, values, right = compact_svd(vectors[place])
+            count = kept[name]
+            # copies: views would keep the whole decomposition alive
+            return left[:, :count].clone(), values[:count].clone(), right[:count].clone()
+
+        if not kept[name]:
+            return torch.zeros(shapes[name])
+        lefts, values, rights = zip(*spread(first, range(len(vectors))), strict=True)
+        left, right = isometry(torch.cat(lefts, dim=1)), isometry(torch.cat(rights))
+        return (left * torch.cat(values)) @ right
+
+    narrow = [name for name, count in kept.items() if not count]
+    report = {"too narrow for a singular vector each": narrow} if narrow else {}
+    direction = by_matrix(merge, experts, base, matrices=matrices, others=others, report=report)
+    return Line(base, direction, scale)
+
+
+def _kept(rank: int, experts: int, keep: float | None, at_least: int) -> int:
+    """How many singular values each expert keeps, of as many as the short side has."""
+    # rounded first: 0.29 * 100 is 28.999 in binary
+    share = rank // experts if keep is None else int(round(rank * keep, 9))
+    return min(max(share, at_least), rank)

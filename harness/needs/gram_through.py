@@ -1,0 +1,45 @@
+"""Gram matrices of inputs that came through merged layers, for RegMean++."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from harness.needs.gram import toy_grams
+from harness.options import Count
+from harness.passes.blocks import blocks_of
+from harness.passes.reading import Readings
+from harness.passes.walk import Walks
+from harness.registry import need
+from harness.types import StateDict
+
+Through: TypeAlias = Callable[[StateDict], StateDict]
+
+
+def _toy(experts: Sequence[StateDict]) -> list[Through]:
+    """Made-up Gram matrices, whatever the merged model."""
+    return [partial(_whatever, grams) for grams in toy_grams(experts)]
+
+
+def _whatever(grams: StateDict, merged: StateDict) -> StateDict:
+    return grams
+
+
+@need("gram_through", paper="arXiv:2508.03121", rows="each", toy=_toy)
+def gram_through(
+    readings: Readings, *, examples: Count = 256, seed: int = 0, batch_size: Count = 16
+) -> list[Through]:
+    """For each expert its Gram matrices on its own rows, as they come through a merged model.
+
+    Of a layer of the expert, as of its pooler and head: the inner products of the inputs
+    of its linear layers where everything before the layer has the merged weights, and the layer its
+    own (the authors' code). See `gram` for what is counted. The size of a batch matters for
+    DeBERTa alone, whose relative positions are read once for every batch.
+
+    A function of the merged model gives them lazily: when a matrix is asked for, the merged model
+    is asked for all its tensors of earlier layers, so that those may depend on their own matrices.
+    """
+    made_of = ("gram_through", batch_size)
+    walks = Walks(readings, batch_size, made_of, blocks_of(readings.checkpoints[0]))
+    return [partial(walks.through, place) for place in range(len(readings))]

@@ -1,0 +1,126 @@
+"""Activations of hidden units of two models on the same tokens: inner products, kept by content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.checkpoints.build import build_model, unit_of
+from harness.files import cache_dir
+from harness.passes.cache import keep, recall
+from harness.passes.features import content_key, device_of, model_key, running
+from harness.passes.reading import Inputs, Readings
+from harness.types import Checkpoint, Products, StateDict
+
+COUNT = "count"
+"""Where an entry of the cache says how many tokens there were."""
+PARTS = ("inner", "sums.0", "sums.1", "squares.0", "squares.1")
+
+
+@dataclass
+class Pairs:
+    """The products of any two experts that are shown the same rows, made when they are asked for.
+
+    `layers` has, for each group of hidden units, the linear layer that reads them. A pair takes a
+    run of two models over the rows, and as much memory as its products: 8 bytes times the square of
+    the units of every group.
+    """
+
+    readings: Readings
+    layers: Mapping[str, str]
+    batch_size: int
+    _found: dict[tuple[int, int], tuple[StateDict, int]] = field(default_factory=dict, init=False)
+
+    def of(self, first: int, second: int, group: str) -> Products:
+        """The products of a group of two experts, by their places."""
+        if (first, second) not in self._found:
+            self._found[first, second] = self._obtained(first, second)
+        tensors, count = self._found[first, second]
+        inner, *sums = (tensors[f"{group}.{part}"] for part in PARTS)
+        return Products(inner, (sums[0], sums[1]), (sums[2], sums[3]), count)
+
+    def _obtained(self, first: int, second: int) -> tuple[StateDict, int]:
+        path = self._entry(first, second)
+        if (entry := recall(path)) is None:
+            made, count = self._run(first, second)
+            entry = recall(path) if keep(path, made, {COUNT: count}) else None
+            if entry is None:
+                return made, count
+        return entry[0], entry[1][COUNT]
+
+    def _entry(self, first: int, second: int) -> Path:
+        """Where the products of a pair are kept, by all that they depend on."""
+        readings, reading = self.readings, self.readings.of(first)
+        other = model_key(readings.checkpoints[second], readings.digest(second))
+        digest, longest = readings.digest(first), reading.max_length
+        made_of = ("activations", self.batch_size, other)
+        key = content_key(reading.checkpoint, reading.rows, digest, longest, *made_of)
+        return cache_dir("statistics") / f"{key}.safetensors"
+
+    def _run(self, first: int, second: int) -> tuple[dict[str, torch.Tensor], int]:
+        """The products of a pair by one pass over the rows."""
+        pair = [self.readings.checkpoints[place] for place in (first, second)]
+        models = [Watched(one, self.layers, self.readings.device) for one in pair]
+        reading = self.readings.of(0)  # the same tokens for both, in every pair
+        what = f"activations of {pair[0].name} and {pair[1].name}"
+        step = self.readings.steps(what, len(reading.rows))
+        totals: dict[str, torch.Tensor] = {}
+        count = 0
+        for inputs in reading.inputs(self.batch_size):
+            here, there = (model.activations(inputs) for model in models)
+            for group in self.layers:
+                _add(totals, group, here.pop(group).double(), there.pop(group).double())
+            count += int(inputs["attention_mask"].sum())
+            if step:
+                step(len(inputs["input_ids"]))
+        return {name: total.cpu() for name, total in totals.items()}, count
+
+
+def _add(
+    totals: dict[str, torch.Tensor], group: str, here: torch.Tensor, there: torch.Tensor
+) -> None:
+    """Add the tokens of a batch, [tokens, units] of each model, to what there is of a group."""
+    squares = (here.square().sum(0), there.square().sum(0))
+    parts = (here.T @ there, here.sum(0), there.sum(0), *squares)
+    for part, value in zip(PARTS, parts, strict=True):
+        name = f"{group}.{part}"
+        totals[name] = totals[name].add_(value) if name in totals else value
+
+
+class Watched:
+    """A model of which the inputs of some linear layers are seen."""
+
+    def __init__(self, checkpoint: Checkpoint, layers: Mapping[str, str], device: str) -> None:
+        config, source = checkpoint.config, checkpoint.source
+        model = build_model(config, checkpoint.weights, source, unit=unit_of(checkpoint))
+        self._model, self._source = model.to(device_of(device)), source
+        self._seen: dict[str, torch.Tensor] = {}
+        for group, name in layers.items():
+
+            def hook(_: Any, given: tuple[torch.Tensor, ...], group: str = group) -> None:
+                self._seen[group] = given[0]
+
+            self._model.get_submodule(name).register_forward_pre_hook(hook)
+
+    def activations(self, inputs: Inputs) -> dict[str, torch.Tensor]:
+        """The units of each group at every token of a batch, [tokens, units], without padding."""
+        with torch.inference_mode(), running(self._source):
+            self._model(**inputs)
+        there = inputs["attention_mask"].bool()
+        return {group: given[there] for group, given in self._seen.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """An expert among those that are shown the same rows."""
+
+    pairs: Pairs
+    place: int
+
+    def products(self, other: Shown, group: str) -> Products:
+        """Those of a group of hidden units with those of another expert, in float64."""
+        return self.pairs.of(self.place, other.place, group)

@@ -1,0 +1,167 @@
+"""A model run block by block: of the blocks that were run only what they gave is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from harness.checkpoints.build import classifier_on_meta, unit_of
+from harness.checkpoints.families.family import Family
+from harness.checkpoints.families.known import family_of
+from harness.errors import UnknownName
+from harness.passes.features import running
+from harness.passes.gram import gram, linear_layers
+from harness.passes.reading import Inputs, Reading
+from harness.types import Checkpoint, StateDict, Steps
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a classifier is cut: its embeddings are block 0, its layers follow, its top comes last.
+
+    `stack` is the name of the list of its `layers`. The top are a pooler and the head.
+    """
+
+    stack: str
+    layers: int
+    family: Family
+
+    def of(self, name: str) -> int:
+        """The block that a tensor of this name is in."""
+        within = name.removeprefix(f"{self.stack}.")
+        if within != name:
+            return 1 + int(within.partition(".")[0])
+        top = self.family.is_head(name) or self.family.is_pooler(name)
+        return self.layers + 1 if top else 0
+
+
+def blocks_of(checkpoint: Checkpoint) -> Blocks:
+    """How a checkpoint is cut, by its configuration alone.
+
+    Raises UnknownName for a model whose layers do not stand in one list, each run once.
+    """
+    config, source = checkpoint.config, checkpoint.source
+    model: Any = classifier_on_meta(config, source, unit=unit_of(checkpoint))
+    count = model.config.num_hidden_layers
+    lists = [n for n, m in model.named_modules() if isinstance(m, torch.nn.ModuleList)]
+    stacks = [name for name in lists if len(model.get_submodule(name)) == count]
+    if len(stacks) != 1:
+        raise UnknownName(
+            f"{source} has {count} layers, and {len(stacks)} lists of as many modules; expected an "
+            "architecture that runs the layers of one list in turn"
+        )
+    return Blocks(stacks[0], count, family_of(config, source))
+
+
+class Ahead(torch.nn.Module):
+    """Stands for a layer whose turn has not come: nothing is run from here on."""
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """Raise Stopped."""
+        raise Stopped
+
+
+class Passed(torch.nn.Module):
+    """Stands for every layer that was run: gives what the last of them gave, as that gave it."""
+
+    output: Any = None
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """The output, whatever comes in."""
+        return self.output
+
+
+class Stopped(Exception):
+    """A run has come as far as it should."""
+
+
+class Partly:
+    """An expert on its rows, of which the first blocks have the weights of another model.
+
+    In memory are its embeddings, its top and one layer, and what the last layer that was run gave
+    for every token: 4 bytes times the width. What stands before the layers, and between them, is
+    run again each time.
+    """
+
+    def __init__(self, reading: Reading, blocks: Blocks, batch_size: int) -> None:
+        self.block = 0
+        self._reading, self._blocks = reading, blocks
+        self._model: Any = reading.model()
+        self._parameters = dict(self._model.named_parameters())
+        self._linear = linear_layers(self._model)
+        self._stack: Any = self._model.get_submodule(blocks.stack)
+        self._layers = list(self._stack.children())
+        self._batches = list(reading.inputs(batch_size))
+        self._given: list[Any] = [None] * len(self._batches)
+        self._passed = Passed()
+        for layer in self._layers:
+            _empty(layer)
+        self._arrange()
+
+    def gram(self, step: Steps | None = None) -> tuple[StateDict, Mapping[str, str]]:
+        """Inner products of the inputs of the expert's linear layers in the block, as `gram` does.
+
+        The block has the expert's own weights, what comes before it those that were put there.
+        """
+        of = self._blocks.of
+        layers = {n: m for n, m in self._linear.items() if of(f"{n}.weight") == self.block}
+        if not layers:
+            return {}, {}
+        own = self._reading.checkpoint.weights
+        names = [name for name in self._parameters if of(name) == self.block]
+        self._put({name: own[name] for name in names})
+        with running(self._reading.checkpoint.source):
+            return gram(self._run, layers, self._read(step))
+
+    def pass_on(self, tensors: StateDict) -> None:
+        """Go on to the next block; this one, with these weights, gives what that is given."""
+        self._put(tensors)
+        if self.block:
+            layer = self._layers[self.block - 1]
+            hook = layer.register_forward_hook(self._keep)
+            with torch.inference_mode(), running(self._reading.checkpoint.source):
+                for place, batch in enumerate(self._read(None)):
+                    self._run(**batch)
+                    self._given[place] = self._passed.output
+            hook.remove()
+            _empty(layer)
+        self.block += 1
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Put the layer of this block between those that were run and those that were not."""
+        for place, layer in enumerate(self._layers, start=1):
+            ahead = layer if place == self.block else Ahead()
+            self._stack[place - 1] = self._passed if place < self.block else ahead
+
+    def _keep(self, layer: torch.nn.Module, given: Any, output: Any) -> None:
+        self._passed.output = output
+        raise Stopped
+
+    def _read(self, step: Steps | None) -> Iterator[Inputs]:
+        """The batches, each with what was given for it in its place."""
+        for batch, output in zip(self._batches, self._given, strict=True):
+            self._passed.output = output
+            yield batch
+            if step:
+                step(len(batch["input_ids"]))
+
+    def _run(self, **batch: torch.Tensor) -> None:
+        with suppress(Stopped):
+            self._model(**batch)
+
+    def _put(self, tensors: StateDict) -> None:
+        for name, tensor in tensors.items():
+            if name in self._parameters:
+                parameter = self._parameters[name]
+                parameter.data = tensor.to(parameter.device, torch.float32)
+
+
+def _empty(layer: torch.nn.Module) -> None:
+    """Let go of a layer's weights; its buffers stay."""
+    for parameter in layer.parameters():
+        parameter.data = parameter.data.new_empty(0)

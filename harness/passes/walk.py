@@ -1,0 +1,150 @@
+"""Gram matrices on what a merged model's earlier blocks give, which are asked for as it is merged.
+
+What a layer is given depends on all that is merged before it, and how that is merged on its Gram
+matrices. So the merged model is a lazy state, and its tensors are asked for one block after the
+other; each block's matrices are kept in the cache, by the content of all that comes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from threading import RLock
+
+import torch
+
+from harness import weights
+from harness.errors import NotFinite
+from harness.files import cache_dir
+from harness.passes.blocks import Blocks, Partly
+from harness.passes.cache import keep, recall
+from harness.passes.features import content_key
+from harness.passes.gram import gram_shapes
+from harness.passes.reading import Readings
+from harness.types import StateDict
+
+SHARED = "shared"
+"""Where an entry of the cache says which weights have the matrix of another."""
+
+
+@dataclass
+class Walk:
+    """All experts, each on its own rows, behind the blocks of one merged model.
+
+    `names` are the weights that have matrices. `made_of` is what those depend on beside the
+    experts, their rows and the merged model. Runs begin when the first matrix is asked for that is
+    not in the cache, and models and rows are let go after the last block that is merged.
+    """
+
+    readings: Readings
+    merged: StateDict
+    names: tuple[str, ...]
+    batch_size: int
+    made_of: tuple[object, ...]
+    blocks: Blocks
+    _found: dict[int, list[StateDict]] = field(default_factory=dict, init=False)
+    _digests: list[str] = field(default_factory=list, init=False)
+    _last: tuple[int, StateDict] | None = field(default=None, init=False)
+    _experts: list[Partly] = field(default_factory=list, init=False)
+    _lock: RLock = field(default_factory=RLock, init=False)
+
+    def gram(self, place: int, name: str) -> torch.Tensor | None:
+        """The matrix of one expert's weight, [in, in]; None where no row reaches it."""
+        with self._lock:
+            block = self.blocks.of(name)
+            if block not in self._found:
+                self._found[block] = self._obtained(block)
+            return self._found[block][place].get(name)
+
+    @cached_property
+    def _wanted(self) -> set[int]:
+        """The blocks with weights that are merged and have matrices."""
+        return {self.blocks.of(name) for name in self.names if name in self.merged}
+
+    def _obtained(self, block: int) -> list[StateDict]:
+        """The matrices of a block, of every expert: from the cache, else by a run through it."""
+        for before in range(len(self._digests), block):
+            tensors = self._merged(before)
+            digests = {name: weights.tensor_digest(name, tensors[name]) for name in tensors}
+            self._digests.append(weights.join_digests(digests))
+        made = [self._of(place, block) for place in range(len(self.readings))]
+        if block == max(self._wanted):
+            self._experts, self._last = [], None
+        return made
+
+    def _merged(self, block: int) -> StateDict:
+        """The merged weights of a block, all computed; those of the last one are at hand."""
+        if self._last is None or self._last[0] != block:
+            names = [name for name in self.merged if self.blocks.of(name) == block]
+            self._last = block, {name: self.merged[name] for name in names}
+        return self._last[1]
+
+    def _of(self, place: int, block: int) -> StateDict:
+        path, expert = self._entry(place, block), self.readings.checkpoints[place]
+        rows = len(self.readings.rows(place))
+        step = self.readings.steps(f"{self.made_of[0]} of {expert.name}", rows * len(self._wanted))
+        if (entry := recall(path)) is not None:
+            if step:
+                step(rows)
+            return _shared(entry[0], entry[1][SHARED])
+        stored, shared = self._at(block)[place].gram(step)
+        for name, tensor in stored.items():
+            weights.check_finite(name, tensor, f"what comes through to {expert.source}", NotFinite)
+        kept = keep(path, stored, {SHARED: dict(shared)})
+        entry = recall(path) if kept else None
+        return _shared(entry[0] if entry else stored, shared)
+
+    def _entry(self, place: int, block: int) -> Path:
+        """Where the matrices of an expert's block are kept, by all that they depend on."""
+        reading = self.readings.of(place)
+        made_of = (*self.made_of, block, self._digests[:block])
+        digest, longest = self.readings.digest(place), reading.max_length
+        key = content_key(reading.checkpoint, reading.rows, digest, longest, *made_of)
+        return cache_dir("statistics") / f"{key}.safetensors"
+
+    def _at(self, block: int) -> list[Partly]:
+        """All experts behind the merged blocks before this one."""
+        if not self._experts:
+            places = range(len(self.readings))
+            of = self.readings.of
+            self._experts = [Partly(of(place), self.blocks, self.batch_size) for place in places]
+        for before in range(self._experts[0].block, block):
+            tensors = self._merged(before)
+            for expert in self._experts:
+                expert.pass_on(tensors)
+        return self._experts
+
+
+def _shared(stored: StateDict, shared: Mapping[str, str]) -> StateDict:
+    """The matrices by the name of every weight that has one."""
+    return weights.renamed(stored, {**{name: name for name in stored}, **shared})
+
+
+@dataclass
+class Walks:
+    """Gram matrices of all experts through any merged model: a walk for each, the last at hand."""
+
+    readings: Readings
+    batch_size: int
+    made_of: tuple[object, ...]
+    blocks: Blocks
+    _latest: Walk | None = field(default=None, init=False)
+
+    def through(self, place: int, merged: StateDict) -> StateDict:
+        """The matrices of one expert's linear layers through a merged model, lazily.
+
+        That of a layer which no row reaches is zero.
+        """
+        known = gram_shapes(self.readings.checkpoints[place])
+        if self._latest is None or self._latest.merged is not merged:
+            names, size = tuple(known), self.batch_size
+            self._latest = Walk(self.readings, merged, names, size, self.made_of, self.blocks)
+        walk = self._latest
+
+        def read(name: str) -> torch.Tensor:
+            found = walk.gram(place, name)
+            return torch.zeros(known[name].shape, dtype=torch.float64) if found is None else found
+
+        return weights.Lazy(known, read)

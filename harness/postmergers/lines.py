@@ -1,0 +1,81 @@
+"""LiNeS: scale what was merged, the less the shallower (Wang et al. 2024, arXiv:2410.17146)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+
+from harness import StateDict, postmerge
+from harness.options import NotNegative
+from harness.weights import Lazy, each_named, once, select, specs, where_shared
+
+NUMBER = re.compile(r"\.(\d+)\.")
+"""The number of a layer, in the name of a tensor."""
+
+
+@postmerge("lines", paper="arXiv:2410.17146", breaks=("copies",))
+def lines(
+    merged: StateDict,
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    alpha: NotNegative | Literal["norms"] = "norms",
+    beta: float = 1.0,
+) -> StateDict:
+    """base + (alpha + beta * l / (L - 1)) * (merged - base) in layer l = 0, ..., L - 1 of L.
+
+    What belongs to no numbered layer, embeddings and a pooler, is scaled by alpha as the first
+    layer is; so it is in the authors' code. What the base has not stays. With `norms` alpha is, as
+    in the paper, the L1 norm of the sum of the task vectors of n experts over n times that of what
+    was merged, over all tensors: 1 after the mean, and 1 / n after the plain sum; it is in the
+    report. beta multiplies what was merged, so at 1 it is the scale of the merger that the paper
+    tunes: tune that. For one model alone the paper has alpha + beta = 1.
+
+    By hand: task vectors (2, 4) of layer 0 and (1, 3) of layer 1 have the means 3 and 2; alpha is
+    (6 + 4) / (2 * (3 + 2)) = 1, and they become 1 * 3 and (1 + 1) * 2.
+    """
+    numbers = {name: int(at[1]) for name in merged if (at := NUMBER.search(name))}
+    last = max(numbers.values(), default=0)
+    report: dict[str, Any] = {}
+
+    @once
+    def first() -> float:
+        report["alpha"] = _ratio(merged, experts, base) if isinstance(alpha, str) else alpha
+        return float(report["alpha"])
+
+    def scaled(name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
+        depth = numbers.get(name, 0) / max(last, 1)
+        return (weight - origin).mul_(first() + beta * depth).add_(origin)
+
+    found = where_shared(scaled, merged, base)
+
+    def compute(name: str) -> torch.Tensor:
+        first()  # before a tensor of this name is in memory
+        return found[name]
+
+    return Lazy(specs(found), compute, report)
+
+
+def _ratio(merged: StateDict, experts: Sequence[StateDict], base: StateDict) -> float:
+    """The L1 norm of the mean task vector over that of what was merged."""
+    sums: list[list[float]] = [[], []]
+
+    def add(_: str, weight: torch.Tensor, origin: torch.Tensor, *tuned: torch.Tensor) -> Any:
+        total = tuned[0] - origin
+        for other in tuned[1:]:
+            total += other - origin
+        for norms, vector in zip(sums, (total, weight - origin), strict=True):
+            norms.append(float(vector.abs_().sum(dtype=torch.float64)))
+        return origin
+
+    shared = select(merged, [name for name in merged if name in base])
+    each = each_named(add, shared, base, *experts)
+    for name in each:
+        _ = each[name]
+    # exactly rounded: whatever the order of the tensors
+    of_sum, of_merged = map(math.fsum, sums)
+    return of_sum / (len(experts) * of_merged) if of_merged else 0.0

@@ -1,0 +1,69 @@
+"""Singular value calibration (Li et al. 2026, arXiv:2602.05536)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from harness import StateDict, postmerge
+from harness.options import Positive
+from harness.weights import each, select, specs, union
+
+
+@postmerge("svc", paper="arXiv:2602.05536")
+def svc(
+    merged: StateDict,
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    alpha: Positive = 1.0,
+    floor: Literal["each", "mean"] = "each",
+) -> StateDict:
+    """What was merged, with singular values of its task matrices divided where tasks overlap.
+
+    For the task matrix M = U S V^T of what was merged, and T_i of expert i, a = u^T M and
+    b_i = u^T T_i along each left singular vector u; s_i = <a, b_i> / |b_i|^2 says how much of the
+    expert's own response is left there, more than 1 if it was counted repeatedly (0 where b_i is
+    0). The singular value is divided by the mean of max(alpha, s_i), so that alpha = 1 never makes
+    one larger; alpha = 1 / n suits a sum of n task vectors. With `mean`, as the authors' code has
+    it, it is divided by max(alpha, mean of s_i) if all s_i are positive, and stays otherwise.
+    In float64. Tensors of two axes alone, and no embeddings, as in that code; all others stay.
+
+    By hand: of the task matrices diag(3, 0) and diag(1, 2) the sum is diag(4, 2). Along the first
+    vector s is 4 / 3 and 4, mean 8 / 3, so 4 becomes 1.5; along the second s is 0 and 1, which
+    count as 1, and 2 stays.
+    """
+    matrices = [
+        name
+        for name, spec in specs(merged).items()
+        if len(spec.shape) == 2 and 0 not in spec.shape and name in base and "embedding" not in name
+    ]
+
+    def fn(weight: torch.Tensor, origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+        wide = origin.double()
+        left, values, right = torch.linalg.svd(weight.double() - wide, full_matrices=False)
+        own = values[:, None] * right
+        shares = torch.stack([_share(own, left.mT @ (one.double() - wide)) for one in tuned])
+        values = values / _divisor(shares, alpha, floor)
+        calibrated: torch.Tensor = wide + (left * values) @ right
+        return calibrated.to(weight.dtype)
+
+    found = each(fn, select(merged, matrices), base, *experts)
+    return select(union(found, merged), merged)
+
+
+def _share(merged: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """<a, b> / |b|^2 of each row; 0 where b is 0."""
+    squares = own.square().sum(1)
+    products = (merged * own).sum(1)
+    return torch.where(squares > 0, products / squares.where(squares > 0, 1), 0)
+
+
+def _divisor(shares: torch.Tensor, alpha: float, floor: str) -> torch.Tensor:
+    """What each singular value is divided by, of the shares [experts, values]."""
+    if floor == "each":
+        return shares.clamp(min=alpha).mean(0)
+    positive = (shares > 0).all(0)
+    return torch.where(positive, shares.mean(0).clamp(min=alpha), 1.0)

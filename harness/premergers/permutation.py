@@ -1,0 +1,174 @@
+"""Weight matching: hidden units in an anchor's order (Ainsworth et al. 2023, arXiv:2209.04836)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+import torch
+
+from harness import StateDict, premerge
+from harness.errors import BadOption
+from harness.options import Count
+from harness.weights import (
+    Alignment,
+    Finder,
+    Match,
+    Pair,
+    Permuted,
+    Symmetry,
+    Units,
+    alignment,
+    assignment,
+    descent,
+    matched,
+    objective,
+    once,
+    to_anchor,
+    units_of,
+    universe,
+)
+
+RESIDUAL = ("width", "embedding", "pooled")
+"""The groups of no one layer, those with most tensors first."""
+
+
+@premerge("permutation", paper="arXiv:2209.04836", exact=True)
+def permutation(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    symmetry: Symmetry,
+    ffn: bool = True,
+    heads: bool = False,
+    rotated: bool = False,
+    residual: bool = False,
+    cycle_consistent: bool = False,
+    layers: str = "all",
+    anchor: Literal["central", "base"] | Count = "central",
+) -> list[StateDict]:
+    """Experts with hidden units in the order in which their weights are nearest to one of them.
+
+    `ffn` permutes the units between feed-forward layers: the linear assignment that maximises the
+    inner product of what makes and what reads them, biases too. `heads` permutes attention heads,
+    queries and keys alike with values and outputs; what two heads have in common is their inner
+    product, or, `rotated`, the most it can be once `rotation` has turned them: by itself this may
+    set heads further apart. `residual` permutes the width of the whole model as well, with
+    embeddings, normalisations, pooler and head: group after group from the order as it is, each by
+    the assignment with the others held, until none brings the expert nearer. Tensors of heads count
+    where they have one shape.
+
+    `cycle_consistent` matches all experts at once (C2M3, Crisostomi et al. 2024, arXiv:2405.17897;
+    `universe`) from the order that matching to the anchor gives, and tells their orders against
+    the anchor's. The report has the sum of the inner products of all pairs: before, matched to the
+    anchor (`pairwise`), and matched at once.
+
+    `layers` are `all`, `first:N`, `last:N`, or the number of one; the width is of all. The anchor
+    is the expert nearest to the mean, an expert by its number from 1, or the base, and stays as it
+    is. The outputs of every expert stay as they are. After `residual` a task vector has a meaning
+    only if the anchor is in the order of the base: the base, or fine-tuned from it.
+
+    The report has the anchor, the distance of every expert from it, before and after, in each group
+    (`ffn.0`), and the iterations. Raises BadOption for options that do not go together.
+
+    By hand: rows (1, 0) and (0, 1) over the anchor's (0, 2) and (3, 0): the products are
+    ((0, 3), (2, 0)), so the rows change places.
+    """
+    asked = {"ffn": ffn, "heads": heads, "residual": residual}
+    _check(
+        any(asked.values()),
+        heads=heads,
+        rotated=rotated,
+        residual=residual,
+        cycle_consistent=cycle_consistent,
+    )
+    what = alignment(experts, base, symmetry, anchor)
+    units = _units(symmetry, symmetry.chosen(layers), asked)
+    if residual:
+        groups = tuple(group for one in units for group in one.groups)
+        return to_anchor(what, {groups: partial(_in_turn, what, units)})
+    if cycle_consistent:
+        return to_anchor(what, {one.groups: _at_once(what, one) for one in units})
+
+    def pairwise(one: Units, index: int) -> Mapping[str, Match[Permuted]]:
+        return matched(experts[index], what.anchor, one, symmetry, rotated=rotated)
+
+    return to_anchor(what, {one.groups: partial(pairwise, one) for one in units})
+
+
+def _check(
+    anything: bool, *, heads: bool, rotated: bool, residual: bool, cycle_consistent: bool
+) -> None:
+    if not anything:
+        raise BadOption("permutation leaves all as it is; expected one of ffn, heads and residual")
+    if rotated and not heads:
+        raise BadOption("rotated is about the order of heads; expected heads=true with it")
+    given = {"rotated": rotated, "residual": residual, "cycle_consistent": cycle_consistent}
+    if len(both := [name for name, one in given.items() if one]) > 1:
+        raise BadOption(
+            f"{both[0]} and {both[1]} are both given, and no objective is for both; "
+            "expected one of them"
+        )
+
+
+def _units(symmetry: Symmetry, layers: Sequence[int], asked: Mapping[str, bool]) -> list[Units]:
+    """What is permuted, as far as the model has it."""
+    residual = [Units(group, (group,)) for group in RESIDUAL if group in symmetry.groups]
+    ffn = [Units(f"ffn.{layer}", (f"ffn.{layer}",)) for layer in layers]
+    heads = [Units(f"heads.{n}", (f"qk.{n}", f"vo.{n}"), symmetry.heads) for n in layers]
+    kinds = {"residual": residual, "ffn": ffn, "heads": heads}
+    return [one for kind, units in kinds.items() if asked[kind] for one in units]
+
+
+def _in_turn(what: Alignment, units: Sequence[Units], index: int) -> Mapping[str, Match[Permuted]]:
+    """The orders of groups that depend on one another."""
+    matches, sweeps = descent(Pair(what.experts[index], what.anchor, what.symmetry, units))
+    what.tell_of(index, "iterations", "residual", sweeps)
+    return matches
+
+
+# All experts at once -----------------------------------------------------------------------
+
+
+def _at_once(what: Alignment, units: Units) -> Finder:
+    """What moves every expert to the anchor by way of the universe of all, which has the base in it
+    where that is the anchor."""
+    solved = once(partial(_solved, what, units))
+    return lambda index: solved()[index]
+
+
+def _solved(what: Alignment, units: Units) -> list[dict[str, Match[Permuted]]]:
+    place = what.place()
+    models = [*what.experts, *([what.base] if place is None else [])]
+    at = len(models) - 1 if place is None else place
+    by_group = [_stacked(what.symmetry, group, units.heads, models) for group in units.groups]
+    whole = [torch.cat(parts, 1) for parts in zip(*by_group, strict=True)]
+    pairwise = [assignment(one @ whole[at].mT) for one in whole]
+    found = universe(whole, pairwise)
+    same = [torch.arange(len(one)) for one in whole]
+    objectives = {"before": objective(whole, same), "pairwise": objective(whole, pairwise)}
+    what.tell("objective", units.label, {**objectives, "cycle_consistent": found.objective})
+    what.tell("iterations", units.label, found.iterations)
+    back = found.orders[at].argsort()
+    return [
+        {
+            group: _told(stack[index], stack[at], order[back])
+            for group, stack in zip(units.groups, by_group, strict=True)
+        }
+        for index, order in enumerate(found.orders)
+    ]
+
+
+def _stacked(
+    symmetry: Symmetry, group: str, heads: int, models: Sequence[StateDict]
+) -> list[torch.Tensor]:
+    """[units, features] of every model: all that its tensors have for a unit, or for a head."""
+    members = symmetry.members(group, *models)
+    stacks = [torch.cat([units_of(model, one) for one in members], 1) for model in models]
+    return [one.reshape(heads, -1) for one in stacks] if heads else stacks
+
+
+def _told(mine: torch.Tensor, anchors: torch.Tensor, order: torch.Tensor) -> Match[Permuted]:
+    before, after = (float((one - anchors).norm()) for one in (mine, mine[order]))
+    return Match(Permuted(order), before, after)

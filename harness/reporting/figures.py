@@ -1,0 +1,172 @@
+"""Frozen values -> pictures, each as PNG and as SVG, of the same bytes every time.
+
+Colours are those of cividis: told apart by colour-blind readers, and in print by their lightness.
+Text in an SVG stays text. matplotlib is loaded when something is drawn.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.files import replacing
+from harness.text import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = "cividis"
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: it is everywhere the same
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "text.parse_math": False,  # a name of a model may have a $
+    "svg.fonttype": "none",
+    "svg.hashsalt": "harness",
+    "savefig.dpi": 150,
+}
+CELL = (0.78, 0.30)
+"""Inches of a cell with a number of three digits in it."""
+AROUND = (2.3, 1.7)
+"""Inches of a picture that are no cells: title, labels and the scale."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Numbers by row and column, None where there is none, and what rows and columns are."""
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    row_label: str = ""
+    column_label: str = ""
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Panels, one below the other, that share a scale from `low` to `high` with its unit.
+
+    What lies beyond the scale has the colour of its end; its number stands in the cell, written as
+    `form` says.
+    """
+
+    title: str
+    panels: tuple[Panel, ...]
+    unit: str
+    low: float
+    high: float
+    form: str = ".3g"
+
+
+def heat_map(shown: HeatMap) -> Figure:
+    """The picture of a heat map, with the number in every cell."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+    heights = [len(panel.rows) for panel in shown.panels]
+    width = max(len(panel.columns) for panel in shown.panels)
+    gaps = len(heights) - 1
+    with _style():
+        size = (
+            AROUND[0] + CELL[0] * width,
+            AROUND[1] + CELL[1] * (sum(heights) + 3 * gaps),
+        )
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
+        colours = ScalarMappable(Normalize(shown.low, shown.high), COLOURS)
+        for axes, panel in zip(grid[:, 0], shown.panels, strict=True):
+            _draw(axes, panel, colours, shown.form)
+            axes.set_xlim(0, width)  # cells of one size in all panels
+        bar = figure.colorbar(colours, ax=grid[:, 0].tolist(), extend=_beyond(shown))
+        bar.set_label(shown.unit)
+        if bar.solids is not None:
+            bar.solids.set_rasterized(False)  # colours as shapes: nothing in an SVG is of pixels
+            bar.solids.set_edgecolor("face")
+        figure.suptitle(_wrapped(shown.title, size[0]))
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, and not again for every file
+    return figure
+
+
+def _draw(axes: Axes, panel: Panel, colours: Any, form: str) -> None:
+    cells = [[float("nan") if v is None else v for v in row] for row in panel.values]
+    axes.pcolormesh(cells, norm=colours.norm, cmap=colours.cmap, edgecolors="white", linewidth=1)
+    axes.set_xticks([at + 0.5 for at in range(len(panel.columns))], panel.columns)
+    axes.set_yticks([at + 0.5 for at in range(len(panel.rows))], panel.rows)
+    axes.tick_params(length=0)
+    axes.invert_yaxis()
+    axes.set_frame_on(False)
+    axes.set_xlabel(panel.column_label)
+    axes.set_ylabel(panel.row_label)
+    for row, values in enumerate(panel.values):
+        for column, value in enumerate(values):
+            if value is not None:
+                axes.text(
+                    column + 0.5,
+                    row + 0.5,
+                    number(value, form),
+                    ha="center",
+                    va="center",
+                    color=_readable(colours.to_rgba(value)),
+                    in_layout=False,
+                )
+
+
+def _readable(colour: Sequence[float]) -> str:
+    """Black or white, whichever is told from the colour better (its relative luminance)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "black" if luminance > 0.179 else "white"
+
+
+def _beyond(shown: HeatMap) -> Any:
+    """At which ends of the scale something lies beyond it."""
+    rows = chain.from_iterable(panel.values for panel in shown.panels)
+    known = [value for value in chain.from_iterable(rows) if value is not None]
+    below = any(value < shown.low for value in known)
+    above = any(value > shown.high for value in known)
+    return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[below, above]
+
+
+def _wrapped(text: str, inches: float) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, max(24, int(inches * 12)), break_on_hyphens=False))
+
+
+# Files -------------------------------------------------------------------------------------
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write a picture as `stem`.png and `stem`.svg; the two paths.
+
+    The bytes depend on the picture and the version of matplotlib alone. Raises CannotWrite.
+    """
+    without_date = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+    paths = []
+    for form, metadata in without_date.items():
+        path = stem.with_name(f"{stem.name}.{form}")
+        with _style(), replacing(path) as file:
+            figure.savefig(file, format=form, metadata=metadata)
+        paths.append(path)
+    return paths
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Our settings, whatever the user's own are."""
+    import matplotlib
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # in the name of a model
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield

@@ -1,0 +1,74 @@
+"""Task vectors matrix by matrix, for methods that know rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, overload
+
+import torch
+
+from harness.types import StateDict
+from harness.weights.arithmetic import entrywise, total
+from harness.weights.lazy import Lazy, specs
+
+Matrices: TypeAlias = Literal["all", "linear"]
+"""Which tensors count as matrices: all that have two axes, or those that are no embeddings."""
+Others: TypeAlias = Literal["mean", "zero"]
+"""What becomes of the task vectors of all other tensors."""
+EMBEDDING = "embed"
+"""What the name of every table of embeddings has in it, in all architectures that are known."""
+
+
+class Vectors(Sequence[torch.Tensor]):
+    """The task vectors of one matrix, in float64; each is computed when it is asked for."""
+
+    def __init__(self, experts: Sequence[StateDict], base: StateDict, name: str) -> None:
+        self._experts, self._base, self._name = experts, base, name
+
+    @overload
+    def __getitem__(self, place: int) -> torch.Tensor: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[torch.Tensor]: ...
+
+    def __getitem__(self, place: int | slice) -> torch.Tensor | list[torch.Tensor]:
+        if isinstance(place, slice):
+            return [self[index] for index in range(*place.indices(len(self)))]
+        return self._experts[place][self._name].double() - self._base[self._name].double()
+
+    def __len__(self) -> int:
+        return len(self._experts)
+
+
+def is_matrix(name: str, shape: tuple[int, ...], matrices: Matrices = "all") -> bool:
+    """Whether a tensor of this name and shape is a matrix with entries."""
+    return len(shape) == 2 and 0 not in shape and (matrices == "all" or EMBEDDING not in name)
+
+
+def by_matrix(
+    merge: Callable[[str, Vectors], torch.Tensor],
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    matrices: Matrices = "all",
+    others: Others = "mean",
+    report: Mapping[str, Any] | None = None,
+) -> Lazy:
+    """The merged task vector: `merge(name, vectors)` of every matrix, in at least float32.
+
+    Of all other tensors it is the mean of the task vectors, or zero. `merge` may use all cores.
+    """
+
+    def mean(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+        return total([weight - origin for weight in tuned]).div_(len(tuned))
+
+    averaged = entrywise(mean, base, *experts)
+    known = specs(averaged)
+
+    def compute(name: str) -> torch.Tensor:
+        shape, dtype = known[name]
+        if is_matrix(name, shape, matrices):
+            return merge(name, Vectors(experts, base, name)).to(dtype)
+        return averaged[name] if others == "mean" else torch.zeros(shape, dtype=dtype)
+
+    return Lazy(known, compute, report)

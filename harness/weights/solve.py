@@ -1,0 +1,29 @@
+"""Least squares by normal equations, with the missing rank counted."""
+
+from __future__ import annotations
+
+import torch
+from scipy.linalg import lapack
+
+SINGULAR = 1e-10
+"""Below this share of the largest eigenvalue, a direction counts as one that nothing constrains."""
+
+
+def least_solution(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, float, int]:
+    """The least solution X of left X = right, the condition number, the rank that is missing.
+
+    `left` [n, n] is symmetric and positive semidefinite, `right` [n, k], both float64. By Cholesky;
+    where that fails or loses the digits, by the pseudo-inverse.
+    """
+    norm = float(left.abs().sum(0).max())
+    factor, failed = lapack.dpotrf(left.numpy(), lower=True)
+    share = 0.0 if failed else float(lapack.dpocon(factor, norm, uplo="L")[0])
+    if share > SINGULAR:
+        found, _ = lapack.dpotrs(factor, right.numpy(), lower=True)
+        return torch.from_numpy(found), 1 / share, 0
+    values, vectors = torch.linalg.eigh(left)
+    real = values > SINGULAR * values[-1]
+    scaled = (vectors[:, real].T @ right) / values[real][:, None]
+    missing = int((~real).sum())
+    condition = float(values[-1] / values[real][0])
+    return vectors[:, real] @ scaled, condition, missing

@@ -1,0 +1,136 @@
+"""Networks whose outputs depend on every parameter, and moves that keep them: of all families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness import weights
+from harness.checkpoints.families.family import Unit
+from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.symmetry import axes_of
+from harness.checkpoints.network import network
+from harness.weights import Axes, Maps, Symmetry, Turned
+from tests.conftest import BERT_LIKE, FAMILIES
+
+#: a configuration of every model type of every family, and those that lead to further tensors
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{name: {"model_type": name, **settings} for name, settings in FAMILIES.items()},
+    "xlm-roberta": {"model_type": "xlm-roberta", **BERT_LIKE, "pad_token_id": 0},
+    "camembert": {"model_type": "camembert", **BERT_LIKE, "pad_token_id": 0},
+    "electra, narrow": {"model_type": "electra", **BERT_LIKE, "embedding_size": 8},
+    "deberta, apart": {
+        "model_type": "deberta-v2",
+        **FAMILIES["deberta-v2"],
+        "share_att_key": False,
+        "conv_kernel_size": 3,
+        "embedding_size": 8,
+        "type_vocab_size": 2,
+    },
+}
+
+
+def config(variant: str) -> dict[str, Any]:
+    return {**VARIANTS[variant], "num_labels": 3}
+
+
+Tensors = dict[str, torch.Tensor]
+Moves = Mapping[str, torch.Tensor]
+IDS = torch.tensor([[2, 10, 11, 30, 3, 0, 0], [2, 12, 40, 7, 21, 9, 3], [2, 5, 3, 0, 0, 0, 0]])
+SIZES = {"width": 16, "embedding": 8, "pooled": 16, "ffn": 24}
+HEADS, SIZE = 2, 8
+
+
+def loud(variant: str, unit: Unit, seed: int = 0) -> torch.nn.Module:
+    """A classifier in float64, whose outputs depend on every one of its parameters."""
+    torch.manual_seed(seed)
+    made = network(config(variant), variant, unit).double().eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(torch.randn_like(parameter) / 2)
+    return made
+
+
+def logits(made: torch.nn.Module, state: Tensors) -> torch.Tensor:
+    inputs = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
+    with torch.no_grad():
+        found: torch.Tensor = torch.func.functional_call(made, state, kwargs=inputs).logits
+    return found if found.ndim == 2 else found[IDS > 0]
+
+
+def permutation(size: int, *seeds: int) -> torch.Tensor:
+    """A matrix that leaves no place as it is."""
+    order = np.random.default_rng(seeds).permutation(size)
+    matrix = torch.zeros(size, size, dtype=torch.float64)
+    matrix[order, np.roll(order, 1)] = 1
+    return matrix
+
+
+def rotations(*seeds: int) -> torch.Tensor:
+    """An orthogonal map within each head."""
+    random = np.random.default_rng(seeds)
+    blocks = [np.linalg.qr(random.normal(size=(SIZE, SIZE)))[0] for _ in range(HEADS)]
+    return torch.block_diag(*map(torch.from_numpy, blocks))
+
+
+def invertible(*seeds: int) -> torch.Tensor:
+    """A map within each head that keeps no length and no angle."""
+    random = np.random.default_rng(seeds)
+    blocks = [np.diag(random.uniform(0.5, 2, SIZE)) + np.triu(random.normal(size=(SIZE, SIZE)) / 4)
+              for _ in range(HEADS)]  # fmt: skip
+    return torch.block_diag(*map(torch.from_numpy, blocks))
+
+
+def heads(*seeds: int) -> torch.Tensor:
+    """Heads in another order, each as it is."""
+    return torch.kron(permutation(HEADS, *seeds), torch.eye(SIZE, dtype=torch.float64))
+
+
+MOVES: dict[str, Moves] = {
+    "units": {f"ffn.{layer}": permutation(SIZES["ffn"], layer) for layer in (0, 1)},
+    "heads": {f"{group}.{layer}": heads(layer) for group in ("qk", "vo") for layer in (0, 1)},
+    "within heads": {
+        f"{group}.{layer}": rotations(layer, place)
+        for place, group in enumerate(("qk", "vo"))
+        for layer in (0, 1)
+    },
+    "within heads, undone in the dual": {
+        f"{group}.{layer}": invertible(layer, place)
+        for place, group in enumerate(("qk", "vo"))
+        for layer in (0, 1)
+    },
+    "width": {name: permutation(SIZES[name], 7) for name in ("width", "embedding", "pooled")},
+}
+
+
+def moved(state: Tensors, axes: Axes, moves: Moves) -> Tensors:
+    """The state with every axis of the groups mapped."""
+
+    def turned(matrix: torch.Tensor) -> Maps:
+        return lambda: [Turned(matrix[None], matrix.inverse()[None])]
+
+    maps = {group: turned(matrix) for group, matrix in moves.items()}
+    return dict(weights.moved(state, Symmetry(axes, HEADS), maps))
+
+
+def tensors(made: torch.nn.Module) -> Tensors:
+    """The parameters of a network by their names."""
+    return {name: parameter.detach() for name, parameter in made.named_parameters()}
+
+
+def symmetry_of(variant: str, unit: Unit, state: Tensors) -> Symmetry:
+    """What the table of the family says of these tensors."""
+    return Symmetry(axes_of(family_of(config(variant)), state, unit), HEADS)
+
+
+def far(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> float:
+    """The largest difference of any entry."""
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
+
+
+def apart(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> float:
+    """||first - second|| over all tensors."""
+    return sum(float((first[n] - second[n]).double().square().sum()) for n in first) ** 0.5
