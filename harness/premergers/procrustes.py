@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
 from typing import Any, Literal
 
 import torch
@@ -23,6 +22,7 @@ from harness.weights import (
     Turn,
     generalized,
     group_of,
+    latest,
     specs,
 )
 
@@ -161,7 +161,7 @@ def _layer(axes: Sequence[str | None]) -> int | None:
 
 @dataclass(frozen=True)
 class _Analysis:
-    """What is analysed, by what rules, and what was found for the matrix that is handed out now.
+    """What is analysed, and by what rules.
 
     `starts` are the places of the references by the names of the matrices, the one after the last
     expert that of the base; with `out` matrices are analysed transposed.
@@ -173,25 +173,13 @@ class _Analysis:
     rules: Rules
     out: bool
     report: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _found: dict[str, Sequence[Turn]] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
-
-    def turn(self, name: str, place: int) -> Turn:
-        """What the matrix of an expert is turned by; that of all experts is found with it.
-
-        It is kept until another matrix is asked for. Tensors are not.
-        """
-        with self._lock:
-            if name not in self._found:
-                self._found.clear()
-                self._found[name] = self._analysed(name)
-            return self._found[name][place]
 
     def oriented(self, tensor: torch.Tensor) -> torch.Tensor:
         """A matrix as it is analysed, and back."""
         return tensor.mT if self.out else tensor
 
-    def _analysed(self, name: str) -> Sequence[Turn]:
+    def turns(self, name: str) -> Sequence[Turn]:
+        """What the matrix of this name is turned by, for each expert."""
         starts, count = self.starts[name], len(self.experts)
         fixed = self.oriented(self.base[name]) if count in starts else None
         found = generalized(
@@ -219,16 +207,17 @@ def _aligned(what: _Analysis, *, rotate_bias: bool) -> list[StateDict]:
             "rotate_bias is true with orientation 'in', where a bias is not turned; "
             "expected orientation=out, or leave it out"
         )
+    turns = latest(what.turns)  # of the matrix that is handed out now; no tensor is kept
     biases = {_bias(name): name for name in what.starts} if rotate_bias else {}
 
     def compute(place: int, name: str) -> torch.Tensor:
         tensor = what.experts[place][name]
         dtype = torch.promote_types(tensor.dtype, torch.float32)
         if name in what.starts:
-            turned = _rows(what.oriented(tensor), what.turn(name, place), dtype)
+            turned = _rows(what.oriented(tensor), turns(name)[place], dtype)
             return what.oriented(turned).contiguous()
         if name in biases and tensor.ndim == 1:
-            return what.turn(biases[name], place)(tensor.double()[None])[0].to(dtype)
+            return turns(biases[name])[place](tensor.double()[None])[0].to(dtype)
         return tensor.to(dtype).clone()
 
     return [

@@ -70,7 +70,15 @@ from harness.weights.symmetry import (
     group_of,
     moved,
 )
-from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pieces_of, spread
+from harness.weights.threads import (
+    by_piece,
+    flat_pieces,
+    latest,
+    once,
+    piece_size,
+    pieces_of,
+    spread,
+)
 from harness.weights.universe import objective, universe
 
 __all__ = [
@@ -130,6 +138,7 @@ __all__ = [
     "isometry",
     "join_digests",
     "known_digests",
+    "latest",
     "least_solution",
     "matched",
     "matched_units",
