@@ -124,9 +124,7 @@ def test_a_room_knows_only_rooms_on_floors_below(name: str) -> None:
 
 def test_no_module_has_several_jobs() -> None:
     lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
-    assert {name: n for name, n in lengths.items() if n > LONGEST} == {
-        "harness.cli": lengths["harness.cli"]
-    }
+    assert not {name: n for name, n in lengths.items() if n > LONGEST}
 
 
 @pytest.mark.parametrize("folder", sorted(FOLDERS))
@@ -155,8 +153,12 @@ def test_nobody_imports_a_method_or_a_need_by_name() -> None:
 
 
 def test_only_the_command_line_and_main_import_the_command_line() -> None:
-    users = {name for name, path in MODULES.items() if "harness.cli" in set(imports(path))}
-    assert users <= {"harness.__main__"}
+    users = {
+        name
+        for name, path in MODULES.items()
+        if any(module.startswith("harness.cli") for module in imports(path))
+    }
+    assert {name for name in users if room_of(name) != "cli"} == {"harness.__main__"}
 
 
 @pytest.mark.parametrize("module", ["harness", "harness.cli"])

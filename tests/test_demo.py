@@ -21,7 +21,7 @@ def run(out: Path, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "finetune", partial(finetune, epochs=0.02))
     monkeypatch.setattr(module, "Run", partial(Run, shots=(5,), draws=2, limit=60))
     monkeypatch.setattr(module, "MERGERS", ("average",))
-    monkeypatch.setattr("harness.cli._width", lambda: width)
+    monkeypatch.setattr("harness.cli.demo.width", lambda: width)
     assert main(["demo", "--out", str(out)]) == 0
 
 

@@ -175,7 +175,7 @@ def of_premerge(entry: Premerge, choice: Choice) -> Battery:
     found = _battery("premerge", entry, choice)
     plain, options = own_options(entry, resolved(entry, Choice(choice.name))), found.method.choice
     exact = entry.exact and all(options.options[name] == plain[name] for name in entry.inexact)
-    return found if exact else replace(found, unclaimed=("exact",))
+    return found if exact else replace(found, unclaimed=("exact", "family"))
 
 
 def _battery(stage: StageName, entry: Entry, choice: Choice) -> Battery:

@@ -97,8 +97,20 @@ def mapped(
 ) -> Turned:
     """A and its inverse, of the covariances Sxx, Sxy and Syy of the anchor x and an expert y."""
     (root, back), (my_root, my_back) = (_roots(one, gamma) for one in (anchors, mine))
-    turn = polar(back @ between @ my_back)
+    turn = _rotation(back @ between @ my_back)
     return Turned((my_back @ turn.mT @ root)[None], (back @ turn @ my_root)[None])
+
+
+UNCORRELATED = 1e-10
+"""Of the largest canonical correlation: what is less is rounding, as of units that never speak."""
+
+
+def _rotation(correlations: torch.Tensor) -> torch.Tensor:
+    """U V^T of the singular vectors; where nothing correlates, as near to the identity as it can
+    be."""
+    left, values, right = torch.linalg.svd(correlations)
+    told = values > UNCORRELATED * values[:1]
+    return left @ right if bool(told.all()) else polar(left[:, told] @ right[told])
 
 
 def _roots(covariances: torch.Tensor, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:

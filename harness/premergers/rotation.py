@@ -58,8 +58,8 @@ def rotation(
     The report has the anchor and the distance of every expert from it, before and after, in each
     group: `qk.0`, `vo.0`, `ffn.0`.
 
-    By hand, one head of two units: queries ((1, 0), (0, 2)) and no keys, with the anchor's
-    ((0, -1), (2, 0)): A = ((0, 2), (-2, 0)), R = ((0, 1), (-1, 0)), and R^T Wq is the anchor's.
+    By hand, one head of two units: queries ((1, 0), (0, 2)) over the anchor's ((0, -2), (1, 0)),
+    and keys of zero: A = ((0, 1), (-4, 0)), R = ((0, 1), (-1, 0)), and R^T Wq is the anchor's.
     """
     what = alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]

@@ -1,0 +1,180 @@
+"""The law of exactness on every architecture that has a file: what moves a BERT right may not know
+the names, the head or the embeddings of another."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from harness.checking import toys
+from harness.checking.laws.compare import dtype_name
+from harness.checking.laws.law import Broken, Method, law
+from harness.checking.toys import Tensors
+from harness.checkpoints.build import UNITS
+from harness.checkpoints.families.family import Unit
+from harness.checkpoints.layout import SINGLE
+from harness.checkpoints.network import network
+from harness.checkpoints.open import open_checkpoint
+from harness.merging.merge import merge
+from harness.merging.recipes import Recipe
+from harness.registry import NEEDS
+from harness.types import Choice, StateDict
+
+SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+BERT_LIKE: Mapping[str, Any] = {
+    **SIZES,
+    "intermediate_size": 12,
+    "vocab_size": len(toys.WORDS),
+    "max_position_embeddings": 16,
+    "pad_token_id": 0,
+}
+DEBERTA: Mapping[str, Any] = {
+    **BERT_LIKE,
+    "model_type": "deberta-v2",
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 4,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "pooler_hidden_size": 8,
+}
+CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "bert": {"model_type": "bert", **BERT_LIKE},
+    "roberta": {"model_type": "roberta", **BERT_LIKE},
+    "distilbert": {
+        "model_type": "distilbert",
+        "dim": 8,
+        "n_layers": 2,
+        "n_heads": 2,
+        "hidden_dim": 12,
+        "vocab_size": len(toys.WORDS),
+        "max_position_embeddings": 16,
+    },
+    "electra": {"model_type": "electra", **BERT_LIKE, "embedding_size": 6},
+    "deberta-v2": DEBERTA,
+    "deberta-v2, positions apart": {**DEBERTA, "share_att_key": False, "embedding_size": 6},
+}
+"""A configuration for every family, and another where it leads to further tensors."""
+
+DRIFT = {torch.float32: 1e-5, torch.float64: 1e-10}
+"""How far outputs may move, relative to the largest, and be the same."""
+TRIED = {torch.float32: 1, torch.float64: 2}
+"""How many experts of a network are tried; they are others in the next."""
+
+
+@law("family", "premerge")
+def family(method: Method) -> str:
+    """The outputs of no family's networks move, of rows and of words, in float32 and in float64.
+
+    Weights are random and not small. An expert is merged by itself, by weights that are 0 for the
+    others. What the method asks of the architecture it is given as in any merge; toys stand in for
+    rows.
+    """
+    largest = dict.fromkeys(DRIFT, 0.0)
+    for number, (name, unit) in enumerate(product(CONFIGS, UNITS)):
+        for dtype, bound in DRIFT.items():
+            mini = miniature(name, unit, dtype, method.experts)
+            for place in range(number, number + TRIED[dtype]):
+                moved = _moved(method, mini, place % method.experts)
+                if not moved <= bound:
+                    raise Broken(
+                        f"outputs of expert {place % method.experts + 1}, a {name} for each "
+                        f"{unit}, move by {moved:.2g} of the largest in {dtype_name(dtype)}"
+                    )
+                largest[dtype] = max(largest[dtype], moved)
+    told = (f"{moved:.1g} in {dtype_name(dtype)}" for dtype, moved in largest.items())
+    return f"by {' and '.join(told)} at most, on {len(CONFIGS)} architectures"
+
+
+@dataclass(frozen=True)
+class Miniature:
+    """A base and experts of an architecture, of random weights, and the network they belong in."""
+
+    config: Mapping[str, Any]
+    network: torch.nn.Module
+    base: Tensors
+    experts: tuple[Tensors, ...]
+
+    @cached_property
+    def before(self) -> tuple[torch.Tensor, ...]:
+        """What each expert says, [rows or tokens, classes]."""
+        return tuple(self.outputs(expert) for expert in self.experts)
+
+    def outputs(self, state: StateDict) -> torch.Tensor:
+        """What the network says with these weights to rows of different lengths."""
+        numbers = torch.Generator().manual_seed(0)
+        ids = torch.randint(5, len(toys.WORDS), (6, 8), generator=numbers)
+        mask = (torch.arange(8) < torch.tensor([8, 8, 5, 3, 2, 1])[:, None]).long()
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        with torch.inference_mode():
+            found: torch.Tensor = torch.func.functional_call(
+                self.network, {name: state[name] for name in self.base}, kwargs=inputs
+            ).logits
+        return found if found.ndim == 2 else found[mask.bool()]
+
+    def written(self, root: Path) -> tuple[Path, list[Path]]:
+        """The folders of the base and of the experts."""
+        names = ["base", *(f"expert-{place + 1}" for place in range(len(self.experts)))]
+        for name, state in zip(names, (self.base, *self.experts), strict=True):
+            (root / name).mkdir()
+            save_file(state, root / name / SINGLE)
+            (root / name / "config.json").write_text(json.dumps(self.config), encoding="utf-8")
+            vocabulary = "\n".join(toys.WORDS) + "\n"
+            (root / name / "vocab.txt").write_text(vocabulary, encoding="utf-8")
+        return root / names[0], [root / name for name in names[1:]]
+
+
+@cache
+def miniature(name: str, unit: Unit, dtype: torch.dtype, experts: int) -> Miniature:
+    """The miniature of a configuration, as a classifier of rows or of words."""
+    labels = {str(place): label for place, label in enumerate(("no", "yes", "maybe"))}
+    config = {
+        **CONFIGS[name],
+        "id2label": labels,
+        "label2id": {label: int(place) for place, label in labels.items()},
+    }
+    with torch.random.fork_rng([]):
+        made = network(config, name, unit).to(dtype).eval()
+    # of the unit they are for, as transformers writes it
+    architecture = {"architectures": [type(made).__name__]}
+    shapes = {key: tuple(tensor.shape) for key, tensor in made.named_parameters()}
+    models = [toys.model(seed, shapes) for seed in range(experts + 1)]
+    # divided, so that float32 does not hold what float64 does
+    base, *tuned = [{key: t.to(dtype) / 3 for key, t in state.items()} for state in models]
+    return Miniature({**config, **architecture}, made, base, tuple(tuned))
+
+
+def _moved(method: Method, mini: Miniature, place: int) -> float:
+    """How far the outputs of an expert move, relative to the largest."""
+    with tempfile.TemporaryDirectory(prefix="harness-check-") as root, ExitStack() as stack:
+        base, experts = mini.written(Path(root))
+        if rows := [need for need in method.needs if NEEDS[need].rows != "none"]:
+            shapes = {name: tuple(tensor.shape) for name, tensor in mini.base.items()}
+            stack.enter_context(toys.handed_out(rows, shapes, len(experts)))
+        out = Path(root) / "out"
+        merge(_alone(method, base, experts, place), out=out)
+        before, after = mini.before[place], mini.outputs(open_checkpoint(out).weights)
+    return float((after - before).abs().max() / before.abs().max())
+
+
+def _alone(method: Method, base: Path, experts: Sequence[Path], place: int) -> Recipe:
+    """A merge that gives all experts but one no weight."""
+    share = [float(other == place) for other in range(len(experts))]
+    return Recipe(
+        experts=tuple(map(str, experts)),
+        base=str(base),
+        merger=Choice("average", {"weights": share}),
+        premerge=(method.choice,),
+        heads="merge",
+        data_dir=str(base.parent),  # where there is no data
+    )

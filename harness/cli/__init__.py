@@ -1,0 +1,22 @@
+"""The command line: parse, call the library, print. Results to stdout, progress to stderr.
+
+One file for each command, listed by `harness --help` in the order in which they stand here.
+"""
+
+from harness.cli import finetune, merge, statistics, check  # isort: skip
+from harness.cli import evaluate, inspect, leaderboard, prepare, listing, demo  # isort: skip
+from harness.cli.program import main
+
+__all__ = [
+    "check",
+    "demo",
+    "evaluate",
+    "finetune",
+    "inspect",
+    "leaderboard",
+    "listing",
+    "main",
+    "merge",
+    "prepare",
+    "statistics",
+]

@@ -1,0 +1,68 @@
+"""The program, and the flags that commands share."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from harness.errors import BadOption
+
+app = typer.Typer(
+    name="harness",
+    help="Is this merge good, and if its score is low, is it the encoder or only the head?",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Local data: DIR/<suite>/<task>/<split>.parquet.")
+]
+PresetOption = Annotated[
+    Literal["procrustes", "regmean", "rotation", "ft-classifier"] | None,
+    typer.Option("--preset", help="Compute as the code of a paper does."),
+]
+
+
+def _load_plugins(folders: list[Path] | None) -> list[Path] | None:
+    from harness.registry import load_plugins
+
+    for folder in folders or []:
+        load_plugins(folder)
+    return folders
+
+
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugins",
+        help="A folder of Python files with your own tasks, protocols or methods.",
+        callback=_load_plugins,
+        is_eager=True,
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+
+# What flags say ----------------------------------------------------------------------------
+
+
+def listed(text: str | None) -> tuple[str, ...]:
+    """`a, b` as two names."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def methods(text: str | None) -> tuple[str, ...]:
+    """`current,ft-classifier:epochs=3,learning_rate=1e-3` as two methods, options and all."""
+    return tuple(re.split(r",(?=[\w.-]+(?::|,|$))(?![\w.-]+=)", text)) if text else ()
+
+
+def numbers(flag: str, text: str) -> tuple[int, ...]:
+    """`1,5` as two numbers. Raises BadOption."""
+    if not all(part.isdigit() for part in listed(text)):
+        raise BadOption(f"{flag} is '{text}', expected whole numbers separated by commas")
+    return tuple(int(part) for part in listed(text))

@@ -1,0 +1,46 @@
+"""A method -> whether its laws hold, and how good it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from harness.cli.app import Plugins, app
+from harness.cli.console import bars
+from harness.errors import BadOption
+
+
+@app.command()
+def check(
+    stage: Annotated[Literal["merger", "premerge", "postmerge"], typer.Argument()],
+    name: Annotated[str, typer.Argument(help="NAME or module:function[:key=value,...]")],
+    baselines: Annotated[
+        Path, typer.Option(help="Where the recorded scores of mergers are.")
+    ] = Path("tests/baselines"),
+    record: Annotated[
+        bool, typer.Option("--record", help="Write the merger's scores there as its baseline.")
+    ] = False,
+    plugins: Plugins = None,
+) -> int:
+    """Hold a method to its laws and, a merger, to its recorded quality; exit 1 if one fails."""
+    from harness.checking.battery import battery, ok
+    from harness.options import parse_choice
+
+    if record and stage != "merger":
+        raise BadOption(f"--record is for mergers: a {stage} method has no baseline of its own")
+    choice = parse_choice(name)
+    laws = battery(stage, choice)
+    findings = []
+    for law in laws.laws:
+        findings.append(laws.find(law))
+        print(findings[-1], flush=True)
+    if stage != "merger" or not ok(findings):
+        return 0 if ok(findings) else 1
+    from harness.checking.quality import quality
+
+    with bars() as advance:
+        report = quality(choice, baselines=baselines, record=record, progress=advance)
+    print(f"\n{report}")
+    return 0 if report.ok else 1

@@ -1,0 +1,120 @@
+"""A model -> its table, its verdict and its records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from harness.cli.app import DataDir, Json, Plugins, PresetOption, app, listed, methods, numbers
+from harness.cli.console import bars, width
+from harness.errors import CellsFailed
+from harness.text import plain
+
+if TYPE_CHECKING:
+    from harness.evaluation.records import Record
+
+
+@app.command()
+def evaluate(
+    model: Annotated[str, typer.Option(help="A folder that merge wrote, or any HF classifier.")],
+    experts: Annotated[
+        str | None, typer.Option(help="E1,E2,...: the experts, where the folder does not say.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="The base, where the folder does not say.")
+    ] = None,
+    references: Annotated[
+        str | None, typer.Option(help="R1,R2,...: other models to read on the same tasks.")
+    ] = None,
+    best_single: Annotated[
+        bool, typer.Option("--best-single", help="Also choose one of several experts on heldout10.")
+    ] = False,
+    singles: Annotated[
+        bool, typer.Option("--singles", help="Also read each expert on tasks with its labels.")
+    ] = False,
+    tasks: Annotated[str | None, typer.Option(help="T1,T2@split,...")] = None,
+    protocols: Annotated[
+        str | None, typer.Option(help="P1,P2:key=value,...; default: every protocol.")
+    ] = None,
+    shots: Annotated[
+        str, typer.Option(help="Rows per class that a protocol adapts on.")
+    ] = "1,5,10",
+    metrics: Annotated[
+        str | None, typer.Option(help="M1,M2,...: instead of those of the tasks.")
+    ] = None,
+    preset: PresetOption = None,
+    draws: Annotated[int, typer.Option(help="Draws of those rows.")] = 5,
+    seed: Annotated[int, typer.Option(help="The first draw's seed.")] = 0,
+    labels: Annotated[
+        Literal["by-name", "by-index"], typer.Option(help="by-index: trust the order of LABEL_n.")
+    ] = "by-name",
+    limit: Annotated[int | None, typer.Option(help="Score the first N rows only.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens. Default: the task's.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Rows per forward pass.")] = 32,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    output_path: Annotated[Path, typer.Option(help="Where records are written.")] = Path("records"),
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
+    ] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    plugins: Plugins = None,
+) -> None:
+    """Evaluate a model and its references under the protocols; print the table and a verdict."""
+    from harness.evaluation.evaluate import evaluate as run
+    from harness.evaluation.run import Run
+    from harness.values import validated
+
+    values = {
+        "model": model,
+        "experts": listed(experts),
+        "base": base,
+        "references": listed(references),
+        "best_single": best_single,
+        "singles": singles,
+        "tasks": listed(tasks),
+        "protocols": methods(protocols),
+        "metrics": listed(metrics),
+        "preset": preset,
+        "shots": numbers("--shots", shots),
+        "draws": draws,
+        "seed": seed,
+        "labels": labels,
+        "limit": limit,
+        "max_length": max_length,
+        "data_dir": str(data_dir) if data_dir else None,
+        "output": str(output_path),
+        "batch_size": batch_size,
+        "device": device,
+        "allow_pickle": allow_pickle,
+    }
+    asked = validated(Run, values, "evaluate")
+    with bars() as advance:
+        try:
+            records, failed = run(asked, progress=advance), None
+        except CellsFailed as error:
+            records, failed = list(error.records), error
+    if as_json:
+        print(json.dumps([record.model_dump(mode="json") for record in records], sort_keys=True))
+    elif records:
+        _print_evaluation(records, output_path)
+    if failed is not None:
+        raise failed
+
+
+def _print_evaluation(records: Sequence[Record], out: Path) -> None:
+    from harness.reporting.grid import MAX
+    from harness.reporting.table import evaluation_table
+    from harness.reporting.verdict import verdicts
+
+    table = evaluation_table(records, width())
+    print(table)
+    print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
+    if MAX in table:
+        print(f"'{MAX}' is the best on these very rows: an oracle.")
+    for one in verdicts(records):
+        print(f"Verdict: {plain(one)}")

@@ -1,0 +1,49 @@
+"""Models -> how far they are apart, as a table, JSON and pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.app import Force, Json, app
+from harness.cli.console import bars, width
+
+
+@app.command()
+def inspect(
+    models: Annotated[list[str], typer.Argument(help="Folders or Hub ids, two or more.")],
+    base: Annotated[
+        str | None, typer.Option(help="The checkpoint they were tuned from: task vectors, too.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for inspect.json and heat maps.")
+    ] = None,
+    force: Force = False,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare models by layer and role: distances, task vectors, feed-forward units."""
+    from harness.inspecting.inspect import inspect as run
+    from harness.inspecting.inspection import as_record
+    from harness.inspecting.table import report
+
+    with bars() as advance:
+        found = run(
+            models,
+            base=base,
+            out=out,
+            force=force,
+            allow_pickle=allow_pickle,
+            progress=advance,
+        )
+    if as_json:
+        print(json.dumps(as_record(found), sort_keys=True))
+        return
+    print(report(found, width()))
+    if out is not None:
+        print(f"\nwrote {out}: inspect.json, and heat maps as PNG and SVG")

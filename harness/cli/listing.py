@@ -1,0 +1,27 @@
+"""What is registered."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+import typer
+
+from harness.cli.app import Json, Plugins, app
+from harness.cli.console import width
+
+
+@app.command("list")
+def list_(
+    what: Annotated[
+        Literal["mergers", "premerge", "postmerge", "needs", "tasks", "protocols", "metrics"],
+        typer.Argument(),
+    ],
+    as_json: Json = False,
+    plugins: Plugins = None,
+) -> None:
+    """List what is registered: name, what it is, source, options with defaults and ranges."""
+    from harness.catalogue import catalogue, rendered
+
+    found = catalogue(what)
+    print(json.dumps(found, indent=1) if as_json else rendered(found, width()))

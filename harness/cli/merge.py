@@ -1,0 +1,137 @@
+"""Experts -> a merged folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from harness.cli.app import DataDir, Force, Plugins, PresetOption, app, listed
+from harness.cli.console import bars
+from harness.errors import BadRecipe
+
+if TYPE_CHECKING:
+    from harness.merging.plan import Plan
+    from harness.merging.recipes import Recipe
+
+
+@app.command()
+def merge(
+    experts: Annotated[list[str], typer.Argument(help="Folders or Hub ids, or one recipe.yaml.")],
+    out: Annotated[Path, typer.Option(help="The merged folder.")],
+    base: Annotated[str | None, typer.Option(help="The checkpoint they were tuned from.")] = None,
+    merger: Annotated[str | None, typer.Option(help="NAME[:key=value,...]")] = None,
+    premerge: Annotated[
+        list[str] | None, typer.Option(help="NAME[:key=value,...]; repeat for several.")
+    ] = None,
+    postmerge: Annotated[
+        list[str] | None, typer.Option(help="NAME[:key=value,...], after the merger; repeat.")
+    ] = None,
+    heads: Annotated[
+        Literal["auto", "merge", "average", "keep"] | None,
+        typer.Option(help="What becomes of them."),
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="T1,T2,...: one each, or one for all.")] = None,
+    seed: Annotated[int | None, typer.Option(help="For methods that draw numbers.")] = None,
+    statistics: Annotated[
+        list[str] | None,
+        typer.Option(help="F1,F2,...: what `harness statistics` wrote, one for each expert."),
+    ] = None,
+    tune: Annotated[
+        str | None, typer.Option(help="OPTION=FIRST:LAST:STEP: try all, keep the best.")
+    ] = None,
+    tune_on: Annotated[
+        str | None,
+        typer.Option(help="T1@SPLIT,...: where candidates are scored. Default: @heldout10."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where statistics and candidates are run.")
+    ] = None,
+    preset: PresetOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check headers, write nothing.")
+    ] = False,
+    force: Force = False,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
+    ] = False,
+    data_dir: DataDir = None,
+    plugins: Plugins = None,
+) -> None:
+    """Merge experts into one folder that transformers loads."""
+    from harness.merging.merge import merge as run
+
+    flags = {
+        "base": base,
+        "merger": merger,
+        "premerge": premerge or None,
+        "postmerge": postmerge or None,
+        "heads": heads,
+        "tasks": listed(tasks) or None,
+        "seed": seed,
+        "statistics": tuple(part for given in statistics or () for part in listed(given)) or None,
+        "tune": tune,
+        "tune_on": listed(tune_on) or None,
+        "device": device,
+        "preset": preset,
+        "data_dir": str(data_dir) if data_dir else None,
+    }
+    recipe = _recipe(experts, flags)
+    if dry_run:
+        found = run(recipe, out=out, force=force, dry_run=True, allow_pickle=allow_pickle)
+        print(_described(found))
+        print(f"would write {out}; only headers were read")
+        return
+    with bars() as advance:
+        found = run(recipe, out=out, force=force, allow_pickle=allow_pickle, progress=advance)
+    print(_described(found))
+    print(f"wrote {out}")
+
+
+BESIDE = ("device", "data_dir")
+"""Flags that a recipe leaves to the machine it is used on."""
+
+
+def _recipe(experts: Sequence[str], flags: Mapping[str, Any]) -> Recipe:
+    """The recipe in the one file given in place of experts, or the one that the flags make.
+
+    Flags may stand beside a file where it cannot say the same: a configuration of mergekit's says
+    models and a method and nothing else.
+    """
+    from harness.merging.recipes import Recipe, recipe_and_fields
+    from harness.values import validated
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    if len(experts) > 1 or Path(experts[0]).suffix not in (".yaml", ".yml", ".json"):
+        return validated(Recipe, {"experts": experts, **given}, "merge")
+    recipe, says = recipe_and_fields(experts[0])
+    if both := [name for name in given if name not in BESIDE and name in says]:
+        flag = both[0].replace("_", "-")
+        raise BadRecipe(
+            f"--{flag} and the recipe {experts[0]} both say what to merge; "
+            "expected one of them: write it into the recipe"
+        )
+    return validated(Recipe, {**dict(recipe), **given}, "merge")
+
+
+def _described(found: Plan) -> str:
+    from harness.merging.plan import short_method
+    from harness.weights import size
+
+    tasks = found.tasks or ("task unknown",) * len(found.experts)
+    lines = [f"method   {short_method(found.recipe)}", f"heads    {found.recipe.heads}"]
+    if found.base is not None:
+        lines.append(f"base     {found.base.source}")
+    lines += [f"expert   {e.source} ({t})" for e, t in zip(found.experts, tasks, strict=True)]
+    if found.recipe.tune is not None and found.judge is not None:
+        lines.append(f"tuned    {found.recipe.tune} on {', '.join(found.judge.splits)}")
+    told = zip(found.recipe.premerge, found.measured, strict=False)
+    for choice, one in told:
+        lines.append(f"{choice.name:<8} {', '.join([*one.changes, f'{one.seconds:.1f} s'])}")
+    entries, megabytes = size(found.state) / 1e6, found.size / 1e6
+    lines.append(
+        f"weights  {len(found.state)} tensors, {entries:.1f} M entries, {megabytes:.1f} MB"
+    )
+    return "\n".join(lines)
