@@ -129,6 +129,15 @@ PREMERGE_OPTIONS = {
     "rotation:anchor=1": {"order"},
     "rotation:anchor=base": {"copies"},
     "rotation:layers=last:1,parts=attention,proper=true,scaling=true": set(),
+    "procrustes:reference=base": {"copies", "exact", "family"},
+    "procrustes:reference=random_per_matrix,matrix_set=all_2d": {
+        "order",
+        "tied",
+        "exact",
+        "family",
+    },
+    "procrustes:variant=fixed_reference,orientation=out": {"order", "exact", "family"},
+    "procrustes:orientation=out,rotate_bias=true,layers=last:1": {"order", "exact", "family"},
 }
 
 

@@ -63,6 +63,7 @@ from harness.weights.matrices import Matrices, Others, Vectors, by_matrix, is_ma
 from harness.weights.order import smallest_magnitude
 from harness.weights.overlap import Overlap, cross, cross_of_blocks, distance, overlap, units_of
 from harness.weights.polar import polar
+from harness.weights.procrustes import Generalized, Rules, Turn, generalized, turns_to
 from harness.weights.solve import least_solution, tell
 from harness.weights.spectrum import compact_svd, isometry
 from harness.weights.symmetry import (
@@ -77,7 +78,15 @@ from harness.weights.symmetry import (
     group_of,
     moved,
 )
-from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pieces_of, spread
+from harness.weights.threads import (
+    by_piece,
+    flat_pieces,
+    latest,
+    once,
+    piece_size,
+    pieces_of,
+    spread,
+)
 from harness.weights.universe import objective, universe
 
 __all__ = [
@@ -86,6 +95,7 @@ __all__ = [
     "Axes",
     "Digests",
     "Finder",
+    "Generalized",
     "Lazy",
     "Line",
     "Map",
@@ -98,8 +108,10 @@ __all__ = [
     "Overlap",
     "Pair",
     "Permuted",
+    "Rules",
     "Spec",
     "Symmetry",
+    "Turn",
     "Turned",
     "Units",
     "Vectors",
@@ -128,12 +140,14 @@ __all__ = [
     "flat_pieces",
     "floating",
     "gainful",
+    "generalized",
     "group_of",
     "in_pieces",
     "is_matrix",
     "isometry",
     "join_digests",
     "known_digests",
+    "latest",
     "least_solution",
     "matched",
     "matched_units",
@@ -158,6 +172,7 @@ __all__ = [
     "tensor_digest",
     "to_anchor",
     "total",
+    "turns_to",
     "union",
     "units_of",
     "universe",
