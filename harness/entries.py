@@ -41,7 +41,8 @@ class Merger:
 
 @dataclass(frozen=True)
 class Premerge:
-    """A pre-merging method. `exact`: every expert computes the same function afterwards.
+    """A pre-merging method. `exact`: every expert computes the same function afterwards, but with
+    options whose names are in `inexact` and that are not the defaults.
 
     `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options.
     `costly`: a tensor takes long to compute, and that of one expert as long as that of all; the
@@ -55,6 +56,7 @@ class Premerge:
     exact: bool = False
     breaks: tuple[str, ...] = ()
     costly: bool = False
+    inexact: tuple[str, ...] = ()
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -326,11 +326,13 @@ def premerge(
     exact: bool = False,
     breaks: tuple[str, ...] = (),
     costly: bool = False,
+    inexact: tuple[str, ...] = (),
 ) -> Callable[[PremergeFn[P]], PremergeFn[P]]:
     """Register a pre-merging method under a name."""
 
     def register(function: PremergeFn[P]) -> PremergeFn[P]:
-        PREMERGE.add(Premerge(name, function, paper, exact, breaks, costly), _origin(function))
+        entry = Premerge(name, function, paper, exact, breaks, costly, inexact)
+        PREMERGE.add(entry, _origin(function))
         return function
 
     return register

@@ -85,6 +85,13 @@ def test_the_count_of_heads_is_where_the_family_says(variant: str) -> None:
     assert settings[family_of(config(variant)).heads] == 2
 
 
+@every_variant
+def test_the_embeddings_of_tokens_are_those_that_transformers_reads(variant: str) -> None:
+    made = planned(variant, "row")
+    words = dict(made.named_parameters())[family_of(config(variant)).words]
+    assert words is made.get_input_embeddings().weight
+
+
 def test_a_table_has_no_name_that_no_configuration_leads_to() -> None:
     for family in NAMED:
         there = {

@@ -238,7 +238,7 @@ def _heads(
             )
     first = experts[0]
     odd = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
-    different = len(set(tasks)) > 1 and not (odd is None and _one_space(tasks))
+    different = len(set(tasks)) > 1 and not (odd is None and one_space(tasks))
     if recipe.heads == "keep" or (recipe.heads == "auto" and different):
         repeated = [task for task in set(tasks) if tasks.count(task) > 1]
         if not tasks:
@@ -260,7 +260,7 @@ def _heads(
     return recipe.heads
 
 
-def _one_space(tasks: Sequence[str]) -> bool:
+def one_space(tasks: Sequence[str]) -> bool:
     """Whether equal labels mean the same in all tasks: those of corpora of tags and of classes.
 
     One class out of several is the answer to the question of its own task.

@@ -145,8 +145,14 @@ class Fold:
             return Together(need, chosen, entering, self._sources(need), self.progress)
         if need.check:
             need.check(chosen)
-        made_of = judge if need.rows == "shared" else entering
+        made_of = judge if need.rows == "shared" else self._of_tasks(entering)
         return OneForAll(need, need.function(made_of, **chosen))
+
+    def _of_tasks(self, entering: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+        """The experts, each of the task that the recipe knows it is of."""
+        tasks = self.recipe.tasks or [None] * len(entering)
+        pairs = zip(entering, tasks, strict=True)
+        return tuple(replace(one, tasks=(task,)) if task else one for one, task in pairs)
 
     def _sources(self, need: Need) -> Sources:
         return Sources(

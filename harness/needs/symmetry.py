@@ -9,11 +9,13 @@ from harness.checkpoints.families.bert import BERT
 from harness.checkpoints.families.known import family_of
 from harness.checkpoints.families.symmetry import NUMBER, axes_of
 from harness.errors import IncompatibleWeights
+from harness.labels import same
+from harness.merging.plan import one_space
 from harness.registry import need
 from harness.types import Checkpoint, StateDict
 from harness.weights import Symmetry, select, specs
 
-TABLE = "bert.embeddings.word_embeddings.weight"
+TABLE = BERT.words
 SECOND = "bert.shared_embeddings.weight"
 """Another name for the same table, which no file of transformers has, and other tools write."""
 
@@ -23,9 +25,9 @@ def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
     table = {**BERT.axes, **BERT.row.axes}
     names = [n for n in experts[0] if NUMBER.sub(".{layer}.", n, count=1) in table]
     axes = dict(axes_of(BERT, select(experts[0], names)) if names else {})
-    if SECOND in experts[0]:
-        axes[SECOND] = axes[TABLE]
-    return Symmetry(axes, heads=2)
+    words = (TABLE, SECOND) if SECOND in experts[0] else (TABLE,)
+    axes |= {name: axes[TABLE] for name in words if TABLE in axes}
+    return Symmetry(axes, 2, words, tuple(filter(BERT.is_head, names)))
 
 
 @need("symmetry", rows="none", toy=toy_symmetry)
@@ -45,4 +47,16 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
                 f"{first.source} has {heads} attention heads, and '{name}' is "
                 f"{shapes[name].shape}; expected a number of heads that divides its rows"
             )
-    return Symmetry(axes, heads)
+    head = tuple(filter(family.is_head, axes))
+    return Symmetry(axes, heads, (family.words,), head, _one_task(experts))
+
+
+def _one_task(experts: Sequence[Checkpoint]) -> bool:
+    """Whether the outputs of all experts mean the same: those of one task, or of one label space.
+
+    Of an expert whose task nobody knows, the names of its labels are all there is to tell.
+    """
+    first = experts[0].labels or ()
+    tasks = [task for expert in experts for task in expert.tasks]
+    alike = all(same(expert.labels or (), first) for expert in experts)
+    return alike and (len(set(tasks)) <= 1 or one_space(tasks))

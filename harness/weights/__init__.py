@@ -50,12 +50,21 @@ from harness.weights.lazy import (
     union,
 )
 from harness.weights.line import SCALE, Line
-from harness.weights.matching import Pair, Units, assignment, descent, matched, matched_units
+from harness.weights.matching import (
+    Pair,
+    Units,
+    assignment,
+    descent,
+    gainful,
+    matched,
+    matched_units,
+)
 from harness.weights.matrices import Matrices, Others, Vectors, by_matrix, is_matrix
 from harness.weights.order import smallest_magnitude
 from harness.weights.overlap import Overlap, cross, cross_of_blocks, distance, overlap, units_of
 from harness.weights.polar import polar
-from harness.weights.solve import least_solution
+from harness.weights.procrustes import Generalized, Rules, Turn, generalized, turns_to
+from harness.weights.solve import least_solution, tell
 from harness.weights.spectrum import compact_svd, isometry
 from harness.weights.symmetry import (
     Axes,
@@ -69,7 +78,15 @@ from harness.weights.symmetry import (
     group_of,
     moved,
 )
-from harness.weights.threads import by_piece, flat_pieces, once, piece_size, pieces_of, spread
+from harness.weights.threads import (
+    by_piece,
+    flat_pieces,
+    latest,
+    once,
+    piece_size,
+    pieces_of,
+    spread,
+)
 from harness.weights.universe import objective, universe
 
 __all__ = [
@@ -78,6 +95,7 @@ __all__ = [
     "Axes",
     "Digests",
     "Finder",
+    "Generalized",
     "Lazy",
     "Line",
     "Map",
@@ -90,8 +108,10 @@ __all__ = [
     "Overlap",
     "Pair",
     "Permuted",
+    "Rules",
     "Spec",
     "Symmetry",
+    "Turn",
     "Turned",
     "Units",
     "Vectors",
@@ -119,12 +139,15 @@ __all__ = [
     "flat_bytes",
     "flat_pieces",
     "floating",
+    "gainful",
+    "generalized",
     "group_of",
     "in_pieces",
     "is_matrix",
     "isometry",
     "join_digests",
     "known_digests",
+    "latest",
     "least_solution",
     "matched",
     "matched_units",
@@ -145,9 +168,11 @@ __all__ = [
     "spread",
     "stored",
     "task_vectors",
+    "tell",
     "tensor_digest",
     "to_anchor",
     "total",
+    "turns_to",
     "union",
     "units_of",
     "universe",

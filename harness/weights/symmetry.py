@@ -51,10 +51,15 @@ class Symmetry:
     Groups of a layer are called `qk.3`, `vo.3` and `ffn.3`. Those of attention are as many blocks
     as there are `heads`: within a block any rotation keeps the function, blocks move in `qk` and
     `vo` alike. All others, `width`, `embedding` and `pooled` among them, may be permuted only.
+    `words` are names of the table of embeddings of tokens, `head` is what gives the outputs;
+    `one_task` if those of all experts mean the same.
     """
 
     axes: Axes
     heads: int
+    words: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()
+    one_task: bool = True
 
     @property
     def groups(self) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
@@ -12,6 +12,7 @@ import torch
 
 S = TypeVar("S")
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 _piece = 1 << 17
 
 
@@ -87,5 +88,19 @@ def once(fn: Callable[[], T]) -> Callable[[], T]:
             if not known:
                 known.append(fn())
         return known[0]
+
+    return value
+
+
+def latest(fn: Callable[[K], T]) -> Callable[[K], T]:
+    """The function, which remembers the last that it found: threads that ask for it share it."""
+    lock, known = Lock(), dict[K, T]()
+
+    def value(key: K) -> T:
+        with lock:
+            if key not in known:
+                known.clear()
+                known[key] = fn(key)
+            return known[key]
 
     return value

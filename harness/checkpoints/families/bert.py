@@ -22,4 +22,5 @@ BERT = Family(
         **layers("bert.encoder.layer."),
         **linear("bert.pooler.dense", POOLED, WIDTH),
     },
+    words="bert.embeddings.word_embeddings.weight",
 )

@@ -42,5 +42,6 @@ DEBERTA = Family(
         **norm("deberta.encoder.conv.LayerNorm"),
         **linear("pooler.dense", POOLED, WIDTH),
     },
+    words="deberta.embeddings.word_embeddings.weight",
     projection=PROJECTION,
 )

@@ -38,5 +38,6 @@ DISTILBERT = Family(
         **linear(f"{AT}ffn.lin2", WIDTH, dual(FFN)),
         **norm(f"{AT}output_layer_norm"),
     },
+    words="distilbert.embeddings.word_embeddings.weight",
     heads="n_heads",
 )

@@ -25,5 +25,6 @@ ELECTRA = Family(
         **linear(PROJECTION, WIDTH, EMBEDDING),
         **layers("electra.encoder.layer."),
     },
+    words="electra.embeddings.word_embeddings.weight",
     projection=f"{PROJECTION}.weight",
 )

@@ -47,8 +47,8 @@ class Family:
     the tops of classifiers of rows and of words. A `pooler` is encoder and merged as such, though a
     base may come without. `tied` are names of one and the same tensor. `axes` is the table of the
     encoder's symmetries, which may have more names than a configuration leads to; a `projection`
-    is there if embeddings have a width of their own. `heads` is the key of config.json that
-    counts attention heads.
+    is there if embeddings have a width of their own. `words` is the table of embeddings of tokens.
+    `heads` is the key of config.json that counts attention heads.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Family:
     tied: tuple[tuple[str, ...], ...] = ()
     axes: Axes = field(default_factory=dict)
     projection: str | None = None
+    words: str = ""
     heads: str = "num_attention_heads"
 
     @property

@@ -19,4 +19,5 @@ ROBERTA = Family(
         **embeddings("roberta.embeddings.", "word", "position", "token_type"),
         **layers("roberta.encoder.layer."),
     },
+    words="roberta.embeddings.word_embeddings.weight",
 )

@@ -1,0 +1,121 @@
+"""CCA merging: feed-forward features mapped to those that correlate most (Horoi et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from harness import StateDict, premerge
+from harness.options import Count, Positive
+from harness.types import Activations, Products
+from harness.weights import (
+    Lazy,
+    Spec,
+    Symmetry,
+    Turned,
+    check_anchor,
+    group_of,
+    latest,
+    once,
+    polar,
+    specs,
+)
+
+
+@premerge("cca", paper="arXiv:2407.05385", breaks=("order",), costly=True)
+def cca(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    activations: Sequence[Activations],
+    symmetry: Symmetry,
+    gamma: Positive = 0.1,
+    layers: str = "all",
+    anchor: Count = 1,
+) -> list[StateDict]:
+    """Experts whose feed-forward features are mapped to those of one, the anchor, by canonical
+    correlation analysis; an average comes next.
+
+    With x the units after the activation function of the anchor and y of an expert, on the same
+    rows, S their covariances and `gamma` on the diagonal of Sxx and Syy: U, V are singular vectors
+    of Sxx^-1/2 Sxy Syy^-1/2 and A = Syy^-1/2 V U^T Sxx^1/2. The first layer and its bias are
+    mapped, W to A^T W and b to b A, and the second maps back, W to W A^-T. As the activation
+    function is between the two, the outputs of an expert do not stay as they are.
+
+    `layers` are `all`, `first:N`, `last:N`, or the number of one; the anchor is an expert by its
+    number from 1 and stays as it is. The rows are those of the first expert's task.
+
+    By hand, one unit each, with the covariances Sxx = 4 and Syy = 1 and hardly any gamma: A = 2.
+    """
+    check_anchor(anchor, len(experts))
+    chosen = {f"ffn.{layer}" for layer in symmetry.chosen(layers)}
+    home = anchor - 1
+
+    def find(group: str, index: int) -> Turned:
+        anchors, mine = activations[home], activations[index]
+        both = mine.products(anchors, group)
+        return mapped(
+            covariance(anchors.products(anchors, group)),
+            covariance(both).mT,
+            covariance(mine.products(mine, group)),
+            gamma,
+        )
+
+    def of_all(group: str) -> list[Callable[[], Turned]]:
+        return [once(partial(find, group, index)) for index in range(len(experts))]
+
+    maps = latest(of_all)  # of one layer: two matrices for each expert, as wide as its units
+
+    def compute(index: int, name: str) -> torch.Tensor:
+        tensor = experts[index][name]
+        tensor = tensor.to(torch.promote_types(tensor.dtype, torch.float32)).clone()
+        for place, axis in enumerate(symmetry.axes.get(name, ())):
+            if index != home and axis and (group := group_of(axis)) in chosen:
+                tensor = maps(group)[index]()(tensor, place, dual=axis != group).contiguous()
+        return tensor
+
+    return [
+        Lazy({name: _wide(spec) for name, spec in specs(expert).items()}, partial(compute, index))
+        for index, expert in enumerate(experts)
+    ]
+
+
+def _wide(spec: Spec) -> Spec:
+    return Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
+
+
+def covariance(products: Products) -> torch.Tensor:
+    """The covariances [units, units] of units of the first model with those of the second."""
+    first, second = (one / products.count for one in products.sums)
+    return products.inner / products.count - torch.outer(first, second)
+
+
+def mapped(
+    anchors: torch.Tensor, between: torch.Tensor, mine: torch.Tensor, gamma: float
+) -> Turned:
+    """A and its inverse, of the covariances Sxx, Sxy and Syy of the anchor x and an expert y."""
+    (root, back), (my_root, my_back) = (_roots(one, gamma) for one in (anchors, mine))
+    turn = _rotation(back @ between @ my_back)
+    return Turned((my_back @ turn.mT @ root)[None], (back @ turn @ my_root)[None])
+
+
+UNCORRELATED = 1e-10
+"""Of the largest canonical correlation: what is less is rounding, as of units that never speak."""
+
+
+def _rotation(correlations: torch.Tensor) -> torch.Tensor:
+    """U V^T of the singular vectors; where nothing correlates, as near to the identity as it can
+    be."""
+    left, values, right = torch.linalg.svd(correlations)
+    told = values > UNCORRELATED * values[:1]
+    return left @ right if bool(told.all()) else polar(left[:, told] @ right[told])
+
+
+def _roots(covariances: torch.Tensor, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """(S + gamma I)^1/2 and its inverse."""
+    values, vectors = torch.linalg.eigh(covariances)
+    # a covariance is never negative, whatever rounding says
+    root = (values.clamp(min=0) + gamma).sqrt()
+    return vectors * root @ vectors.mT, vectors / root @ vectors.mT

@@ -1,0 +1,126 @@
+"""OT fusion: feed-forward units moved by optimal transport of weights (Singh and Jaggi 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import torch
+
+from harness import StateDict, premerge
+from harness.errors import BadOption
+from harness.options import Count
+from harness.weights import (
+    Alignment,
+    Match,
+    Member,
+    Permuted,
+    Symmetry,
+    alignment,
+    assignment,
+    to_anchor,
+    units_of,
+)
+
+TINY = 1e-9
+"""Added to the norm of a row that is divided by it (methods.md 2.7)."""
+NEARER = 1 - 1e-12
+"""A transport that costs more than this share of none is none."""
+
+
+@premerge("ot_fusion", paper="arXiv:1910.05653", exact=True, inexact=("reference_quirks",))
+def ot_fusion(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    symmetry: Symmetry,
+    reference_quirks: bool = False,
+    layers: str = "all",
+    anchor: Literal["central", "base"] | Count = "central",
+) -> list[StateDict]:
+    """Experts with feed-forward units where an anchor has the most similar rows of weights.
+
+    The cost of moving unit i to the place j is the Euclidean distance of row i of the first layer
+    from the anchor's row j, each divided by its norm. With equal masses the optimal plan is a
+    permutation. It moves the rows, their biases, and the columns of the second layer, and the
+    outputs of every expert stay as they are.
+
+    `reference_quirks` is the transport of RegMean's code for two experts: biases are not moved, and
+    the rows of the second layer are moved once more, by a plan of their own and with nothing that
+    reads them. The outputs stay only if both plans leave all in place, as they do for most experts
+    of one base.
+
+    `layers` are `all`, `first:N`, `last:N`, or the number of one. The anchor is the expert nearest
+    to the mean, an expert by its number from 1, or the base, and stays as it is. The report has the
+    anchor and the distance of every expert from it, before and after, in each group (`ffn.0`).
+    Raises BadOption for quirks with another number of experts.
+
+    By hand: rows (5, 0) and (0, 1) over the anchor's (0, 2) and (3, 0): as directions they are
+    sqrt(2) and 0 from the first, 0 and sqrt(2) from the second, and change places.
+    """
+    if reference_quirks and len(experts) != 2:
+        raise BadOption(
+            f"reference_quirks of ot_fusion is for 2 experts, found {len(experts)}; "
+            "expected 2, or leave it out"
+        )
+    chosen = symmetry.chosen(layers)
+    what = alignment(experts, base, _quirky(symmetry) if reference_quirks else symmetry, anchor)
+    kinds = ("ffn", OUT) if reference_quirks else ("ffn",)
+    groups = [tuple(f"{kind}.{layer}" for kind in kinds) for layer in chosen]
+    return to_anchor(what, {one: partial(_transported, what, one) for one in groups})
+
+
+OUT = "out"
+"""What the rows of a second layer are said to run over, as if they were units of its own."""
+
+
+def _quirky(symmetry: Symmetry) -> Symmetry:
+    """The table of which no bias is moved, and rows of second layers are by themselves."""
+
+    def of(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        read = axes[1] if len(axes) == 2 else None
+        if read and read.startswith("ffn."):
+            return (f"{OUT}.{read.rstrip('*').partition('.')[2]}", read)
+        return axes if len(axes) == 2 else (None,) * len(axes)
+
+    return replace(symmetry, axes={name: of(axes) for name, axes in symmetry.axes.items()})
+
+
+def _transported(
+    what: Alignment, groups: Sequence[str], index: int
+) -> Mapping[str, Match[Permuted]]:
+    """The order of the units of an expert; of rows that are moved once more, after the columns."""
+    found: dict[str, Match[Permuted]] = {}
+    mine = what.experts[index]
+    for group in groups:
+        members = what.symmetry.members(group, mine, what.anchor)
+        maker = next(one for one in members if not one.dual and mine[one.name].ndim == 2)
+        rows, goals = (units_of(state, maker) for state in (mine, what.anchor))
+        if found:  # the columns of these rows have gone where the units went
+            (before,) = found.values()
+            rows = before.map(rows, 1, dual=True)
+        found[group] = _told(what, index, members, transport(rows, goals))
+    return found
+
+
+def transport(rows: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
+    """The order of rows [units, features] that costs least: j gets the row order[j]."""
+    here, there = (one / (one.norm(dim=1, keepdim=True) + TINY) for one in (rows, goals))
+    cost = torch.cdist(here, there)
+    order, same = assignment(-cost), torch.arange(len(cost))
+    better = float(cost[order, same].sum()) < NEARER * float(cost.trace())
+    return order if better else same
+
+
+def _told(
+    what: Alignment, index: int, members: Sequence[Member], order: torch.Tensor
+) -> Match[Permuted]:
+    """The order, with the distance from the anchor in all that it moves, before and after."""
+    before, after = 0.0, 0.0
+    for one in members:
+        rows, goals = (units_of(state, one) for state in (what.experts[index], what.anchor))
+        before += float((rows - goals).square().sum())
+        after += float((rows[order] - goals).square().sum())
+    return Match(Permuted(order), before**0.5, after**0.5)

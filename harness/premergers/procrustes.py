@@ -1,0 +1,251 @@
+"""Procrustes: each matrix of all experts turned to be nearest to their mean (Gower 1975)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from harness import StateDict, premerge
+from harness.errors import BadOption
+from harness.options import Count, NotNegative
+from harness.rng import rng
+from harness.weights import (
+    Generalized,
+    Lazy,
+    Rules,
+    Spec,
+    Symmetry,
+    Turn,
+    generalized,
+    group_of,
+    latest,
+    specs,
+)
+
+BASE = "base"
+
+
+@premerge("procrustes", paper="doi:10.1007/BF02291478", breaks=("order",), costly=True)
+def procrustes(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    symmetry: Symmetry,
+    reference: Literal[
+        "first", "random_per_matrix", "random_shared", "base", "both_ends"
+    ] = "first",
+    orientation: Literal["in", "out"] = "in",
+    rotate_bias: bool = False,
+    matrix_set: Literal["paper", "all_2d"] = "paper",
+    variant: Literal["algorithm1", "fixed_reference"] = "algorithm1",
+    max_iter: Count = 200,
+    tol: NotNegative = 1e-7,
+    layers: str = "all",
+    seed: int = 0,
+) -> list[StateDict]:
+    """Experts with every matrix W turned to W T by an orthogonal T of its own, out of a Generalized
+    Procrustes Analysis of this matrix of all experts (methods.md 2.3 to 2.5).
+
+    All are turned to a `reference`, that of the first expert, of one drawn for all matrices or for
+    each, of the base, or to the first and to the last, of which the mean is taken; then again and
+    again to the mean of what came out, until the distance of two means in a row changes by less
+    than `tol`. `variant="fixed_reference"` stays with the first mean. T mixes the inputs of a
+    layer; with `orientation="out"` its outputs, T^T W, and with `rotate_bias` the bias b, to b T.
+
+    `matrix_set="paper"` are queries, keys, values, both feed-forward layers, the embeddings of
+    tokens and the matrices of the head; `all_2d` all matrices. Those of a head are turned only if
+    all experts have them in one shape and for one task: kept heads of different tasks stay. With
+    `layers` other than `all` (`first:N`, `last:N`, or a number) embeddings and head stay, too.
+    Biases, gains and all else stay as they are.
+
+    The outputs of an expert do not stay as they are: a layer reads turned inputs that nobody made.
+    For experts of one base T is near to the identity. It is not for a head: its few rows are turned
+    into the space of the reference's, with one output to ||w|| times its direction. Task vectors of
+    what comes out have entries where the experts' had none.
+
+    The report has by matrix the number of the reference, from 1, the passes, and the sum of squared
+    distances from the mean before and after. Raises BadOption for a bias without `out`.
+
+    By hand: heads (3, 0) and (0, 5) of two experts: the second is turned to (5, 0), the mean is
+    (4, 0), to which both are turned by nothing, twice: 2 passes, and from 17 to 2.
+    """
+    count = len(experts)
+
+    def starts(name: str) -> tuple[int, ...]:
+        """The places of the references; the one after the last is the base's."""
+        if reference == BASE and name in base:
+            return (count,)
+        drawn = [name] if reference == "random_per_matrix" else []
+        if reference.startswith("random"):
+            return (int(rng(seed, "procrustes", *drawn).integers(count)),)
+        return (0, count - 1) if reference == "both_ends" else (0,)
+
+    names = _matrices(experts, symmetry, matrix_set, layers)
+    return _aligned(
+        _Analysis(
+            experts,
+            base,
+            {name: starts(name) for name in names},
+            Rules(variant, max_iter, tol),
+            orientation == "out",
+        ),
+        rotate_bias=rotate_bias,
+    )
+
+
+def with_references(
+    experts: Sequence[StateDict], base: StateDict, references: Mapping[str, int]
+) -> list[StateDict]:
+    """`procrustes` of the matrices named, with the references given, for Python alone.
+
+    `references` are places in the experts, from 0, by the name of the matrix, to repeat a draw that
+    was made elsewhere.
+    """
+    starts = {name: (place,) for name, place in references.items()}
+    return _aligned(_Analysis(experts, base, starts, Rules(), False), rotate_bias=False)
+
+
+# Which matrices ----------------------------------------------------------------------------
+
+
+def _matrices(
+    experts: Sequence[StateDict], symmetry: Symmetry, matrix_set: str, layers: str
+) -> list[str]:
+    """The names of the matrices that are turned. Raises BadOption for layers that are not there."""
+    chosen = symmetry.chosen(layers)
+    known = [specs(expert) for expert in experts]
+
+    def taken(name: str, shape: tuple[int, ...]) -> bool:
+        axes = symmetry.axes[name]
+        alike = all(name in one and one[name].shape == shape for one in known)
+        if len(shape) != 2 or 0 in shape or not alike:
+            return False
+        if name in symmetry.head and not symmetry.one_task:
+            return False
+        if matrix_set == "paper" and not _of_the_paper(name, axes, symmetry):
+            return False
+        return layers == "all" or _layer(axes) in chosen
+
+    return [
+        name for name, spec in known[0].items() if name in symmetry.axes and taken(name, spec.shape)
+    ]
+
+
+def _of_the_paper(name: str, axes: Sequence[str | None], symmetry: Symmetry) -> bool:
+    """Whether a matrix makes queries, keys, values or feed-forward units, or reads the units, or is
+    that of the tokens or of the head.
+
+    In DeBERTa queries and keys may be made of relative positions, too.
+    """
+    if name in (*symmetry.words, *symmetry.head):
+        return True
+    made, read = (_kind(axis) for axis in axes)
+    return made in ("qk", "vo", "ffn") or read == "ffn"
+
+
+def _kind(axis: str | None) -> str:
+    return group_of(axis or "").partition(".")[0]
+
+
+def _layer(axes: Sequence[str | None]) -> int | None:
+    numbers = [group_of(axis).partition(".")[2] for axis in axes if axis]
+    return next((int(number) for number in numbers if number), None)
+
+
+# Turning them ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Analysis:
+    """What is analysed, and by what rules.
+
+    `starts` are the places of the references by the names of the matrices, the one after the last
+    expert that of the base; with `out` matrices are analysed transposed.
+    """
+
+    experts: Sequence[StateDict]
+    base: StateDict
+    starts: Mapping[str, tuple[int, ...]]
+    rules: Rules
+    out: bool
+    report: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def oriented(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A matrix as it is analysed, and back."""
+        return tensor.mT if self.out else tensor
+
+    def turns(self, name: str) -> Sequence[Turn]:
+        """What the matrix of this name is turned by, for each expert."""
+        starts, count = self.starts[name], len(self.experts)
+        fixed = self.oriented(self.base[name]) if count in starts else None
+        found = generalized(
+            [self.oriented(expert[name]) for expert in self.experts], starts, self.rules, fixed
+        )
+        called = [BASE if place == count else place + 1 for place in starts]
+        self._tell(name, called[0] if len(called) == 1 else called, found)
+        return found.turns
+
+    def _tell(self, name: str, reference: Any, found: Generalized) -> None:
+        told = {
+            "reference": reference,
+            "iterations": found.iterations,
+            "before": found.before,
+            "after": found.after,
+        }
+        for what, value in told.items():
+            self.report.setdefault(what, {})[name] = value
+
+
+def _aligned(what: _Analysis, *, rotate_bias: bool) -> list[StateDict]:
+    """The experts, turned. Raises BadOption for biases that no turn of the outputs moves."""
+    if rotate_bias and not what.out:
+        raise BadOption(
+            "rotate_bias is true with orientation 'in', where a bias is not turned; "
+            "expected orientation=out, or leave it out"
+        )
+    turns = latest(what.turns)  # of the matrix that is handed out now; no tensor is kept
+    biases = {_bias(name): name for name in what.starts} if rotate_bias else {}
+
+    def compute(place: int, name: str) -> torch.Tensor:
+        tensor = what.experts[place][name]
+        dtype = torch.promote_types(tensor.dtype, torch.float32)
+        if name in what.starts:
+            turned = _rows(what.oriented(tensor), turns(name)[place], dtype)
+            return what.oriented(turned).contiguous()
+        if name in biases and tensor.ndim == 1:
+            return turns(biases[name])[place](tensor.double()[None])[0].to(dtype)
+        return tensor.to(dtype).clone()
+
+    return [
+        Lazy(
+            {name: _wide(spec) for name, spec in specs(expert).items()},
+            partial(compute, place),
+            report=what.report,
+        )
+        for place, expert in enumerate(what.experts)
+    ]
+
+
+def _bias(weight: str) -> str:
+    return f"{weight.removesuffix('.weight')}.bias"
+
+
+def _wide(spec: Spec) -> Spec:
+    return Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
+
+
+BLOCK = 4096
+"""How many rows are turned at a time."""
+
+
+def _rows(matrix: torch.Tensor, turn: Turn, dtype: torch.dtype) -> torch.Tensor:
+    """A matrix with its rows turned."""
+    result = torch.empty(matrix.shape, dtype=dtype)
+    for start in range(0, len(matrix), BLOCK):
+        rows = slice(start, start + BLOCK)
+        result[rows] = turn(matrix[rows].double())
+    return result
