@@ -228,7 +228,8 @@ def common(local: Tensors, anchor: Tensors, layer: int) -> dict[str, Array]:
 
 @pytest.mark.parametrize("rotated", [False, True])
 def test_it_agrees_with_plain_loops(rotated: bool) -> None:
-    (_, anchor), (_, local) = network("bert"), network("bert", seed=2)
+    """Of these two the heads are in another order by the one cost than by the other."""
+    (_, anchor), (_, local) = network("bert"), network("bert", seed=7)
     symmetry = symmetry_of("bert", "row", local)
     _, found = permuted([anchor, local], symmetry, heads=True, rotated=rotated)
     for layer in (0, 1):
@@ -396,6 +397,17 @@ def test_the_universe_is_above_matching_to_one() -> None:
         gains.append(universe(units, start).objective - objective(units, start))
     assert min(gains) >= 0
     assert sum(gain > 1e-6 for gain in gains) > 10
+
+
+def test_the_universe_is_never_below_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever rounding makes of it."""
+    units = units_of(0)
+    start = to_the_first(units)
+    backwards = [torch.tensor([3, 2, 1, 0]), *start[1:]]
+    assert objective(units, backwards) < objective(units, start)
+    orders = iter(backwards)
+    monkeypatch.setattr("harness.weights.frank_wolfe.Mixture.rounded", lambda _: next(orders))
+    assert universe(units, start).objective == objective(units, start)
 
 
 def test_the_universe_by_hand() -> None:

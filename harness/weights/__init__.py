@@ -33,6 +33,7 @@ from harness.weights.digests import (
     join_digests,
     tensor_digest,
 )
+from harness.weights.frank_wolfe import objective, universe
 from harness.weights.lazy import (
     Digests,
     Lazy,
@@ -87,7 +88,6 @@ from harness.weights.threads import (
     pieces_of,
     spread,
 )
-from harness.weights.universe import objective, universe
 
 __all__ = [
     "SCALE",

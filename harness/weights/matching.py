@@ -14,6 +14,7 @@ import torch
 
 from harness.types import StateDict
 from harness.weights.anchor import Match
+from harness.weights.lazy import specs
 from harness.weights.overlap import Overlap, distance, in_blocks, overlap, units_of
 from harness.weights.symmetry import Maps, Member, Permuted, Symmetry, moved
 
@@ -58,7 +59,8 @@ def matched_units(
     """
     apart = settled_distance(first, second, members)
     if apart is not None:
-        return Match(Permuted(torch.arange(first[members[0].name].shape[members[0].axis])), *apart)
+        size = specs(first)[members[0].name].shape[members[0].axis]
+        return Match(Permuted(torch.arange(size)), apart, apart)
     both = overlap(first, second, members)
     products = both.products[0]
     order = gainful(products, float(both.first + both.second))
@@ -72,8 +74,8 @@ FEATURES = 64
 
 def settled_distance(
     first: StateDict, second: StateDict, members: Sequence[Member]
-) -> tuple[float, float] | None:
-    """The distance, twice, where units are so near to their own places that all stay there.
+) -> float | None:
+    """The distance of the models where units are so near to their own places that all stay there.
 
     By the triangle inequality: a unit that is nearer to its own place than half of what the nearest
     other place is from there has none that is nearer. Places are at least as far apart as they are
@@ -90,8 +92,7 @@ def settled_distance(
     between = torch.cdist(places, places).fill_diagonal_(math.inf)
     if not bool((away.sqrt() < between.amin(1) * (0.5 - GAIN)).all()):
         return None
-    apart = math.sqrt(float(away.sum()))
-    return apart, apart
+    return math.sqrt(float(away.sum()))
 
 
 # Units of one group, or heads --------------------------------------------------------------
