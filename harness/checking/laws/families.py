@@ -117,10 +117,10 @@ class Miniature:
         mask = (torch.arange(8) < torch.tensor([8, 8, 5, 3, 2, 1])[:, None]).long()
         inputs = {"input_ids": ids, "attention_mask": mask}
         with torch.inference_mode():
-            found: torch.Tensor = torch.func.functional_call(
+            logits: torch.Tensor = torch.func.functional_call(
                 self.network, {name: state[name] for name in self.base}, kwargs=inputs
             ).logits
-        return found if found.ndim == 2 else found[mask.bool()]
+        return logits if logits.ndim == 2 else logits[mask.bool()]
 
     def written(self, root: Path) -> tuple[Path, list[Path]]:
         """The folders of the base and of the experts."""
