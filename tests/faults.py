@@ -609,6 +609,32 @@ def rotated_queries(experts: Sequence[StateDict], base: StateDict) -> list[State
     return [weights.each_named(fn, expert) for expert in experts]
 
 
+def rotated_width(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Turns the residual stream about wherever it is read or made, as post-norm does not allow:
+    a gain of the norm is of one place alone."""
+    turn = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0))).Q
+
+    def fn(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if not name.startswith("bert."):
+            return tensor.clone()
+        if name.endswith(("output.dense.weight", "output.dense.bias")) or "LayerNorm" in name:
+            return turn.T @ tensor
+        return tensor @ turn if tensor.ndim == 2 else tensor.clone()
+
+    return [weights.each_named(fn, expert) for expert in experts]
+
+
+def mixed_heads(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+    """Turns queries and keys by one rotation of all heads together."""
+    turn = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0))).Q
+
+    def fn(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        turned = ".query." in name or ".key." in name
+        return turn.T @ tensor if turned else tensor.clone()
+
+    return [weights.each_named(fn, expert) for expert in experts]
+
+
 def forgotten_bias(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
     """Lists the units between the feed-forward layers backwards, but not their biases."""
     whole = turned_units(experts, base)
@@ -675,6 +701,8 @@ WRONG_PREMERGE: dict[Move, str] = {
     moved_positions: "buffers",
     moved_or_not: "errors",
     rotated_queries: "exact",
+    rotated_width: "exact",
+    mixed_heads: "exact",
     forgotten_bias: "exact",
     forgotten_head: "exact",
     turned_pooler: "family",

@@ -26,7 +26,13 @@ from tests.test_mergers import (
     reference_ties,
 )
 from tests.test_premergers import reference_dropped
-from tests.test_spectral import reference_iso, reference_pcb, reference_tsv, reference_wudi
+from tests.test_spectral import (
+    reference_actmat,
+    reference_iso,
+    reference_pcb,
+    reference_tsv,
+    reference_wudi,
+)
 
 Reference = Callable[[list[Arrays], Arrays], Arrays]
 
@@ -71,6 +77,7 @@ VECTORS: dict[str, Reference] = {
     "wudi:matrices=all,others=mean,scale=0.5": lambda experts, base: reference_wudi(
         experts, base, 0.5, matrices="all", others="mean"
     ),
+    "actmat": reference_actmat,
     "pcb:density=0.3,clamp=0.01": lambda experts, base: reference_pcb(
         experts, base, density=0.3, clamp=0.01
     ),

@@ -85,6 +85,7 @@ def test_every_pre_merging_method_of_ours_keeps_the_laws(name: str) -> None:
 
 #: options of ours, and the laws that break with them
 MERGER_OPTIONS = {
+    "actmat:matrices=all": set(),
     "average:weights=0.5:0.375:0.125": {"order"},
     "breadcrumbs:density=1.0,gamma=0.0,scale=0.333333333": set(),
     "consensus:threshold=0.5,agree=1,scale=1.0": {"copies"},
@@ -121,6 +122,10 @@ PREMERGE_OPTIONS = {
     "dare:on=weights": {"order", "copies", "zero", "tied", "exact", "family"},
     "dare:strategy=magnitude": {"copies", "exact", "family"},
     "dare:strategy=magnitude,on=weights": {"copies", "zero", "exact", "family"},
+    "permutation:heads=true,cycle_consistent=true": set(),
+    "permutation:heads=true,residual=true": set(),
+    "rotation:anchor=1": {"order"},
+    "rotation:layers=last:1,parts=attention,proper=true,scaling=true": set(),
     "procrustes:reference=base": {"copies", "exact", "family"},
     "procrustes:reference=random_per_matrix,matrix_set=all_2d": {
         "order",

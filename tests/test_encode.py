@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save, save_file
 
 from harness import Checkpoint, Rows, Task, weights
 from harness.checkpoints.build import build_model
+from harness.checkpoints.network import network
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BrokenCheckpoint
 from harness.files import cache_dir
@@ -317,6 +318,23 @@ def test_build_model_gives_exactly_the_weights(minis: Minis, family: str) -> Non
     assert not model.training
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, checkpoint.weights[name]), name
+
+
+def test_build_model_draws_nothing_and_keeps_what_is_tied() -> None:
+    """A BART has one table of embeddings under three names."""
+    small = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "vocab_size": 30}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    inner = {"encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 20}
+    config = {"model_type": "bart", **small, **heads, **inner, "num_labels": 3}
+    plain = network(config, "a BART").eval()
+    state = {name: tensor.detach() for name, tensor in plain.named_parameters()}
+    before = torch.get_rng_state()
+    model = build_model(config, state, "a BART")
+    assert torch.equal(torch.get_rng_state(), before)
+    ids = torch.tensor([[0, 5, 6, 2], [0, 7, 8, 2]])
+    with torch.inference_mode():
+        found, expected = (one(input_ids=ids).logits for one in (model, plain))
+    assert torch.equal(found, expected)
 
 
 def test_build_model_refuses_a_missing_tensor(minis: Minis) -> None:

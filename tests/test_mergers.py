@@ -745,6 +745,7 @@ def test_only_empty_tensors(name: str) -> None:
         *(("ties", {"density": 1.0, "combine": how}) for how in ("sum", "max")),
         ("ties", {"density": 1.0, "convention": "original"}),
         ("tsv", {}),
+        ("actmat", {}),
         ("wudi", {"matrices": "all", "others": "mean"}),
     ],
     ids=str,

@@ -24,7 +24,7 @@ from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.cli import main
 from harness.errors import BadOption
 from harness.weights import Symmetry, assignment, matched_units, objective, universe
-from harness.weights.matching import settled_distance
+from harness.weights.matching import gainful, settled_distance
 from tests import symmetries
 from tests.conftest import model
 from tests.symmetries import (
@@ -281,6 +281,10 @@ def test_assignment_by_hand() -> None:
     assert assignment(torch.tensor([[1.0, 5], [4, 2]])).tolist() == [1, 0]
     # both units are best at the first place: the sum decides, 2 + 7 and not 8 + 0
     assert assignment(torch.tensor([[8.0, 2], [7, 0]])).tolist() == [1, 0]
+    # either order has the sum 3, and where nothing is gained units stay
+    even = torch.tensor([[1.0, 1], [2, 2]])
+    assert assignment(even).tolist() == [1, 0]
+    assert gainful(even, 1.0).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.1, 0.5, 3.0])

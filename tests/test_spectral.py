@@ -147,6 +147,17 @@ def reference_wudi(
     return by_matrix(experts, base, scale, direction, matrices, others)
 
 
+def reference_actmat(
+    experts: list[Arrays], base: Arrays, scale: float = 1.0, matrices: Matrices = "linear"
+) -> Arrays:
+    def direction(vectors: list[np.ndarray]) -> np.ndarray:
+        grams = [vector.T @ vector for vector in vectors]
+        right = sum(vector @ gram for vector, gram in zip(vectors, grams, strict=True))
+        return np.asarray(right @ np.linalg.pinv(sum(grams), rcond=1e-11))
+
+    return by_matrix(experts, base, scale, direction, matrices, "mean")
+
+
 def reference_pcb(
     experts: list[Arrays],
     base: Arrays,
@@ -200,6 +211,8 @@ REFERENCES: list[Case] = [
     ("wudi", reference_wudi, {}),
     ("wudi", reference_wudi, {"matrices": "all", "others": "mean", "scale": 0.6}),
     ("wudi", reference_wudi, {"ridge": 0.5}),
+    ("actmat", reference_actmat, {}),
+    ("actmat", reference_actmat, {"matrices": "all", "scale": 0.6}),
     ("pcb", reference_pcb, {}),
     ("pcb", reference_pcb, {"density": 0.3, "clamp": 0.02, "scale": 0.5}),
     ("pcb", reference_pcb, {"density": 0.4, "clamp": 0.01, "inter": "normalized"}),
@@ -382,6 +395,36 @@ def test_wudi_is_where_gradient_descent_from_the_sum_ends() -> None:
     assert merged.report["directions that no task vector has"] == {"weight": 3}
 
 
+def test_actmat_by_hand() -> None:
+    """An expert that moved twice as far counts four times as much; others do not interfere."""
+    assert of_vectors("actmat", [[2.0, 0]], [[1.0, 0]]).tolist() == [[pytest.approx(1.8), 0]]
+    found = of_vectors("actmat", [[2.0, 0]], [[0, 1.0]])
+    np.testing.assert_allclose(found, [[2, 1]], rtol=1e-6)
+
+
+def test_actmat_is_regmean_on_the_task_vectors_as_inputs() -> None:
+    """The two are written apart: one in the task vectors, the other in the weights."""
+    experts, base = ([random(seed) for seed in (1, 2, 3)], random(0))
+    names = ["square.weight", "up.weight"]
+    moved = [{n: expert[n] - base[n] for n in names} for expert in experts]
+    gram = [{n: one[n].T @ one[n] for n in names} for one in moved]
+    expected = harness.MERGERS["regmean"].function(experts, base, gram=gram, off_diagonal=1.0)
+    found = merger("actmat")(experts, base)
+    for name in names:
+        assert_close(found[name], expected[name], rtol=1e-6, atol=1e-6)
+
+
+def test_actmat_says_how_well_posed_it_was() -> None:
+    vectors = [torch.tensor([[1.0, 2, 0, 0, 0]]), torch.tensor([[0, 0, 3.0, 4, 0]])]
+    base = {"weight": torch.zeros(1, 5)}
+    merged = merger("actmat")([{"weight": vector} for vector in vectors], base)
+    assert_close(merged["weight"], sum(vectors), rtol=1e-6, atol=1e-6)
+    assert merged.report["directions that no task vector has"] == {"weight": 3}
+    assert merged.report["condition"]["weight"] == pytest.approx(5, rel=1e-2)
+    none = merger("actmat")([base, base], base)
+    assert not none["weight"].any()
+
+
 def test_wudi_keeps_what_does_not_interfere() -> None:
     """Task vectors on inputs of their own are summed, and each is met exactly."""
     found = of_vectors("wudi", [[1.0, 2, 0, 0]], [[0, 0, 3.0, 4]])
@@ -449,7 +492,7 @@ def test_pcb_drops_by_rank_also_where_most_balances_are_negative(density: float)
 # Lines, and a sweep along one --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tsv", "iso", "wudi", "pcb"])
+@pytest.mark.parametrize("name", ["tsv", "iso", "wudi", "actmat", "pcb"])
 def test_a_merge_is_a_line(name: str) -> None:
     experts, base = models()
     for scale in (0.0, 0.3, -2.0):
@@ -606,10 +649,11 @@ def test_from_the_command_line(
 
 
 def test_the_spectral_mergers_are_listed_with_their_papers() -> None:
-    papers = {name: harness.MERGERS[name].paper for name in ("tsv", "iso", "wudi", "pcb")}
+    papers = {name: harness.MERGERS[name].paper for name in ("tsv", "iso", "wudi", "actmat", "pcb")}
     assert papers == {
         "tsv": "arXiv:2412.00081",
         "iso": "arXiv:2502.04959",
         "wudi": "arXiv:2503.08099",
+        "actmat": "arXiv:2604.01329",
         "pcb": "arXiv:2410.02396",
     }

@@ -63,11 +63,25 @@ def build_model(
     """
     check_counts(config, state, what)
     _check_unit(config, what, unit)
-    model = network(config, what, unit)
+    model = _unfilled(config, what, unit)
     _check_tensors(model, state, what)
     tensors = {name: state[name] for name in floating(state)}
     model.load_state_dict(tensors, strict=False)
     return model.float().eval()
+
+
+def _unfilled(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Module:
+    """The classifier of a configuration, whose parameters hold whatever was in memory.
+
+    To draw them at random takes longer than a forward pass over a few rows.
+    """
+    from transformers.initialization import no_init_weights
+
+    with no_init_weights():
+        model: Any = network(config, what, unit)
+    model.tie_weights()  # which goes with drawing them
+    made: torch.nn.Module = model
+    return made
 
 
 @contextmanager
@@ -135,17 +149,17 @@ def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
 
 def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
     known = specs(state)
-    found = {name: known[name].shape for name in floating(state)}
+    shapes = {name: known[name].shape for name in floating(state)}
     kind, expected = type(model).__name__, {n: tuple(p.shape) for n, p in model.named_parameters()}
     for name, shape in expected.items():
-        if name not in found:
+        if name not in shapes:
             raise BrokenCheckpoint(f"{what} has no tensor '{name}', expected those of {kind}")
-        if found[name] != shape:
+        if shapes[name] != shape:
             raise BrokenCheckpoint(
-                f"{what}: '{name}' is {found[name]}, expected {shape} as config.json says"
+                f"{what}: '{name}' is {shapes[name]}, expected {shape} as config.json says"
             )
     buffers = {name for name, _ in model.named_buffers()}
-    for name in found:
+    for name in shapes:
         if name not in expected and name not in buffers:
             raise BrokenCheckpoint(
                 f"{what} has an unknown tensor '{name}', expected those of {kind}"

@@ -17,6 +17,7 @@ from harness.weights import (
     least_solution,
     mean,
     specs,
+    tell,
     total,
     warn_unless_one,
 )
@@ -66,8 +67,7 @@ def regression_mean(
     averaged = mean(experts, shares)
     known = specs(experts[0])
     solved = {name for name in known if all(name in one for one in gram)}
-    condition: dict[str, float] = {}
-    report: dict[str, Any] = {"condition": condition}
+    report: dict[str, Any] = {"condition": {}}
 
     def compute(name: str) -> torch.Tensor:
         if name not in solved:
@@ -75,12 +75,9 @@ def regression_mean(
         # first: to know what comes through a merged layer, that is merged in the meantime
         grams = [_shrunk(one[name].double(), off_diagonal) for one in gram]
         tensors = [expert[name].double() for expert in experts]
-        found, facts = nearest(tensors, grams, shares)
-        # the last digits depend on the cores and on where in memory the matrix lies
-        condition[name] = float(f"{facts.pop('condition'):.3g}")
-        for fact, value in facts.items():
-            report.setdefault(fact, {})[name] = value
-        return found.to(types[name].dtype)
+        solution, facts = nearest(tensors, grams, shares)
+        tell(report, name, facts)
+        return solution.to(types[name].dtype)
 
     types = specs(averaged)
     return Lazy(
@@ -118,6 +115,6 @@ def nearest(
     facts["condition"] = condition
     if missing:
         facts["directions that no input has"] = missing
-    found = middle.clone()
-    found[:, moving] += step.T
-    return found, facts
+    solution = middle.clone()
+    solution[:, moving] += step.T
+    return solution, facts

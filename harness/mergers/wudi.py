@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from harness import StateDict, merger
 from harness.options import NotNegative
-from harness.weights import Line, Matrices, Others, Vectors, by_matrix, least_solution
+from harness.weights import Line, Matrices, Others, Vectors, by_matrix, least_solution, tell
 
 
 @merger("wudi", paper="arXiv:2503.08099", breaks=("copies",))
@@ -38,36 +38,43 @@ def wudi(
     By hand: T_1 = (1, 0) and T_2 = (1, 1), [1, 2], have G = ((3/2, 1/2), (1/2, 1/2)) and the right
     side (1, 0) + (1, 1) = (2, 1). T = (1, 1) is T_2 along (1, 1), and T_1 along (1, 0).
     """
-    condition: dict[str, float] = {}
-    report: dict[str, Any] = {"condition": condition}
+    report: dict[str, Any] = {"condition": {}}
 
     def merge(name: str, vectors: Vectors) -> torch.Tensor:
-        found, facts = nearest(vectors, ridge)
-        # the last digits depend on the cores and on where in memory the matrix lies
-        condition[name] = float(f"{facts.pop('condition'):.3g}")
-        for fact, value in facts.items():
-            report.setdefault(fact, {})[name] = value
-        return found
+        solution, facts = nearest(vectors, ridge)
+        tell(report, name, facts)
+        return solution
 
     direction = by_matrix(merge, experts, base, matrices=matrices, others=others, report=report)
     return Line(base, direction, scale)
 
 
 def nearest(vectors: Sequence[torch.Tensor], ridge: float) -> tuple[torch.Tensor, dict[str, Any]]:
-    """The minimiser nearest to the sum of the task vectors [out, in], all float64, and facts.
-
-    Solved for the difference from the sum, in a basis of the rows of all T_i where they do not
-    span the inputs. A task vector of zeros has no say.
-    """
+    """The minimiser nearest to the sum of the task vectors [out, in], all float64, and facts."""
     start = vectors[0].clone()
     for place in range(1, len(vectors)):
         start += vectors[place]
+    return least_interference(vectors, start, lambda vector: float(vector.square().sum()), ridge)
+
+
+def least_interference(
+    vectors: Sequence[torch.Tensor],
+    start: torch.Tensor,
+    divisor: Callable[[torch.Tensor], float],
+    ridge: float = 0.0,
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The T nearest to `start` that minimises sum_i ||(T - T_i) T_i^T||_F^2 / d_i, and facts.
+
+    T_i are task vectors [out, in] in float64, d_i what `divisor` says of each; one of which it says
+    0 has no say. Solved for the difference from the start, in a basis of the rows of all T_i where
+    they do not span the inputs. With a `ridge` r, T_i^T T_i + r I stands for T_i^T T_i.
+    """
     facts: dict[str, Any] = {"condition": 1.0}
     basis = _row_basis(vectors) if len(vectors) * start.shape[0] < start.shape[1] else None
     left = torch.zeros((start if basis is None else basis).shape[1:] * 2, dtype=torch.float64)
     right = torch.zeros(len(left), len(start), dtype=torch.float64)
     for vector in vectors:
-        if norm := float(vector.square().sum()):
+        if norm := divisor(vector):
             rows = vector if basis is None else vector @ basis
             gram = (rows.T @ rows).div_(norm)
             gram.diagonal().add_(ridge / norm)

@@ -1,30 +1,27 @@
-"""Hidden units in an anchor's order by what they make of the same rows (Ainsworth et al. 2023)."""
+"""Activation matching (Ainsworth et al. 2023, arXiv:2209.04836): units in an anchor's order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from scipy.optimize import linear_sum_assignment
 
 from harness import StateDict, premerge
 from harness.options import Count
 from harness.types import Activations, Products
 from harness.weights import (
-    Lazy,
+    Alignment,
+    Match,
     Permuted,
     Symmetry,
-    check_anchor,
-    moved,
-    once,
-    place_of,
-    specs,
+    alignment,
+    gainful,
+    to_anchor,
+    units_of,
 )
-
-NO_BETTER = 1e-12
-"""An order that is better by no more than this share is none: units stay where they are."""
 
 
 @premerge("activation_matching", paper="arXiv:2209.04836", exact=True)
@@ -38,55 +35,47 @@ def activation_matching(
     layers: str = "all",
     anchor: Literal["central"] | Count = "central",
 ) -> list[StateDict]:
-    """Experts whose feed-forward units are in the order in which they answer as the anchor's do.
+    """Experts with feed-forward units in the order in which they answer as those of one of them do.
 
     With z the units after the activation function, [tokens, units], of an expert and z' of the
     anchor on the same rows, C = z^T z': the order is the linear assignment that maximises the sum
     of C[i, p(i)], and unit i goes to the place p(i), in what makes it with its bias and in what
-    reads it. The outputs of every expert stay as they are. `pearson` takes the correlation of the
-    units for C: units of large activations count no more than others, and one that never moves
-    counts for nothing.
+    reads it. `pearson` takes the correlations of the units for C: those of large activations count
+    no more than others, and one that never moves counts for nothing.
 
     `layers` are `all`, `first:N`, `last:N`, or the number of one. The anchor is the expert nearest
-    to the mean, or an expert by its number from 1. The rows are those of the first expert's task.
-    The report has the anchor, and how many units of each expert went elsewhere. By matching this
-    way experts of one pretrained model may come further apart (Jin et al. 2023, Appendix D).
+    to the mean, or an expert by its number from 1, and stays as it is. The rows are training rows
+    of the first expert's task. The outputs of every expert stay as they are.
+
+    The report has the anchor and the distance of the weights of every expert from it, before and
+    after, in each group (`ffn.0`): it may grow, as it is not what is matched.
 
     By hand, two units on two tokens: z = ((1, 0), (0, 2)) and z' = ((0, 1), (3, 0)), so that
     C = ((0, 1), (6, 0)): the two change places.
     """
-    check_anchor(anchor, len(experts))
-    groups = [f"ffn.{layer}" for layer in symmetry.chosen(layers)]
-    central = once(lambda: place_of(anchor, experts, base))
-    told: dict[str, Any] = {}
+    what = alignment(experts, base, symmetry, anchor)
 
-    def find(index: int, group: str) -> Sequence[Permuted]:
-        place = central()
-        assert place is not None  # the base, which has seen no rows, is no anchor here
-        told["anchor"] = place + 1
-        if index == place:
-            return []
+    def matches(group: str, index: int) -> Mapping[str, Match[Permuted]]:
+        place = what.place()
+        assert place is not None  # the base has seen no rows and is no anchor here
         products = activations[index].products(activations[place], group)
-        order = best_order(correlation(products) if pearson else products.inner)
-        elsewhere = int((order != torch.arange(len(order))).sum())
-        told.setdefault(f"units of expert {index + 1} that moved", {})[group] = elsewhere
-        return [Permuted(order)]
+        alike = correlation(products) if pearson else products.inner
+        squares = 2 * len(alike) if pearson else float(sum(map(torch.sum, products.squares)))
+        return {group: _match(what, index, group, gainful(alike, squares))}
 
-    ordered = [
-        moved(expert, symmetry, {group: partial(find, index, group) for group in groups})
-        for index, expert in enumerate(experts)
-    ]
-    return [Lazy(specs(one), one.__getitem__, told) for one in ordered]
+    groups = [f"ffn.{layer}" for layer in symmetry.chosen(layers)]
+    return to_anchor(what, {(group,): partial(matches, group) for group in groups})
 
 
-def best_order(alike: torch.Tensor) -> torch.Tensor:
-    """The order of units that maximises the sum of alike[order[j], j]; none better, as they are."""
-    places, goals = linear_sum_assignment(alike.numpy(), maximize=True)
-    best, as_it_is = float(alike[places, goals].sum()), float(alike.trace())
-    order = torch.arange(len(alike))
-    if best - as_it_is > NO_BETTER * abs(best):
-        order[torch.from_numpy(goals)] = torch.from_numpy(places)
-    return order
+def _match(what: Alignment, index: int, group: str, order: torch.Tensor) -> Match[Permuted]:
+    """The order with what it does to the distance from the anchor."""
+    first, second = what.experts[index], what.anchor
+    before = after = 0.0
+    for member in what.symmetry.members(group, first, second):
+        here, there = units_of(first, member), units_of(second, member)
+        before += float((here - there).square().sum())
+        after += float((here[order] - there).square().sum())
+    return Match(Permuted(order), math.sqrt(before), math.sqrt(after))
 
 
 def correlation(products: Products) -> torch.Tensor:

@@ -50,13 +50,21 @@ from harness.weights.lazy import (
     union,
 )
 from harness.weights.line import SCALE, Line
-from harness.weights.matching import Pair, Units, assignment, descent, matched, matched_units
+from harness.weights.matching import (
+    Pair,
+    Units,
+    assignment,
+    descent,
+    gainful,
+    matched,
+    matched_units,
+)
 from harness.weights.matrices import Matrices, Others, Vectors, by_matrix, is_matrix
 from harness.weights.order import smallest_magnitude
 from harness.weights.overlap import Overlap, cross, cross_of_blocks, distance, overlap, units_of
 from harness.weights.polar import polar
 from harness.weights.procrustes import Generalized, Rules, Turn, generalized, turns_to
-from harness.weights.solve import least_solution
+from harness.weights.solve import least_solution, tell
 from harness.weights.spectrum import compact_svd, isometry
 from harness.weights.symmetry import (
     Axes,
@@ -131,6 +139,7 @@ __all__ = [
     "flat_bytes",
     "flat_pieces",
     "floating",
+    "gainful",
     "generalized",
     "group_of",
     "in_pieces",
@@ -159,6 +168,7 @@ __all__ = [
     "spread",
     "stored",
     "task_vectors",
+    "tell",
     "tensor_digest",
     "to_anchor",
     "total",

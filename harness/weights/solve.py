@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from scipy.linalg import lapack
 
@@ -19,11 +22,22 @@ def least_solution(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tenso
     factor, failed = lapack.dpotrf(left.numpy(), lower=True)
     share = 0.0 if failed else float(lapack.dpocon(factor, norm, uplo="L")[0])
     if share > SINGULAR:
-        found, _ = lapack.dpotrs(factor, right.numpy(), lower=True)
-        return torch.from_numpy(found), 1 / share, 0
+        solution, _ = lapack.dpotrs(factor, right.numpy(), lower=True)
+        return torch.from_numpy(solution), 1 / share, 0
     values, vectors = torch.linalg.eigh(left)
     real = values > SINGULAR * values[-1]
     scaled = (vectors[:, real].T @ right) / values[real][:, None]
     missing = int((~real).sum())
     condition = float(values[-1] / values[real][0])
     return vectors[:, real] @ scaled, condition, missing
+
+
+def tell(report: dict[str, Any], name: str, facts: Mapping[str, Any]) -> None:
+    """Put what is known of a solution into a report, by fact and tensor: `condition`, and others.
+
+    Of a condition number three digits: the last ones depend on the cores and on where in memory the
+    matrix lies.
+    """
+    for fact, value in facts.items():
+        told = float(f"{value:.3g}") if fact == "condition" else value
+        report.setdefault(fact, {})[name] = told
