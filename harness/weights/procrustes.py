@@ -25,6 +25,8 @@ Turn: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 ROUNDING = 1e-13
 """Of the norm of some rows: a part that is smaller is nothing but rounding."""
+SYMMETRIC = 1e-14
+"""Of the norm of products: what differs by less from its transposed does so by rounding."""
 BLOCK = 4096
 """How many rows of a long matrix are widened at a time."""
 
@@ -207,8 +209,16 @@ def _passes(matrices: Sequence[torch.Tensor], reference: torch.Tensor, rules: Ru
 
 
 def _step(reference: torch.Tensor, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What turns a matrix to the reference, and the matrix turned."""
-    step = polar(matrix.mT @ reference)
+    """What turns a matrix to the reference, and the matrix turned.
+
+    It is nothing if their products are symmetric and positive: so it is for the first reference
+    itself, and for two matrices of which one has been turned to the other.
+    """
+    products = matrix.mT @ reference
+    odd = (products - products.mT).norm()
+    if odd <= SYMMETRIC * products.norm() and not torch.linalg.cholesky_ex(products).info:
+        return torch.eye(len(products), dtype=torch.float64), matrix
+    step = polar(products)
     return step, matrix @ step
 
 
