@@ -43,14 +43,14 @@ def turns_to(reference: torch.Tensor, matrices: Sequence[torch.Tensor]) -> list[
     if len(reference) < reference.shape[1]:
         there = torch.linalg.qr(reference.mT)
 
-        def found(matrix: torch.Tensor) -> Turn:
+        def turn(matrix: torch.Tensor) -> Turn:
             return partial(_turned_within, *_paired(torch.linalg.qr(matrix.mT), there))
     else:
 
-        def found(matrix: torch.Tensor) -> Turn:
+        def turn(matrix: torch.Tensor) -> Turn:
             return _by(polar(matrix.mT @ reference))
 
-    return spread(lambda one: _as_it_is if one is reference else found(one), matrices)
+    return spread(lambda one: _as_it_is if one is reference else turn(one), matrices)
 
 
 def _as_it_is(rows: torch.Tensor) -> torch.Tensor:
@@ -141,13 +141,13 @@ def generalized(
     begun = [_turned(turns_to(one, models), models) for one in references]
     reference = _mean([_mean(one.matrices) for one in begun])
     if rules.variant == "fixed_reference":
-        found = _turned(turns_to(reference, models), models, min(2, rules.max_iter))
+        turned = _turned(turns_to(reference, models), models, min(2, rules.max_iter))
     else:
-        found = _continued(begun, reference, rules)
-    turns, width = found.turns, models[0].shape[1]
+        turned = _continued(begun, reference, rules)
+    turns, width = turned.turns, models[0].shape[1]
     if len(models[0]) >= width:
         turns = [_by(turn(torch.eye(width, dtype=torch.float64))) for turn in turns]
-    return Generalized(turns, found.iterations, _apart(models), _apart(found.matrices))
+    return Generalized(turns, turned.iterations, _apart(models), _apart(turned.matrices))
 
 
 @dataclass(frozen=True)
