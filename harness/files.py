@@ -57,10 +57,10 @@ def read_text(
         ):  # whoever opens a pipe waits for its other end
             raise error(f"{path} is no file, expected {what}")
         with path.open("rb") as file:
-            found = file.read(largest + 1)
-        if len(found) > largest:
+            content = file.read(largest + 1)
+        if len(content) > largest:
             raise error(f"{path} is larger than {largest} bytes, expected {what}")
-        return found.decode("utf-8")
+        return content.decode("utf-8")
     except FileNotFoundError:
         raise error(f"{path} is missing; expected {what}") from None
     except (ValueError, OSError) as cause:
@@ -79,10 +79,10 @@ def parse_json(
 ) -> dict[str, Any]:
     """The object in a JSON text. Raises `error`, naming `where` and what it should be."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as cause:
         raise error(f"{where} cannot be read as {what}: {cause}") from cause
-    return _object(found, where, what, error)
+    return _object(value, where, what, error)
 
 
 def as_json(value: object) -> Any:
@@ -96,21 +96,21 @@ def read_yaml(
     """The object in a YAML file that holds only what JSON can say. Raises `error`, naming it."""
     text = read_text(path, what, largest=LARGEST_YAML, error=error)
     try:
-        found = yaml.safe_load(text)
+        value = yaml.safe_load(text)
     except Exception as cause:  # the reader has an error of its own for every tag and escape
         reason = " ".join(str(cause).split())
         raise error(f"{path} cannot be read as YAML: {reason}; expected {what}") from cause
-    return _object(found, str(path), what, error, most=MOST)
+    return _object(value, str(path), what, error, most=MOST)
 
 
 def _object(
-    found: object, where: str, what: str, error: type[HarnessError], most: int | None = None
+    value: object, where: str, what: str, error: type[HarnessError], most: int | None = None
 ) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise error(f"{where} holds a {type(found).__name__}, expected {what}")
-    if fault := _fault(found, most):
+    if not isinstance(value, dict):
+        raise error(f"{where} holds a {type(value).__name__}, expected {what}")
+    if fault := _fault(value, most):
         raise error(f"{where} {fault}; expected {what}")
-    return found
+    return value
 
 
 def _fault(value: object, most: int | None) -> str | None:
@@ -220,7 +220,7 @@ _NUMBERS = re.compile(r"\[\n[\s\d.,eE+-]*\]")
 def write_json(path: Path, value: object, *, indent: int = 2, sort_keys: bool = False) -> None:
     """Write a value as JSON, a list of numbers in one line; whole or not at all."""
     text = json.dumps(value, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
-    text = _NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
+    text = _NUMBERS.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text)
     write_text(path, text + "\n")
 
 

@@ -29,10 +29,10 @@ def same(first: Sequence[str], second: Sequence[str]) -> bool:
     return list(map(spelled, first)) == list(map(spelled, second))
 
 
-def fit(found: Sequence[str], task: Task) -> bool:
+def fit(labels: Sequence[str], task: Task) -> bool:
     """Whether these are the label names of a task, in any order; none for a regression."""
-    spelled = spelling(found, task.labels)
-    return sorted(map(spelled, found)) == sorted(map(spelled, task.labels))
+    spelled = spelling(labels, task.labels)
+    return sorted(map(spelled, labels)) == sorted(map(spelled, task.labels))
 
 
 def generic(labels: Sequence[str]) -> bool:

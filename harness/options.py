@@ -47,11 +47,11 @@ class Option:
         from harness.ranges import expected, reader
 
         try:
-            found: Scalar = reader(self.annotation)(value)
+            scalar: Scalar = reader(self.annotation)(value)
         except ValueError as error:
             message = f"{what} is {_shown(value)}, expected {expected(self.schema)}"
             raise BadOption(message) from error
-        return found
+        return scalar
 
 
 def _shown(value: Scalar) -> str:
@@ -138,12 +138,12 @@ def parse_choice(text: str) -> Choice:
     name, rest = parts[0], parts[1:]
     if rest and "=" not in rest[0]:
         name, rest = f"{name}:{rest[0]}", rest[1:]
-    found: dict[str, Scalar] = {}
+    given: dict[str, Scalar] = {}
     for pair in filter(None, ":".join(rest).split(",")):
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise BadOption(
                 f"'{text}': '{pair}' is no option, expected NAME or NAME:key=value,key=value"
             )
-        found[key.strip()] = value.strip()
-    return Choice(name, found)
+        given[key.strip()] = value.strip()
+    return Choice(name, given)

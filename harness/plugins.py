@@ -96,8 +96,8 @@ def _modules(root: types.ModuleType) -> list[str]:
 def called(spelled: str) -> Callable[[str], Any]:
     """A function of ours by `module:function`, imported when it is needed."""
     place, _, function = spelled.partition(":")
-    found: Callable[[str], Any] = getattr(importlib.import_module(place), function)
-    return found
+    target: Callable[[str], Any] = getattr(importlib.import_module(place), function)
+    return target
 
 
 def attribute_of(kind: str, name: str) -> Any:

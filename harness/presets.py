@@ -124,15 +124,15 @@ def as_read(task: Task, name: PresetName | None) -> Task:
     A task's own way to read a row is one to read all its columns. Raises BadRecipe for a task of
     words under a preset that reads whole rows.
     """
-    found = preset(name)
-    if found.readout.fault is not None and kind_of(task).unit == "word":
+    settings = preset(name)
+    if settings.readout.fault is not None and kind_of(task).unit == "word":
         raise BadRecipe(
             f"{task} is read word by word, which the preset '{name}' does not; leave out --preset"
         )
-    if found.last_text and len(task.text) > 1:
+    if settings.last_text and len(task.text) > 1:
         task = replace(task, text=task.text[-1:], read=None)
-    if found.max_length is not None:
-        task = replace(task, finetune=replace(task.finetune, max_length=found.max_length))
+    if settings.max_length is not None:
+        task = replace(task, finetune=replace(task.finetune, max_length=settings.max_length))
     return task
 
 

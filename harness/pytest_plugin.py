@@ -50,13 +50,13 @@ def _tests(session: pytest.Session, stage: StageName, text: str) -> Iterator[Law
     from harness.options import parse_choice
 
     try:
-        found = battery(stage, parse_choice(text))
+        suite = battery(stage, parse_choice(text))
     except HarnessError as error:
         raise pytest.UsageError(f"--{stage} {text}: {error}") from error
-    for law in found.laws:
+    for law in suite.laws:
         name = f"{stage} {text}[{law.name}]"
         # a law stands in no file of the user's, so its name is all there is to call it by
-        yield LawTest.from_parent(session, name=name, nodeid=name, battery=found, law=law)
+        yield LawTest.from_parent(session, name=name, nodeid=name, battery=suite, law=law)
 
 
 class LawBroken(Exception):

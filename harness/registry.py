@@ -212,12 +212,12 @@ class Registry(Mapping[str, V], Generic[V]):
             made: V = called(self._families[module])(attribute)
             return made
         with registering(module):
-            found = attribute_of(self.kind, name)
+            target = attribute_of(self.kind, name)
         for value in self._values.values():
-            if found is value or getattr(value, "function", None) is found:
+            if target is value or getattr(value, "function", None) is target:
                 self._spelled[value.name] = name
                 return value
-        adopted = self._adopt(name, found)
+        adopted = self._adopt(name, target)
         self._spelled[adopted.name] = name
         return adopted if adopted.name == name else self.add(adopted, module)
 
@@ -246,10 +246,10 @@ def _origin(function: Callable[..., Any]) -> str:
     return registrar() if module.startswith(PREFIX) else module
 
 
-def _callable(kind: str, name: str, found: object) -> Callable[..., Any]:
-    if not callable(found):
-        raise UnknownName(f"{kind} '{name}' is a {type(found).__name__}, expected a function")
-    return found
+def _callable(kind: str, name: str, target: object) -> Callable[..., Any]:
+    if not callable(target):
+        raise UnknownName(f"{kind} '{name}' is a {type(target).__name__}, expected a function")
+    return target
 
 
 def _check_labels(value: Task) -> None:
@@ -258,16 +258,16 @@ def _check_labels(value: Task) -> None:
     check_labels(value)
 
 
-def _task(name: str, found: object) -> Task:
-    if not isinstance(found, Task):
-        raise UnknownName(f"task '{name}' is a {type(found).__name__}, expected a harness.Task")
-    _check_labels(found)
-    return found
+def _task(name: str, target: object) -> Task:
+    if not isinstance(target, Task):
+        raise UnknownName(f"task '{name}' is a {type(target).__name__}, expected a harness.Task")
+    _check_labels(target)
+    return target
 
 
-def _need(name: str, found: object) -> Need:
+def _need(name: str, target: object) -> Need:
     raise UnknownName(
-        f"need '{name}' is a {type(found).__name__}, expected a function that `@need` registers"
+        f"need '{name}' is a {type(target).__name__}, expected a function that `@need` registers"
     )
 
 

@@ -237,13 +237,13 @@ def rows_of(
     @cache
     def generate(split: str) -> list[Row]:
         random = rng(SEED, "embedded", name, split)
-        found: dict[str, Row] = {}
-        while len(found) < SIZES[split]:
-            row = make(random, len(found) % classes)
+        rows: dict[str, Row] = {}
+        while len(rows) < SIZES[split]:
+            row = make(random, len(rows) % classes)
             key = "\n".join(spelled(row[column]) for column in text)
             if (zlib.crc32(key.encode()) % TESTED == 0) == (split == "test"):
-                found.setdefault(key, row)
-        return list(found.values())
+                rows.setdefault(key, row)
+        return list(rows.values())
 
     return generate
 

@@ -99,6 +99,8 @@ def plain(state: StateDict, anchor: StateDict, *, quirks: bool) -> dict[str, Arr
 def test_ot_fusion_is_that_of_plain_loops(quirks: bool) -> None:
     first, second = (toys.model(seed, toys.NETWORK) for seed in (1, 2))
     turned = {n: t.flip(0) if n.endswith(f"{DOWN}.weight") else t for n, t in second.items()}
+    loud = torch.linspace(0.2, 5, toys.INNER)[:, None]  # of rows, not their length is compared
+    turned = {n: t * loud if n.endswith(f"{UP}.weight") else t for n, t in turned.items()}
     moved = shuffled(turned, symmetry())
     found = OT([first, moved], {}, symmetry=symmetry(), reference_quirks=quirks, anchor=1)
     expected = plain(moved, first, quirks=quirks)

@@ -189,10 +189,38 @@ def test_nothing_is_decomposed_that_is_wider_than_the_narrower_side(
         monkeypatch.setattr(torch.linalg, name, watched)
     for shape in ((6, 24), (24, 6), (600, 6)):
         matrices = [torch.from_numpy(m) for m in drawn(shape, 5, "near")]
-        found = generalized(matrices, (0,), Rules())
-        for matrix, turn in zip(matrices, found.turns, strict=True):
-            turn(matrix)
+        for starts in ((0,), (0, 4)):
+            found = generalized(matrices, starts, Rules())
+            for matrix, turn in zip(matrices, found.turns, strict=True):
+                turn(matrix)
     assert max(seen) == 6
+
+
+def test_two_matrices_are_decomposed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has been turned to the other is turned no further."""
+    calls: list[int] = []
+    whole = torch.linalg.svd
+
+    def watched(matrix: torch.Tensor, **more: Any) -> Any:
+        calls.append(1)
+        return whole(matrix, **more)
+
+    monkeypatch.setattr(torch.linalg, "svd", watched)
+    matrices = [torch.from_numpy(m) for m in drawn((9, 6), 2, "near")]
+    assert generalized(matrices, (0,), Rules()).iterations == 2
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("orientation", ["in", "out"])
+def test_blocks_of_rows_do_not_matter(orientation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, *experts = (toys.model(seed, toys.NETWORK) for seed in range(4))
+    expected = [dict(state) for state in run(experts, base, orientation=orientation)]
+    for module in ("harness.weights.procrustes", "harness.premergers.procrustes"):
+        monkeypatch.setattr(f"{module}.BLOCK", 3)
+    found = run(experts, base, orientation=orientation)
+    for state, wanted in zip(found, expected, strict=True):
+        for name in wanted:
+            torch.testing.assert_close(state[name], wanted[name], rtol=1e-5, atol=1e-5)
 
 
 # By hand -----------------------------------------------------------------------------------

@@ -172,10 +172,10 @@ def of_postmerge(entry: Postmerge, choice: Choice) -> Battery:
 
 def of_premerge(entry: Premerge, choice: Choice) -> Battery:
     """The battery for a pre-merging method; one that is not said to be exact need not be."""
-    found = _battery("premerge", entry, choice)
-    plain, options = own_options(entry, resolved(entry, Choice(choice.name))), found.method.choice
+    strict = _battery("premerge", entry, choice)
+    plain, options = own_options(entry, resolved(entry, Choice(choice.name))), strict.method.choice
     exact = entry.exact and all(options.options[name] == plain[name] for name in entry.inexact)
-    return found if exact else replace(found, unclaimed=("exact", "family"))
+    return strict if exact else replace(strict, unclaimed=("exact", "family"))
 
 
 def _battery(stage: StageName, entry: Entry, choice: Choice) -> Battery:

@@ -162,14 +162,14 @@ def quality(
     if kept is not None:
         _check_fresh(kept, choice, path)
     with TemporaryDirectory() as folder:
-        found = measure(choice, Path(folder), progress)
+        measured = measure(choice, Path(folder), progress)
         if kept is not None:
-            _check_settings(found, kept, path)
+            _check_settings(measured, kept, path)
         reference = measure(REFERENCE, Path(folder), progress)
     if record:
-        write_baseline(found, path)
+        write_baseline(measured, path)
     return Report(
-        tuple(_compared(found, reference, kept)), tuple(_notes(found, kept, path, record))
+        tuple(_compared(measured, reference, kept)), tuple(_notes(measured, kept, path, record))
     )
 
 
@@ -227,13 +227,13 @@ def _name(choice: Choice) -> str:
 
 def _scores(merged: Path, records: Path, progress: Progress | None) -> Scores:
     run = Run(model=str(merged), output=str(records), shots=(HEADLINE_SHOTS,), device=DEVICE)
-    found: Scores = {}
+    scores: Scores = {}
     for record in evaluate(run, progress=progress):
         if record.role == "merged":
             values = record.values(HEADLINE_SHOTS) or _by_part(record, records)
             rounded = tuple(round(value, DIGITS) for value in values)
-            found.setdefault(record.protocol, {})[record.task] = rounded
-    return found
+            scores.setdefault(record.protocol, {})[record.task] = rounded
+    return scores
 
 
 def _by_part(record: Record, records: Path) -> list[float]:
@@ -268,8 +268,8 @@ def fixture() -> str:
 # Comparing ---------------------------------------------------------------------------------
 
 
-def _compared(found: Quality, reference: Quality, kept: Quality | None) -> Iterator[Comparison]:
-    for setting, mine in found.scores.items():
+def _compared(measured: Quality, reference: Quality, kept: Quality | None) -> Iterator[Comparison]:
+    for setting, mine in measured.scores.items():
         yield from compare(setting, "average", mine, reference.scores[setting])
         if kept is not None and setting in kept.scores:
             yield from compare(setting, "baseline", mine, kept.scores[setting])
@@ -309,15 +309,17 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def _notes(found: Quality, kept: Quality | None, path: Path, recorded: bool) -> Iterator[str]:
-    for setting, why in found.left_out.items():
+def _notes(measured: Quality, kept: Quality | None, path: Path, recorded: bool) -> Iterator[str]:
+    for setting, why in measured.left_out.items():
         yield f"{setting}: left out: {why}."
     if recorded:
         yield f"Recorded {path}."
     elif kept is None:
         yield f"No baseline at {path}: record one with --record."
     else:
-        mine, theirs = ({p for scores in q.scores.values() for p in scores} for q in (found, kept))
+        mine, theirs = (
+            {p for scores in q.scores.values() for p in scores} for q in (measured, kept)
+        )
         for name in sorted(mine ^ theirs):
             yield f"{path} and this evaluation do not share the protocol '{name}': not compared."
 
@@ -325,9 +327,9 @@ def _notes(found: Quality, kept: Quality | None, path: Path, recorded: bool) -> 
 # Baselines ---------------------------------------------------------------------------------
 
 
-def write_baseline(found: Quality, path: Path) -> None:
+def write_baseline(measured: Quality, path: Path) -> None:
     """Write what a merger reached, a line for each list of scores."""
-    write_json(path, found.model_dump(mode="json"), indent=1, sort_keys=True)
+    write_json(path, measured.model_dump(mode="json"), indent=1, sort_keys=True)
 
 
 def read_baseline(path: Path) -> Quality:
@@ -352,11 +354,11 @@ def _check_fresh(kept: Quality, choice: Choice, path: Path) -> None:
         )
 
 
-def _check_settings(found: Quality, kept: Quality, path: Path) -> None:
+def _check_settings(measured: Quality, kept: Quality, path: Path) -> None:
     """Raise if the merger refuses a setting now that it took when its baseline was recorded."""
     for setting in kept.scores:
-        if setting not in found.scores:
+        if setting not in measured.scores:
             raise BadOption(
                 f"{path} has scores for '{setting}', which is left out now: "
-                f"{found.left_out.get(setting, 'no such setting')}; expected it to be merged"
+                f"{measured.left_out.get(setting, 'no such setting')}; expected it to be merged"
             )

@@ -17,10 +17,10 @@ def check_architecture(models: Sequence[Checkpoint]) -> None:
     architecture and read the same tokens."""
     first = models[0]
     for other in models[1:]:
-        found, expected = other.config.get("model_type"), first.config.get("model_type")
-        if found != expected:
+        model_type, expected = other.config.get("model_type"), first.config.get("model_type")
+        if model_type != expected:
             raise IncompatibleWeights(
-                f"{other.source} is a {found} model, expected {expected} as {first.source}"
+                f"{other.source} is a {model_type} model, expected {expected} as {first.source}"
             )
         words, mine = vocabulary(other.path), vocabulary(first.path)
         if words is not None and mine is not None and words != mine:
@@ -48,11 +48,11 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
     Raises IncompatibleWeights when an encoder tensor of the expert is missing from the base.
     """
     family = family_of(expert.config, expert.source)
-    found = specs(base.weights)
+    known = specs(base.weights)
     place: dict[str, str] = {}
     for name in expert.weights:
         for candidate in (name, family.bare(name)):
-            if candidate in found:
+            if candidate in known:
                 place[name] = candidate
                 break
     return replace(base, weights=renamed(base.weights, place))

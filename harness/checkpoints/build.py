@@ -149,17 +149,17 @@ def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
 
 def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
     known = specs(state)
-    found = {name: known[name].shape for name in floating(state)}
+    shapes = {name: known[name].shape for name in floating(state)}
     kind, expected = type(model).__name__, {n: tuple(p.shape) for n, p in model.named_parameters()}
     for name, shape in expected.items():
-        if name not in found:
+        if name not in shapes:
             raise BrokenCheckpoint(f"{what} has no tensor '{name}', expected those of {kind}")
-        if found[name] != shape:
+        if shapes[name] != shape:
             raise BrokenCheckpoint(
-                f"{what}: '{name}' is {found[name]}, expected {shape} as config.json says"
+                f"{what}: '{name}' is {shapes[name]}, expected {shape} as config.json says"
             )
     buffers = {name for name, _ in model.named_buffers()}
-    for name in found:
+    for name in shapes:
         if name not in expected and name not in buffers:
             raise BrokenCheckpoint(
                 f"{what} has an unknown tensor '{name}', expected those of {kind}"

@@ -44,11 +44,11 @@ def identity_of(path: Path) -> Identity | None:
     """The identity of a file, links followed; None where there is none."""
     try:
         place = path.resolve(strict=True)
-        found = place.stat()
+        status = place.stat()
     except (OSError, RuntimeError):  # a link to itself
         return None
-    times = found.st_mtime_ns, found.st_ctime_ns
-    return Identity(str(place), found.st_size, *times, found.st_ino, found.st_dev)
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return Identity(str(place), status.st_size, *times, status.st_ino, status.st_dev)
 
 
 def settled(identity: Identity) -> bool:

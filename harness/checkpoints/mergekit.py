@@ -52,19 +52,19 @@ class Config:
         return BadRecipe(f"{self.path}: {what}; {INSTEAD}")
 
 
-def read_config(found: Mapping[str, Any], path: Path) -> Config:
+def read_config(values: Mapping[str, Any], path: Path) -> Config:
     """The configuration in a YAML file. Raises BadRecipe, naming the key, for what is not read."""
     known: dict[str, str] = {}
-    rebuilt = [key for key, value in found.items() if _same_tokens(key, value)]
-    for key, value in found.items():
+    rebuilt = [key for key, value in values.items() if _same_tokens(key, value)]
+    for key, value in values.items():
         if key not in (*KEYS, *rebuilt) and value is not None:
             raise BadRecipe(f"{path}: '{key}' is not supported; leave it out, {INSTEAD}")
     for key in ("merge_method", "base_model", "dtype", "out_dtype"):
-        if found.get(key) is not None:
-            known[key] = _text(found[key], f"{path}: {key}")
+        if values.get(key) is not None:
+            known[key] = _text(values[key], f"{path}: {key}")
     if "merge_method" not in known:
         raise BadRecipe(f"{path} has no merge_method, expected the name of one")
-    models = found.get("models")
+    models = values.get("models")
     if not isinstance(models, list) or not models:
         raise BadRecipe(f"{path}: models is {models!r}, expected a list with a model in each entry")
     listed = tuple(_model(entry, path) for entry in models)
@@ -76,7 +76,7 @@ def read_config(found: Mapping[str, Any], path: Path) -> Config:
         known["merge_method"],
         listed,
         _plain(known["base_model"], path) if "base_model" in known else None,
-        _mapping(found.get("parameters"), f"{path}: parameters"),
+        _mapping(values.get("parameters"), f"{path}: parameters"),
         known.get("dtype"),
         known.get("out_dtype"),
         bool(rebuilt),
@@ -137,18 +137,18 @@ class Ingredients:
 
 def ingredients(path: Path) -> Ingredients:
     """What a mergekit_config.yml names. Raises BrokenCheckpoint unless it is one of mergekit."""
-    found = read_yaml(path, "mergekit's configuration")
-    if "merge_method" not in found:
+    values = read_yaml(path, "mergekit's configuration")
+    if "merge_method" not in values:
         raise BrokenCheckpoint(f"{path} names no merge_method, expected mergekit's configuration")
     try:
-        base = None if found.get("base_model") is None else _reference(found["base_model"])
-        named = list(dict.fromkeys(_models(found)))
+        base = None if values.get("base_model") is None else _reference(values["base_model"])
+        named = list(dict.fromkeys(_models(values)))
     except (AttributeError, KeyError, TypeError) as error:
         raise BrokenCheckpoint(
             f"{path} does not name its models as mergekit does ({error}); expected models, slices "
             "or modules"
         ) from error
-    method = str(found["merge_method"])
+    method = str(values["merge_method"])
     if method in ENDPOINTS and base is not None:
         return Ingredients(method, tuple(dict.fromkeys([base, *named])), None)
     if method in BASELESS:
@@ -156,13 +156,13 @@ def ingredients(path: Path) -> Ingredients:
     return Ingredients(method, tuple(name for name in named if name != base), base)
 
 
-def _models(found: Mapping[str, Any]) -> Iterator[str]:
+def _models(values: Mapping[str, Any]) -> Iterator[str]:
     """Every model of `models`, `slices` and `modules`, in the order of the file."""
-    for module in (found.get("modules") or {}).values():
+    for module in (values.get("modules") or {}).values():
         yield from _models(module)
-    for part in found.get("slices") or ():
+    for part in values.get("slices") or ():
         yield from (_reference(source["model"]) for source in part["sources"])
-    for entry in found.get("models") or ():
+    for entry in values.get("models") or ():
         yield _reference(entry["model"])
 
 

@@ -158,20 +158,20 @@ def open_file(path: Path) -> StateDict:
     identity = identity_of(path)  # before it is opened: what is opened is that, or it has changed
     try:
         handle: Any = safe_open(path, framework="pt")
-        found = {}
+        headers = {}
         names = handle.keys()
         for name in names:
             part = handle.get_slice(name)
             kind = part.get_dtype()
             if kind not in DTYPES:
                 raise BrokenCheckpoint(f"'{name}' of {path} is {kind}, expected float or integer")
-            found[name] = Spec(tuple(part.get_shape()), DTYPES[kind])
+            headers[name] = Spec(tuple(part.get_shape()), DTYPES[kind])
     except FileNotFoundError:
         raise BrokenCheckpoint(f"{path} is missing; expected a safetensors file") from None
     except (SafetensorError, OSError, MemoryError) as error:  # memory: the file is mapped whole
         raise BrokenCheckpoint(f"{path} cannot be read as safetensors: {error}") from error
     known = Hashed(path, identity, handle.get_tensor)
-    return _modern(Lazy(found, handle.get_tensor, digests=known))
+    return _modern(Lazy(headers, handle.get_tensor, digests=known))
 
 
 def _open_pickle(path: Path) -> StateDict:

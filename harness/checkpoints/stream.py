@@ -57,9 +57,9 @@ def write_file(
         before: Future[None] | None = None
         for name in names:
             tensor = state[name].contiguous()
-            found = weights.Spec(tuple(tensor.shape), tensor.dtype)
-            if found != known[name]:
-                raise IncompatibleWeights(f"'{name}' came out as {found}, expected {known[name]}")
+            made = weights.Spec(tuple(tensor.shape), tensor.dtype)
+            if made != known[name]:
+                raise IncompatibleWeights(f"'{name}' came out as {made}, expected {known[name]}")
             if before is not None:
                 before.result()
             before = pool.submit(put, name, tensor)

@@ -33,7 +33,7 @@ def inspect(
     from harness.inspecting.table import report
 
     with bars() as advance:
-        found = run(
+        inspection = run(
             models,
             base=base,
             out=out,
@@ -42,8 +42,8 @@ def inspect(
             progress=advance,
         )
     if as_json:
-        print(json.dumps(as_record(found), sort_keys=True))
+        print(json.dumps(as_record(inspection), sort_keys=True))
         return
-    print(report(found, width()))
+    print(report(inspection, width()))
     if out is not None:
         print(f"\nwrote {out}: inspect.json, and heat maps as PNG and SVG")

@@ -23,5 +23,5 @@ def list_(
     """List what is registered: name, what it is, source, options with defaults and ranges."""
     from harness.catalogue import catalogue, rendered
 
-    found = catalogue(what)
-    print(json.dumps(found, indent=1) if as_json else rendered(found, width()))
+    entries = catalogue(what)
+    print(json.dumps(entries, indent=1) if as_json else rendered(entries, width()))

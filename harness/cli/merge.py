@@ -80,13 +80,13 @@ def merge(
     }
     recipe = _recipe(experts, flags)
     if dry_run:
-        found = run(recipe, out=out, force=force, dry_run=True, allow_pickle=allow_pickle)
-        print(_described(found))
+        plan = run(recipe, out=out, force=force, dry_run=True, allow_pickle=allow_pickle)
+        print(_described(plan))
         print(f"would write {out}; only headers were read")
         return
     with bars() as advance:
-        found = run(recipe, out=out, force=force, allow_pickle=allow_pickle, progress=advance)
-    print(_described(found))
+        plan = run(recipe, out=out, force=force, allow_pickle=allow_pickle, progress=advance)
+    print(_described(plan))
     print(f"wrote {out}")
 
 
@@ -116,22 +116,20 @@ def _recipe(experts: Sequence[str], flags: Mapping[str, Any]) -> Recipe:
     return validated(Recipe, {**dict(recipe), **given}, "merge")
 
 
-def _described(found: Plan) -> str:
+def _described(plan: Plan) -> str:
     from harness.merging.plan import short_method
     from harness.weights import size
 
-    tasks = found.tasks or ("task unknown",) * len(found.experts)
-    lines = [f"method   {short_method(found.recipe)}", f"heads    {found.recipe.heads}"]
-    if found.base is not None:
-        lines.append(f"base     {found.base.source}")
-    lines += [f"expert   {e.source} ({t})" for e, t in zip(found.experts, tasks, strict=True)]
-    if found.recipe.tune is not None and found.judge is not None:
-        lines.append(f"tuned    {found.recipe.tune} on {', '.join(found.judge.splits)}")
-    told = zip(found.recipe.premerge, found.measured, strict=False)
+    tasks = plan.tasks or ("task unknown",) * len(plan.experts)
+    lines = [f"method   {short_method(plan.recipe)}", f"heads    {plan.recipe.heads}"]
+    if plan.base is not None:
+        lines.append(f"base     {plan.base.source}")
+    lines += [f"expert   {e.source} ({t})" for e, t in zip(plan.experts, tasks, strict=True)]
+    if plan.recipe.tune is not None and plan.judge is not None:
+        lines.append(f"tuned    {plan.recipe.tune} on {', '.join(plan.judge.splits)}")
+    told = zip(plan.recipe.premerge, plan.measured, strict=False)
     for choice, one in told:
         lines.append(f"{choice.name:<8} {', '.join([*one.changes, f'{one.seconds:.1f} s'])}")
-    entries, megabytes = size(found.state) / 1e6, found.size / 1e6
-    lines.append(
-        f"weights  {len(found.state)} tensors, {entries:.1f} M entries, {megabytes:.1f} MB"
-    )
+    entries, megabytes = size(plan.state) / 1e6, plan.size / 1e6
+    lines.append(f"weights  {len(plan.state)} tensors, {entries:.1f} M entries, {megabytes:.1f} MB")
     return "\n".join(lines)

@@ -31,10 +31,10 @@ def statistics(
     plugins: Plugins = None,
 ) -> None:
     """Write what a method asks of an expert's data, to hand over instead of the data."""
-    from harness.passes.statistics import statistic
+    from harness.passes.statistics import statistic as run
 
     with bars() as advance:
-        found = statistic(
+        statistic = run(
             expert,
             task=task,
             out=out,
@@ -46,6 +46,6 @@ def statistics(
             allow_pickle=allow_pickle,
             progress=advance,
         )
-    shown = ", ".join(f"{name}={value}" for name, value in found.options.items())
-    print(f"{found.need} of {expert} on {found.task}: {shown}")
-    print(f"wrote {out}: {len(found.tensors)} weights, {out.stat().st_size / 1e6:.1f} MB")
+    shown = ", ".join(f"{name}={value}" for name, value in statistic.options.items())
+    print(f"{statistic.need} of {expert} on {statistic.task}: {shown}")
+    print(f"wrote {out}: {len(statistic.tensors)} weights, {out.stat().st_size / 1e6:.1f} MB")

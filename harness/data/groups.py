@@ -17,7 +17,7 @@ def expanded(names: Sequence[str], folder: str | Path | None = None) -> tuple[st
     Of a group whose data lies in a local folder, those that are there. Raises BadData for a group
     of which none is.
     """
-    found: list[str] = []
+    tasks: list[str] = []
     for text in names:
         name, at, split = text.partition("@")
         members = groups().get(name, []) if "/" not in name and name not in TASKS else []
@@ -26,8 +26,8 @@ def expanded(names: Sequence[str], folder: str | Path | None = None) -> tuple[st
             known = ", ".join(task.name for task in members)
             raise BadData(f"no data for any task of '{name}' at {data_dir(folder)}; it is {known}")
         named = [f"{task.name}{at}{split}" for task in there] if members else [text]
-        found += [name for name in named if not members or name not in found]
-    return tuple(found)
+        tasks += [name for name in named if not members or name not in tasks]
+    return tuple(tasks)
 
 
 def groups() -> dict[str, list[Task]]:

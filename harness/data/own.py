@@ -61,8 +61,8 @@ def task_of_file(path: str) -> Task:
             f"{place}: {_reason(error)}; known: {', '.join(Described.model_fields)}"
         ) from error
     if bool(said.files) == bool(said.hub):
-        found = "both files and hub" if said.hub else "neither files nor hub"
-        raise BadData(f"{place} says {found}, expected one of them")
+        sources = "both files and hub" if said.hub else "neither files nor hub"
+        raise BadData(f"{place} says {sources}, expected one of them")
     files = _files(place, said)
     splits = _splits(place, said, files)
     kind = KINDS[said.kind]
@@ -110,7 +110,7 @@ def _files(place: Path, said: Described) -> dict[str, str]:
     if not said.files:
         return {}
     known = (TRAIN, *(said.splits.values() if isinstance(said.splits, dict) else said.splits))
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for split in dict.fromkeys((*known, *SPLITS)):
         pattern = said.files.replace("{split}", split)
         if "{split}" in said.files:
@@ -119,13 +119,13 @@ def _files(place: Path, said: Described) -> dict[str, str]:
             files = [place.parent / pattern / f"{split}.{suffix}" for suffix in SUFFIXES]
         for file in files:
             if file.is_file():
-                found.setdefault(split, str(file))
-    if TRAIN not in found:
+                paths.setdefault(split, str(file))
+    if TRAIN not in paths:
         raise BadData(
             f"{place} has files '{said.files}', and there is none of the split '{TRAIN}'; expected "
             f"a folder with {TRAIN}.{SUFFIXES[0]} or the like, or a pattern with {{split}}"
         )
-    return found
+    return paths
 
 
 def _splits(place: Path, said: Described, files: Mapping[str, str]) -> dict[str, str]:

@@ -126,15 +126,15 @@ def label_values(task: Task) -> list[Any]:
         return list(from_hub(task, TRAIN)[task.label])
     path, suffix = _given(task, TRAIN)
     try:
-        found = READERS[suffix](task, path)
+        table = READERS[suffix](task, path)
     except BadData:
         raise
     except Exception as error:  # Arrow has errors of its own
         raise _unreadable(path, suffix, error) from error
-    if task.label not in found.column_names:
-        raise BadData(f"{path} has no column '{task.label}'; found {', '.join(found.column_names)}")
-    names = _class_names(task, path, found.schema.metadata or {})
-    values: list[Any] = found.column(task.label).to_pylist()
+    if task.label not in table.column_names:
+        raise BadData(f"{path} has no column '{task.label}'; found {', '.join(table.column_names)}")
+    names = _class_names(task, path, table.schema.metadata or {})
+    values: list[Any] = table.column(task.label).to_pylist()
     return values if names is None else [list(names)]
 
 
@@ -146,8 +146,8 @@ def _listed(rows: Any) -> Table:
 def _from_file(task: Task, path: Path, suffix: str) -> Table:
     """The rows of a local file. Raises BadData, naming it, for what is not of its format."""
     try:
-        found = READERS[suffix](task, path)
-        columns = tuple(found.column_names)
+        table = READERS[suffix](task, path)
+        columns = tuple(table.column_names)
     except BadData:
         raise
     except Exception as error:  # Arrow has errors of its own, and lets through those of the system
@@ -156,15 +156,15 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
     for name in needed:
         if columns.count(name) > 1:
             raise BadData(f"{path} has the column '{name}' twice, expected it once")
-    for field in found.schema:
+    for field in table.schema:
         if field.name in task.text and not _is_read(task, field.type):
             said = f"{path} has {str(field.type)[:40]} in the column '{field.name}'"
             text = "text" if kind_of(task).unit == "row" else "lists of words"
             raise BadData(f"{said}, expected {text}")
-    names = _class_names(task, path, found.schema.metadata or {})
+    names = _class_names(task, path, table.schema.metadata or {})
     _check_names(task, names)
     read = columns if task.read else needed
-    kept = found.select([place for place, name in enumerate(columns) if name in read])
+    kept = table.select([place for place, name in enumerate(columns) if name in read])
 
     def rows(order: Sequence[int]) -> Sequence[Row]:
         try:
@@ -231,10 +231,10 @@ def _read_jsonl(task: Task, path: Path) -> Any:
     import pyarrow.json
 
     _check_lines(path)
-    found = pyarrow.json.read_json(path)
-    odd = [f for f in found.schema if f.name in task.text and pyarrow.types.is_temporal(f.type)]
+    table = pyarrow.json.read_json(path)
+    odd = [f for f in table.schema if f.name in task.text and pyarrow.types.is_temporal(f.type)]
     if not odd:
-        return found
+        return table
     said = pyarrow.schema([(field.name, pyarrow.string()) for field in odd])
     return pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(said))
 
@@ -297,12 +297,12 @@ def _class_names(task: Task, path: Path, metadata: Mapping[bytes, bytes]) -> lis
         return None
     what = "what the datasets library says of its columns"
     said = metadata[b"huggingface"].decode("utf-8", "replace")
-    found: Any = parse_json(said, f"the metadata of {path}", what, error=BadData)
+    entry: Any = parse_json(said, f"the metadata of {path}", what, error=BadData)
     for key in ("info", "features", task.label):
-        found = found.get(key)
-        if not isinstance(found, dict):
+        entry = entry.get(key)
+        if not isinstance(entry, dict):
             return None
-    names = _inner(found).get("names")
+    names = _inner(entry).get("names")
     if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         return names
     raise BadData(

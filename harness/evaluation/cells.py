@@ -104,7 +104,7 @@ class Cell:
     @property
     def _settings(self) -> dict[str, Any]:
         run, part = self.run, self.part
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "features": self.readout.name,
             "max_length": self.max_length,
             "limit": run.limit,
@@ -112,11 +112,11 @@ class Cell:
         }
         if part.left_out:
             seeds = sorted(part.left_out)[: None if self.asked.adapts else 1]
-            found["left_out"] = {str(seed): list(part.left_out[seed]) for seed in seeds}
+            settings["left_out"] = {str(seed): list(part.left_out[seed]) for seed in seeds}
         if self.asked.adapts and part.pool is not None:
-            found |= {"shots": sorted(set(run.shots)), "draws": run.draws, "seed": run.seed}
-            found |= {"pool": part.pool.digest}
-        return found
+            settings |= {"shots": sorted(set(run.shots)), "draws": run.draws, "seed": run.seed}
+            settings |= {"pool": part.pool.digest}
+        return settings
 
     @property
     def _adaptation(self) -> dict[str, Any] | None:
@@ -153,12 +153,12 @@ class Cell:
         settings = ["labels", "limit", "max_length", "metrics", "preset"]
         if self.asked.adapts:
             settings += ["draws", "seed", "shots"]
-        found = dict(self.asked.unusual)
+        unusual = dict(self.asked.unusual)
         for key in settings:
             value = getattr(self.run, key)
             if value != getattr(DEFAULTS, key):
-                found[key] = "-".join(map(str, value)) if isinstance(value, tuple) else value
-        return found
+                unusual[key] = "-".join(map(str, value)) if isinstance(value, tuple) else value
+        return unusual
 
 
 def cells_of(run: Run, model: Model, protocols: Sequence[Asked]) -> list[Cell]:

@@ -124,10 +124,12 @@ def made(cell: Cell, reader: Reader) -> Record | str:
     return record
 
 
-def _finished(part: Part, encoded: Encoded, found: Sequence[Predictions]) -> list[Predictions]:
+def _finished(
+    part: Part, encoded: Encoded, predictions: Sequence[Predictions]
+) -> list[Predictions]:
     """Predictions of all units, also of those that the model did not see."""
     seen = encoded.test.seen
-    return [Predictions(finished(part.task, one.values, seen), one.draw) for one in found]
+    return [Predictions(finished(part.task, one.values, seen), one.draw) for one in predictions]
 
 
 def _unseen(encoded: Encoded) -> int:
@@ -135,9 +137,9 @@ def _unseen(encoded: Encoded) -> int:
     return 0 if encoded.test.seen is None else int((~encoded.test.seen).sum())
 
 
-def _scores(part: Part, found: Sequence[Predictions]) -> tuple[DrawScore, ...]:
+def _scores(part: Part, predictions: Sequence[Predictions]) -> tuple[DrawScore, ...]:
     scores = []
-    for prediction in found:
+    for prediction in predictions:
         if not np.isfinite(prediction.values).all():
             raise NotFinite("predictions are NaN or infinite, expected finite ones")
         units = kind_of(part.task).units(part.test)

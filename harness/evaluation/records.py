@@ -154,13 +154,15 @@ def _column(values: Array64) -> Any:
     return pyarrow.array(values.tolist() if values.ndim > 1 else values)
 
 
-def write_record(path: Path, record: Record, labels: Array64, found: Sequence[Predictions]) -> None:
+def write_record(
+    path: Path, record: Record, labels: Array64, predictions: Sequence[Predictions]
+) -> None:
     """Write the predictions, then the record, each atomically."""
     import pyarrow
     import pyarrow.parquet
 
     columns = {"label": labels}
-    for prediction in found:
+    for prediction in predictions:
         drawn = prediction.draw
         name = f"shots={drawn.shots},seed={drawn.seed}" if drawn else "prediction"
         columns[name] = prediction.values
@@ -190,7 +192,7 @@ def read_records(places: Iterable[str | Path]) -> list[Record]:
 
     Raises BrokenRecord for a place that does not exist or holds none.
     """
-    found: dict[Path, Record] = {}
+    records: dict[Path, Record] = {}
     for place in map(Path, places):
         if not os.path.exists(place):
             raise BrokenRecord(f"{place} does not exist; expected a record or a folder of them")
@@ -199,5 +201,5 @@ def read_records(places: Iterable[str | Path]) -> list[Record]:
             raise BrokenRecord(f"{place} holds no records; expected JSON files")
         for file in files:
             record = read_record(file)
-            found.setdefault(file.resolve(), record)
-    return list(found.values())
+            records.setdefault(file.resolve(), record)
+    return list(records.values())

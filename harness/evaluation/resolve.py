@@ -213,13 +213,13 @@ def _from_mergekit(run: Run, kit: Path) -> tuple[list[str], str | None]:
 
     Raises BrokenCheckpoint for one that is not there.
     """
-    found = ingredients(kit)
-    named = [(name, "--experts") for name in found.experts if not run.experts]
-    if found.base is not None and run.base is None:
-        named.append((found.base, "--base"))
+    config = ingredients(kit)
+    named = [(name, "--experts") for name in config.experts if not run.experts]
+    if config.base is not None and run.base is None:
+        named.append((config.base, "--base"))
     for name, flag in named:
         _check_there(name, run, f"{kit} names it: say where it is with {flag}")
-    return list(run.experts or found.experts), run.base or found.base
+    return list(run.experts or config.experts), run.base or config.base
 
 
 def _check_there(source: str, run: Run, hint: str) -> None:

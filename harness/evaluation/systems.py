@@ -75,11 +75,11 @@ def system_of(
 
 def experts_on(run: Run, model: Model, task: Task) -> list[System]:
     """The experts of a task and, if asked for, those of other tasks that have its labels."""
-    found: list[tuple[Role, Checkpoint]] = [("expert", one) for one in experts_of(model, task)]
+    experts: list[tuple[Role, Checkpoint]] = [("expert", one) for one in experts_of(model, task)]
     if run.singles:
-        found += [("single", one) for one in others_of(model, task)]
+        experts += [("single", one) for one in others_of(model, task)]
     called = dict(zip((one.source for one in model.experts), names_of(model), strict=True))
-    return [system_of(task, run, role, called[one.source], (one,), "own") for role, one in found]
+    return [system_of(task, run, role, called[one.source], (one,), "own") for role, one in experts]
 
 
 def names_of(model: Model) -> list[str]:
@@ -138,7 +138,7 @@ def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[System]) -> S
     known = weights.specs(weights.select(merged.weights, names))
     states = [expert.members[0].weights for expert in experts]
     shapes = [{n: weights.specs(one)[n].shape for n in names if n in one} for one in states]
-    if not states or any(found != {n: known[n].shape for n in names} for found in shapes):
+    if not states or any(own != {n: known[n].shape for n in names} for own in shapes):
         return {}
     parts = [weights.select(one, names) for one in states]
     return weights.cast_like(weights.mean(parts), merged.weights) if len(parts) > 1 else parts[0]

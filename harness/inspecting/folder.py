@@ -15,16 +15,16 @@ INSPECT_FILE = "inspect.json"
 INSPECTION = Layout("an inspection", INSPECT_FILE, (INSPECT_FILE, "*-*-*.png", "*-*-*.svg"))
 
 
-def write(found: Inspection, out: Path, *, force: bool = False) -> None:
+def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
     """Write inspect.json, and for each measure and pair a heat map: `cosine-1-2.png` and `.svg`.
 
     Models are numbered in the order in which they were given.
     """
     with new_folder(out, INSPECTION, force=force) as folder:
-        write_json(folder / INSPECT_FILE, as_record(found))
-        for pair in found.pairs:
-            first, second = (found.models.index(one) + 1 for one in (pair.first, pair.second))
-            for measure in shown(with_base=found.base is not None):
+        write_json(folder / INSPECT_FILE, as_record(inspection))
+        for pair in inspection.pairs:
+            first, second = (inspection.models.index(one) + 1 for one in (pair.first, pair.second))
+            for measure in shown(with_base=inspection.base is not None):
                 if (values := map_of(pair, measure)) is not None:
                     save(heat_map(values), folder / f"{measure.name}-{first}-{second}")
 

@@ -68,7 +68,7 @@ class Work:
 
     def place(self, name: str) -> Place:
         """The layer and the role of a parameter."""
-        spec = next(found[name] for s in self.states if name in (found := weights.specs(s)))
+        spec = next(specs[name] for s in self.states if name in (specs := weights.specs(s)))
         return place_in(self.family, name, spec)
 
 
@@ -119,12 +119,12 @@ def inspect(
         )
         for pair in work.pairs
     )
-    found = Inspection(
+    inspection = Inspection(
         tuple(known), _model(origin, origin.checkpoint.name) if origin else None, pairs
     )
     if out is not None:
-        write(found, Path(out), force=force)
-    return found
+        write(inspection, Path(out), force=force)
+    return inspection
 
 
 # Opening -----------------------------------------------------------------------------------
@@ -193,13 +193,13 @@ def _origin(
 
 def _places(work: Work, tell: Progress) -> dict[Indices, dict[Place, Comparison]]:
     """Comparisons of all pairs by place, in the order in which the models' tensors stand."""
-    found: dict[Indices, dict[Place, Comparison]] = {pair: {} for pair in work.pairs}
+    places: dict[Indices, dict[Place, Comparison]] = {pair: {} for pair in work.pairs}
     for name in work.names:
         place = work.place(name)
         for pair, one in _of_tensor(work, name).items():
-            found[pair][place] = found[pair].get(place, Comparison()) + one
+            places[pair][place] = places[pair].get(place, Comparison()) + one
         tell("comparing tensors", 1, len(work.names))
-    return found
+    return places
 
 
 def _of_tensor(work: Work, name: str) -> dict[Indices, Comparison]:
@@ -217,23 +217,23 @@ def _of_tensor(work: Work, name: str) -> dict[Indices, Comparison]:
     # heads of several sizes may go by one name: beyond the end of a tensor its pieces are empty
     longest = max((tensor.numel() for tensor in flat.values()), default=0)
     pieces = weights.by_piece(of_piece, longest)
-    found = [total(piece[place] for piece in pieces) for place in range(len(pairs))]
-    for one in found:
+    comparisons = [total(piece[place] for piece in pieces) for place in range(len(pairs))]
+    for one in comparisons:
         if not isfinite(one.apart2 + sum(one.norms2) + sum(one.moved2)):
             raise NotFinite(f"the norm of '{name}' is infinite, expected smaller weights")
-    return dict(zip(pairs, found, strict=True))
+    return dict(zip(pairs, comparisons, strict=True))
 
 
 def _units(work: Work, tell: Progress) -> dict[Indices, dict[int, Kept]]:
     """How many units of each layer are matched to themselves, in all pairs."""
     layers = feed_forward(work.family, work.states[0])
-    found: dict[Indices, dict[int, Kept]] = {pair: {} for pair in work.pairs}
+    units: dict[Indices, dict[int, Kept]] = {pair: {} for pair in work.pairs}
     for pair in work.pairs:
         first, second = (work.states[index] for index in pair)
         for layer, members in layers.items():
-            found[pair][layer] = units_kept(first, second, members)
+            units[pair][layer] = units_kept(first, second, members)
             tell("matching feed-forward units", 1, len(layers) * len(work.pairs))
-    return found
+    return units
 
 
 def _left_out(work: Work, pair: Indices, names: Sequence[str]) -> Iterator[str]:

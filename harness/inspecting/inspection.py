@@ -99,9 +99,11 @@ DISGUISE = 3.0
 """Task vectors of lengths that differ more than that do not mix: the longer one decides."""
 
 
-def remarks(found: Inspection) -> list[str]:
+def remarks(inspection: Inspection) -> list[str]:
     """What is to be known before models are merged, a line for each pair that it is said of."""
-    return [text for pair in found.pairs if (text := _remark(pair, found.base)) is not None]
+    return [
+        text for pair in inspection.pairs if (text := _remark(pair, inspection.base)) is not None
+    ]
 
 
 def _remark(pair: Pair, base: Model | None) -> str | None:
@@ -125,13 +127,13 @@ def _remark(pair: Pair, base: Model | None) -> str | None:
 # JSON --------------------------------------------------------------------------------------
 
 
-def as_record(found: Inspection) -> dict[str, Any]:
+def as_record(inspection: Inspection) -> dict[str, Any]:
     """The inspection as values of JSON; what is not defined is null."""
     return {
-        "models": [vars(model) for model in found.models],
-        "base": vars(found.base) if found.base else None,
-        "pairs": [_pair(pair, with_base=found.base is not None) for pair in found.pairs],
-        "remarks": remarks(found),
+        "models": [vars(model) for model in inspection.models],
+        "base": vars(inspection.base) if inspection.base else None,
+        "pairs": [_pair(pair, with_base=inspection.base is not None) for pair in inspection.pairs],
+        "remarks": remarks(inspection),
     }
 
 

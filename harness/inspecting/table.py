@@ -16,42 +16,44 @@ WIDTH = 80
 SHORT = {"attention output": "attn.\noutput", "convolution": "conv."}
 
 
-def report(found: Inspection, columns: int | None = None) -> str:
+def report(inspection: Inspection, columns: int | None = None) -> str:
     """The models by number, a line for each pair, tables of layers x roles, and remarks."""
     wide = columns or WIDTH
-    measures = shown(with_base=found.base is not None)
-    parts = [_models(found), _pairs(found)]
-    if len(found.pairs) == 1:
+    measures = shown(with_base=inspection.base is not None)
+    parts = [_models(inspection), _pairs(inspection)]
+    if len(inspection.pairs) == 1:
         # a distance by itself grows with the matrix: it is in the JSON
-        parts += [_layers(found.pairs[0], one, wide) for one in measures if one.name != "distance"]
-        parts += [_wrapped(text, wide) for text in _units(found.pairs[0])]
+        parts += [
+            _layers(inspection.pairs[0], one, wide) for one in measures if one.name != "distance"
+        ]
+        parts += [_wrapped(text, wide) for text in _units(inspection.pairs[0])]
     else:
         parts.append("Of two models every layer is shown; of more they are in --json and --out.")
-    parts += [_wrapped(text, wide) for text in (*_left_out(found), *remarks(found))]
+    parts += [_wrapped(text, wide) for text in (*_left_out(inspection), *remarks(inspection))]
     return "\n\n".join(parts)
 
 
-def _models(found: Inspection) -> str:
-    lines = [f"{at}  {plain(one.name)}" for at, one in enumerate(found.models, start=1)]
-    if found.base:
-        lines.append(f"base  {plain(found.base.name)}")
+def _models(inspection: Inspection) -> str:
+    lines = [f"{at}  {plain(one.name)}" for at, one in enumerate(inspection.models, start=1)]
+    if inspection.base:
+        lines.append(f"base  {plain(inspection.base.name)}")
     return "\n".join(lines)
 
 
-def _pairs(found: Inspection) -> str:
+def _pairs(inspection: Inspection) -> str:
     headers = ["pair", "distance", "relative"]
-    if found.base:
+    if inspection.base:
         headers += ["norms", "ratio", "cosine", "signs\nshared"]
     headers.append("units\nkept")
     rows = []
-    for pair in found.pairs:
+    for pair in inspection.pairs:
         one = pair.whole
-        row = [_numbers(found, pair), _shown(one.distance), _shown(one.relative)]
-        if found.base:
+        row = [_numbers(inspection, pair), _shown(one.distance), _shown(one.relative)]
+        if inspection.base:
             row += [", ".join(map(_shown, one.moved)), _shown(one.ratio)]
             row += [_shown(one.cosine, ".3f"), _shown(one.agreement, ".3f")]
         rows.append([*row, _kept(pair)])
-    said = "norms, ratio, cosine and signs are of the task vectors; " if found.base else ""
+    said = "norms, ratio, cosine and signs are of the task vectors; " if inspection.base else ""
     how = f"relative: to the norm; {said}units: matched to themselves"
     return f"{_aligned(rows, headers)}\n\n{_wrapped(how, WIDTH)}"
 
@@ -60,8 +62,8 @@ def _shown(value: float | None, form: str = ".3g") -> str:
     return "" if value is None else number(value, form)
 
 
-def _numbers(found: Inspection, pair: Pair) -> str:
-    return ", ".join(str(found.models.index(one) + 1) for one in (pair.first, pair.second))
+def _numbers(inspection: Inspection, pair: Pair) -> str:
+    return ", ".join(str(inspection.models.index(one) + 1) for one in (pair.first, pair.second))
 
 
 def _kept(pair: Pair) -> str:
@@ -114,12 +116,12 @@ def _units(pair: Pair) -> list[str]:
     return [f"Feed-forward units matched to themselves: {every}."] if pair.units else []
 
 
-def _left_out(found: Inspection) -> list[str]:
+def _left_out(inspection: Inspection) -> list[str]:
     """A line for all pairs that the same tensors are left out of."""
     pairs: dict[tuple[str, ...], list[str]] = {}
-    for pair in found.pairs:
+    for pair in inspection.pairs:
         names = tuple(name.partition(" ")[0] for name in pair.left_out)
-        pairs.setdefault(names, []).append(_numbers(found, pair).replace(", ", " and "))
+        pairs.setdefault(names, []).append(_numbers(inspection, pair).replace(", ", " and "))
     return [
         f"Left out of {'; '.join(of)}, as shapes differ or one has none: {', '.join(names)}."
         for names, of in pairs.items()

@@ -88,30 +88,30 @@ class Kind(ABC):
         return max(1, len(task.labels))
 
     def columns(
-        self, task: Task, found: Sequence[str], where: str, *, by_index: bool = False
+        self, task: Task, labels: Sequence[str], where: str, *, by_index: bool = False
     ) -> list[int]:
         """For each label of the task, the output of the head that stands for it.
 
         Names decide, whatever their order. Generic names are taken in the task's order only if
         `by_index`. Raises LabelMismatch otherwise.
         """
-        if self.fits(task, found):
-            spelled = spelling(found, task.labels)
-            names = [spelled(name) for name in found]
+        if self.fits(task, labels):
+            spelled = spelling(labels, task.labels)
+            names = [spelled(name) for name in labels]
             return [names.index(spelled(name)) for name in task.labels]
-        unnamed = generic(found) and len(found) == len(task.labels)
+        unnamed = generic(labels) and len(labels) == len(task.labels)
         if unnamed and by_index:
-            return list(range(len(found)))
+            return list(range(len(labels)))
         hint = "; if its outputs are in that order, say so with --labels by-index"
         raise LabelMismatch(
-            f"{where} has the labels {', '.join(found) or 'none (regression)'}; "
+            f"{where} has the labels {', '.join(labels) or 'none (regression)'}; "
             f"{task} expects {', '.join(task.labels) or 'none (regression)'}"
             f"{hint if unnamed else ''}"
         )
 
-    def fits(self, task: Task, found: Sequence[str]) -> bool:
+    def fits(self, task: Task, labels: Sequence[str]) -> bool:
         """Whether a head with these labels can be read on the task."""
-        return fit(found, task)
+        return fit(labels, task)
 
     # Predictions ---------------------------------------------------------------------------
 
@@ -234,12 +234,12 @@ def _as_index(value: Any) -> float:
 def number(value: Any, where: str) -> float:
     """A finite number. Raises BadData for anything else."""
     try:
-        found = float(value)
+        label = float(value)
     except (TypeError, ValueError, OverflowError):
-        found = np.nan
-    if not np.isfinite(found):
+        label = np.nan
+    if not np.isfinite(label):
         raise BadData(f"{where} has the label {reprlib.repr(value)}, expected a finite number")
-    return found
+    return label
 
 
 def nearest_on_average(far: Array64, groups: Sequence[Sequence[int]]) -> Array64:

@@ -63,10 +63,10 @@ class Multilabel(Kind):
         known = (rows.labels != IGNORED).any(axis=0)
         return tuple(name for name, said in zip(rows.task.labels, known, strict=True) if said)
 
-    def fits(self, task: Task, found: Sequence[str]) -> bool:
+    def fits(self, task: Task, labels: Sequence[str]) -> bool:
         """A head may have more classes: they do not compete."""
-        spelled = spelling(found, task.labels)
-        return {*map(spelled, task.labels)} <= {*map(spelled, found)}
+        spelled = spelling(labels, task.labels)
+        return {*map(spelled, task.labels)} <= {*map(spelled, labels)}
 
     def _predicted(self, outputs: Array64) -> Array64:
         """1 where the probability is one half or more."""

@@ -37,10 +37,10 @@ class Regression(Kind):
         return np.array([number(row[task.label], where) for row in rows])
 
     def columns(
-        self, task: Task, found: Sequence[str], where: str, *, by_index: bool = False
+        self, task: Task, labels: Sequence[str], where: str, *, by_index: bool = False
     ) -> list[int]:
         """The only output there is."""
-        return super().columns(task, found, where) or [0]
+        return super().columns(task, labels, where) or [0]
 
     def _predicted(self, outputs: Array64) -> Array64:
         return outputs[:, 0]

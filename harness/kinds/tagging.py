@@ -95,7 +95,7 @@ class Tagging(Classification):
         spans = [tuple(range(a, b)) for a, b in pairwise(starts.tolist())]
         counts = [_mentions([tags[unit] for unit in span]) for span in spans]
         chosen: dict[int, None] = {}
-        for kind in sorted({kind for found in counts for kind in found}):
+        for kind in sorted({kind for mentions in counts for kind in mentions}):
             order = rng(seed, "sentences", rows.task.name, kind).permutation(len(spans))
             covered = 0
             for place in order.tolist():
@@ -124,10 +124,10 @@ class Tagging(Classification):
 
 def _mentions(tags: Sequence[str]) -> Mapping[str, int]:
     """How many entities of each type a sentence has."""
-    found: dict[str, int] = {}
+    mentions: dict[str, int] = {}
     for _, kind in entities(tags):
-        found[kind] = found.get(kind, 0) + 1
-    return found
+        mentions[kind] = mentions.get(kind, 0) + 1
+    return mentions
 
 
 def entities(tags: Sequence[str]) -> Iterator[tuple[int, str]]:

@@ -42,8 +42,10 @@ def actmat(
 
     def merge(name: str, vectors: Vectors) -> torch.Tensor:
         mean = torch.stack(vectors[:]).mean(0)
-        found, facts = least_interference(vectors, mean, lambda vector: float(bool(vector.any())))
+        solution, facts = least_interference(
+            vectors, mean, lambda vector: float(bool(vector.any()))
+        )
         tell(report, name, facts)
-        return found
+        return solution
 
     return Line(base, by_matrix(merge, experts, base, matrices=matrices, report=report), scale)

@@ -69,10 +69,10 @@ def fisher(
             above = total([t * f for t, f in zip(thetas, lifted, strict=True)])
             return torch.where(below > 0, above / below, total(thetas) / len(thetas))
 
-        found = entrywise(ratio, *(select(one, [name]) for one in (*experts, *fisher)))[name]
+        merged = entrywise(ratio, *(select(one, [name]) for one in (*experts, *fisher)))[name]
         if any(missed):
             unreached[name] = sum(missed)
-        return found
+        return merged
 
     return Lazy(known, compute, {"entries with no Fisher": unreached})
 

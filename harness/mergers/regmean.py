@@ -75,9 +75,9 @@ def regression_mean(
         # first: to know what comes through a merged layer, that is merged in the meantime
         grams = [_shrunk(one[name].double(), off_diagonal) for one in gram]
         tensors = [expert[name].double() for expert in experts]
-        found, facts = nearest(tensors, grams, shares)
+        solution, facts = nearest(tensors, grams, shares)
         tell(report, name, facts)
-        return found.to(types[name].dtype)
+        return solution.to(types[name].dtype)
 
     types = specs(averaged)
     return Lazy(
@@ -115,6 +115,6 @@ def nearest(
     facts["condition"] = condition
     if missing:
         facts["directions that no input has"] = missing
-    found = middle.clone()
-    found[:, moving] += step.T
-    return found, facts
+    solution = middle.clone()
+    solution[:, moving] += step.T
+    return solution, facts

@@ -32,7 +32,7 @@ def regmean_plus_plus(
     and 1: the first layer is the mean, W = 2. RegMean has inputs 1 and 3 of the second, G = 1 and
     9, and V = 1/10. The merged first layer gives 2 and 2, G = 4 and 4, and V = 1/2.
     """
-    merged: StateDict = Lazy(specs(experts[0]), lambda name: found[name])
+    merged: StateDict = Lazy(specs(experts[0]), lambda name: solution[name])
     grams = [through(merged) for through in gram_through]
-    found = regression_mean("regmean_plus_plus", experts, grams, off_diagonal, weights)
-    return found
+    solution = regression_mean("regmean_plus_plus", experts, grams, off_diagonal, weights)
+    return solution

@@ -34,11 +34,11 @@ def soup(
         first, *others = sorted(range(len(experts)), key=lambda i: -alone[i])
         kept, best, trials = [first], alone[first], []
         for index in others:
-            found = score(mean([experts[i] for i in (*kept, index)]))
-            trials.append({"with": index, "score": found, "stays": found >= best})
-            if found >= best:
+            together = score(mean([experts[i] for i in (*kept, index)]))
+            trials.append({"with": index, "score": together, "stays": together >= best})
+            if together >= best:
                 kept.append(index)
-                best = found
+                best = together
         report.update({"alone": alone, "trials": trials, "kept": kept, "score": best})
         return mean([experts[i] for i in kept])
 

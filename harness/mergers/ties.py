@@ -66,7 +66,7 @@ def ties(
         pairs = zip(tuned, thresholds, strict=True)
         return [_trim_entries(weight - origin, threshold()) for weight, threshold in pairs]
 
-    return after(lambda: [found() for found in thresholds], merge(experts, trim_entries))
+    return after(lambda: [threshold() for threshold in thresholds], merge(experts, trim_entries))
 
 
 def _one_each(what: str, given: float | list[float], count: int) -> list[float]:

@@ -41,9 +41,9 @@ def wudi(
     report: dict[str, Any] = {"condition": {}}
 
     def merge(name: str, vectors: Vectors) -> torch.Tensor:
-        found, facts = nearest(vectors, ridge)
+        solution, facts = nearest(vectors, ridge)
         tell(report, name, facts)
-        return found
+        return solution
 
     direction = by_matrix(merge, experts, base, matrices=matrices, others=others, report=report)
     return Line(base, direction, scale)

@@ -18,7 +18,7 @@ def checked_values(text: str, merger: Merger) -> tuple[str, list[float]]:
 
     Raises BadOption for an option that is no number, and for a value out of its range.
     """
-    name, found = values_of(text)
+    name, values = values_of(text)
     known = options(merger.function).values()
     numbers = [
         option.name
@@ -30,9 +30,9 @@ def checked_values(text: str, merger: Merger) -> tuple[str, list[float]]:
             f"'{name}' of {merger.name} cannot be tuned; expected a number among its options: "
             f"{', '.join(numbers) or 'it has none'}"
         )
-    for value in found:
+    for value in values:
         resolve("merger", Choice(merger.name, {name: value}), merger.function)
-    return name, found
+    return name, values
 
 
 def values_of(text: str) -> tuple[str, list[float]]:

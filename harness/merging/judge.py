@@ -55,7 +55,7 @@ class Judge:
         step = (lambda done: tell("scoring candidates", done, total)) if tell else None
         # each tensor is computed once, however many tasks there are
         state = {name: candidate[name] for name in candidate if name not in self.kept}
-        found = []
+        scores = []
         for (template, task, _), rows in zip(self.places, self.rows, strict=True):
             kind = kind_of(task)
             order = kind.columns(task, template.labels or (), template.source)
@@ -71,5 +71,5 @@ class Judge:
                 progress=step,
             )
             values = finished(task, kind.predicted(logits[:, order]), seen)
-            found.append(score(task, values, rows.labels, kind.units(rows)).value)
-        return float(np.mean(found))
+            scores.append(score(task, values, rows.labels, kind.units(rows)).value)
+        return float(np.mean(scores))

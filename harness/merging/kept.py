@@ -94,7 +94,7 @@ class Kept:
         shape, dtype = slot.spec
         if not slot.spec.bytes or self._file is None:
             return torch.empty(shape, dtype=dtype)
-        found = mmap.mmap(
+        content = mmap.mmap(
             self._file.fileno(), slot.spec.bytes, access=mmap.ACCESS_COPY, offset=slot.start
         )
-        return torch.frombuffer(found, dtype=dtype).view(shape)
+        return torch.frombuffer(content, dtype=dtype).view(shape)

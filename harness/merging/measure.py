@@ -27,20 +27,20 @@ PROBES = 16
 """Rows of its task that an expert is run on."""
 
 
-def measured(found: Plan) -> tuple[Measured, ...]:
+def measured(plan: Plan) -> tuple[Measured, ...]:
     """What each pre-merging stage did to the experts.
 
     The distance is the mean over pairs of experts of the L2 norm of their difference, over all
     parameters of the encoder. The drift is in the logits of 16 training rows of the expert's task,
     in float32, of a local folder or generated; nothing is downloaded.
     """
-    if not found.passages:
+    if not plan.passages:
         return ()
-    seconds = [one.seconds for one in found.passages]  # before anything is computed again
-    stages = [found.passages[0].entering, *(one.leaving for one in found.passages)]
-    names = found.passages[0].encoder
+    seconds = [one.seconds for one in plan.passages]  # before anything is computed again
+    stages = [plan.passages[0].entering, *(one.leaving for one in plan.passages)]
+    names = plan.passages[0].encoder
     between = [distance([weights.select(state, names) for state in one]) for one in stages]
-    drift = _drifts(found, stages)
+    drift = _drifts(plan, stages)
     return tuple(
         Measured(
             _both(between[number : number + 2]),
@@ -48,7 +48,7 @@ def measured(found: Plan) -> tuple[Measured, ...]:
             passage.report,
             drift[number] if drift else (),
         )
-        for number, passage in enumerate(found.passages)
+        for number, passage in enumerate(plan.passages)
     )
 
 
@@ -76,18 +76,16 @@ def distance(states: Sequence[StateDict]) -> float | None:
 
 
 def _drifts(
-    found: Plan, stages: Sequence[Sequence[StateDict]]
+    plan: Plan, stages: Sequence[Sequence[StateDict]]
 ) -> list[tuple[float | None, ...]] | None:
     """For each stage, how far the logits of each expert are from where they began."""
-    rows = {name: _probes(name, found.recipe) for name in dict.fromkeys(found.tasks)}
-    of_experts = [
-        _drift(found, stages, place, rows[name]) for place, name in enumerate(found.tasks)
-    ]
+    rows = {name: _probes(name, plan.recipe) for name in dict.fromkeys(plan.tasks)}
+    of_experts = [_drift(plan, stages, place, rows[name]) for place, name in enumerate(plan.tasks)]
     if all(one is None for one in of_experts):
         return None
     return [
         tuple(None if one is None else one[number] for one in of_experts)
-        for number in range(len(found.passages))
+        for number in range(len(plan.passages))
     ]
 
 
@@ -107,14 +105,14 @@ def _probes(name: str, recipe: Recipe) -> Rows | None:
 
 
 def _drift(
-    found: Plan, stages: Sequence[Sequence[StateDict]], place: int, rows: Rows | None
+    plan: Plan, stages: Sequence[Sequence[StateDict]], place: int, rows: Rows | None
 ) -> list[float] | None:
     """How far the logits of one expert are from where they began, after each stage."""
     if rows is None:
         return None
     try:
         first, *later = [
-            _logits(found.recipe, entering(found.experts, states)[place], rows) for states in stages
+            _logits(plan.recipe, entering(plan.experts, states)[place], rows) for states in stages
         ]
     except HarnessError as error:
         _warn(error)

@@ -38,20 +38,20 @@ def merge(
     check_output(Path(out), MERGE, force=force)
     observed: dict[str, weights.Observed] = {}
     with Kept(Path(out)) as kept:
-        found = plan(
+        draft = plan(
             asked, allow_pickle=allow_pickle, observed=observed, progress=progress, kept=kept
         )
-        for part in (*found.experts, *([found.base] if found.base else [])):
+        for part in (*draft.experts, *([draft.base] if draft.base else [])):
             if part.path.resolve().is_relative_to(os.path.realpath(out)):
                 raise OutputExists(
                     f"{out} holds {part.source}, which goes into the merge; expected another --out"
                 )
-        tried = candidates(found)
+        tried = candidates(draft)
         if dry_run:
-            return found
-        prepare([supply for stage in found.stages for supply in stage.supplies], progress)
+            return draft
+        prepare([supply for stage in draft.stages for supply in stage.supplies], progress)
         trials = None
         if tried:
-            found, trials = tuned(found_once(tried, kept))
+            draft, trials = tuned(found_once(tried, kept))
         tell = progress or (lambda what, done, total: None)
-        return write(found, Path(out), observed, tell, trials=trials, force=force)
+        return write(draft, Path(out), observed, tell, trials=trials, force=force)

@@ -110,12 +110,12 @@ def plan(
         raise BadRecipe(f"{methods[0].name} works on task vectors and needs the base; give --base")
 
     def opened(source: str) -> Checkpoint:
-        found = open_checkpoint(source, allow_pickle=allow_pickle)
-        watched = weights.Observed(found.weights, source)
+        checkpoint = open_checkpoint(source, allow_pickle=allow_pickle)
+        watched = weights.Observed(checkpoint.weights, source)
         if observed is not None:
             observed[source] = watched
-        known = weights.specs(found.weights)
-        return replace(found, weights=weights.Lazy(known, watched.__getitem__))
+        known = weights.specs(checkpoint.weights)
+        return replace(checkpoint, weights=weights.Lazy(known, watched.__getitem__))
 
     experts = tuple(opened(source) for source in recipe.experts)
     base = opened(recipe.base) if recipe.base is not None else None
@@ -131,41 +131,41 @@ def plan(
     return composed(_folded(Plan(recipe, base, experts, tasks), fold))
 
 
-def composed(found: Plan, **changed: Scalar) -> Plan:
+def composed(draft: Plan, **changed: Scalar) -> Plan:
     """The plan with its merge composed, with some of the merger's options changed.
 
     Raises BadOption for a value that the merger cannot take.
     """
-    choice, stage = found.recipe.merger, found.merging
+    choice, stage = draft.recipe.merger, draft.merging
     chosen = resolved(stage.entry, Choice(choice.name, {**choice.options, **changed}))
-    recipe = found.recipe.model_copy(update={"merger": Choice(choice.name, chosen)})
+    recipe = draft.recipe.model_copy(update={"merger": Choice(choice.name, chosen)})
     stage = replace(stage, options=chosen)
-    before = (passage.stage for passage in found.passages)
-    found = replace(found, recipe=recipe, stages=(*before, stage, *found.finishing))
-    return completed(found, _like(found.bodies[0], stage.run(found.bodies, found.origin), stage))
+    before = (passage.stage for passage in draft.passages)
+    draft = replace(draft, recipe=recipe, stages=(*before, stage, *draft.finishing))
+    return completed(draft, _like(draft.bodies[0], stage.run(draft.bodies, draft.origin), stage))
 
 
-def completed(found: Plan, merged: StateDict) -> Plan:
+def completed(draft: Plan, merged: StateDict) -> Plan:
     """The plan with what its merger returned, and from that what is written."""
-    recipe, whole = found.recipe, merged
+    recipe, whole = draft.recipe, merged
     by_label = MERGERS[recipe.merger.name].by_label
     after = []
-    for later in found.finishing:
-        whole = _like(merged, later.run(whole, found.bodies, found.origin), later)
+    for later in draft.finishing:
+        whole = _like(merged, later.run(whole, draft.bodies, draft.origin), later)
         after.append(whole)
     if recipe.heads == "average":
-        whole = weights.union(whole, weights.mean(found.tops))
+        whole = weights.union(whole, weights.mean(draft.tops))
     if recipe.heads == "average" or (recipe.heads == "merge" and not by_label):
-        whole = of_those_who_know(found.experts, found.tops, whole)
-    first = found.experts[0]
-    sources = [found.base, first] if found.base else [first]
+        whole = of_those_who_know(draft.experts, draft.tops, whole)
+    first = draft.experts[0]
+    sources = [draft.base, first] if draft.base else [first]
     moving = set(weights.floating(first.weights))
     kept = [name for name in first.weights if name not in moving]
     buffers = [_part(source, kept) for source in sources if source is not None]
     whole = weights.union(weights.cast_like(whole, first.weights), *buffers)
     written = [name for name in first.weights if name in weights.specs(whole)]
     state = weights.select(whole, written)
-    return replace(found, merged=merged, after=tuple(after), state=state)
+    return replace(draft, merged=merged, after=tuple(after), state=state)
 
 
 def _like(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
@@ -276,13 +276,13 @@ def _part(checkpoint: Checkpoint, names: Sequence[str]) -> StateDict:
     return weights.select(checkpoint.weights, [n for n in names if n in checkpoint.weights])
 
 
-def _folded(found: Plan, fold: Fold) -> Plan:
+def _folded(draft: Plan, fold: Fold) -> Plan:
     """The plan with its stages, and what those before the merger leave: bodies, origin and heads.
 
     Pre-merging methods are given whole models: what they move in an encoder may have to move in its
     head.
     """
-    experts, base, fresh = found.experts, found.base, set(fold.fresh)
+    experts, base, fresh = draft.experts, draft.base, set(fold.fresh)
     called = [expert.source for expert in experts]
     wholes: Sequence[StateDict] = [_part(e, weights.floating(e.weights)) for e in experts]
     weights.check_same([_without(whole, fresh) for whole in wholes], called)
@@ -306,7 +306,7 @@ def _folded(found: Plan, fold: Fold) -> Plan:
         wholes = after
     bodies = [weights.select(whole, body) for whole in wholes]
     tops = [weights.select(whole, [n for n in whole if n in fresh]) for whole in wholes]
-    heads = found.recipe.heads
+    heads = draft.recipe.heads
     if heads != "keep":
         weights.check_same(tops, called)
     if heads == "merge":
@@ -317,10 +317,10 @@ def _folded(found: Plan, fold: Fold) -> Plan:
     if heads == "average":
         averaged = of_those_who_know(experts, tops, weights.mean(tops))
     entered = entering(experts, wholes)
-    merging = fold.stage(fold.merger, found.recipe.merger, entered, averaged)
+    merging = fold.stage(fold.merger, draft.recipe.merger, entered, averaged)
     finishing = [fold.stage(entry, choice, entered, averaged) for entry, choice in fold.after]
     return replace(
-        found,
+        draft,
         bodies=tuple(bodies),
         origin=origin,
         tops=tuple(tops),

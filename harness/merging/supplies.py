@@ -149,7 +149,7 @@ class PerExpert:
     chosen: Mapping[str, Scalar]
     checkpoints: tuple[Checkpoint, ...]
     sources: Sources
-    _found: dict[int, Statistic] = field(default_factory=dict, init=False, repr=False)
+    _statistics: dict[int, Statistic] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.need.check:
@@ -170,7 +170,7 @@ class PerExpert:
     @property
     def obtained(self) -> list[Statistic]:
         """The statistics there are by now, in the order of the experts."""
-        return [self._found[index] for index in sorted(self._found)]
+        return [self._statistics[index] for index in sorted(self._statistics)]
 
     def prepare(self, progress: Progress | None) -> None:
         """Obtain all: rows are read and checked for every expert before the first pass."""
@@ -186,9 +186,9 @@ class PerExpert:
 
     def obtain(self, index: int, progress: Progress | None = None) -> Statistic:
         """The statistic of one expert."""
-        if index not in self._found:
-            self._found[index] = self._from_files(index) or self._collected(index, progress)
-        return self._found[index]
+        if index not in self._statistics:
+            self._statistics[index] = self._from_files(index) or self._collected(index, progress)
+        return self._statistics[index]
 
     def _check_tasks(self) -> None:
         if len(self.sources.tasks) != len(self.checkpoints):

@@ -12,15 +12,15 @@ from harness.merging.plan import Plan, completed, composed
 from harness.registry import MERGERS
 
 
-def candidates(found: Plan) -> dict[float, Plan]:
+def candidates(plan: Plan) -> dict[float, Plan]:
     """The plan for every value that is to be tried; none if nothing is tuned.
 
     Raises BadOption for what the merger cannot take, before any is tried.
     """
-    if found.recipe.tune is None:
+    if plan.recipe.tune is None:
         return {}
-    name, tried = checked_values(found.recipe.tune, MERGERS[found.recipe.merger.name])
-    return {value: composed(found, **{name: value}) for value in tried}
+    name, tried = checked_values(plan.recipe.tune, MERGERS[plan.recipe.merger.name])
+    return {value: composed(plan, **{name: value}) for value in tried}
 
 
 def found_once(candidates: dict[float, Plan], kept: Kept) -> dict[float, Plan]:

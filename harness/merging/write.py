@@ -30,7 +30,7 @@ SHARD_BYTES = 5 * 10**9
 
 
 def write(
-    found: Plan,
+    plan: Plan,
     out: Path,
     observed: Mapping[str, weights.Observed],
     progress: Progress,
@@ -43,17 +43,17 @@ def write(
     The result is the plan with what its pre-merging stages did, which is measured at the end.
     """
     with new_folder(out, MERGE, force=force) as folder:
-        digests: dict[str, Any] = {"digest": _write_weights(found.state, folder, progress)}
-        first = found.experts[0]
+        digests: dict[str, Any] = {"digest": _write_weights(plan.state, folder, progress)}
+        first = plan.experts[0]
         copy_tokenizer(first.path, folder)
-        if found.recipe.heads == "keep":
-            digests["head_digests"] = _write_heads(found, folder)
-        found = replace(found, measured=measured(found))
-        write_json(folder / "config.json", _config(found))
-        record = _record(found, out, digests, observed, trials)
+        if plan.recipe.heads == "keep":
+            digests["head_digests"] = _write_heads(plan, folder)
+        plan = replace(plan, measured=measured(plan))
+        write_json(folder / "config.json", _config(plan))
+        record = _record(plan, out, digests, observed, trials)
         write_json(folder / MERGE_FILE, record)
-        write_text(folder / "README.md", _card(found))
-    return found
+        write_text(folder / "README.md", _card(plan))
+    return plan
 
 
 def _write_weights(state: StateDict, folder: Path, progress: Progress) -> str:
@@ -86,10 +86,10 @@ def _shards(state: StateDict) -> list[list[str]]:
     return shards
 
 
-def _write_heads(found: Plan, folder: Path) -> dict[str, str]:
+def _write_heads(plan: Plan, folder: Path) -> dict[str, str]:
     """Every expert's head under heads/<task>/ with its configuration; the digest of each."""
     digests = {}
-    for expert, top, task in zip(found.experts, found.tops, found.tasks, strict=True):
+    for expert, top, task in zip(plan.experts, plan.tops, plan.tasks, strict=True):
         place = folder / "heads" / task
         place.mkdir(parents=True)
         head = weights.cast_like(top, expert.weights)
@@ -99,18 +99,18 @@ def _write_heads(found: Plan, folder: Path) -> dict[str, str]:
     return digests
 
 
-def _config(found: Plan) -> dict[str, Any]:
-    config = dict(found.experts[0].config)
-    if found.recipe.heads == "keep":
+def _config(plan: Plan) -> dict[str, Any]:
+    config = dict(plan.experts[0].config)
+    if plan.recipe.heads == "keep":
         for key in OF_THE_HEAD:
             config.pop(key, None)
-        if found.base is not None and "architectures" in found.base.config:
-            config["architectures"] = found.base.config["architectures"]
+        if plan.base is not None and "architectures" in plan.base.config:
+            config["architectures"] = plan.base.config["architectures"]
     return config
 
 
 def _record(
-    found: Plan,
+    plan: Plan,
     out: Path,
     digests: Mapping[str, Any],
     observed: Mapping[str, weights.Observed],
@@ -122,18 +122,18 @@ def _record(
             named["relative"] = os.path.relpath(checkpoint.path, out)
         return named
 
-    recipe = found.recipe
-    statistics = found.merging.statistics()
-    spelled = {task: name for task in found.tasks if (name := TASKS.spelled(task))}
-    scored_on = _scored_on(found, tried=bool(trials or found.report))
+    recipe = plan.recipe
+    statistics = plan.merging.statistics()
+    spelled = {task: name for task in plan.tasks if (name := TASKS.spelled(task))}
+    scored_on = _scored_on(plan, tried=bool(trials or plan.report))
     return {
         "method": short_method(recipe),
         **digests,
-        "tasks": list(dict.fromkeys(found.tasks)),
-        "base": origin(found.base) if found.base else None,
+        "tasks": list(dict.fromkeys(plan.tasks)),
+        "base": origin(plan.base) if plan.base else None,
         "experts": [
-            {**origin(expert), **({"task": found.tasks[i]} if found.tasks else {})}
-            for i, expert in enumerate(found.experts)
+            {**origin(expert), **({"task": plan.tasks[i]} if plan.tasks else {})}
+            for i, expert in enumerate(plan.experts)
         ],
         "premerge": [
             {
@@ -143,7 +143,7 @@ def _record(
                 **said.recorded(),
             }
             for choice, passage, said in zip(
-                recipe.premerge, found.passages, found.measured, strict=True
+                recipe.premerge, plan.passages, plan.measured, strict=True
             )
         ],
         "merger": {"name": recipe.merger.name, "options": dict(recipe.merger.options)},
@@ -155,25 +155,25 @@ def _record(
                 **({"report": dict(told)} if (told := reported(made)) else {}),
             }
             for choice, stage, made in zip(
-                recipe.postmerge, found.finishing, found.after, strict=True
+                recipe.postmerge, plan.finishing, plan.after, strict=True
             )
         ],
         "heads": recipe.heads,
-        **by_rules(found.experts[0].config),
+        **by_rules(plan.experts[0].config),
         "seed": recipe.seed,
         **({"preset": recipe.preset} if recipe.preset else {}),
         **({"spelled": spelled} if spelled else {}),
         **({"statistics": statistics} if statistics else {}),
         **({"scored_on": scored_on} if scored_on else {}),
         **({"tuned": dict(trials)} if trials else {}),
-        **({"report": dict(found.report)} if found.report else {}),
+        **({"report": dict(plan.report)} if plan.report else {}),
         "versions": {name: version(name) for name in ("merging-harness", "torch", "safetensors")},
     }
 
 
-def _scored_on(found: Plan, *, tried: bool) -> list[str]:
+def _scored_on(plan: Plan, *, tried: bool) -> list[str]:
     """The rows that candidates were scored on, by whichever stage; by the merger only if it did."""
-    stages = [stage for stage in found.stages if tried or stage is not found.merging]
+    stages = [stage for stage in plan.stages if tried or stage is not plan.merging]
     judges = [stage.judge for stage in stages if stage.judge]
     return list(dict.fromkeys(split for judge in judges for split in judge.splits))
 
@@ -188,10 +188,10 @@ def _needed(stage: Stage) -> dict[str, Any]:
     }
 
 
-def _card(found: Plan) -> str:
+def _card(plan: Plan) -> str:
     """A model card with the metadata by which the Hub shows merges."""
-    recipe = found.recipe
-    models = [found.base.source] if found.base else [e.source for e in found.experts]
+    recipe = plan.recipe
+    models = [plan.base.source] if plan.base else [e.source for e in plan.experts]
     metadata = {
         "base_model": models,
         "base_model_relation": "merge",
@@ -206,10 +206,10 @@ def _card(found: Plan) -> str:
         f"Merged with `{plain(recipe.method)}`; heads: {recipe.heads}.",
     ]
     lines += ["", "| expert | task |", "|---|---|"]
-    tasks = found.tasks or ("",) * len(found.experts)
-    rows = zip(found.experts, tasks, strict=True)
+    tasks = plan.tasks or ("",) * len(plan.experts)
+    rows = zip(plan.experts, tasks, strict=True)
     lines += [f"| {markdown(expert.source)} | {markdown(task)} |" for expert, task in rows]
-    told = list(zip(found.recipe.premerge, found.measured, strict=True))
+    told = list(zip(plan.recipe.premerge, plan.measured, strict=True))
     if any(one.changes for _, one in told):
         # no seconds: a card is the same whenever it is written
         lines += ["", *(f"- {markdown(c.name)}: {', '.join(one.changes)}" for c, one in told)]

@@ -26,12 +26,12 @@ UNITS = "ffn."
 def _by_group(axes: Axes, *, reading: bool) -> dict[str, str]:
     """The weight of the layer that reads the units of each group, or of that which makes them."""
     place = 1 if reading else 0
-    found = {}
+    names = {}
     for name, groups in axes.items():
         group = groups[place] if len(groups) == 2 else None
         if group and group.startswith(UNITS) and (group == dual(group_of(group))) == reading:
-            found[group_of(group)] = name
-    return found
+            names[group_of(group)] = name
+    return names
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.checkpoints.build import unit_of
 from harness.checkpoints.families.bert import BERT
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.known import FAMILIES, family_of
 from harness.checkpoints.families.symmetry import NUMBER, axes_of
 from harness.errors import IncompatibleWeights
 from harness.labels import same
@@ -21,13 +21,15 @@ SECOND = "bert.shared_embeddings.weight"
 
 
 def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
-    """That of a BERT classifier with two heads; tensors that are not in its table stay."""
-    table = {**BERT.axes, **BERT.row.axes}
+    """That of a classifier with two heads, by names; tensors that are not in its table stay."""
+    told = (one for one in FAMILIES if any(name.startswith(one.prefix) for name in experts[0]))
+    family = next(told, BERT)
+    table = {**family.axes, **family.row.axes}
     names = [n for n in experts[0] if NUMBER.sub(".{layer}.", n, count=1) in table]
-    axes = dict(axes_of(BERT, select(experts[0], names)) if names else {})
+    axes = dict(axes_of(family, select(experts[0], names)) if names else {})
     words = (TABLE, SECOND) if SECOND in experts[0] else (TABLE,)
     axes |= {name: axes[TABLE] for name in words if TABLE in axes}
-    return Symmetry(axes, 2, words, tuple(filter(BERT.is_head, names)))
+    return Symmetry(axes, 2, words, tuple(filter(family.is_head, names)))
 
 
 @need("symmetry", rows="none", toy=toy_symmetry)

@@ -33,13 +33,15 @@ class Pairs:
     readings: Readings
     layers: Mapping[str, str]
     batch_size: int
-    _found: dict[tuple[int, int], tuple[StateDict, int]] = field(default_factory=dict, init=False)
+    _products: dict[tuple[int, int], tuple[StateDict, int]] = field(
+        default_factory=dict, init=False
+    )
 
     def of(self, first: int, second: int, group: str) -> Products:
         """The products of a group of two experts, by their places."""
-        if (first, second) not in self._found:
-            self._found[first, second] = self._obtained(first, second)
-        tensors, count = self._found[first, second]
+        if (first, second) not in self._products:
+            self._products[first, second] = self._obtained(first, second)
+        tensors, count = self._products[first, second]
         inner, *sums = (tensors[f"{group}.{part}"] for part in PARTS)
         return Products(inner, (sums[0], sums[1]), (sums[2], sums[3]), count)
 

@@ -54,9 +54,9 @@ def encode(
     """
     key = features_key(checkpoint, rows, digest, max_length, readout)
     path = cache_dir("features") / f"{key}.safetensors"
-    found = _read(path, int(kind_of(rows.task).units(rows).sum()))
-    if found is None:
-        found = forward(
+    arrays = _read(path, int(kind_of(rows.task).units(rows).sum()))
+    if arrays is None:
+        arrays = forward(
             checkpoint,
             rows,
             max_length=max_length,
@@ -65,10 +65,10 @@ def encode(
             device=device,
             progress=progress,
         )
-        _write(path, *found)
+        _write(path, *arrays)
     elif progress:
         progress(len(rows))
-    x, logits, seen = found
+    x, logits, seen = arrays
     return Features(x, logits[:, list(columns)], rows.labels, None if seen.all() else seen)
 
 

@@ -126,57 +126,57 @@ def opened(path: Path, tensors: StateDict, description: Mapping[str, Any]) -> St
         raise BrokenCheckpoint(f"{path} does not say what statistics it holds; expected {what}")
     try:
         # as JSON, in which a list may be a tuple
-        found = Said.model_validate_json(json.dumps(description))
+        said = Said.model_validate_json(json.dumps(description))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise BrokenCheckpoint(
             f"{path} describes its statistics with {place!r}: {first['msg']}; expected {what}"
         ) from error
-    for name, place in found.shared.items():
+    for name, place in said.shared.items():
         if place not in tensors or name in tensors:
             raise BrokenCheckpoint(
                 f"{path} says that '{name}' has the tensor of '{place}', which is not there or one "
                 f"too many; expected {what}"
             )
-    return Statistic(found, tensors, str(path), description)
+    return Statistic(said, tensors, str(path), description)
 
 
 # What a file holds is not believed ---------------------------------------------------------
 
 
-def check_statistic(found: Statistic, checkpoint: Checkpoint) -> None:
+def check_statistic(statistic: Statistic, checkpoint: Checkpoint) -> None:
     """Raise BrokenCheckpoint, naming file and tensor, unless it can be one of this checkpoint.
 
     Every tensor is there, or said to be of a weight that the pass did not reach, of the shape and
     type that the need gives it, finite, and nothing that the need knows to be a fault; the file is
     as it was written. Raises UnknownName for a need that is not registered.
     """
-    need = NEEDS.from_file(found.need, found.source)
-    known, tensors = shapes_of(need, checkpoint), found.tensors
+    need = NEEDS.from_file(statistic.need, statistic.source)
+    known, tensors = shapes_of(need, checkpoint), statistic.tensors
     have = weights.specs(tensors)
     for name, spec in known.items():
-        if name not in have and name not in found.said.facts.not_run:
+        if name not in have and name not in statistic.said.facts.not_run:
             raise BrokenCheckpoint(
-                f"{found.source} has no '{name}' and does not say that nothing reached it; "
+                f"{statistic.source} has no '{name}' and does not say that nothing reached it; "
                 f"expected the statistics of all of {checkpoint.source}"
             )
         if name in have and have[name] != spec:
             raise BrokenCheckpoint(
-                f"'{name}' of {found.source} is {have[name].dtype} {have[name].shape}, expected "
-                f"{spec.dtype} {spec.shape} as {checkpoint.source} has it"
+                f"'{name}' of {statistic.source} is {have[name].dtype} {have[name].shape}, "
+                f"expected {spec.dtype} {spec.shape} as {checkpoint.source} has it"
             )
     holds = False
-    for name in found.stored:
+    for name in statistic.stored:
         tensor = tensors[name]
         if need.fault and (fault := need.fault(tensor)):
-            raise BrokenCheckpoint(f"'{name}' of {found.source} {fault}")
+            raise BrokenCheckpoint(f"'{name}' of {statistic.source} {fault}")
         holds = holds or bool(tensor.any())
     if not holds:
-        raise BrokenCheckpoint(f"{found.source} holds only zeros, expected statistics of rows")
-    if SEAL in found.description and not is_whole(found.stored, found.description):
+        raise BrokenCheckpoint(f"{statistic.source} holds only zeros, expected statistics of rows")
+    if SEAL in statistic.description and not is_whole(statistic.stored, statistic.description):
         raise BrokenCheckpoint(
-            f"{found.source} is not as it was written; make it again with `harness statistics`"
+            f"{statistic.source} is not as it was written; make it again with `harness statistics`"
         )
 
 

@@ -183,10 +183,10 @@ def promised(need: Need, checkpoint: Checkpoint, obtain: Callable[[], Statistic]
     known = shapes_of(need, checkpoint)
 
     def read(name: str) -> torch.Tensor:
-        found = obtain().tensors
-        if name not in found:
+        tensors = obtain().tensors
+        if name not in tensors:
             return torch.zeros(known[name].shape, dtype=known[name].dtype)
-        return found[name]
+        return tensors[name]
 
     return weights.Lazy(known, read)
 
@@ -210,17 +210,17 @@ def statistic(
     for a merger that asks for nothing, OutputExists for a file that holds something else.
     """
     asked, chosen = _asked(merger, need, preset)
-    found, split = parse_task(task)
+    parsed, split = parse_task(task)
     if "@" in task and split != SPLIT:
-        raise BadRecipe(f"statistics are computed on {found}@{SPLIT}, found '@{split}'")
+        raise BadRecipe(f"statistics are computed on {parsed}@{SPLIT}, found '@{split}'")
     path = Path(out)
     _check_free(path)
     checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle)
-    check_ready(checkpoint, unit=kind_of(found).unit)
-    kind_of(found).columns(found, checkpoint.labels or (), checkpoint.source)
+    check_ready(checkpoint, unit=kind_of(parsed).unit)
+    kind_of(parsed).columns(parsed, checkpoint.labels or (), checkpoint.source)
     if asked.check:
         asked.check(chosen)
-    rows = drawn_as(chosen, found, data_dir)
+    rows = drawn_as(chosen, parsed, data_dir)
     step = steps(progress, asked, checkpoint, rows)
     write_statistic(path, collect(asked, chosen, checkpoint, rows, device=device, progress=step))
     return read_statistic(path)

@@ -44,7 +44,7 @@ class Walk:
     batch_size: int
     made_of: tuple[object, ...]
     blocks: Blocks
-    _found: dict[int, list[StateDict]] = field(default_factory=dict, init=False)
+    _grams: dict[int, list[StateDict]] = field(default_factory=dict, init=False)
     _digests: list[str] = field(default_factory=list, init=False)
     _last: tuple[int, StateDict] | None = field(default=None, init=False)
     _experts: list[Partly] = field(default_factory=list, init=False)
@@ -54,9 +54,9 @@ class Walk:
         """The matrix of one expert's weight, [in, in]; None where no row reaches it."""
         with self._lock:
             block = self.blocks.of(name)
-            if block not in self._found:
-                self._found[block] = self._obtained(block)
-            return self._found[block][place].get(name)
+            if block not in self._grams:
+                self._grams[block] = self._obtained(block)
+            return self._grams[block][place].get(name)
 
     @cached_property
     def _wanted(self) -> set[int]:
@@ -144,7 +144,7 @@ class Walks:
         walk = self._latest
 
         def read(name: str) -> torch.Tensor:
-            found = walk.gram(place, name)
-            return torch.zeros(known[name].shape, dtype=torch.float64) if found is None else found
+            gram = walk.gram(place, name)
+            return torch.zeros(known[name].shape, dtype=torch.float64) if gram is None else gram
 
         return weights.Lazy(known, read)

@@ -51,13 +51,13 @@ def lines(
         depth = numbers.get(name, 0) / max(last, 1)
         return (weight - origin).mul_(first() + beta * depth).add_(origin)
 
-    found = where_shared(scaled, merged, base)
+    rescaled = where_shared(scaled, merged, base)
 
     def compute(name: str) -> torch.Tensor:
         first()  # before a tensor of this name is in memory
-        return found[name]
+        return rescaled[name]
 
-    return Lazy(specs(found), compute, report)
+    return Lazy(specs(rescaled), compute, report)
 
 
 def _ratio(merged: StateDict, experts: Sequence[StateDict], base: StateDict) -> float:

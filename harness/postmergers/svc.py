@@ -50,8 +50,8 @@ def svc(
         calibrated: torch.Tensor = wide + (left * values) @ right
         return calibrated.to(weight.dtype)
 
-    found = each(fn, select(merged, matrices), base, *experts)
-    return select(union(found, merged), merged)
+    changed = each(fn, select(merged, matrices), base, *experts)
+    return select(union(changed, merged), merged)
 
 
 def _share(merged: torch.Tensor, own: torch.Tensor) -> torch.Tensor:

@@ -55,7 +55,7 @@ def activation_matching(
     """
     what = alignment(experts, base, symmetry, anchor)
 
-    def found(group: str, index: int) -> Mapping[str, Match[Permuted]]:
+    def matches(group: str, index: int) -> Mapping[str, Match[Permuted]]:
         place = what.place()
         assert place is not None  # the base has seen no rows and is no anchor here
         products = activations[index].products(activations[place], group)
@@ -64,7 +64,7 @@ def activation_matching(
         return {group: _match(what, index, group, gainful(alike, squares))}
 
     groups = [f"ffn.{layer}" for layer in symmetry.chosen(layers)]
-    return to_anchor(what, {(group,): partial(found, group) for group in groups})
+    return to_anchor(what, {(group,): partial(matches, group) for group in groups})
 
 
 def _match(what: Alignment, index: int, group: str, order: torch.Tensor) -> Match[Permuted]:

@@ -82,10 +82,10 @@ def check_masks(
         known = specs(given)
         shared = select(expert, [name for name in expert if name in base])
         for name, spec in specs(shared).items():
-            found = known[name].shape if name in known else "missing"
-            if found != spec.shape:
+            shape = known[name].shape if name in known else "missing"
+            if shape != spec.shape:
                 raise BadOption(
-                    f"the mask of '{name}' of expert {place + 1} is {found}, expected {spec.shape}"
+                    f"the mask of '{name}' of expert {place + 1} is {shape}, expected {spec.shape}"
                 )
 
 

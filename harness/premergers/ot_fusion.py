@@ -92,17 +92,17 @@ def _transported(
     what: Alignment, groups: Sequence[str], index: int
 ) -> Mapping[str, Match[Permuted]]:
     """The order of the units of an expert; of rows that are moved once more, after the columns."""
-    found: dict[str, Match[Permuted]] = {}
+    matches: dict[str, Match[Permuted]] = {}
     mine = what.experts[index]
     for group in groups:
         members = what.symmetry.members(group, mine, what.anchor)
         maker = next(one for one in members if not one.dual and mine[one.name].ndim == 2)
         rows, goals = (units_of(state, maker) for state in (mine, what.anchor))
-        if found:  # the columns of these rows have gone where the units went
-            (before,) = found.values()
+        if matches:  # the columns of these rows have gone where the units went
+            (before,) = matches.values()
             rows = before.map(rows, 1, dual=True)
-        found[group] = _told(what, index, members, transport(rows, goals))
-    return found
+        matches[group] = _told(what, index, members, transport(rows, goals))
+    return matches
 
 
 def transport(rows: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:

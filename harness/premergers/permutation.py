@@ -145,18 +145,18 @@ def _solved(what: Alignment, units: Units) -> list[dict[str, Match[Permuted]]]:
     by_group = [_stacked(what.symmetry, group, units.heads, models) for group in units.groups]
     whole = [torch.cat(parts, 1) for parts in zip(*by_group, strict=True)]
     pairwise = [assignment(one @ whole[at].mT) for one in whole]
-    found = universe(whole, pairwise)
+    solution = universe(whole, pairwise)
     same = [torch.arange(len(one)) for one in whole]
     objectives = {"before": objective(whole, same), "pairwise": objective(whole, pairwise)}
-    what.tell("objective", units.label, {**objectives, "cycle_consistent": found.objective})
-    what.tell("iterations", units.label, found.iterations)
-    back = found.orders[at].argsort()
+    what.tell("objective", units.label, {**objectives, "cycle_consistent": solution.objective})
+    what.tell("iterations", units.label, solution.iterations)
+    back = solution.orders[at].argsort()
     return [
         {
             group: _told(stack[index], stack[at], order[back])
             for group, stack in zip(units.groups, by_group, strict=True)
         }
-        for index, order in enumerate(found.orders)
+        for index, order in enumerate(solution.orders)
     ]
 
 

@@ -182,19 +182,19 @@ class _Analysis:
         """What the matrix of this name is turned by, for each expert."""
         starts, count = self.starts[name], len(self.experts)
         fixed = self.oriented(self.base[name]) if count in starts else None
-        found = generalized(
+        analysis = generalized(
             [self.oriented(expert[name]) for expert in self.experts], starts, self.rules, fixed
         )
         called = [BASE if place == count else place + 1 for place in starts]
-        self._tell(name, called[0] if len(called) == 1 else called, found)
-        return found.turns
+        self._tell(name, called[0] if len(called) == 1 else called, analysis)
+        return analysis.turns
 
-    def _tell(self, name: str, reference: Any, found: Generalized) -> None:
+    def _tell(self, name: str, reference: Any, analysis: Generalized) -> None:
         told = {
             "reference": reference,
-            "iterations": found.iterations,
-            "before": found.before,
-            "after": found.after,
+            "iterations": analysis.iterations,
+            "before": analysis.before,
+            "after": analysis.after,
         }
         for what, value in told.items():
             self.report.setdefault(what, {})[name] = value

@@ -64,14 +64,14 @@ def rotation(
     what = alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]
 
-    def found(group: str, index: int) -> Mapping[str, Match[Map]]:
+    def matches(group: str, index: int) -> Mapping[str, Match[Map]]:
         if group.startswith("ffn"):
             members = symmetry.members(group, experts[index], what.anchor)
             return {group: matched_units(experts[index], what.anchor, members)}
         return {group: _turned(what, index, group, scaling=scaling, proper=proper)}
 
     groups = [f"{kind}.{layer}" for layer in symmetry.chosen(layers) for kind in kinds]
-    return to_anchor(what, {(group,): partial(found, group) for group in groups})
+    return to_anchor(what, {(group,): partial(matches, group) for group in groups})
 
 
 def _turned(

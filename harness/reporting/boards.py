@@ -27,25 +27,25 @@ HOW = {
 
 def board(records: Sequence[Record]) -> tuple[str, str]:
     """The board of the records as Markdown and as CSV: methods x tasks for every reading."""
-    found = grid(records, by_method=True)
+    scores = grid(records, by_method=True)
     parts = [
         "Values are x100; ± is the standard deviation over draws (n - 1). Metrics: "
-        + "; ".join(f"{markdown(task)} {_metrics(records, task)}" for task in found.tasks)
+        + "; ".join(f"{markdown(task)} {_metrics(records, task)}" for task in scores.tasks)
         + ".",
     ]
-    if {BEST_SINGLE, AVERAGE_SINGLE} & {*found.rows}:
-        parts.append(" ".join(text for row, text in HOW.items() if row in found.rows))
+    if {BEST_SINGLE, AVERAGE_SINGLE} & {*scores.rows}:
+        parts.append(" ".join(text for row, text in HOW.items() if row in scores.rows))
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    spread = [f"{column} sd" for column in found.columns]
-    writer.writerow(map(csv_cell, ["protocol", "shots", "row", *found.columns, *spread]))
-    for reading in found.readings:
-        known = [name for name in found.rows if any(found.row(name, reading))]
-        lines = [[markdown(name), *map(_text, found.row(name, reading))] for name in known]
-        columns = ["", *map(markdown, found.columns)]
+    spread = [f"{column} sd" for column in scores.columns]
+    writer.writerow(map(csv_cell, ["protocol", "shots", "row", *scores.columns, *spread]))
+    for reading in scores.readings:
+        known = [name for name in scores.rows if any(scores.row(name, reading))]
+        lines = [[markdown(name), *map(_text, scores.row(name, reading))] for name in known]
+        columns = ["", *map(markdown, scores.columns)]
         parts += [f"## {markdown(reading)}", _markdown(lines, columns)]
         for name in known:
-            cells = found.row(name, reading)
+            cells = scores.row(name, reading)
             means = ["" if cell is None else f"{cell.mean:.2f}" for cell in cells]
             deviations = [_deviation(cell) for cell in cells]
             shots = reading.shots or ""

@@ -72,11 +72,11 @@ class Grid:
 
     def row(self, name: str, reading: Reading) -> list[Cell | None]:
         """The cells of a row under one reading, and their mean if every task has one."""
-        found = [self.cells.get((name, reading, task)) for task in self.tasks]
+        cells = [self.cells.get((name, reading, task)) for task in self.tasks]
         if len(self.tasks) == 1:
-            return found
-        known = [cell for cell in found if cell is not None]
-        return [*found, _across(known) if len(known) == len(found) else None]
+            return cells
+        known = [cell for cell in cells if cell is not None]
+        return [*cells, _across(known) if len(known) == len(cells) else None]
 
     @property
     def columns(self) -> list[str]:
@@ -93,12 +93,12 @@ def _across(cells: Sequence[Cell]) -> Cell:
 
 def readings(records: Iterable[Record]) -> list[Reading]:
     """All protocols with their shots, Current first, then KNN, FT-Classifier and others."""
-    found = set()
+    distinct = set()
     for record in records:
         known = record.protocol in PROTOCOL_ORDER
         rank = PROTOCOL_ORDER.index(record.protocol) if known else len(PROTOCOL_ORDER)
-        found |= {Reading(rank, label(record), shots or 0) for shots in record.shots}
-    return sorted(found)
+        distinct |= {Reading(rank, label(record), shots or 0) for shots in record.shots}
+    return sorted(distinct)
 
 
 def label(record: Record) -> str:
@@ -129,7 +129,7 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     per_task = {
         task: {r.digest for r in records if r.role == "expert" and r.task == task} for task in tasks
     }
-    one_each = max((len(found) for found in per_task.values()), default=0) <= 1
+    one_each = max((len(digests) for digests in per_task.values()), default=0) <= 1
     abroad = {record.digest for record in records if record.role == "single"}
     cells: dict[tuple[str, Reading, str], Cell] = {}
     owner: dict[tuple[str, Reading, str], str] = {}
@@ -140,9 +140,9 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
         if name not in order[record.role]:
             order[record.role].append(name)
         for reading in readings([record]):
-            found = Cell(tuple(100 * v for v in record.values(reading.shots or None)))
+            cell = Cell(tuple(100 * v for v in record.values(reading.shots or None)))
             if record.role in SINGLES:
-                known.setdefault((reading, record.task), {})[record.digest] = found
+                known.setdefault((reading, record.task), {})[record.digest] = cell
             # an expert that was read abroad has a row of its own, the same model on every task
             rows = [name] if record.role != "single" else []
             if record.digest in abroad and record.role in SINGLES and not by_method:
@@ -155,7 +155,7 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
                         f"({owner[key][:12]}, {record.digest[:12]}); "
                         "expected one: render them apart"
                     )
-                cells[key] = found
+                cells[key] = cell
     for (reading, task), read in known.items():
         best = read.get(chosen.get(task, ""))
         for name, cell in _over_experts(read, per_task[task], best, one_each=one_each).items():
@@ -207,16 +207,16 @@ def _over_experts(
     read: Mapping[str, Cell], own: Collection[str], best: Cell | None, *, one_each: bool
 ) -> dict[str, Cell]:
     """The rows over the experts that were read on a task, by digest; `own` are those of it."""
-    found = {}
+    rows = {}
     if read.keys() - own:
-        found[AVERAGE_SINGLE] = Cell((float(np.mean([cell.mean for cell in read.values()])),))
+        rows[AVERAGE_SINGLE] = Cell((float(np.mean([cell.mean for cell in read.values()])),))
     if best is not None:
-        found[BEST_SINGLE] = best
+        rows[BEST_SINGLE] = best
     means = [cell.mean for digest, cell in read.items() if digest in own]
     if means and not one_each:
         values = min(means), float(np.mean(means)), max(means)
-        found |= {name: Cell((value,)) for name, value in zip(SUMMARY, values, strict=True)}
-    return found
+        rows |= {name: Cell((value,)) for name, value in zip(SUMMARY, values, strict=True)}
+    return rows
 
 
 def best_single(records: Sequence[Record]) -> dict[str, str]:
@@ -232,7 +232,7 @@ def best_single(records: Sequence[Record]) -> dict[str, str]:
         for task in tasks
         if task.partition("@")[2] != CHOICE_SPLIT
     }
-    found: dict[str, str] = {}
+    best: dict[str, str] = {}
     for pool in dict.fromkeys(pools.values()):
         shared = [task for task in pools if pools[task] == pool]
         names = dict.fromkeys(task.partition("@")[0] for task in shared)
@@ -243,8 +243,8 @@ def best_single(records: Sequence[Record]) -> dict[str, str]:
         merged = [source.digest for r in ours if r.role == "merged" for source in r.experts]
         order = [d for d in dict.fromkeys([*merged, *(r.digest for r in ours)]) if d in pool]
         scores = {digest: float(np.mean([known[digest] for known in values])) for digest in order}
-        found |= dict.fromkeys(shared, max(order, key=lambda digest: scores[digest]))
-    return found
+        best |= dict.fromkeys(shared, max(order, key=lambda digest: scores[digest]))
+    return best
 
 
 def _heldout(records: Sequence[Record], task: str, pool: Collection[str]) -> dict[str, float]:

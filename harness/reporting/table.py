@@ -17,15 +17,17 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     Of several numbers of shots the one nearest to 5 is shown. Where it is wider than `width`, the
     columns of each protocol stand below one another, with its name in the corner.
     """
-    found = grid(records, by_method=False)
-    shown = [reading for reading in found.readings if reading in _headline(found.readings)]
-    tasks = [plain(short_task(column, found.tasks)) for column in found.columns]
+    scores = grid(records, by_method=False)
+    shown = [reading for reading in scores.readings if reading in _headline(scores.readings)]
+    tasks = [plain(short_task(column, scores.tasks)) for column in scores.columns]
 
     def render(corner: str, headers: Sequence[str], shown: Sequence[Reading]) -> str:
-        cells = [[c for reading in shown for c in found.row(name, reading)] for name in found.rows]
+        cells = [
+            [c for reading in shown for c in scores.row(name, reading)] for name in scores.rows
+        ]
         rows = [
             [plain(name), *map(_text, row)]
-            for name, row in zip(found.rows, cells, strict=True)
+            for name, row in zip(scores.rows, cells, strict=True)
             if any(row)
         ]
         return tabulate(rows, [corner, *headers], tablefmt="simple", disable_numparse=True)
@@ -41,10 +43,10 @@ def _heading(reading: Reading, column: str) -> str:
     return "\n".join(shown)
 
 
-def _headline(found: Sequence[Reading]) -> list[Reading]:
+def _headline(readings: Sequence[Reading]) -> list[Reading]:
     """One number of shots per protocol, the nearest to the papers' five."""
     best: dict[str, Reading] = {}
-    for reading in found:
+    for reading in readings:
         held = best.get(reading.protocol)
         if held is None or abs(reading.shots - HEADLINE_SHOTS) < abs(held.shots - HEADLINE_SHOTS):
             best[reading.protocol] = reading

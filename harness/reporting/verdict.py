@@ -70,8 +70,8 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
     """
     records = reported(records)
     tuned = [r for r in records if r.role == "merged" and r.protocol == TUNED]
-    found = (_verdict(records, setting) for setting in dict.fromkeys(map(label, tuned)))
-    return [one for one in found if one is not None]
+    per_setting = (_verdict(records, setting) for setting in dict.fromkeys(map(label, tuned)))
+    return [one for one in per_setting if one is not None]
 
 
 def _verdict(records: Sequence[Record], setting: str) -> Verdict | None:

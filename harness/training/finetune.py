@@ -150,9 +150,9 @@ def _shown(progress: bool) -> Shown:
 def _asked(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) -> list[Task]:
     """The tasks to train on, each once and none of them at a split."""
     if (task is None) == (not tasks):
-        found = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "none"
+        given = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "none"
         raise BadRecipe(
-            f"which task to train on: found {found}; expected one with --task, or several that "
+            f"which task to train on: found {given}; expected one with --task, or several that "
             "share an encoder with --tasks"
         )
     found_tasks = []
@@ -231,7 +231,7 @@ def _described(parts: Sequence[Training]) -> dict[str, Any]:
     }
     if len(parts) > 1:
         return by_task
-    return {key: found[parts[0].task.name] for key, found in by_task.items()}
+    return {key: values[parts[0].task.name] for key, values in by_task.items()}
 
 
 def _annotated(parts: Sequence[Training]) -> dict[str, Any]:

@@ -80,8 +80,8 @@ class MultiTask(torch.nn.Module):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # torch has overloads
         """One copy of the encoder: safetensors refuses to write a tensor twice."""
-        found = super().state_dict(*args, **kwargs)
-        return {name: tensor for name, tensor in found.items() if name not in self._again}
+        state = super().state_dict(*args, **kwargs)
+        return {name: tensor for name, tensor in state.items() if name not in self._again}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Load the one copy under each of its names."""
@@ -164,9 +164,9 @@ def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters])
             "expected tasks of rows alone, or of words alone"
         )
     for field in SHARED:
-        found = {task: getattr(one, field) for task, one in settings.items()}
-        if len(set(found.values())) > 1:
-            shown = ", ".join(f"{task} {value}" for task, value in found.items())
+        values = {task: getattr(one, field) for task, one in settings.items()}
+        if len(set(values.values())) > 1:
+            shown = ", ".join(f"{task} {value}" for task, value in values.items())
             raise BadRecipe(
                 f"the tasks differ in {field} ({shown}) and are trained in one run; "
                 f"expected one value: give --{field.replace('_', '-')}"

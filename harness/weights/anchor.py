@@ -109,9 +109,9 @@ def alignment(
     report: dict[str, Any] = {}
 
     def place() -> int | None:
-        found = place_of(anchor, experts, base)
-        report["anchor"] = "base" if found is None else found + 1
-        return found
+        index = place_of(anchor, experts, base)
+        report["anchor"] = "base" if index is None else index + 1
+        return index
 
     return Alignment(experts, base, symmetry, once(place), report)
 
@@ -134,7 +134,7 @@ def to_anchor(what: Alignment, finders: Mapping[tuple[str, ...], Finder]) -> lis
 def _maps(
     what: Alignment, index: int, finders: Mapping[tuple[str, ...], Finder]
 ) -> dict[str, Maps]:
-    def found(groups: Sequence[str], find: Finder) -> dict[str, Match[Map]]:
+    def told(groups: Sequence[str], find: Finder) -> dict[str, Match[Map]]:
         home = what.place() == index
         matches = {} if home else dict(find(index))
         for group in groups:
@@ -150,6 +150,6 @@ def _maps(
 
     maps: dict[str, Maps] = {}
     for groups, find in finders.items():
-        matches = once(partial(found, groups, find))
+        matches = once(partial(told, groups, find))
         maps |= {group: partial(of, group, matches) for group in groups}
     return maps

@@ -35,8 +35,8 @@ def where_shared(fn: Callable[..., torch.Tensor], expert: StateDict, base: State
 
 def each_named(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
     """Like `each`, with the name of the tensor as first argument of `fn`."""
-    found = _widened(states)
-    return Lazy(found, lambda name: fn(name, *(wide(state[name]) for state in states)))
+    known = _widened(states)
+    return Lazy(known, lambda name: fn(name, *(wide(state[name]) for state in states)))
 
 
 def _flat(states: Sequence[StateDict], name: str) -> list[torch.Tensor]:
@@ -58,7 +58,7 @@ def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
 
     def compute(name: str) -> torch.Tensor:
         flat = _flat(states, name)
-        result = torch.empty(found[name].shape, dtype=found[name].dtype)
+        result = torch.empty(known[name].shape, dtype=known[name].dtype)
         pieces = result.view(-1)
 
         def fill(part: slice) -> None:
@@ -67,8 +67,8 @@ def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
         by_piece(fill, result.numel())
         return result
 
-    found = _widened(states)
-    return Lazy(found, compute)
+    known = _widened(states)
+    return Lazy(known, compute)
 
 
 def in_pieces(fn: Callable[..., T], *states: StateDict) -> Iterator[T]:

@@ -45,8 +45,8 @@ def check_finite(
     if tensor.is_floating_point() and not torch.isfinite(tensor.sum(dtype=torch.float32)):
         low, high = torch.aminmax(tensor)
         if not (torch.isfinite(low) and torch.isfinite(high)):
-            found = "NaN" if torch.isnan(low) or torch.isnan(high) else "infinite"
-            raise error(f"'{name}' of {where} has {found} entries, expected finite weights")
+            kind = "NaN" if torch.isnan(low) or torch.isnan(high) else "infinite"
+            raise error(f"'{name}' of {where} has {kind} entries, expected finite weights")
 
 
 class Observed(Mapping[str, torch.Tensor]):

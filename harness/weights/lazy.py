@@ -139,11 +139,11 @@ def union(*states: StateDict) -> StateDict:
                 merged[name], owner[name] = spec, number
 
     def digests(asked: Mapping[str, str]) -> Mapping[str, str]:
-        found: dict[str, str] = {}
+        known: dict[str, str] = {}
         for number, state in enumerate(states):
             mine = {called: name for called, name in asked.items() if owner[name] == number}
-            found |= known_digests(state, mine)
-        return found
+            known |= known_digests(state, mine)
+        return known
 
     return Lazy(merged, lambda name: states[owner[name]][name], digests=digests)
 
@@ -151,8 +151,8 @@ def union(*states: StateDict) -> StateDict:
 def cast_like(state: StateDict, template: StateDict) -> StateDict:
     """The state with every tensor in the template's type."""
     types = specs(template)
-    found = {name: Spec(spec.shape, types[name].dtype) for name, spec in specs(state).items()}
-    return Lazy(found, lambda name: state[name].to(found[name].dtype))
+    known = {name: Spec(spec.shape, types[name].dtype) for name, spec in specs(state).items()}
+    return Lazy(known, lambda name: state[name].to(known[name].dtype))
 
 
 def floating(state: StateDict) -> list[str]:

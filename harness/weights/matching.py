@@ -119,8 +119,8 @@ def matched(
     if not all(members.values()):
         return {}
     if not units.heads:
-        return {group: matched_units(first, second, found) for group, found in members.items()}
-    overlaps = {group: overlap(first, second, found) for group, found in members.items()}
+        return {group: matched_units(first, second, axes) for group, axes in members.items()}
+    overlaps = {group: overlap(first, second, axes) for group, axes in members.items()}
     pairs = {group: in_blocks(one.products[0], units.heads) for group, one in overlaps.items()}
     common = [_nuclear(one) if rotated else _traces(one) for one in pairs.values()]
     squares = sum(float(one.first + one.second) for one in overlaps.values())
@@ -160,8 +160,8 @@ class Pair:
 
     def names(self, *groups: str) -> list[str]:
         """The tensors that run over some of the groups."""
-        found = (self.symmetry.members(group, self.first, self.second) for group in groups)
-        return sorted({one.name for members in found for one in members})
+        by_group = (self.symmetry.members(group, self.first, self.second) for group in groups)
+        return sorted({one.name for members in by_group for one in members})
 
     def ordered(self, orders: Mapping[str, Permuted]) -> StateDict:
         """The first model in these orders, by group."""
@@ -199,9 +199,9 @@ def descent(pair: Pair) -> tuple[dict[str, Match[Permuted]], int]:
 
 def _better(pair: Pair, units: Units, orders: Mapping[str, Permuted]) -> dict[str, Permuted] | None:
     """The orders with those of some units as good as they can be, if that is any better."""
-    found = matched(pair.ordered(orders), pair.second, units, pair.symmetry)
+    matches = matched(pair.ordered(orders), pair.second, units, pair.symmetry)
     tried = dict(orders)
-    for group, match in found.items():
+    for group, match in matches.items():
         tried[group] = orders[group].then(match.map) if group in orders else match.map
     names = pair.names(*units.groups)
     return tried if pair.distance(tried, names) < pair.distance(orders, names) * NEARER else None

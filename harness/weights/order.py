@@ -30,8 +30,8 @@ def smallest_magnitude(state: StateDict, rank: int, *, minus: StateDict | None =
     one tensor in memory at a time. Where the sample was wrong, two more passes count.
     """
     low, high = _bracket(state, minus, rank)
-    found = _between(state, minus, rank, low, high)
-    return _counted(state, minus, rank) if found is None else found
+    magnitude = _between(state, minus, rank, low, high)
+    return _counted(state, minus, rank) if magnitude is None else magnitude
 
 
 def _bracket(state: StateDict, minus: StateDict | None, rank: int) -> tuple[float, float]:
@@ -63,10 +63,10 @@ def _between(
 
     smaller = at_low = held = at_high = 0
     kept: list[Magnitudes] = []
-    for found in _passed(sort_out, state, minus):
-        smaller, at_low, at_high = smaller + found[0], at_low + found[1], at_high + found[3]
-        kept.append(found[2])
-        held += len(found[2])
+    for piece in _passed(sort_out, state, minus):
+        smaller, at_low, at_high = smaller + piece[0], at_low + piece[1], at_high + piece[3]
+        kept.append(piece[2])
+        held += len(piece[2])
         if held > max(_SAMPLE, _HELD * size(state)):
             return None
     place = rank - smaller
@@ -90,8 +90,8 @@ def _counted(state: StateDict, minus: StateDict | None, rank: int) -> float:
 
     def ends_of(part: Callable[[Magnitudes], Counts]) -> Counts:
         counts = np.zeros(half, dtype=np.int64)
-        for found in _passed(part, state, minus):
-            counts += found
+        for piece in _passed(part, state, minus):
+            counts += piece
         return counts.cumsum()
 
     ends = ends_of(high_halves)

@@ -25,6 +25,8 @@ Turn: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 ROUNDING = 1e-13
 """Of the norm of some rows: a part that is smaller is nothing but rounding."""
+SYMMETRIC = 1e-14
+"""Of the norm of products: what differs by less from its transposed does so by rounding."""
 BLOCK = 4096
 """How many rows of a long matrix are widened at a time."""
 
@@ -41,14 +43,14 @@ def turns_to(reference: torch.Tensor, matrices: Sequence[torch.Tensor]) -> list[
     if len(reference) < reference.shape[1]:
         there = torch.linalg.qr(reference.mT)
 
-        def found(matrix: torch.Tensor) -> Turn:
+        def turn(matrix: torch.Tensor) -> Turn:
             return partial(_turned_within, *_paired(torch.linalg.qr(matrix.mT), there))
     else:
 
-        def found(matrix: torch.Tensor) -> Turn:
+        def turn(matrix: torch.Tensor) -> Turn:
             return _by(polar(matrix.mT @ reference))
 
-    return spread(lambda one: _as_it_is if one is reference else found(one), matrices)
+    return spread(lambda one: _as_it_is if one is reference else turn(one), matrices)
 
 
 def _as_it_is(rows: torch.Tensor) -> torch.Tensor:
@@ -139,13 +141,13 @@ def generalized(
     begun = [_turned(turns_to(one, models), models) for one in references]
     reference = _mean([_mean(one.matrices) for one in begun])
     if rules.variant == "fixed_reference":
-        found = _turned(turns_to(reference, models), models, min(2, rules.max_iter))
+        turned = _turned(turns_to(reference, models), models, min(2, rules.max_iter))
     else:
-        found = _continued(begun, reference, rules)
-    turns, width = found.turns, models[0].shape[1]
+        turned = _continued(begun, reference, rules)
+    turns, width = turned.turns, models[0].shape[1]
     if len(models[0]) >= width:
         turns = [_by(turn(torch.eye(width, dtype=torch.float64))) for turn in turns]
-    return Generalized(turns, found.iterations, _apart(models), _apart(found.matrices))
+    return Generalized(turns, turned.iterations, _apart(models), _apart(turned.matrices))
 
 
 @dataclass(frozen=True)
@@ -207,8 +209,16 @@ def _passes(matrices: Sequence[torch.Tensor], reference: torch.Tensor, rules: Ru
 
 
 def _step(reference: torch.Tensor, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What turns a matrix to the reference, and the matrix turned."""
-    step = polar(matrix.mT @ reference)
+    """What turns a matrix to the reference, and the matrix turned.
+
+    It is nothing if their products are symmetric and positive: so it is for the first reference
+    itself, and for two matrices of which one has been turned to the other.
+    """
+    products = matrix.mT @ reference
+    odd = (products - products.mT).norm()
+    if odd <= SYMMETRIC * products.norm() and not torch.linalg.cholesky_ex(products).info:
+        return torch.eye(len(products), dtype=torch.float64), matrix
+    step = polar(products)
     return step, matrix @ step
 
 

@@ -22,8 +22,8 @@ def least_solution(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tenso
     factor, failed = lapack.dpotrf(left.numpy(), lower=True)
     share = 0.0 if failed else float(lapack.dpocon(factor, norm, uplo="L")[0])
     if share > SINGULAR:
-        found, _ = lapack.dpotrs(factor, right.numpy(), lower=True)
-        return torch.from_numpy(found), 1 / share, 0
+        solution, _ = lapack.dpotrs(factor, right.numpy(), lower=True)
+        return torch.from_numpy(solution), 1 / share, 0
     values, vectors = torch.linalg.eigh(left)
     real = values > SINGULAR * values[-1]
     scaled = (vectors[:, real].T @ right) / values[real][:, None]

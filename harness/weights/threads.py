@@ -57,14 +57,14 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
     workers = min(threads, len(parts))
     if workers < 2:
         return [fn(part) for part in parts]
-    found: dict[int, T] = {}
+    values: dict[int, T] = {}
     waiting = iter(enumerate(parts))
 
     def work() -> None:
         torch.set_num_threads(1)
         try:
             for place, part in waiting:
-                found[place] = fn(part)
+                values[place] = fn(part)
         except BaseException:
             for _ in waiting:  # the others stop as well
                 pass
@@ -76,7 +76,7 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
                 done.result()
     finally:
         torch.set_num_threads(threads)
-    return [found[place] for place in range(len(parts))]
+    return [values[place] for place in range(len(parts))]
 
 
 def once(fn: Callable[[], T]) -> Callable[[], T]:

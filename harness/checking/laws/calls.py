@@ -25,11 +25,11 @@ ROUNDING = 1e-6
 def shapes(method: Method) -> None:
     """Names, shapes and types are kept; the headers of a lazy result tell the truth."""
     family = method.family()
-    found = method(family)
+    states = method(family)
     expected = weights.specs(family.base)
-    if len(found) != (1 if method.makes_one else method.experts):
-        raise Broken(f"{len(found)} experts come out of {method.experts}")
-    for place, state in enumerate(found):
+    if len(states) != (1 if method.makes_one else method.experts):
+        raise Broken(f"{len(states)} experts come out of {method.experts}")
+    for place, state in enumerate(states):
         same_names(state, family.base)
         told = weights.specs(state)
         for name, spec in expected.items():
@@ -50,11 +50,11 @@ def _spec(spec: weights.Spec) -> str:
 def inputs(method: Method) -> None:
     """The inputs are untouched, and writing to the output does not reach them."""
     family, before = method.family(), method.family()
-    found = method(family)
-    for state in found:
+    states = method(family)
+    for state in states:
         copied(state)
     _same_inputs(method, family, before, "after merging, ")
-    for state in found:
+    for state in states:
         for name in state:
             state[name].fill_(7)
     _same_inputs(method, family, before, "after writing to the output, ")
@@ -81,11 +81,11 @@ def order(method: Method) -> None:
     expected = [copied(state) for state in method(method.family())]
     count = range(method.experts)
     for places in (list(reversed(count)), [*count[1:], 0]):
-        found = method(method.family().ordered(places))
+        states = method(method.family().ordered(places))
         wanted = expected if method.makes_one else [expected[place] for place in places]
         shown = ", ".join(str(place + 1) for place in places)
         all_alike(
-            method, found, wanted, tolerance=ROUNDING, when=f"with experts in order {shown}, "
+            method, states, wanted, tolerance=ROUNDING, when=f"with experts in order {shown}, "
         )
 
 
@@ -94,16 +94,16 @@ def copies(method: Method) -> None:
     """Copies of one model give that model."""
     family = method.family()
     one = family.experts[0]
-    found = method(family.of([copied(one) for _ in family.experts]))
-    all_alike(method, found, [one] * len(found), tolerance=ROUNDING)
+    states = method(family.of([copied(one) for _ in family.experts]))
+    all_alike(method, states, [one] * len(states), tolerance=ROUNDING)
 
 
 @law("zero")
 def zero(method: Method) -> None:
     """Zero task vectors, experts that equal the base, give the base."""
     family = method.family()
-    found = method(family.of([copied(family.base) for _ in family.experts]))
-    all_alike(method, found, [family.base] * len(found), tolerance=ROUNDING)
+    states = method(family.of([copied(family.base) for _ in family.experts]))
+    all_alike(method, states, [family.base] * len(states), tolerance=ROUNDING)
 
 
 @law("scale", "merger")
@@ -139,13 +139,13 @@ def same_bytes(method: Method) -> None:
         expected = [copied(state) for state in method(method.family())]
     check = partial(all_alike, method, expected=expected)
     with global_seed(2):
-        check(found=method(method.family()), when="run again, ")
+        check(states=method(method.family()), when="run again, ")
     backwards = [_read_backwards(state) for state in reversed(method(method.family()))]
-    check(found=backwards[::-1], when="asked for its tensors backwards, ")
+    check(states=backwards[::-1], when="asked for its tensors backwards, ")
     shuffled = method.family().every(partial(_shuffled, random.Random(0)))
-    check(found=method(shuffled), when="with the tensors of the inputs in another order, ")
+    check(states=method(shuffled), when="with the tensors of the inputs in another order, ")
     with weights.pieces_of(17):
-        check(found=method(method.family()), when="worked on in pieces of 17 entries, ")
+        check(states=method(method.family()), when="worked on in pieces of 17 entries, ")
 
 
 def _read_backwards(state: StateDict) -> Tensors:
@@ -168,16 +168,16 @@ def memory(method: Method) -> None:
     """
     watch = Watch()
     family = method.family().every(watch.state)
-    found = method(family)
-    for state in found:
+    states = method(family)
+    for state in states:
         weights.specs(state)
     if watch.reads:
         raise Broken(f"{watch.reads} tensors are read when the function is called, expected none")
     bound = watch.states + 2 if method.makes_one else 4 * watch.states
     for again in (False, True):
-        for name in found[0]:
+        for name in states[0]:
             before = watch.reads
-            for state in found:
+            for state in states:
                 state[name]
             if again and watch.reads == before:
                 raise Broken(f"'{name}' is asked for again and nothing is read: it was kept")

@@ -13,19 +13,19 @@ from harness.checking.toys import Tensors
 from harness.types import StateDict
 
 
-def same_names(found: StateDict, expected: StateDict) -> None:
+def same_names(state: StateDict, expected: StateDict) -> None:
     """Raise Broken for a tensor that is missing or extra."""
-    if missing := sorted(set(expected) - set(found)):
+    if missing := sorted(set(expected) - set(state)):
         raise Broken(f"'{missing[0]}' is missing")
-    if extra := sorted(set(found) - set(expected)):
+    if extra := sorted(set(state) - set(expected)):
         raise Broken(f"'{extra[0]}' is there, which no input has")
 
 
-def alike(found: StateDict, expected: StateDict, *, tolerance: float = 0.0) -> None:
+def alike(state: StateDict, expected: StateDict, *, tolerance: float = 0.0) -> None:
     """Raise Broken where a tensor differs: in a bit, or by more than a tolerance that is given."""
-    same_names(found, expected)
+    same_names(state, expected)
     for name in expected:
-        have, want = found[name], expected[name]
+        have, want = state[name], expected[name]
         if have.shape != want.shape:
             raise Broken(f"'{name}' is {tuple(have.shape)}, expected {tuple(want.shape)}")
         if tolerance:
@@ -63,10 +63,10 @@ def copied(state: StateDict) -> Tensors:
     return {name: state[name].clone() for name in state}
 
 
-def alike_at(where: str, found: StateDict, expected: StateDict, *, tolerance: float = 0.0) -> None:
+def alike_at(where: str, state: StateDict, expected: StateDict, *, tolerance: float = 0.0) -> None:
     """As `alike`, saying where."""
     try:
-        alike(found, expected, tolerance=tolerance)
+        alike(state, expected, tolerance=tolerance)
     except Broken as broken:
         raise Broken(f"{where}{broken}") from None
 
@@ -78,14 +78,14 @@ def which(place: int, method: Method) -> str:
 
 def all_alike(
     method: Method,
-    found: Sequence[StateDict],
+    states: Sequence[StateDict],
     expected: Sequence[StateDict],
     *,
     tolerance: float = 0.0,
     when: str = "",
 ) -> None:
     """Raise Broken, saying when and in which result, where one of several states differs."""
-    if len(found) != len(expected):
-        raise Broken(f"{when}{len(found)} experts come out, expected {len(expected)}")
-    for place, (have, want) in enumerate(zip(found, expected, strict=True)):
+    if len(states) != len(expected):
+        raise Broken(f"{when}{len(states)} experts come out, expected {len(expected)}")
+    for place, (have, want) in enumerate(zip(states, expected, strict=True)):
         alike_at(f"{when}{which(place, method)}", have, want, tolerance=tolerance)

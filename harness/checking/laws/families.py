@@ -117,10 +117,10 @@ class Miniature:
         mask = (torch.arange(8) < torch.tensor([8, 8, 5, 3, 2, 1])[:, None]).long()
         inputs = {"input_ids": ids, "attention_mask": mask}
         with torch.inference_mode():
-            found: torch.Tensor = torch.func.functional_call(
+            logits: torch.Tensor = torch.func.functional_call(
                 self.network, {name: state[name] for name in self.base}, kwargs=inputs
             ).logits
-        return found if found.ndim == 2 else found[mask.bool()]
+        return logits if logits.ndim == 2 else logits[mask.bool()]
 
     def written(self, root: Path) -> tuple[Path, list[Path]]:
         """The folders of the base and of the experts."""
@@ -147,20 +147,17 @@ def miniature(name: str, unit: Unit, dtype: torch.dtype, experts: int) -> Miniat
         made = network(config, name, unit).to(dtype).eval()
     # of the unit they are for, as transformers writes it
     architecture = {"architectures": [type(made).__name__]}
-    shapes = {key: tuple(tensor.shape) for key, tensor in made.named_parameters()}
-    models = [_unlike(seed, shapes) for seed in range(experts + 1)]
-    # divided, so that float32 does not hold what float64 does
-    base, *tuned = [{key: t.to(dtype) / 3 for key, t in state.items()} for state in models]
+    base, *tuned = [_drawn(made, seed, dtype) for seed in range(experts + 1)]
     return Miniature({**config, **architecture}, made, base, tuple(tuned))
 
 
-def _unlike(seed: int, shapes: toys.Shapes) -> Tensors:
-    """Weights that have nothing in common with those of another seed.
-
-    Of experts that are near to their base, what brings units into another order moves none.
-    """
-    base, model = toys.model(0, shapes), toys.model(seed, shapes)
-    return {key: (t - base[key]) * 4 for key, t in model.items()} if seed else base
+def _drawn(made: torch.nn.Module, seed: int, dtype: torch.dtype) -> Tensors:
+    """Weights that have nothing to do with those of another seed: units that are matched move."""
+    numbers = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(tensor.shape, generator=numbers, dtype=torch.float64).to(dtype) / 2
+        for name, tensor in made.named_parameters()
+    }
 
 
 def _moved(method: Method, mini: Miniature, place: int) -> float:

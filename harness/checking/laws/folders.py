@@ -106,8 +106,8 @@ def half(method: Method) -> None:
         template = low.experts[0]
         expected = [copied(weights.cast_like(state, template)) for state in method(wide)]
         for called, given in (("", low), (" over a float32 base", mixed)):
-            found = [weights.cast_like(state, template) for state in method(given)]
-            all_alike(method, found, expected, when=f"from {dtype_name(dtype)}{called}, ")
+            states = [weights.cast_like(state, template) for state in method(given)]
+            all_alike(method, states, expected, when=f"from {dtype_name(dtype)}{called}, ")
     low = method.family(toys.NETWORK).each(partial(_cast, torch.bfloat16))
     wide = low.each(partial(_cast, torch.float32))
     alike(merged(method, low), _cast(torch.bfloat16, merged(method, wide)))
@@ -123,8 +123,8 @@ def tied(method: Method) -> None:
     shapes = {**toys.NETWORK, toys.TIED[1]: toys.NETWORK[toys.TIED[0]]}
     family = method.family(shapes).each(_tie)
     first, second = toys.TIED
-    found = merged(method, family)
-    alike_at(f"untied from '{first}': ", {second: found[second]}, {second: found[first]})
+    state = merged(method, family)
+    alike_at(f"untied from '{first}': ", {second: state[second]}, {second: state[first]})
 
 
 def _tie(state: StateDict) -> Tensors:
@@ -139,10 +139,10 @@ def buffers(method: Method) -> None:
     counts = torch.arange(10)[None]
     old = {**family.base, toys.BUFFER: counts}
     new = [{**expert, toys.BUFFER: counts + i + 1} for i, expert in enumerate(family.experts)]
-    found = merged(method, Family(new, old, family.needs))
-    if toys.BUFFER not in found:
+    state = merged(method, Family(new, old, family.needs))
+    if toys.BUFFER not in state:
         raise Broken(f"'{toys.BUFFER}' is missing")
-    alike({toys.BUFFER: found[toys.BUFFER]}, {toys.BUFFER: counts})
+    alike({toys.BUFFER: state[toys.BUFFER]}, {toys.BUFFER: counts})
 
 
 @law("exact", "premerge")

@@ -43,8 +43,8 @@ class Method:
         """The merged model alone, or every expert after the pre-merging method."""
         merged = [weights.mean(family.experts)] if self.stage == "postmerge" else []
         given = {**self.choice.options, **family.needs}
-        found = self.function(*merged, family.experts, family.base, **given)
-        return [found] if self.makes_one else list(found)
+        output = self.function(*merged, family.experts, family.base, **given)
+        return [output] if self.makes_one else list(output)
 
     @property
     def makes_one(self) -> bool:

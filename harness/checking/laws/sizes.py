@@ -47,19 +47,19 @@ def large(method: Method) -> None:
     two ways, must draw for all parts of a tensor.
     """
     family = _family(method.experts, method.needs)
-    found = [copied(state) for state in method(family)]
-    if all(_near(state[MANY], state[TWIN]) for state in found):
-        _same_turned(found, method(family_turned(family)))
+    states = [copied(state) for state in method(family)]
+    if all(_near(state[MANY], state[TWIN]) for state in states):
+        _same_turned(states, method(family_turned(family)))
         return
-    for place, state in enumerate(found):
+    for place, state in enumerate(states):
         experts = [family.experts[place]] if method.stage == "premerge" else []
         for name in ("odd.some", MANY, "odd.most"):
             for known in (family.base, *experts):
                 _check_even(name, state[name] == known[name])
 
 
-def _same_turned(found: Sequence[StateDict], turned: Sequence[StateDict]) -> None:
-    for have, want in zip(found, map(_turned, turned), strict=True):
+def _same_turned(states: Sequence[StateDict], turned: Sequence[StateDict]) -> None:
+    for have, want in zip(states, map(_turned, turned), strict=True):
         for name, tensor in have.items():
             far = (tensor - want[name]).abs().flatten()
             if not _near(tensor, want[name]):

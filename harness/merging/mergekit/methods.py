@@ -73,13 +73,13 @@ def _config(method: str, count: int, parameters: Mapping[str, Any]) -> dict[str,
         {"model": file, "parameters": {name: value[index] for name, value in own.items()}}
         for index, file in enumerate(files[:count])
     ]
-    found: dict[str, Any] = {"merge_method": method, "models": models}
-    found["parameters"] = {k: v for k, v in parameters.items() if k not in own}
+    config: dict[str, Any] = {"merge_method": method, "models": models}
+    config["parameters"] = {k: v for k, v in parameters.items() if k not in own}
     if method in ENDPOINTS:
-        found["base_model"] = files[0]
+        config["base_model"] = files[0]
     elif method not in BASELESS:
-        found["base_model"] = files[count]
-    return found
+        config["base_model"] = files[count]
+    return config
 
 
 def _file(index: int) -> str:
@@ -97,15 +97,15 @@ def _run(
             save_file(dict(wide), folder / _file(index))
         (folder / "config.yml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
         _call(kit, str(config["merge_method"]), folder, seed)
-        found = open_weights(folder / "out")
-        check_same([states[0], found], ["the experts", "what mergekit wrote"])
+        merged = open_weights(folder / "out")
+        check_same([states[0], merged], ["the experts", "what mergekit wrote"])
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     for index in range(len(states)):
         (folder / _file(index)).unlink()
-    weakref.finalize(found, shutil.rmtree, folder, ignore_errors=True)
-    return found
+    weakref.finalize(merged, shutil.rmtree, folder, ignore_errors=True)
+    return merged
 
 
 def _call(kit: Mergekit, method: str, folder: Path, seed: int) -> None:
@@ -129,11 +129,11 @@ def installed() -> Mergekit:
 
     Raises BadRecipe if there is none.
     """
-    return _found(os.environ.get(VARIABLE, ""), os.environ.get("PATH", ""))
+    return _kit(os.environ.get(VARIABLE, ""), os.environ.get("PATH", ""))
 
 
 @cache
-def _found(named: str, _path: str) -> Mergekit:
+def _kit(named: str, _path: str) -> Mergekit:
     if named:
         place = Path(named).expanduser()
         beside = [place / "bin", place / "Scripts"] if place.is_dir() else [place.parent]

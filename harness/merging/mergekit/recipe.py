@@ -18,14 +18,14 @@ from harness.types import Checkpoint, Choice, Scalar
 from harness.weights import floating, specs
 
 
-def recipe_of(found: Mapping[str, Any], path: str | Path) -> Recipe:
+def recipe_of(values: Mapping[str, Any], path: str | Path) -> Recipe:
     """The recipe that gives the numbers mergekit gives for this configuration, in float32.
 
     Two exceptions: mergekit leaves to its sort which of several equal entries at the threshold of a
     trim stay, and slerp with one tensor that is all 0 follows an arc there. Raises BadRecipe,
     naming the key, for what has no equal here.
     """
-    config = read_config(found, Path(path))
+    config = read_config(values, Path(path))
     if config.method not in TRANSLATED:
         raise config.refuse(
             f"merge_method {config.method} has no equal here, expected one of "
@@ -47,12 +47,12 @@ def _opened(sources: Sequence[str]) -> Iterator[Checkpoint]:
 
 
 def _check_embeddings(config: Config, models: Sequence[Checkpoint]) -> None:
-    for found in models:
-        words, rows = vocabulary(found.path), found.config.get("vocab_size")
+    for checkpoint in models:
+        words, rows = vocabulary(checkpoint.path), checkpoint.config.get("vocab_size")
         if words is not None and rows != len(words):
             raise config.refuse(
-                f"{found.source} has {rows} token embeddings for a tokenizer of {len(words)}, and "
-                "with a tokenizer_source mergekit cuts them; expected none"
+                f"{checkpoint.source} has {rows} token embeddings for a tokenizer of {len(words)}, "
+                "and with a tokenizer_source mergekit cuts them; expected none"
             )
 
 
@@ -63,9 +63,11 @@ def _check_types(config: Config, models: Sequence[Checkpoint]) -> None:
     by default the type of the models, except for a few methods; and writes `out_dtype` or that.
     """
     stored: dict[str, str] = {}
-    for found in models:
-        known = specs(found.weights)
-        stored |= {str(known[name].dtype)[6:]: found.source for name in floating(found.weights)}
+    for checkpoint in models:
+        known = specs(checkpoint.weights)
+        stored |= {
+            str(known[name].dtype)[6:]: checkpoint.source for name in floating(checkpoint.weights)
+        }
     if not stored:
         return
     if len(stored) > 1:
