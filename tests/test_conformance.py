@@ -444,7 +444,7 @@ def test_a_need_that_nobody_knows_is_named() -> None:
     ) -> StateDict:
         return base
 
-    with pytest.raises(UnknownName, match=r"'horoscope', .* one of fisher, .* or a default"):
+    with pytest.raises(UnknownName, match=r"'horoscope', .* one of .*fisher, .* or a default"):
         of_merger(Merger("toy", function), Choice("toy"))
 
 
