@@ -802,7 +802,7 @@ RECIPES: dict[str, Case] = {
         lambda p: p.merge(p.recipe("experts: [a, b]\n"), merger="ties"),
         ["--merger and the recipe", "both say"],
     ),
-    "no base": (lambda p: p.merge(merger="ties"), ["ties works on task vectors", "--base"]),
+    "no base": (lambda p: p.merge(merger="ties"), ["ties is given the base", "--base"]),
     "no base for dare": (lambda p: p.merge(premerge="dare"), ["dare works on task", "--base"]),
     "too many tasks": (
         lambda p: p.merge(tasks="glue/rte,glue/mnli,glue/qnli"),

@@ -413,7 +413,7 @@ def test_what_it_needs_is_met_on_the_experts_that_enter_the_merger(
 
 def test_no_base_is_refused(minis: Minis, tmp_path: Path) -> None:
     asked = recipe(minis("bert"), merger="average", postmerge=("lines",))
-    with pytest.raises(BadRecipe, match="lines works on task vectors and needs the base"):
+    with pytest.raises(BadRecipe, match="lines is given the base as well"):
         merge(asked.model_copy(update={"base": None}), out=tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -107,7 +107,7 @@ def plan(
         checked_values(recipe.tune, merger)
     if recipe.base is None and (merger.task_vectors or before or after):
         methods: list[Method] = [*before, *([merger] if merger.task_vectors else []), *after]
-        raise BadRecipe(f"{methods[0].name} works on task vectors and needs the base; give --base")
+        raise BadRecipe(f"{methods[0].name} is given the base as well; name it with --base")
 
     def opened(source: str) -> Checkpoint:
         checkpoint = open_checkpoint(source, allow_pickle=allow_pickle)
