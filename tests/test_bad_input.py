@@ -803,7 +803,7 @@ RECIPES: dict[str, Case] = {
         ["--merger and the recipe", "both say"],
     ),
     "no base": (lambda p: p.merge(merger="ties"), ["ties is given the base", "--base"]),
-    "no base for dare": (lambda p: p.merge(premerge="dare"), ["dare works on task", "--base"]),
+    "no base for dare": (lambda p: p.merge(premerge="dare"), ["dare is given the base", "--base"]),
     "too many tasks": (
         lambda p: p.merge(tasks="glue/rte,glue/mnli,glue/qnli"),
         ["3 tasks for 2 experts"],
