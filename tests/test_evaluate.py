@@ -6,7 +6,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.checkpoints.align import aligned_base
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.metrics import score
@@ -895,6 +896,36 @@ def test_experts_of_one_name_are_told_apart_by_where_they_lie(
     found = evaluate.records(shared, "--singles", "--experts", experts, "--protocols", "current")
     names = {r["model"] for r in found if r["role"] in ("expert", "single")}
     assert names == {f"{room.root.name}/rte0", f"{tmp_path.name}/rte0"}
+
+
+@pytest.mark.parametrize("flags", [(), ("--singles",)])
+def test_out_of_domain_one_base_is_the_control_of_every_merge(
+    flags: tuple[str, ...], room: Room, shared: Path, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    """Of a task that is nobody's: under the mean of all heads, whatever became of them."""
+    folder = room.data / "glue" / "wnli"
+    folder.mkdir(exist_ok=True)
+    labels = [i % 2 for i in range(19)]
+    pq.write_table(table(("sentence1", "sentence2"), labels), folder / "validation.parquet")
+    out, qnli = tmp_path / "even", room.root / "qnli"
+    experts = [str(room.rte[0]), str(qnli), "--base", str(room.base), "--heads", "merge"]
+    tasks = ["--tasks", "glue/rte,glue/qnli", "--merger", "average"]
+    assert main(["merge", *experts, *tasks, "--out", str(out)]) == 0
+    read = ("--tasks", "glue/wnli", "--protocols", "current", *flags)
+    bases = [
+        r for one in (shared, out) for r in evaluate.records(one, *read) if r["role"] == "base"
+    ]
+    assert {r["digest"] for r in bases} == {bases[0]["digest"]}
+    first, second = (open_checkpoint(one) for one in (room.rte[0], qnli))
+    means = {n: (first.weights[n] + second.weights[n]) / 2 for n in first.weights}
+    body = aligned_base(open_checkpoint(room.base), first).weights
+    control = replace(first, weights={**means, **{n: body[n] for n in body}})
+    rows = load_rows(TASKS["glue/wnli"], "validation", folder=room.data)
+    logits = encode.forward(control, rows, max_length=128)[1]
+    mine, theirs = np.array(first.labels), np.array(rows.task.labels)
+    right = mine[logits.argmax(axis=1)] == theirs[rows.labels.astype(int)]
+    expected = float(right.mean())
+    assert [r["scores"][0]["value"] for r in bases] == [expected] * 2
 
 
 def test_an_ensemble_of_all_stands_beside_that_of_the_task(

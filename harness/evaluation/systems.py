@@ -105,7 +105,9 @@ def systems_of(run: Run, model: Model, task: Task, experts: Sequence[System]) ->
     merged, head = model.on(task)
     yield system_of(task, run, model.role, model.name, (merged,), head, model.method)
     if model.base is not None:
-        known = weights.union(_encoder(model.base), _fresh(merged, model.base, own), merged.weights)
+        heads = [one.members[0] for one in own] or others_of(model, task)
+        fresh = _fresh(merged, model.base, heads)
+        known = weights.union(_encoder(model.base), fresh, merged.weights)
         whole = weights.select(known, list(merged.weights))
         control = replace(merged, weights=whole, source=model.base.source)
         yield system_of(task, run, "base", model.base.name, (control,), head)
@@ -127,16 +129,17 @@ def _encoder(base: Checkpoint) -> StateDict:
     return weights.select(base.weights, [name for name in base.weights if not is_head(name)])
 
 
-def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[System]) -> StateDict:
-    """What the base is read under: the mean of its experts' tensors that no pretraining has seen.
+def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) -> StateDict:
+    """What the base is read under: the mean of the experts' tensors that no pretraining has seen.
 
     Those are the head, and the pooler of a base that was published without. Not the merge's own:
-    one base is the control of every merge of the same experts.
+    one base is the control of every merge of the same experts, those of the task, and where it is
+    nobody's, all that have its labels.
     """
     is_head = family_of(merged.config, merged.source).is_head
     names = [n for n in merged.weights if is_head(n) or n not in base.weights]
     known = weights.specs(weights.select(merged.weights, names))
-    states = [expert.members[0].weights for expert in experts]
+    states = [expert.weights for expert in experts]
     shapes = [{n: weights.specs(one)[n].shape for n in names if n in one} for one in states]
     if not states or any(own != {n: known[n].shape for n in names} for own in shapes):
         return {}
