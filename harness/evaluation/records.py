@@ -34,6 +34,19 @@ class DrawScore(Frozen):
     seed: int | None = None
 
 
+class Interval(Frozen):
+    """Where the mean over the draws with so many shots would lie on other test rows, at `level`.
+
+    The draws, the training and the model are held: it is of the rows alone.
+    """
+
+    low: float
+    high: float
+    shots: int | None = None
+    method: Literal["wilson", "bootstrap"]
+    level: float = 0.95
+
+
 class Adaptation(Frozen):
     """Which data a protocol saw besides the rows it is scored on.
 
@@ -63,10 +76,12 @@ class Record(Frozen):
     rows, another setting or role is another record. `digest` is that of the weights, `content` that
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
     `unseen` are the units that the model did not see: words that were cut off, read as no entity.
-    Values are between 0 and 1 (or -1 and 1 for correlations); tables multiply them by 100.
+    `intervals` has one for every number of shots, `majority` the score of the best constant
+    prediction on the same rows. Values are between 0 and 1 (or -1 and 1 for correlations); tables
+    multiply them by 100.
     """
 
-    schema_version: Literal[1, 2] = 2
+    schema_version: Literal[1, 2, 3] = 3
     model: str
     role: Role
     method: str
@@ -79,6 +94,8 @@ class Record(Frozen):
     metrics: tuple[str, ...]
     rows: int
     scores: tuple[DrawScore, ...]
+    intervals: tuple[Interval, ...] = ()
+    majority: DrawScore | None = None
     unseen: int = 0
     adaptation: Adaptation | None
     dataset: dict[str, Any]
