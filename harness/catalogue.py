@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from harness.methods import functions
 from harness.options import options
 from harness.ranges import SEVERAL, bounds, choices, is_list_of
 from harness.registry import MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS
+from harness.text import wrapped
 from harness.types import Task
 
 REGISTRIES: Mapping[str, Mapping[str, Any]] = {
@@ -76,25 +76,16 @@ def rendered(entries: Sequence[Mapping[str, Any]], columns: int | None = None) -
     for entry in entries:
         paper = f"  [{entry['paper']}]" if entry["paper"] else ""
         said = f"{entry['name']:<{names}}  {entry['summary']}{paper}"
-        lines += _wrapped(said, columns, indent="", further=" " * (names + 2))
+        lines.append(wrapped(said, columns, further=" " * (names + 2)))
         shown = [_option(name, schema) for name, schema in entry["options"].items()]
-        lines += _wrapped(_at_commas(shown, columns - 4), columns, indent="    ", further="    ")
+        if shown:
+            row = _at_commas(shown, columns - 4)
+            lines.append(wrapped(row, columns, indent="    ", further="    "))
     return "\n".join(line.replace(GLUE, " ") for line in lines)
 
 
 GLUE = "\0"
 """A space at which no line ends."""
-
-
-def _wrapped(text: str, columns: int, *, indent: str, further: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        columns,
-        initial_indent=indent,
-        subsequent_indent=further,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _at_commas(options: Sequence[str], columns: int) -> str:

@@ -7,7 +7,6 @@ words with the heads merged. A model reads either rows or words, so these are tw
 from __future__ import annotations
 
 import sys
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +17,9 @@ from harness.files import Layout, new_folder, write_text
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.boards import leaderboard
-from harness.reporting.table import evaluation_table
+from harness.reporting.table import evaluation_table, legend
 from harness.reporting.verdict import verdicts
+from harness.text import wrapped
 from harness.training.finetune import finetune
 from harness.training.miniature import make_base
 from harness.types import Choice
@@ -65,7 +65,8 @@ def demo(out: Path, width: int | None = None) -> None:
     read = [(setting, _read(setting, out)) for setting in SETTINGS]
     for setting, records in read:
         print(f"{setting.title}\n\n{_shown(records, width)}\n")
-    print("Values x100, ± standard deviation over draws.")
+    for line in legend([record for _, parts in read for part in parts.values() for record in part]):
+        print(wrapped(line, width))
     board, _ = leaderboard([out / "records"], out=out / "board")
     print(f"Records are in {out / 'records'}/, the board of all shots is {board}.")
     print(f"Next: harness evaluate --model {_merged(out, SETTINGS[0], MERGERS[-1])}")
@@ -97,8 +98,7 @@ def _shown(records: dict[str, list[Record]], width: int | None) -> str:
     """The table of all mergers and the verdict on each, no wider than the terminal."""
     table = evaluation_table([record for part in records.values() for record in part], width)
     lines = [f"{name}: {one}" for name, part in records.items() for one in verdicts(part)]
-    wrapped = [line if width is None else textwrap.fill(line, width) for line in lines]
-    return "\n".join([table, "", *wrapped])
+    return "\n".join([table, "", *(wrapped(line, width) for line in lines)])
 
 
 def _say(text: str) -> None:

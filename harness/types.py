@@ -30,7 +30,10 @@ KindName: TypeAlias = Literal["classification", "regression", "multilabel", "tag
 Scalar: TypeAlias = "bool | int | float | str | list[float] | None"
 Row: TypeAlias = "Mapping[str, Any]"
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it since the last call, and how much in all."""
+"""Called with what is being done, how much since the last call, and how much of such work in all.
+
+Several things that are counted alike share their total: all rows of a run, whatever reads them.
+"""
 Steps: TypeAlias = Callable[[int], None]
 """Called with how much was done since the last call."""
 

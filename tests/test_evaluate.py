@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,12 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import harness
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.evaluation import run
+from harness.evaluation.parts import asked_protocols, part_of
 from harness.evaluation.records import identity, read_record, read_records
 from harness.files import cache_dir
 from harness.passes import features as encode
@@ -244,9 +247,15 @@ def test_a_table_and_a_verdict_are_printed(room: Room, evaluate: Evaluate) -> No
         assert any(line.startswith(row) for line in lines), row
     assert "±" in out
     assert lines[-1].startswith("Verdict: averaged over 3 tasks, the merge is ")
+    assert (
+        "Values x100. ± is the standard deviation (n - 1) over the 3 draws, not over test rows; "
+        "that of a mean is over the draws' means."
+    ) in lines
+    assert "Shots shown: 2; also in the records: 1." in lines
+    assert f"  harness leaderboard {evaluate.out} --out board" in lines
     assert f"records in {evaluate.out}/" in out
     assert "rte@validation" not in out
-    assert "across" in err
+    assert re.search(r" (\d+)/\1 ", err)  # one bar, and it is full
 
 
 def test_a_record_says_which_rows_an_adaptation_saw(room: Room, evaluate: Evaluate) -> None:
@@ -347,6 +356,28 @@ def test_every_row_is_encoded_once_by_each_model(
     monkeypatch.setattr(encode, "forward", counted)
     evaluate.records(room.same)
     assert len(seen) == len(set(seen)) == 4 * 2
+
+
+def test_what_is_told_of_progress_is_all_rows_of_the_run_once(room: Room, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    asked = run.Run(model=str(room.same), data_dir=str(room.data), output=str(tmp_path / "records"))
+    harness.evaluate(asked, progress=lambda *step: told.append(step))
+    part = load_rows(TASKS["glue/rte"], "validation", folder=room.data)
+    pool = len(
+        {
+            unit
+            for draw in part_of(asked, PAIR, asked_protocols(asked)).draws
+            for rows in draw.rows
+            for unit in rows
+        }
+    )
+    total = 4 * (len(part) + pool)  # the merge, its base and two experts; the ensemble is theirs
+    assert {in_all for _, _, in_all in told} == {total}
+    assert sum(done for _, done, _ in told) == total
+    assert f"same · {PAIR}" in {what for what, _, _ in told}
+    told.clear()
+    harness.evaluate(asked, progress=lambda *step: told.append(step))
+    assert not told
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from harness.cli.app import DataDir, Json, Plugins, PresetOption, app, listed, methods, numbers
-from harness.cli.console import bars, width
+from harness.cli.console import bars, say, width
 from harness.errors import CellsFailed
 from harness.text import plain
 
@@ -107,14 +107,14 @@ def evaluate(
 
 
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
-    from harness.reporting.grid import MAX
-    from harness.reporting.table import evaluation_table
+    from harness.reporting.table import evaluation_table, legend
     from harness.reporting.verdict import verdicts
 
-    table = evaluation_table(records, width())
-    print(table)
-    print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
-    if MAX in table:
-        print(f"'{MAX}' is the best on these very rows: an oracle.")
+    print(evaluation_table(records, width()))
+    print()
+    for line in legend(records):
+        say(line)
+    say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
+    print(f"  harness leaderboard {out} --out board")
     for one in verdicts(records):
-        print(f"Verdict: {plain(one)}")
+        say(f"Verdict: {plain(one)}")

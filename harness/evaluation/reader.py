@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from harness.errors import (
 from harness.evaluation.cells import Cell
 from harness.evaluation.parts import POOL_SPLIT
 from harness.evaluation.systems import System
+from harness.evaluation.workload import Workload
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
 from harness.types import (
@@ -24,7 +25,6 @@ from harness.types import (
     Encoded,
     Features,
     Head,
-    Progress,
     Rows,
 )
 
@@ -35,8 +35,8 @@ class Reader:
     All cells of a system on the same rows are read by one.
     """
 
-    def __init__(self, cell: Cell, progress: Progress | None) -> None:
-        self._cell, self._progress = cell, progress
+    def __init__(self, cell: Cell, workload: Workload) -> None:
+        self._cell, self._workload = cell, workload
         self._part, self._system, self._teachers = cell.part, cell.system, cell.teachers
 
     def encoded(self, protocol: EvaluationProtocol) -> Encoded:
@@ -59,6 +59,18 @@ class Reader:
             teacher=self._teacher if adapts and protocol.adapts == "unlabeled" else None,
             again=(lambda rows, seed: self._again(rows, seed)) if adapts else None,
         )
+
+    def plan(self, protocol: EvaluationProtocol) -> None:
+        """Count the passes that a protocol needs."""
+        for system, rows in self._passes(protocol):
+            self._workload.plan(system, rows)
+
+    def _passes(self, protocol: EvaluationProtocol) -> Iterator[tuple[System, Rows]]:
+        part = self._part
+        yield self._system, part.test
+        if protocol.adapts != "nothing" and part.pool is not None:
+            teachers = self._teachers if protocol.adapts == "unlabeled" else ()
+            yield from ((system, part.pool) for system in (self._system, *teachers))
 
     def _draws(self, protocol: EvaluationProtocol) -> tuple[Draw, ...]:
         """The draws, without units that the model, or one that teaches, did not see."""
@@ -116,9 +128,7 @@ class Reader:
 
     def _through(self, system: System, rows: Rows, what: str) -> list[Features]:
         """The rows through every member."""
-        cell, tell = self._cell, self._progress
-        total = len(rows) * len(system.members)
-        step = (lambda done: tell(f"{system.name} · {what}", done, total)) if tell else None
+        cell, called = self._cell, f"{system.name} · {what}"
         return [
             encode(
                 member,
@@ -129,7 +139,7 @@ class Reader:
                 readout=cell.readout,
                 batch_size=cell.run.batch_size,
                 device=cell.run.device,
-                progress=step,
+                progress=self._workload.steps(called, digest, rows),
             )
             for member, digest, order in zip(
                 system.members, system.digests, system.columns, strict=True

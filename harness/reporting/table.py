@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from harness.evaluation.records import Record
-from harness.reporting.grid import HEADLINE_SHOTS, Cell, Reading, grid, short_task
+from harness.reporting.grid import HEADLINE_SHOTS, MAX, Cell, Reading, grid, short_task
 from harness.text import plain
 
 
@@ -36,6 +36,30 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     if width is None or max(map(len, whole.splitlines())) <= width:
         return whole
     return "\n\n".join(render(plain(str(reading)), tasks, [reading]) for reading in shown)
+
+
+def legend(records: Sequence[Record]) -> list[str]:
+    """What the numbers of the table are, and which numbers of shots it leaves out, in sentences."""
+    scores = grid(records, by_method=False)
+    counts = sorted({len(c.values) for c in scores.cells.values() if c.deviation is not None})
+    lines = ["Values x100."]
+    if counts:
+        drawn = f"the {counts[0]} draws" if len(counts) == 1 else "draws"
+        lines[0] += f" ± is the standard deviation (n - 1) over {drawn}, not over test rows"
+        lines[0] += "; that of a mean is over the draws' means." if len(scores.tasks) > 1 else "."
+    kept = sorted({reading.shots for reading in _headline(scores.readings)} - {0})
+    rest = sorted({reading.shots for reading in scores.readings} - {0, *kept})
+    if rest:
+        lines.append(f"Shots shown: {listed(kept)}; also in the records: {listed(rest)}.")
+    if MAX in scores.rows:
+        lines.append(f"'{MAX}' is the best on these very rows: an oracle.")
+    return lines
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """`1, 5 and 10`."""
+    first = ", ".join(map(str, numbers[:-1]))
+    return f"{first} and {numbers[-1]}" if first else str(numbers[-1])
 
 
 def _heading(reading: Reading, column: str) -> str:
