@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+import xxhash
+
 from harness.entries import Method
+from harness.errors import BrokenCheckpoint, CannotWrite
+from harness.files import cache_dir, read_json, write_json
 from harness.methods import functions
 from harness.options import options
+from harness.plugins import files_of_ours
 from harness.ranges import SEVERAL, bounds, choices, is_list_of
-from harness.registry import MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS
+from harness.registry import (
+    MERGERS,
+    METRICS,
+    NEEDS,
+    POSTMERGE,
+    PREMERGE,
+    PROTOCOLS,
+    TASKS,
+    Registry,
+)
 from harness.text import wrapped
 from harness.types import Task
 
-REGISTRIES: Mapping[str, Mapping[str, Any]] = {
+REGISTRIES: Mapping[str, Registry[Any]] = {
     "mergers": MERGERS,
     "premerge": PREMERGE,
     "postmerge": POSTMERGE,
@@ -44,6 +60,26 @@ def catalogue(what: str) -> list[dict[str, Any]]:
         }
         for name, value in registry.items()
     ]
+
+
+def remembered(what: str) -> list[dict[str, Any]]:
+    """The catalogue, from the cache where nothing but ours is registered and no file has changed.
+
+    To import every method takes seconds, most of them for torch.
+    """
+    if REGISTRIES[what].has_others:
+        return catalogue(what)
+    known = [(path, path.stat()) for path in files_of_ours()]
+    files = [(str(path), status.st_size, status.st_mtime_ns) for path, status in known]
+    key = xxhash.xxh3_128_hexdigest(json.dumps([what, files]).encode())
+    path = cache_dir("lists") / f"{key}.json"
+    try:
+        entries: list[dict[str, Any]] = read_json(path, "a list of what is registered")["entries"]
+    except (BrokenCheckpoint, KeyError):
+        entries = catalogue(what)
+        with suppress(CannotWrite):
+            write_json(path, {"entries": entries})
+    return entries
 
 
 def _functions(value: Any) -> tuple[Callable[..., Any], ...]:
