@@ -179,6 +179,7 @@ class Checkpoint:
 
     `labels` are the names in the order of the head's outputs: empty for regression, None when the
     checkpoint has no head. `tasks` are the task ids recorded by a fine-tuning or a merge, if any.
+    `words` is the folder of the tokenizer, where that is not beside the weights.
     """
 
     source: str
@@ -187,6 +188,16 @@ class Checkpoint:
     weights: StateDict
     labels: tuple[str, ...] | None
     tasks: tuple[str, ...] = ()
+    words: Path | None = None
+
+    def __repr__(self) -> str:
+        labels = "no head" if self.labels is None else f"labels {', '.join(self.labels) or 'none'}"
+        return f"Checkpoint({self.source!r:.200}, {len(self.weights)} tensors, {labels:.200})"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder of its tokenizer."""
+        return self.words or self.path
 
     @property
     def name(self) -> str:

@@ -561,6 +561,27 @@ def test_a_merge_that_moves_with_its_experts_finds_them(moved: Path, evaluate: E
     assert [r["role"] for r in found] == ["merged", "base", "expert", "expert", "ensemble"]
 
 
+def test_a_merge_starts_its_paths_from_its_own_folder(
+    moved: Path, room: Room, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is called so where one happens to be; a link on the way is followed."""
+    elsewhere = tmp_path / "elsewhere"
+    for name in ("rte0", "rte1", "base"):
+        model(elsewhere / name, ENTAILMENT if name != "base" else None, seed=50)
+    monkeypatch.chdir(moved)
+    asked = ["rte0", "rte1", "--base", "base", "--tasks", "glue/rte", "--out", "merged"]
+    assert main(["merge", *asked, "--force"]) == 0
+    monkeypatch.chdir(elsewhere)
+    found = evaluate.records(Path("../new/merged"), "--protocols", "current")
+    sources = [one["source"] for one in next(r for r in found if r["role"] == "merged")["experts"]]
+    assert sources == ["../new/rte0", "../new/rte1"]
+    Path("link").symlink_to("../new/merged")
+    assert evaluate.records(Path("link"), "--protocols", "current")
+    shutil.rmtree(moved / "rte1")
+    _, err = evaluate(Path("../new/merged"), status=2)
+    assert "names rte1, which is not there" in err
+
+
 def test_an_expert_that_is_gone_is_named(moved: Path, evaluate: Evaluate) -> None:
     shutil.rmtree(moved / "rte1")
     _, err = evaluate(moved / "merged", status=2)

@@ -109,15 +109,15 @@ def plan(
         methods: list[Method] = [*before, *([merger] if merger.task_vectors else []), *after]
         raise BadRecipe(f"{methods[0].name} is given the base as well; name it with --base")
 
-    def opened(source: str) -> Checkpoint:
-        checkpoint = open_checkpoint(source, allow_pickle=allow_pickle)
+    def opened(source: str, base: str | None = None) -> Checkpoint:
+        checkpoint = open_checkpoint(source, allow_pickle=allow_pickle, base=base)
         watched = weights.Observed(checkpoint.weights, source)
         if observed is not None:
             observed[source] = watched
         known = weights.specs(checkpoint.weights)
         return replace(checkpoint, weights=weights.Lazy(known, watched.__getitem__))
 
-    experts = tuple(opened(source) for source in recipe.experts)
+    experts = tuple(opened(source, recipe.base) for source in recipe.experts)
     base = opened(recipe.base) if recipe.base is not None else None
     check_architecture([*experts, *([base] if base else [])])
     tasks = _tasks(recipe, experts)

@@ -45,7 +45,7 @@ def write(
     with new_folder(out, MERGE, force=force) as folder:
         digests: dict[str, Any] = {"digest": _write_weights(plan.state, folder, progress)}
         first = plan.experts[0]
-        copy_tokenizer(first.path, folder)
+        copy_tokenizer(first.tokenizer, folder)
         if plan.recipe.heads == "keep":
             digests["head_digests"] = _write_heads(plan, folder)
         plan = replace(plan, measured=measured(plan))
