@@ -27,7 +27,7 @@ from harness.registry import MERGERS, POSTMERGE, PREMERGE
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A checked merge that has not read a weight yet.
 
@@ -52,6 +52,11 @@ class Plan:
     after: tuple[StateDict, ...] = ()
     state: StateDict = field(default_factory=dict)
     measured: tuple[Measured, ...] = ()
+
+    def __repr__(self) -> str:
+        called, heads = short_method(self.recipe), self.recipe.heads
+        many = f"{len(self.experts)} experts, heads: {heads}, {len(self.state)} tensors"
+        return f"Plan({called!r} of {many}, {self.size / 1e6:.1f} MB)"
 
     @property
     def judge(self) -> Judge | None:
