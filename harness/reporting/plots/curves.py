@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.reporting.plots.marks import GREY, Layout, Mark, drawn, legend, marks, named, units
 
@@ -21,13 +21,17 @@ class Point:
     deviation: float | None = None
 
 
+Curve: TypeAlias = "tuple[str, tuple[Point, ...]]"
+"""The name of a curve and its points, along x."""
+
+
 @dataclass(frozen=True)
 class Panel:
     """Curves by name, and levels that do not depend on x."""
 
     title: str
     unit: str
-    curves: tuple[tuple[str, tuple[Point, ...]], ...]
+    curves: tuple[Curve, ...]
     levels: tuple[tuple[str, float], ...]
 
 

@@ -125,7 +125,7 @@ def gains(records: Sequence[Record], view: View) -> Gains:
                 for merger in mergers
             ),
         )
-        for column in scores.columns
+        for column in scores.columns_of([reading])
     )
     return Gains(mergers, before, reading, panels, scores.spread)
 

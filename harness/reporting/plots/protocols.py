@@ -83,11 +83,13 @@ def gaps(records: Sequence[Record], view: View) -> Gaps:
         for one in headline(scores.readings, view.shots)
         if view.protocols or one.protocol.partition(":")[0] in PROTOCOL_ORDER
     ]
-    if not scores.merges or len(known) < 2 or known[0].protocol != CURRENT:
-        names = ", ".join(map(str, known)) or "none"
+    read = scores.read
+    merges = [row for row in scores.merges if any((row, one) in read for one in known)]
+    if not merges or len(known) < 2 or known[0].protocol != CURRENT:
+        names = "; ".join(map(str, known)) or "none"
         raise MissingScores(
             f"protocols shows merges under current and another protocol, found {names} of "
-            f"{len(scores.merges)} merges; make them with {MAKE}"
+            f"{len(merges)} merges; make them with {MAKE}"
         )
 
     def dot(row: str, reading: Reading, column: str) -> Dot | None:
@@ -97,10 +99,10 @@ def gaps(records: Sequence[Record], view: View) -> Gaps:
         return Dot(cell.mean, cell.deviation, scores.intervals.get((row, reading, column)))
 
     def height(row: str) -> float:
-        cell = scores.cell(row, known[0], scores.columns[-1])
+        cell = scores.cell(row, known[0], scores.columns_of(known)[-1])
         return float("-inf") if cell is None else cell.mean
 
-    rows = (*sorted(scores.merges, key=height, reverse=True), *scores.bases)
+    rows = (*sorted(merges, key=height, reverse=True), *scores.bases)
     panels = tuple(
         Panel(
             scores.title(column),
@@ -109,9 +111,9 @@ def gaps(records: Sequence[Record], view: View) -> Gaps:
             scores.expert(known[0], column),
             scores.baseline(column),
         )
-        for column in scores.columns
+        for column in scores.columns_of(known)
     )
-    return Gaps(rows, len(scores.merges), tuple(known), panels, scores.spread)
+    return Gaps(rows, len(merges), tuple(known), panels, scores.spread)
 
 
 def picture(records: Sequence[Record], view: View) -> Figure:
@@ -121,7 +123,8 @@ def picture(records: Sequence[Record], view: View) -> Figure:
 
 def draw(shown: Gaps) -> Figure:
     """Dots on a line for every row; the bar from Current Eval to the last reading is the gap."""
-    looks = [marks([one.protocol for one in shown.readings])[r.protocol] for r in shown.readings]
+    look_of = marks(one.protocol for one in shown.readings)
+    looks = [look_of[one.protocol] for one in shown.readings]
     layout = Layout(
         len(shown.panels),
         (2.45, 0.75 + height_of(shown.rows) * len(shown.rows)),
@@ -134,8 +137,10 @@ def draw(shown: Gaps) -> Figure:
         for axes, panel in zip(panels, shown.panels, strict=True):
             _reference_lines(axes, panel)
             axes.set_xlim(_limits(shown))
+            _bars(axes, panel)
+            for number, look in enumerate(looks):
+                _marks(axes, [dots[number] for dots in panel.dots], look)
             for at, dots in enumerate(panel.dots):
-                _line(axes, at, dots, looks)
                 _beyond(axes, at, dots, looks)
         named(panels, [panel.title for panel in shown.panels])
         units(panels, [panel.unit for panel in shown.panels])
@@ -149,27 +154,33 @@ def _reference_lines(axes: Axes, panel: Panel) -> None:
             axes.axvline(value, color=BLACK, linestyle=line, linewidth=1, zorder=1)
 
 
-def _line(axes: Axes, at: int, dots: Sequence[Dot | None], looks: Sequence[Mark]) -> None:
-    first, last = dots[0], dots[-1]
-    if first is not None and last is not None:
-        axes.plot([first.value, last.value], [at, at], color=PALE, linewidth=4.5, zorder=1.5)
-    for dot, look in zip(dots, looks, strict=True):
-        if dot is None:
-            continue
+def _bars(axes: Axes, panel: Panel) -> None:
+    ends = [(at, dots[0], dots[-1]) for at, dots in enumerate(panel.dots)]
+    spans = [(at, one.value, other.value) for at, one, other in ends if one and other]
+    rows, first, last = ([span[part] for span in spans] for part in range(3))
+    axes.hlines(rows, first, last, color=PALE, linewidth=4.5, zorder=1.5)
+
+
+def _marks(axes: Axes, dots: Sequence[Dot | None], look: Mark) -> None:
+    """One sign for each row that was read, with the bars of its deviation and its interval."""
+    known = [(at, dot) for at, dot in enumerate(dots) if dot is not None]
+    for at, dot in known:
         if dot.interval is not None:
-            axes.plot(dot.interval, [at, at], color=look.colour, linewidth=3, alpha=BACK, zorder=2)
-        axes.errorbar(
-            dot.value,
-            at,
-            xerr=dot.deviation,
-            color=look.colour,
-            marker=look.sign,
-            markerfacecolor=look.face,
-            markersize=look.size,
-            elinewidth=1,
-            capsize=2,
-            zorder=4 if look.hollow else 3,
-        )
+            axes.hlines(at, *dot.interval, color=look.colour, linewidth=3, alpha=BACK, zorder=2)
+    spread = [float("nan") if dot.deviation is None else dot.deviation for _, dot in known]
+    axes.errorbar(
+        [dot.value for _, dot in known],
+        [at for at, _ in known],
+        xerr=spread if any(dot.deviation is not None for _, dot in known) else None,
+        color=look.colour,
+        marker=look.sign,
+        markerfacecolor=look.face,
+        markersize=look.size,
+        linestyle="none",
+        elinewidth=1,
+        capsize=2,
+        zorder=4 if look.hollow else 3,
+    )
 
 
 def _limits(shown: Gaps) -> tuple[float, float]:

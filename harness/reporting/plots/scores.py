@@ -69,9 +69,15 @@ class Scores:
         return *self.merges, *self.bases
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The tasks, and the mean over them where there are several."""
-        return *self.tasks, *([MEAN] if len(self.tasks) > 1 else [])
+    def read(self) -> set[tuple[str, Reading]]:
+        """The rows and readings that have a cell."""
+        return {(row, reading) for row, reading, _ in self.cells}
+
+    def columns_of(self, known: Iterable[Reading]) -> tuple[str, ...]:
+        """The tasks, and the mean over them where any row has one under one of the readings."""
+        several = len(self.tasks) > 1
+        whole = (self.cell(row, one, MEAN) for one in known for row in self.rows)
+        return *self.tasks, *([MEAN] if several and any(whole) else [])
 
     def cell(self, row: str, reading: Reading, column: str) -> Cell | None:
         """A score; of the mean, None unless every task has one."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import log
 from typing import TYPE_CHECKING
 
 from harness.errors import MissingScores
 from harness.evaluation.records import Record
 from harness.reporting.grid import PROTOCOL_ORDER
-from harness.reporting.plots.curves import Curves, Panel, Point, draw
-from harness.reporting.plots.scores import Scores, View, scores_of, shown
+from harness.reporting.plots.curves import Curve, Curves, Panel, Point, draw
+from harness.reporting.plots.scores import MEAN, Scores, View, scores_of, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,15 +39,7 @@ def curves(records: Sequence[Record], view: View) -> Curves:
         title=titled("Score against shots", scores),
         x_label="shots per class",
         ticks=tuple((log(count), str(count)) for count in counts),
-        panels=tuple(
-            Panel(
-                title,
-                scores.unit(column),
-                _by_protocol(scores, row, column),
-                levels_of(scores, row, column),
-            )
-            for title, row, column in panels_of(scores)
-        ),
+        panels=panels_of(scores, lambda row, column: _by_protocol(scores, row, column)),
         spread=scores.spread,
     )
 
@@ -56,14 +48,31 @@ def titled(what: str, scores: Scores) -> str:
     """The title of panels for merges, or of those for the tasks of the only one."""
     if len(scores.rows) == 1:
         return f"{what}: {scores.rows[0]}"
-    return f"{what}, {scores.title(scores.columns[-1])}"
+    return f"{what}, {scores.title(MEAN if len(scores.tasks) > 1 else scores.tasks[0])}"
 
 
-def panels_of(scores: Scores) -> list[tuple[str, str, str]]:
-    """Title, row and column of panels: the mean of every row, or each task of the only one."""
+def panels_of(scores: Scores, curves: Callable[[str, str], tuple[Curve, ...]]) -> tuple[Panel, ...]:
+    """A panel for the mean of every row, or for each task of the only one; `curves` are of both.
+
+    Raises MissingScores where no row has a mean, as none was read on all tasks.
+    """
     if len(scores.rows) > 1:
-        return [(row, row, scores.columns[-1]) for row in scores.rows]
-    return [(scores.title(column), scores.rows[0], column) for column in scores.columns]
+        column = MEAN if len(scores.tasks) > 1 else scores.tasks[0]
+        places = [(row, row, column) for row in scores.rows]
+    else:
+        columns = scores.columns_of(scores.readings)
+        places = [(scores.title(column), scores.rows[0], column) for column in columns]
+    panels = tuple(
+        Panel(title, scores.unit(column), curves(row, column), levels_of(scores, row, column))
+        for title, row, column in places
+        if curves(row, column)
+    )
+    if not panels:
+        raise MissingScores(
+            f"no merge was read on all of {len(scores.tasks)} tasks, expected one for a mean over "
+            "them; name fewer with --tasks"
+        )
+    return panels
 
 
 def levels_of(scores: Scores, row: str, column: str) -> tuple[tuple[str, float], ...]:
@@ -78,9 +87,7 @@ def levels_of(scores: Scores, row: str, column: str) -> tuple[tuple[str, float],
     return tuple((name, value) for name, value in known.items() if value is not None)
 
 
-def _by_protocol(
-    scores: Scores, row: str, column: str
-) -> tuple[tuple[str, tuple[Point, ...]], ...]:
+def _by_protocol(scores: Scores, row: str, column: str) -> tuple[Curve, ...]:
     curves: dict[str, list[Point]] = {}
     for reading in scores.readings:
         cell = scores.cell(row, reading, column)

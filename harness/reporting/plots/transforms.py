@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from harness.errors import MissingScores
 from harness.evaluation.records import Record
 from harness.reporting.grid import Reading, label, readings
-from harness.reporting.plots.curves import Curves, Panel, Point, draw
+from harness.reporting.plots.curves import Curve, Curves, Point, draw
 from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
-from harness.reporting.plots.shots import levels_of, panels_of, titled
+from harness.reporting.plots.shots import panels_of, titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,15 +54,7 @@ def curves(records: Sequence[Record], view: View) -> Curves:
         title=titled("Score of the probe by the transformation it may use", scores),
         x_label="from free to strict",
         ticks=tuple(enumerate(names)),
-        panels=tuple(
-            Panel(
-                title,
-                scores.unit(column),
-                _by_rows(scores, (row, column), probes, names),
-                levels_of(scores, row, column),
-            )
-            for title, row, column in panels_of(scores)
-        ),
+        panels=panels_of(scores, lambda row, column: _by_rows(scores, row, column, probes, names)),
         spread=scores.spread,
         slant=35,
     )
@@ -85,11 +77,11 @@ def _probes(records: Sequence[Record], view: View) -> dict[Reading, tuple[str, s
 
 def _by_rows(
     scores: Scores,
-    place: tuple[str, str],
+    row: str,
+    column: str,
     probes: Mapping[Reading, tuple[str, str]],
     names: Sequence[str],
-) -> tuple[tuple[str, tuple[Point, ...]], ...]:
-    row, column = place
+) -> tuple[Curve, ...]:
     curves: dict[str, list[Point]] = {}
     for reading, (fitted, name) in probes.items():
         cell = scores.cell(row, reading, column)
