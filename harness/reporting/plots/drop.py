@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from harness.errors import MissingScores
 from harness.evaluation.records import Record
-from harness.reporting.grid import PROTOCOL_ORDER, Reading
+from harness.reporting.grid import PROTOCOL_ORDER, Reading, readings
 from harness.reporting.plots.gains import one_reading
 from harness.reporting.plots.marks import (
     BLACK,
@@ -67,25 +68,18 @@ def drops(records: Sequence[Record], view: View) -> Drops:
     asked = view.protocols or (PROTOCOL_ORDER[0],)
     records = shown(records, view.model_copy(update={"protocols": asked}))
     reading = one_reading("drop", scores_of(records), view)
-    by_merge, undefined = _by_merge(records, reading)
-    counts: dict[str, int] = defaultdict(int)
-    for method, _ in by_merge:
-        counts[method] += 1
-    unit: Unit = "merge" if max(counts.values(), default=0) > 1 else "task"
-    values: dict[str, list[float]] = {method: [] for method in counts}
-    for (method, _), by_task in by_merge.items():
-        known = [[100 * drop for drop in each] for each in by_task.values() if each]
-        each_one = [float(np.mean(one)) for one in known]
-        whole = [float(np.mean([drop for one in known for drop in one]))] if known else []
-        values[method] += whole if unit == "merge" else each_one
+    read = [record for record in records if reading in readings([record])]
+    by_merge, undefined = _by_merge(read, reading)
+    merges = Counter(method for method, _ in by_merge)
+    unit: Unit = "merge" if max(merges.values(), default=0) > 1 else "task"
+    values = {method: _values(by_merge, method, unit) for method in merges}
     methods = sorted((name for name in values if values[name]), key=lambda m: np.median(values[m]))
     if not methods:
         raise MissingScores(
             f"drop shows merges beside their experts, found none under {reading}; make them with "
             f"{MAKE}"
         )
-    drops_of = tuple(tuple(values[method]) for method in methods)
-    return Drops(tuple(methods), drops_of, unit, reading, undefined)
+    return Drops(tuple(methods), tuple(values[m] for m in methods), unit, reading, undefined)
 
 
 ByMerge = Mapping[tuple[str, str], Mapping[str, Sequence[float]]]
@@ -115,6 +109,13 @@ def _by_merge(records: Sequence[Record], reading: Reading) -> tuple[ByMerge, int
         drops[record.method, record.model][record.task] = [d for d in known if d is not None]
         undefined += known.count(None)
     return drops, undefined
+
+
+def _values(by_merge: ByMerge, method: str, unit: Unit) -> tuple[float, ...]:
+    """In percent, one value for each merge of a method, or for each task of its only one."""
+    own = [by_task for (name, _), by_task in by_merge.items() if name == method]
+    groups = [[*each.values()] if unit == "task" else [[*chain(*each.values())]] for each in own]
+    return tuple(100 * float(np.mean(drops)) for drops in chain(*groups) if drops)
 
 
 def draw(shown: Drops) -> Figure:
@@ -172,5 +173,5 @@ def _handles(unit: Unit) -> list[object]:
         Line2D([], [], linestyle="none", marker="|", color=BLACK, markersize=10, markeredgewidth=2,
                label="median"),
         Patch(facecolor=SKY, edgecolor=BLACK, linewidth=0.8, label="quartiles"),
-        Line2D([], [], color=BLACK, linewidth=1, label="within 1.5 of their range"),
+        Line2D([], [], color=BLACK, linewidth=1, label="to the last within 1.5 boxes"),
     ]  # fmt: skip

@@ -168,7 +168,7 @@ def draw(shown: Ranks) -> Figure:
         (3.0, 0.75 + height_of(shown.methods) * len(shown.methods)),
         left=width_of(shown.methods),
     )
-    few = f", too few to tell any two apart ({FEWEST_TASKS} or more)"
+    few = f": fewer than {FEWEST_TASKS} tell no two apart"
     title = f"Mean rank over {shown.tasks} tasks{few if shown.tasks < FEWEST_TASKS else ''}"
     with drawn(title, layout) as (figure, panels):
         of_rows(panels, shown.methods)
