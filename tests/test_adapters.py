@@ -227,6 +227,14 @@ def dropped(tensors: dict[str, torch.Tensor]) -> None:
     tensors.pop(f"{PREFIX}{UP}.lora_B.weight")
 
 
+def halved(tensors: dict[str, torch.Tensor]) -> None:
+    tensors.pop(f"{PREFIX}{UP}.lora_A.weight")
+
+
+def flat(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{PREFIX}{UP}.lora_A.weight"] = torch.ones(48)
+
+
 def stranger(tensors: dict[str, torch.Tensor]) -> None:
     for factor, shape in (("A", (3, 24)), ("B", (16, 3))):
         tensors[f"{PREFIX}bert.encoder.layer.7.output.dense.lora_{factor}.weight"] = torch.ones(
@@ -259,6 +267,8 @@ REFUSED: dict[str, tuple[dict[str, Any], Change | None, str]] = {
     "alpha of text": ({"lora_alpha": "6"}, None, "the lora_alpha '6'"),
     "another rank": ({"r": 4}, None, r"the factors .* expected a product of rank 4"),
     "no base": ({"base_model_name_or_path": None}, None, "names no base.*--base"),
+    "the other half": ({}, halved, r"there is no 'base_model.*lora_A"),
+    "a vector": ({}, flat, "expected a product of rank 3"),
     "half a pair": ({}, dropped, r"there is no 'base_model.*lora_B"),
     "another base": ({}, stranger, r"the base has no .*layer\.7"),
     "another width": ({}, wide, r"\(24, 16\) of the base's"),

@@ -73,7 +73,8 @@ class Adapter:
     @property
     def factors(self) -> dict[str, tuple[str, str]]:
         """The names of A and B by that of the matrix they belong to."""
-        found = [name.removesuffix(FIRST) for name in self.weights if name.endswith(FIRST)]
+        halves = [name for name in self.weights if name.endswith((FIRST, SECOND))]
+        found = dict.fromkeys(name.removesuffix(FIRST).removesuffix(SECOND) for name in halves)
         return {
             f"{module.removeprefix(PREFIX)}.weight": (module + FIRST, module + SECOND)
             for module in found
@@ -165,18 +166,20 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
     places: dict[str, tuple[str, str]] = {}
     for name, (first, second) in adapter.factors.items():
         place = name if name in known else family.prefix + name
-        if place not in known or second not in own:
-            lacking = f"the base has no '{place}'" if second in own else f"there is no '{second}'"
+        half = next((one for one in (first, second) if one not in own), None)
+        if place not in known or half is not None:
+            lacking = f"there is no '{half}'" if half else f"the base has no '{place}'"
             raise BrokenCheckpoint(
                 f"{adapter.folder} adapts '{name}', and {lacking}; expected both factors, and the "
                 "base that it was trained on"
             )
-        (rank, width), (out, inner) = own[first].shape, own[second].shape
-        if (rank, inner) != (adapter.said.get("r", 8),) * 2 or (out, width) != known[place].shape:
+        rank, shape = adapter.said.get("r", 8), known[place].shape
+        fits = len(shape) == 2 and own[first].shape == (rank, shape[1])
+        if not fits or own[second].shape != (shape[0], rank):
             raise BrokenCheckpoint(
                 f"'{name}' of {adapter.folder} has the factors {own[second].shape} and "
-                f"{own[first].shape}, expected a product of rank {adapter.said.get('r', 8)} of "
-                f"the shape {known[place].shape} of the base's"
+                f"{own[first].shape}, expected a product of rank {rank} of the shape {shape} "
+                "of the base's"
             )
         places[place] = first, second
 
