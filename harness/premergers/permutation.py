@@ -34,7 +34,13 @@ RESIDUAL = ("width", "embedding", "pooled")
 """The groups of no one layer, those with most tensors first."""
 
 
-@premerge("permutation", paper="arXiv:2209.04836", exact=True)
+@premerge(
+    "permutation",
+    paper="arXiv:2209.04836",
+    exact=True,
+    reads_base=("anchor=base",),
+    breaks_with={"anchor": ("order",), "anchor=base": ("copies",)},
+)
 def permutation(
     experts: Sequence[StateDict],
     base: StateDict,
