@@ -21,6 +21,10 @@ BreaksWith: TypeAlias = Mapping[str, Sequence[str]]
 default (`methods.is_said`).
 """
 
+Claim: TypeAlias = bool | tuple[str, ...]
+"""Whether something is so of a method: always, never, or where one of these is said of an option.
+"""
+
 
 @dataclass(frozen=True)
 class Merger:
@@ -66,7 +70,7 @@ class Premerge:
     breaks: tuple[str, ...] = ()
     costly: bool = False
     breaks_with: BreaksWith = field(default_factory=dict, hash=False)
-    reads_base: bool | tuple[str, ...] = True
+    reads_base: Claim = True
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -79,7 +83,9 @@ class Postmerge:
     """A post-merging method: what is merged, the experts as they entered the merger, and the base.
 
     `breaks`: the laws of `harness check postmerge` that it rightly breaks with its default options;
-    `breaks_with`: those it may break with others.
+    `breaks_with`: those it may break with others. `rereads`: whether it reads what was merged more
+    than once, or with which options alone, as in `breaks_with`; the harness then keeps that on disk
+    while the merge lasts.
     """
 
     called: ClassVar[str] = "post-merging method"
@@ -88,6 +94,7 @@ class Postmerge:
     paper: str = ""
     breaks: tuple[str, ...] = ()
     breaks_with: BreaksWith = field(default_factory=dict, hash=False)
+    rereads: Claim = False
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.entries import Merger, Method, Premerge
+from harness.entries import Claim, Merger, Method, Postmerge, Premerge
 from harness.errors import UnknownName
 from harness.options import options, resolve
 from harness.registry import NEEDS
@@ -67,8 +67,15 @@ def reads_base(entry: Method, chosen: Mapping[str, Scalar]) -> bool:
     """Whether a method with all these options reads the base."""
     if isinstance(entry, Merger):
         return entry.task_vectors
-    if not isinstance(entry, Premerge):
-        return True
-    if isinstance(entry.reads_base, bool):
-        return entry.reads_base
-    return any(is_said(entry, condition, chosen) for condition in entry.reads_base)
+    return not isinstance(entry, Premerge) or _claimed(entry, entry.reads_base, chosen)
+
+
+def rereads(entry: Method, chosen: Mapping[str, Scalar]) -> bool:
+    """Whether a method with all these options reads what was merged more than once."""
+    return isinstance(entry, Postmerge) and _claimed(entry, entry.rereads, chosen)
+
+
+def _claimed(entry: Method, claim: Claim, chosen: Mapping[str, Scalar]) -> bool:
+    if isinstance(claim, bool):
+        return claim
+    return any(is_said(entry, condition, chosen) for condition in claim)

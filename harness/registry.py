@@ -22,6 +22,7 @@ from typing import (
 from harness.entries import (
     ALL_KINDS,
     BreaksWith,
+    Claim,
     EvaluationProtocol,
     Merger,
     Metric,
@@ -331,7 +332,7 @@ def premerge(
     breaks: tuple[str, ...] = (),
     costly: bool = False,
     breaks_with: BreaksWith = NOTHING,
-    reads_base: bool | tuple[str, ...] = True,
+    reads_base: Claim = True,
 ) -> Callable[[PremergeFn[P]], PremergeFn[P]]:
     """Register a pre-merging method under a name."""
 
@@ -349,11 +350,13 @@ def postmerge(
     paper: str = "",
     breaks: tuple[str, ...] = (),
     breaks_with: BreaksWith = NOTHING,
+    rereads: Claim = False,
 ) -> Callable[[PostmergeFn[P]], PostmergeFn[P]]:
     """Register a post-merging method under a name."""
 
     def register(function: PostmergeFn[P]) -> PostmergeFn[P]:
-        POSTMERGE.add(Postmerge(name, function, paper, breaks, breaks_with), _origin(function))
+        entry = Postmerge(name, function, paper, breaks, breaks_with, rereads)
+        POSTMERGE.add(entry, _origin(function))
         return function
 
     return register

@@ -21,7 +21,7 @@ from harness.merging.label_rows import of_those_who_know
 from harness.merging.passage import Clock, Measured, Passage
 from harness.merging.recipes import Recipe, printed
 from harness.merging.stages import Fold, Stage, entering
-from harness.methods import reads_base, resolved
+from harness.methods import reads_base, rereads, resolved
 from harness.presets import faithful
 from harness.registry import MERGERS, POSTMERGE, PREMERGE
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
@@ -142,12 +142,17 @@ def composed(draft: Plan, **changed: Scalar) -> Plan:
     return completed(draft, _like(draft.bodies[0], stage.run(draft.bodies, draft.origin), stage))
 
 
-def completed(draft: Plan, merged: StateDict) -> Plan:
-    """The plan with what its merger returned, and from that what is written."""
+def completed(draft: Plan, merged: StateDict, kept: Kept | None = None) -> Plan:
+    """The plan with what its merger returned, and from that what is written.
+
+    What a post-merging method reads twice is put into `kept`, and computed twice without one.
+    """
     recipe, whole = draft.recipe, merged
     by_label = MERGERS[recipe.merger.name].by_label
     after = []
     for later in draft.finishing:
+        if kept is not None and rereads(later.entry, later.options):
+            (whole,) = kept.states([whole])
         whole = _like(merged, later.run(whole, draft.bodies, draft.origin), later)
         after.append(whole)
     if recipe.heads == "average":
@@ -157,12 +162,18 @@ def completed(draft: Plan, merged: StateDict) -> Plan:
     first = draft.experts[0]
     sources = [draft.base, first] if draft.base else [first]
     moving = set(weights.floating(first.weights))
-    kept = [name for name in first.weights if name not in moving]
-    buffers = [_part(source, kept) for source in sources if source is not None]
+    unmerged = [name for name in first.weights if name not in moving]
+    buffers = [_part(source, unmerged) for source in sources if source is not None]
     whole = weights.union(weights.cast_like(whole, first.weights), *buffers)
     written = [name for name in first.weights if name in weights.specs(whole)]
     state = weights.select(whole, written)
     return replace(draft, merged=merged, after=tuple(after), state=state)
+
+
+def read_once(draft: Plan, kept: Kept) -> Plan:
+    """The plan with what a post-merging method reads twice computed once; itself if none does."""
+    twice = any(rereads(later.entry, later.options) for later in draft.finishing)
+    return completed(draft, draft.merged, kept) if twice else draft
 
 
 def _like(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
