@@ -142,6 +142,65 @@ def _wrapped(text: str, inches: float) -> str:
     return "\n".join(textwrap.wrap(text, max(24, int(inches * 12)), break_on_hyphens=False))
 
 
+# Bars --------------------------------------------------------------------------------------
+
+BAR = 0.34
+"""Inches that a bar takes with the space beside it."""
+SIZE = (6.4, 1.3)
+"""Inches of the width of a picture of bars, and of what of its height is title and scale."""
+TONES = {False: 0.75, True: 0.2}
+"""Where in the colours a bar lies: what is compared with is darker."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A number with its name; `reference` if others are compared with it."""
+
+    name: str
+    value: float
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars from the top down, on a scale from 0 to `high` with its unit.
+
+    The number stands behind each, written as `form` says.
+    """
+
+    title: str
+    bars: tuple[Bar, ...]
+    unit: str
+    high: float
+    form: str = ".1f"
+
+
+def bar_chart(shown: Bars) -> Figure:
+    """The picture of bars, each with its number."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    with _style():
+        size = (SIZE[0], SIZE[1] + BAR * len(shown.bars))
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots()
+        colours = [colormaps[COLOURS](TONES[bar.reference]) for bar in shown.bars]
+        places, values = range(len(shown.bars)), [bar.value for bar in shown.bars]
+        drawn = axes.barh(places, values, color=colours, height=0.7)
+        axes.bar_label(drawn, [number(value, shown.form) for value in values], padding=3)
+        axes.set_yticks(places, [bar.name for bar in shown.bars])
+        axes.tick_params(axis="y", length=0)
+        axes.invert_yaxis()
+        axes.set_xlim(0, shown.high)
+        axes.set_xlabel(shown.unit)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        figure.suptitle(_wrapped(shown.title, size[0]))
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, and not again for every file
+    return figure
+
+
 # Files -------------------------------------------------------------------------------------
 
 
