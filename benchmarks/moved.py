@@ -29,7 +29,8 @@ from harness.checkpoints.open import open_checkpoint
 from harness.data.splits import parse_task
 from harness.evaluation.records import Record
 from harness.needs.symmetry import symmetry
-from harness.reporting.figures import Bar, Bars, bar_chart, save
+from harness.reporting.figures import save
+from harness.reporting.plots.bars import Bar, Bars, bar_chart
 from harness.rng import rng
 from harness.weights import Maps, Permuted, Symmetry, Turned
 

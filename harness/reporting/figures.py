@@ -1,7 +1,7 @@
-"""Frozen values -> pictures, each as PNG and as SVG, of the same bytes every time.
+"""The style of all pictures, heat maps, and files: PNG and SVG, of the same bytes every time.
 
-Colours are those of cividis: told apart by colour-blind readers, and in print by their lightness.
-Text in an SVG stays text. matplotlib is loaded when something is drawn.
+Colours of a scale are those of cividis: told apart by colour-blind readers, and in print by their
+lightness. Text in an SVG stays text. matplotlib is loaded when something is drawn.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def heat_map(shown: HeatMap) -> Figure:
     heights = [len(panel.rows) for panel in shown.panels]
     width = max(len(panel.columns) for panel in shown.panels)
     gaps = len(heights) - 1
-    with _style():
+    with styled():
         size = (
             AROUND[0] + CELL[0] * width,
             AROUND[1] + CELL[1] * (sum(heights) + 3 * gaps),
@@ -90,9 +90,8 @@ def heat_map(shown: HeatMap) -> Figure:
         if bar.solids is not None:
             bar.solids.set_rasterized(False)  # colours as shapes: nothing in an SVG is of pixels
             bar.solids.set_edgecolor("face")
-        figure.suptitle(_wrapped(shown.title, size[0]))
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # laid out once, and not again for every file
+        figure.suptitle(wrapped(shown.title, size[0]))
+        settle(figure)
     return figure
 
 
@@ -115,12 +114,12 @@ def _draw(axes: Axes, panel: Panel, colours: Any, form: str) -> None:
                     number(value, form),
                     ha="center",
                     va="center",
-                    color=_readable(colours.to_rgba(value)),
+                    color=readable(colours.to_rgba(value)),
                     in_layout=False,
                 )
 
 
-def _readable(colour: Sequence[float]) -> str:
+def readable(colour: Sequence[float]) -> str:
     """Black or white, whichever is told from the colour better (its relative luminance)."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -136,69 +135,17 @@ def _beyond(shown: HeatMap) -> Any:
     return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[below, above]
 
 
-def _wrapped(text: str, inches: float) -> str:
+def settle(figure: Figure) -> None:
+    """Lay a picture out, once and not again for every file."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
+def wrapped(text: str, inches: float) -> str:
+    """A title of 10 points in lines of so many inches."""
     import textwrap
 
     return "\n".join(textwrap.wrap(text, max(24, int(inches * 12)), break_on_hyphens=False))
-
-
-# Bars --------------------------------------------------------------------------------------
-
-BAR = 0.34
-"""Inches that a bar takes with the space beside it."""
-SIZE = (6.4, 1.3)
-"""Inches of the width of a picture of bars, and of what of its height is title and scale."""
-TONES = {False: 0.75, True: 0.2}
-"""Where in the colours a bar lies: what is compared with is darker."""
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A number with its name; `reference` if others are compared with it."""
-
-    name: str
-    value: float
-    reference: bool = False
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Bars from the top down, on a scale from 0 to `high` with its unit.
-
-    The number stands behind each, written as `form` says.
-    """
-
-    title: str
-    bars: tuple[Bar, ...]
-    unit: str
-    high: float
-    form: str = ".1f"
-
-
-def bar_chart(shown: Bars) -> Figure:
-    """The picture of bars, each with its number."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
-    with _style():
-        size = (SIZE[0], SIZE[1] + BAR * len(shown.bars))
-        figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots()
-        colours = [colormaps[COLOURS](TONES[bar.reference]) for bar in shown.bars]
-        places, values = range(len(shown.bars)), [bar.value for bar in shown.bars]
-        drawn = axes.barh(places, values, color=colours, height=0.7)
-        axes.bar_label(drawn, [number(value, shown.form) for value in values], padding=3)
-        axes.set_yticks(places, [bar.name for bar in shown.bars])
-        axes.tick_params(axis="y", length=0)
-        axes.invert_yaxis()
-        axes.set_xlim(0, shown.high)
-        axes.set_xlabel(shown.unit)
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
-        figure.suptitle(_wrapped(shown.title, size[0]))
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # laid out once, and not again for every file
-    return figure
 
 
 # Files -------------------------------------------------------------------------------------
@@ -213,14 +160,14 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     paths = []
     for form, metadata in without_date.items():
         path = stem.with_name(f"{stem.name}.{form}")
-        with _style(), replacing(path) as file:
+        with styled(), replacing(path) as file:
             figure.savefig(file, format=form, metadata=metadata)
         paths.append(path)
     return paths
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def styled() -> Iterator[None]:
     """Our settings, whatever the user's own are."""
     import matplotlib
 
