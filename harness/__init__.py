@@ -41,6 +41,7 @@ from harness.types import (
     Score,
     StateDict,
     Task,
+    Teacher,
 )
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ __all__ = [
     "Score",
     "StateDict",
     "Task",
+    "Teacher",
     "evaluate",
     "finetune",
     "inspect",

@@ -1,4 +1,4 @@
-"""Laws that every protocol keeps, and agreement with plain implementations of two of them."""
+"""Laws that every protocol keeps, and agreement of KNN and FT-Classifier with plain versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.protocols.ft_classifier import ft_classifier, tune, visits
 from harness.protocols.knn import distances, knn
 
 import harness
-from harness import Choice, Draw, Encoded, Features, Head, Predictions
+from harness import Choice, Draw, Encoded, Features, Head, Predictions, Teacher
 from harness.errors import BadData, BadOption, MissingHead, MissingTeacher
 from harness.kinds import KINDS
 from harness.options import resolve
@@ -27,6 +27,9 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "current": ({}, {"blank_head", "shuffled_lessons"}),
     "ft-classifier": ({"learning_rate": 0.05, "epochs": 20}, {"relabelling"}),
     "knn": ({}, set()),
+    "linear-probe": ({}, set()),
+    "probe": ({"transform": "affine"}, set()),
+    "surgery": ({"steps": 30, "learning_rate": 0.05}, {"shuffled_lessons"}),
 }
 
 Read = Callable[[Encoded], Sequence[Predictions]]
@@ -74,6 +77,7 @@ def classification(noise: float = 1.0, shots: Sequence[int] = (1, 5), seeds: int
         pool=Features(pool_x, through(head, pool_x), pool_labels.astype(np.float64)),
         draws=selections(groups, shots, seeds),
         teacher=softmax(4 * np.eye(CLASSES)[pool_labels]),
+        teachers=(Teacher(pool_x, head),),
     )
 
 
@@ -96,6 +100,7 @@ def regression(shots: Sequence[int] = (1, 5), seeds: int = 3) -> Encoded:
         pool=Features(pool_x, through(head, pool_x), pool_labels.astype(np.float64)),
         draws=selections(groups, shots, seeds),
         teacher=pool_labels[:, None].astype(np.float64),
+        teachers=(Teacher(pool_x, head),),
     )
 
 
@@ -137,6 +142,7 @@ def relabelling(read: Read) -> None:
         with_head(encoded, Head(head.weight[back], head.bias[back])),
         pool=replace(pool, labels=order[pool.labels.astype(int)].astype(float)),
         teacher=teacher[:, back],
+        teachers=(Teacher(encoded.teachers[0].x, Head(head.weight[back], head.bias[back])),),
         draws=tuple(replace(d, rows=tuple(d.rows[i] for i in back)) for d in encoded.draws),
     )
     for one, other in zip(read(encoded), read(renamed), strict=True):
@@ -173,8 +179,11 @@ def shuffled_lessons(read: Read) -> None:
         rows = np.random.default_rng(drawn.seed).permutation(CLASSES * PER_CLASS)
         groups = rows[: CLASSES * drawn.shots].reshape(CLASSES, drawn.shots)
         draws.append(replace(drawn, rows=tuple(tuple(map(int, group)) for group in groups)))
-    teacher = np.random.default_rng(3).permutation(encoded.teacher)
-    found = read(replace(encoded, draws=tuple(draws), teacher=teacher))
+    order = np.random.default_rng(3).permutation(len(encoded.teacher))
+    (one,) = encoded.teachers
+    others = Teacher(one.x[order], one.head)
+    teacher = encoded.teacher[order]
+    found = read(replace(encoded, draws=tuple(draws), teacher=teacher, teachers=(others,)))
     assert len(found) == len(draws)
     assert np.mean(accuracies(found, encoded)) == pytest.approx(1 / CLASSES, abs=0.1)
 
@@ -194,10 +203,12 @@ def inputs_untouched(read: Read) -> None:
         before = copy.deepcopy(encoded)
         read(encoded)
         pairs = [(encoded.test, before.test), (encoded.pool, before.pool)]
-        pairs += [(encoded.head, before.head)]
+        pairs += [(encoded.head, before.head), (encoded.teachers[0], before.teachers[0])]
+        pairs += [(encoded.teachers[0].head, before.teachers[0].head)]
         for now, then in pairs:
             for name, value in vars(then).items():
-                assert np.array_equal(getattr(now, name), value), name
+                if name != "head":
+                    assert np.array_equal(getattr(now, name), value), name
         assert np.array_equal(encoded.teacher, before.teacher)
         assert encoded.draws == before.draws
 
@@ -249,6 +260,7 @@ def test_every_protocol_has_a_line() -> None:
         assert broken <= set(LAWS)
 
 
+@pytest.mark.filterwarnings("ignore:the probe is fitted to as few as")
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("name", CASES)
 def test_protocol_keeps_the_law(name: str, law: str) -> None:
@@ -338,15 +350,17 @@ def test_missing_head(name: str) -> None:
         harness.PROTOCOLS[name].function(replace(classification(), head=None))
 
 
-@pytest.mark.parametrize("lacking", ["teacher", "pool"])
-def test_missing_teacher(lacking: str) -> None:
-    with pytest.raises(MissingTeacher, match=r"'toy/classes'.*--experts"):
-        ft_classifier(replace(classification(), **{lacking: None}))
+@pytest.mark.parametrize("name", ["ft-classifier", "probe", "surgery"])
+@pytest.mark.parametrize("lacking", [{"teacher": None, "teachers": ()}, {"pool": None}])
+def test_missing_teacher(name: str, lacking: dict[str, Any]) -> None:
+    with pytest.raises(MissingTeacher, match=rf"'{name}' needs .* 'toy/classes'.*--experts"):
+        harness.PROTOCOLS[name].function(replace(classification(), **lacking))
 
 
-def test_knn_without_labeled_rows() -> None:
-    with pytest.raises(BadData, match="'toy/classes'"):
-        knn(replace(classification(), pool=None))
+@pytest.mark.parametrize("name", ["knn", "linear-probe"])
+def test_no_labeled_rows(name: str) -> None:
+    with pytest.raises(BadData, match=f"'{name}' needs labeled rows of task 'toy/classes'"):
+        harness.PROTOCOLS[name].function(replace(classification(), pool=None))
 
 
 @pytest.mark.parametrize(

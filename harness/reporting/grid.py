@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from harness.data.shots import amount
 from harness.errors import BrokenRecord
 from harness.evaluation.records import CHOICE_SPLIT, Record, Role
+from harness.types import Shots
 
 TUNED = "ft-classifier"
 PROTOCOL_ORDER = ("current", "knn", TUNED)
@@ -22,13 +24,13 @@ AVERAGE_SINGLE = "average single"
 HEADLINE_SHOTS = 5
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Reading:
     """A protocol with the number of shots it adapts to: a group of columns."""
 
     rank: int
     protocol: str
-    shots: int
+    shots: Shots
 
     def __str__(self) -> str:
         return ", ".join(self.lines)
@@ -98,7 +100,7 @@ def readings(records: Iterable[Record]) -> list[Reading]:
         known = record.protocol in PROTOCOL_ORDER
         rank = PROTOCOL_ORDER.index(record.protocol) if known else len(PROTOCOL_ORDER)
         distinct |= {Reading(rank, label(record), shots or 0) for shots in record.shots}
-    return sorted(distinct)
+    return sorted(distinct, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
 
 
 def label(record: Record) -> str:
