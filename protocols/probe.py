@@ -76,6 +76,9 @@ def probe(
     with A^T A = I, `penalty` ||A^T A - I||_F^2 in place of the constraint. Of several experts each
     has a map of its own, and the outputs of their heads are averaged, as the logit ensemble has it.
 
+    By hand: (1, 0) and (0, 1) of the model that are (0, 2) and (-2, 0) of the expert give the
+    orthogonal A = ((0, 1), (-1, 0)), the linear A = ((0, 2), (-2, 0)) and the scaling s = 0.
+
     Facts, in the mean over experts: `fit_error` is the mean squared distance, `orthogonality` is
     ||A^T A - I||_F, and `rows_per_dimension` says whether the rows determine the map: below one an
     affine or a linear map fits any rows.

@@ -107,6 +107,7 @@ def evaluate(
 
 
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
+    from harness.reporting.basis import bases, left_open
     from harness.reporting.grid import MAX
     from harness.reporting.table import evaluation_table
     from harness.reporting.verdict import verdicts
@@ -116,5 +117,9 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
     print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
     if MAX in table:
         print(f"'{MAX}' is the best on these very rows: an oracle.")
+    for line in left_open(records):
+        print(plain(line))
     for one in verdicts(records):
         print(f"Verdict: {plain(one)}")
+    for turned in bases(records):
+        print(f"Verdict: {plain(turned)}")
