@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -516,6 +517,118 @@ def test_one_shot_is_the_nearest_anchor() -> None:
         assert np.array_equal(one.values, nearest)
 
 
+def plain_vote(encoded: Encoded, k: int) -> list[Array64]:
+    """The class of most of the k nearest, a row at a time; of as many, that of the nearest."""
+    pool, found = encoded.pool, []
+    assert pool is not None
+    for drawn in encoded.draws:
+        values = np.zeros(len(encoded.test))
+        for i, z in enumerate(encoded.test.x.astype(np.float64)):
+            far = [
+                (float(np.sqrt(((z - pool.x[row]) ** 2).sum())), label, row)
+                for label, rows in enumerate(drawn.rows)
+                for row in rows
+            ]
+            nearest = sorted(far)[:k]
+            if encoded.kind.name == "regression":
+                values[i] = np.mean([pool.labels[row] for _, _, row in nearest])
+                continue
+            counts = Counter(label for _, label, _ in nearest)
+            best = [label for _, label, _ in nearest if counts[label] == max(counts.values())]
+            values[i] = best[0]
+        found.append(values)
+    return found
+
+
+def plain_centroid(encoded: Encoded) -> list[Array64]:
+    """The class, or the mean label of the bin, with the nearest mean of anchors."""
+    pool, found = encoded.pool, []
+    assert pool is not None
+    for drawn in encoded.draws:
+        centres = [pool.x[list(rows)].astype(np.float64).mean(axis=0) for rows in drawn.rows]
+        nearest = [
+            int(np.argmin([((z - centre) ** 2).sum() for centre in centres]))
+            for z in encoded.test.x.astype(np.float64)
+        ]
+        means = [pool.labels[list(rows)].mean() for rows in drawn.rows]
+        regression = encoded.kind.name == "regression"
+        found.append(np.array([means[n] if regression else n for n in nearest], dtype=float))
+    return found
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize("make", [scattered, regression])
+def test_a_vote_agrees_with_plain_loops(make: Callable[..., Encoded], k: int) -> None:
+    encoded = make()
+    for one, expected in zip(
+        knn(encoded, rule="vote", neighbours=k), plain_vote(encoded, k), strict=True
+    ):
+        np.testing.assert_allclose(one.values, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [scattered, regression])
+def test_centroids_agree_with_plain_loops(make: Callable[..., Encoded]) -> None:
+    encoded = make()
+    for one, expected in zip(knn(encoded, rule="centroid"), plain_centroid(encoded), strict=True):
+        np.testing.assert_allclose(one.values, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["mean", "vote", "centroid"])
+def test_rules_decide_class_by_class(rule: Any) -> None:
+    """Of several labels, each has the two groups of those that have it, and have it not."""
+    encoded = scattered()
+    assert encoded.pool is not None
+    has = [np.flatnonzero(encoded.pool.labels == label).tolist() for label in range(3)]
+    pairs = [(has[0], has[1]), (has[2], has[0]), ([], has[1]), ([], [])]
+    many = replace(
+        encoded,
+        kind=KINDS["multilabel"],
+        draws=(Draw(12, 0, tuple(tuple(group) for both in pairs for group in both)),),
+    )
+    (found,) = knn(many, rule=rule)
+    assert found.values.shape == (90, 4)
+    for place, both in enumerate(pairs[:3]):
+        alone = replace(encoded, draws=(Draw(12, 0, tuple(map(tuple, both))),))
+        (one,) = knn(alone, rule=rule)
+        assert found.values[:, place].tolist() == (1 - one.values).tolist()
+    assert set(found.values[:, 2]) == {0.0}
+    assert set(found.values[:, 3]) == {1.0}
+
+
+def test_rules_by_hand() -> None:
+    """A point at 0 with anchors of one class at 1 and 9, of another at 2 and 3."""
+    x = np.zeros((1, 1), dtype=np.float32)
+    anchors = np.array([[1], [9], [2], [3]], dtype=np.float32)
+    pool = Features(anchors, np.zeros((4, 2), dtype=np.float32), np.array([1.0, 2.0, 3.0, 5.0]))
+    test = Features(x, np.zeros((1, 2), dtype=np.float32), np.zeros(1))
+    for kind, expected in (
+        # means 5 and 2.5; two of three nearest; one of two each, 1 the nearer; centres 5 and 2.5
+        ("classification", {"mean": 1, "vote": 1, "pair": 0, "centroid": 1}),
+        # 3 nearest: (1 + 3 + 5) / 3; 2 nearest: (1 + 3) / 2; the bin at 2.5 has a mean of 4
+        ("regression", {"vote": 3, "pair": 2, "centroid": 4}),
+    ):
+        draws = (Draw(2, 0, ((0, 1), (2, 3))),)
+        encoded = Encoded("toy", KINDS[kind], 2, test, None, pool, draws, None)
+        asked: dict[str, dict[str, Any]] = {
+            "mean": {},
+            "vote": {"rule": "vote", "neighbours": 3},
+            "pair": {"rule": "vote", "neighbours": 2},
+            "centroid": {"rule": "centroid"},
+        }
+        for name, value in expected.items():
+            assert knn(encoded, **asked[name])[0].values[0] == pytest.approx(value), (kind, name)
+
+
+@pytest.mark.parametrize("rule", ["mean", "vote", "centroid"])
+def test_rows_are_read_some_at_a_time(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all rows as anchors there are more distances than can be held."""
+    encoded = scattered()
+    whole = knn(encoded, rule=rule)
+    monkeypatch.setattr("harness.protocols.knn.PAIRS", 100)
+    monkeypatch.setattr("harness.protocols.knn.BATCH", 7)
+    assert same(knn(encoded, rule=rule), whole)
+
+
 def small(anchors: list[list[float]], rows: tuple[tuple[int, ...], ...], at: float) -> float:
     """The class of one point under a few anchors."""
     x = np.array([[at, 0]], dtype=np.float32)
@@ -637,6 +750,18 @@ def test_draws_are_tuned_apart() -> None:
     for drawn, one in zip(encoded.draws, together, strict=True):
         alone = ft_classifier(replace(encoded, draws=(drawn,)), learning_rate=0.05)
         assert same([one], alone)
+
+
+@pytest.mark.parametrize("padded", [1, 3, 7])
+def test_steps_are_padded_some_at_a_time(padded: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws of unlike length, and examples of unlike length."""
+    encoded = classification(shots=(5, 1, 2), seeds=2)
+    examples = ((0, 1, 2), (3,), (4, 5))
+    draws = tuple(replace(one, examples=examples[: one.shots]) for one in encoded.draws)
+    encoded = replace(encoded, draws=draws)
+    whole = tuned(encoded, 5e-3, 3)
+    monkeypatch.setattr("harness.protocols.ft_classifier.PADDED", padded)
+    np.testing.assert_allclose(tuned(encoded, 5e-3, 3), whole, rtol=0, atol=1e-12)
 
 
 def test_saturated_logits_stay_finite() -> None:
