@@ -180,8 +180,10 @@ def measured(task: Task, count: int, repeats: int) -> dict[str, float]:
     print(
         f"\n{task.name}: {count} test rows of {len(test.labels)} units, {len(task.labels)} "
         f"classes, {len(pool)} rows in the pool of {len(pool.labels)} units,\n{len(draws)} draws, "
-        f"median of {repeats}; largest logit difference to Trainer.predict {apart:.1e}\n"
+        f"median of {repeats}\n"
     )
+    if TRAINER in times:
+        print(f"largest logit difference to Trainer.predict {apart:.1e}\n")
     return {job: statistics.median(values) for job, values in times.items()}
 
 
