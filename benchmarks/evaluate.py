@@ -14,7 +14,6 @@ import argparse
 import statistics
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -206,7 +205,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1000)
     given = parser.parse_args()
     assert {choice.name for choice in CHOICES} == set(PROTOCOLS), "a protocol is not measured"
-    warnings.filterwarnings("ignore", message="the probe is fitted to as few as")
     for task in tasks_of(given.classes):
         table(measured(task, given.rows, given.repeats), given.rows)
 

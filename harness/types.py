@@ -363,7 +363,8 @@ class Encoded:
 class Predictions:
     """Predicted labels of the test units, [units] or [rows, classes]; by which draw, if any.
 
-    `facts` are numbers that a protocol tells of how it came to them; the record has them.
+    `facts` are numbers that a protocol tells of how it came to them; the record has them. One that
+    fits a map of features tells `rows_per_dimension`: below one, the rows leave the map open.
     """
 
     values: Array64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -107,7 +106,6 @@ def probe(
         facts = {name: float(np.mean([one[name] for one in told])) for name in told[0]}
         shown = draw if rows == "shots" else None
         found.append(Predictions(encoded.kind.predicted(outputs), shown, facts))
-    _warn_of_few(encoded)
     return found
 
 
@@ -119,16 +117,6 @@ def _check_widths(width: int, teachers: Sequence[Teacher], transform: str) -> No
                 f"features have {width} dimensions and an expert's {other}; expected as many for "
                 f"transform={transform}: {' and '.join(ANY_WIDTH)} take any"
             )
-
-
-def _warn_of_few(encoded: Encoded) -> None:
-    fewest = min((len(draw.units) for draw in encoded.draws), default=0)
-    if fewest < (width := encoded.test.x.shape[1]):
-        warnings.warn(
-            f"the probe is fitted to as few as {fewest} rows of {encoded.task}, fewer than the "
-            f"{width} dimensions of features, which leaves its map open; more shots determine it",
-            stacklevel=3,
-        )
 
 
 # Maps --------------------------------------------------------------------------------------

@@ -270,7 +270,6 @@ def drawn(kind: str, labels: Array64, shots: int, seed: int) -> Draw:
 
 
 ROWS_OF_SENTENCES = ((0, 1, 2), (7,), (3, 4, 5, 6, 12, 13, 14))
-FEW = "ignore:the probe is fitted to as few as"
 
 
 def plain_probe(encoded: Encoded, draw: Draw, transform: str) -> Array64:
@@ -288,7 +287,6 @@ def plain_probe(encoded: Encoded, draw: Draw, transform: str) -> Array64:
     return np.asarray(np.mean(outputs, axis=0))
 
 
-@pytest.mark.filterwarnings(FEW)
 @pytest.mark.parametrize("kind", ["classification", "regression", "multilabel", "tagging"])
 @pytest.mark.parametrize("transform", ["euclidean", "affine"])
 @pytest.mark.parametrize("teachers", [1, 2])
@@ -319,14 +317,6 @@ def test_facts_are_means_over_experts() -> None:
         for name, value in one.facts.items():
             assert value == pytest.approx(np.mean([told[place][name] for told in apart]))
     assert [one.facts["rows_per_dimension"] for one in probe(both)] == [1.5, 1.5, 4.5, 4.5]
-
-
-def test_fewer_rows_than_dimensions_are_warned_of_once() -> None:
-    encoded = encoded_of(width=12)
-    expected = r"as few as 9 rows of toy/turns, fewer than the 12 dimensions .* more shots"
-    with pytest.warns(UserWarning, match=expected) as told:
-        probe(encoded)
-    assert len(told) == 1
 
 
 def test_a_draw_of_nothing_is_an_error() -> None:

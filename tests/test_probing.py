@@ -280,6 +280,16 @@ def test_a_fit_to_the_test_rows_says_so(protocol: str, room: Path, tmp_path: Pat
     assert record == read(room, kind, tmp_path, f"{protocol}:rows=test{steps}")[0]
 
 
+def test_fewer_rows_than_dimensions_are_warned_of_once(room: Path, tmp_path: Path) -> None:
+    """However many models and draws there are."""
+    expected = (
+        r"probe was fitted to fewer rows .* on turned/regression@test to 0.31 rows a dimension"
+    )
+    with pytest.warns(UserWarning, match=expected) as told:
+        read(room, "regression", tmp_path, "probe", "probe:transform=affine", shots=(1,))
+    assert len(told) == 1
+
+
 def test_with_drawn_rows_it_is_not_transductive(room: Path, tmp_path: Path) -> None:
     record = one(read(room, "classification", tmp_path, "probe", shots=(9,)), "merged")
     assert record.adaptation is not None
@@ -485,18 +495,19 @@ def test_the_sentence_of_the_orthogonal_probe() -> None:
     )
 
 
-@pytest.mark.filterwarnings("ignore:the probe is fitted")
+@pytest.mark.filterwarnings("ignore:probe was fitted to fewer rows")
 def test_the_sentence_is_of_the_records(room: Path, tmp_path: Path) -> None:
     records = read(room, "classification", tmp_path, "probe", "current", "probe:transform=scaling",
                    shots=("all", 1))  # fmt: skip
-    few, every = bases(records)
-    assert (few.reading.shots, every.reading.shots) == (1, "all")
+    (every,) = bases(records)
+    assert every.reading.shots == "all"
     by_role = {(r.role, r.protocol): r for r in records if r.options.get("transform") != "scaling"}
     assert every.experts == 100 * by_role["expert", "current"].scores[0].value
     assert every.current == 100 * by_role["merged", "current"].scores[0].value
     assert every.turned == 100 * by_role["merged", "probe"].scores[-1].value == every.experts
     assert every.determined
-    assert not few.determined
+    (few,) = bases([r.model_copy(update={"scores": r.scores[:1]}) for r in records])
+    assert (few.reading.shots, few.determined) == (1, False)
     (line,) = [line for line in left_open(records) if "scaling" not in line]
     assert line.startswith("probe, 1 shot: fitted to fewer rows than features have dimensions")
     assert line.endswith("classification 0.12")

@@ -261,7 +261,6 @@ def test_every_protocol_has_a_line() -> None:
         assert broken <= set(LAWS)
 
 
-@pytest.mark.filterwarnings("ignore:the probe is fitted to as few as")
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("name", CASES)
 def test_protocol_keeps_the_law(name: str, law: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -57,9 +58,27 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
             records.append(outcome)
         else:
             failures.append(outcome)
+    _warn_of_few_rows(records)
     if failures:
         raise CellsFailed(failures, records)
     return records
+
+
+def _warn_of_few_rows(records: Sequence[Record]) -> None:
+    """Once, as it is so for every model on the same rows."""
+    fewest: dict[str, tuple[float, str]] = {}
+    for record in records:
+        for one in record.scores:
+            told = one.facts.get("rows_per_dimension", 1.0), record.task
+            fewest[record.protocol] = min(fewest.get(record.protocol, told), told)
+    for protocol, (share, task) in fewest.items():
+        if share >= 1:
+            continue
+        warnings.warn(
+            f"{protocol} was fitted to fewer rows than features have dimensions, as on {task} to "
+            f"{share:.2f} rows a dimension, which leaves the map open: see --shots",
+            stacklevel=3,
+        )
 
 
 def _check_device(name: str) -> None:

@@ -80,14 +80,16 @@ class Basis:
 
 
 def bases(records: Sequence[Record]) -> list[Basis]:
-    """What the orthogonal probe says of the merged model, for each of its readings.
+    """What the orthogonal probe says of the merged model, for every setting it was read with.
 
-    None without experts, or where a task was not read.
+    By the most shots there are, which determine a turn best. None without experts, or where a task
+    was not read.
     """
     records = reported(records)
     probes = [r for r in records if r.protocol == PROBE and r.options.get("transform") == TURN]
     merged = [record for record in probes if record.role == "merged"]
-    each = (_basis(records, probes, reading) for reading in readings(merged))
+    most = {reading.protocol: reading for reading in readings(merged)}
+    each = (_basis(records, probes, reading) for reading in most.values())
     return [one for one in each if one is not None]
 
 
