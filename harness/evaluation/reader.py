@@ -59,8 +59,9 @@ class Reader:
         self, plain: Encoded, asked: Asked, pool: Features, draws: Sequence[Draw]
     ) -> Encoded:
         """With what is adapted to, without units that the model, or a teacher, did not see."""
-        taught = self._lessons if asked.draws else self._tests
-        taught = taught if asked.teaches else ()
+        taught: tuple[Lesson, ...] = ()
+        if asked.teaches:
+            taught = self._lessons if asked.draws else self._tests
         if (seen := _seen([pool, *(one.features for one in taught)])) is not None:
             gone = {int(unit) for unit in np.flatnonzero(~seen)}
             draws = [_without(draw, gone) for draw in draws]
