@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from harness.passes.reading import Reading
     from harness.passes.statistics import statistic
     from harness.reporting.boards import leaderboard
+    from harness.reporting.plots.plot import plot
+    from harness.reporting.plots.scores import View
     from harness.training.finetune import finetune
 
 _LAZY = {
@@ -66,11 +68,13 @@ _LAZY = {
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
     "Run": "harness.evaluation.run",
+    "View": "harness.reporting.plots.scores",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
     "inspect": "harness.inspecting.inspect",
     "leaderboard": "harness.reporting.boards",
     "merge": "harness.merging.merge",
+    "plot": "harness.reporting.plots.plot",
     "prepare": "harness.data.prepare",
     "statistic": "harness.passes.statistics",
 }
@@ -107,6 +111,7 @@ __all__ = [
     "StateDict",
     "Task",
     "Teacher",
+    "View",
     "evaluate",
     "finetune",
     "inspect",
@@ -117,6 +122,7 @@ __all__ = [
     "metric",
     "need",
     "parse_choice",
+    "plot",
     "postmerge",
     "premerge",
     "prepare",

@@ -4,7 +4,7 @@ One file for each command, listed by `harness --help` in the order in which they
 """
 
 from harness.cli import finetune, merge, statistics, check  # isort: skip
-from harness.cli import evaluate, inspect, leaderboard, prepare, listing, demo  # isort: skip
+from harness.cli import evaluate, inspect, leaderboard, plot, prepare, listing, demo  # isort: skip
 from harness.cli.program import main
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "listing",
     "main",
     "merge",
+    "plot",
     "prepare",
     "statistics",
 ]

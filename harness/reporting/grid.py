@@ -94,13 +94,18 @@ def _across(cells: Sequence[Cell]) -> Cell:
 
 
 def readings(records: Iterable[Record]) -> list[Reading]:
-    """All protocols with their shots, Current first, then KNN, FT-Classifier and others."""
+    """All protocols with their shots, in the order of columns."""
     distinct = set()
     for record in records:
         known = record.protocol in PROTOCOL_ORDER
         rank = PROTOCOL_ORDER.index(record.protocol) if known else len(PROTOCOL_ORDER)
         distinct |= {Reading(rank, label(record), shots or 0) for shots in record.shots}
-    return sorted(distinct, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
+    return in_order(distinct)
+
+
+def in_order(readings: Iterable[Reading]) -> list[Reading]:
+    """Readings with Current first, then KNN, FT-Classifier and others; of each by its shots."""
+    return sorted(readings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
 
 
 def label(record: Record) -> str:
