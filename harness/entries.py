@@ -112,7 +112,8 @@ class EvaluationProtocol:
 
     `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
     `check` is called with the options before any forward pass, and raises BadOption for what no
-    range of one option can say.
+    range of one option can say. `transductive` says of the options whether it adapts to the test
+    rows themselves, in place of drawn ones. `by_default`: it is read where nobody names protocols.
     """
 
     name: str
@@ -120,6 +121,8 @@ class EvaluationProtocol:
     paper: str = ""
     adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
     check: Callable[..., None] | None = None
+    transductive: Callable[..., bool] | None = None
+    by_default: bool = True
 
 
 @dataclass(frozen=True)

@@ -388,11 +388,13 @@ def protocol(
     paper: str = "",
     adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled",
     check: Callable[..., None] | None = None,
+    transductive: Callable[..., bool] | None = None,
+    by_default: bool = True,
 ) -> Callable[[ProtocolFn[P]], ProtocolFn[P]]:
     """Register an evaluation protocol under a name."""
 
     def register(function: ProtocolFn[P]) -> ProtocolFn[P]:
-        entry = EvaluationProtocol(name, function, paper, adapts, check)
+        entry = EvaluationProtocol(name, function, paper, adapts, check, transductive, by_default)
         PROTOCOLS.add(entry, _origin(function))
         return function
 
