@@ -48,6 +48,9 @@ def merge(
     device: Annotated[
         str | None, typer.Option(help="Where statistics and candidates are run.")
     ] = None,
+    no_drift: Annotated[
+        bool, typer.Option("--no-drift", help="Do not run experts to see their logits move.")
+    ] = False,
     preset: PresetOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan by headers alone, write nothing.")
@@ -76,6 +79,7 @@ def merge(
         "tune": tune,
         "tune_on": listed(tune_on) or None,
         "device": device,
+        "drift": False if no_drift else None,
         "preset": preset,
         "data_dir": str(data_dir) if data_dir else None,
     }
@@ -93,7 +97,7 @@ def merge(
     print(f"wrote {out}{', which replaces the merge that was there' if replaced else ''}")
 
 
-BESIDE = ("device", "data_dir")
+BESIDE = ("device", "data_dir", "drift")
 """Flags that a recipe leaves to the machine it is used on."""
 
 

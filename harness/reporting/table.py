@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
+from harness.data.shots import amount
 from harness.evaluation.records import Record
 from harness.reporting.grid import HEADLINE_SHOTS, MAX, Cell, Reading, grid, short_task
 from harness.text import plain
+from harness.types import Shots
 
 
 def evaluation_table(records: Sequence[Record], width: int | None = None) -> str:
@@ -47,8 +49,8 @@ def legend(records: Sequence[Record]) -> list[str]:
         drawn = f"the {counts[0]} draws" if len(counts) == 1 else "draws"
         lines[0] += f" ± is the standard deviation (n - 1) over {drawn}, not over test rows"
         lines[0] += "; that of a mean is over the draws' means." if len(scores.tasks) > 1 else "."
-    kept = sorted({reading.shots for reading in _headline(scores.readings)} - {0})
-    rest = sorted({reading.shots for reading in scores.readings} - {0, *kept})
+    kept = _shots(_headline(scores.readings))
+    rest = [shots for shots in _shots(scores.readings) if shots not in kept]
     if rest:
         lines.append(f"Shots shown: {listed(kept)}; also in the records: {listed(rest)}.")
     if MAX in scores.rows:
@@ -56,7 +58,12 @@ def legend(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def listed(numbers: Sequence[int]) -> str:
+def _shots(readings: Sequence[Reading]) -> list[Shots]:
+    """The numbers of shots that were drawn, ascending."""
+    return sorted({reading.shots for reading in readings if reading.shots}, key=amount)
+
+
+def listed(numbers: Sequence[object]) -> str:
     """`1, 5 and 10`."""
     first = ", ".join(map(str, numbers[:-1]))
     return f"{first} and {numbers[-1]}" if first else str(numbers[-1])
@@ -69,10 +76,14 @@ def _heading(reading: Reading, column: str) -> str:
 
 def _headline(readings: Sequence[Reading]) -> list[Reading]:
     """One number of shots per protocol, the nearest to the papers' five."""
+
+    def distance(shots: Shots) -> float:
+        return abs(amount(shots) - HEADLINE_SHOTS)
+
     best: dict[str, Reading] = {}
     for reading in readings:
         held = best.get(reading.protocol)
-        if held is None or abs(reading.shots - HEADLINE_SHOTS) < abs(held.shots - HEADLINE_SHOTS):
+        if held is None or distance(reading.shots) < distance(held.shots):
             best[reading.protocol] = reading
     return list(best.values())
 
