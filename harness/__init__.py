@@ -56,15 +56,20 @@ if TYPE_CHECKING:
     from harness.passes.reading import Reading
     from harness.passes.statistics import statistic
     from harness.reporting.boards import leaderboard
+    from harness.reporting.compare import compare
+    from harness.reporting.comparison import Comparison, Ranking
     from harness.training.finetune import finetune
 
 _LAZY = {
+    "Comparison": "harness.reporting.comparison",
     "Inspection": "harness.inspecting.inspection",
     "Judge": "harness.merging.judge",
+    "Ranking": "harness.reporting.comparison",
     "Reading": "harness.passes.reading",
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
     "Run": "harness.evaluation.run",
+    "compare": "harness.reporting.compare",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
     "inspect": "harness.inspecting.inspect",
@@ -86,6 +91,7 @@ __all__ = [
     "TASKS",
     "Checkpoint",
     "Choice",
+    "Comparison",
     "Draw",
     "Encoded",
     "Features",
@@ -96,6 +102,7 @@ __all__ = [
     "Judge",
     "Need",
     "Predictions",
+    "Ranking",
     "Reading",
     "Recipe",
     "Record",
@@ -105,6 +112,7 @@ __all__ = [
     "Score",
     "StateDict",
     "Task",
+    "compare",
     "evaluate",
     "finetune",
     "inspect",

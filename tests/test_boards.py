@@ -18,7 +18,7 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import DrawScore, Role, Source, read_records
 from harness.reporting.boards import board
 from harness.reporting.grid import BEST_SINGLE, MAJORITY, best_single, grid, readings, short_task
-from harness.reporting.table import evaluation_table
+from harness.reporting.table import evaluation_table, legend
 from harness.reporting.verdict import Spread, Verdict, verdicts
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
@@ -395,6 +395,27 @@ def test_a_narrow_table_has_the_protocols_below_one_another() -> None:
     assert [block.splitlines()[0].split("  ")[0] for block in narrow.split("\n\n")] == [
         *("current", "knn, 5 shots")
     ]
+
+
+def test_the_merge_has_its_interval_where_there_is_room() -> None:
+    ends = [{"low": 0.511, "high": 0.689, "method": "wilson"}]
+    records = [one.model_copy(update={"majority": None}) for one in one_task()]
+    records[0] = record("merged", "m", RTE, "current", 0.6, intervals=ends)
+    records[2] = record("base", "b", RTE, "current", 0.5, intervals=ends)
+    table = evaluation_table(records)
+    row = next(line for line in table.splitlines() if line.startswith("m (ties)"))
+    assert "60.0 [51.1, 68.9]" in row
+    assert table.count("[") == 1, "only the merge, and only where nothing is drawn"
+    assert "70.0 (sd 10.0)" in table, "three experts"
+    says = legend(table)
+    for mark in ("±: standard", "[ ]: 95 % interval over the test rows", "(sd): standard"):
+        assert mark in says
+    narrow = evaluation_table(records, width=30)
+    assert "60.0" in narrow
+    assert "[" not in narrow + legend(narrow)
+    below = evaluation_table(records, width=36)
+    assert "\n\n" in below
+    assert "[51.1, 68.9]" in below
 
 
 def verdict(records: list[Record]) -> Verdict | None:

@@ -16,6 +16,7 @@ from harness.data.metrics import score
 from harness.evaluation import inference
 from harness.evaluation.counting import OneByOne, Read, counted, draws_of
 from harness.evaluation.inference import (
+    apart,
     bootstrap_p,
     detectable,
     holm,
@@ -435,9 +436,17 @@ def test_correlations_and_different_numbers_of_draws_are_bootstrapped() -> None:
 
 
 def test_a_bootstrap_p_is_twice_the_smaller_tail() -> None:
-    assert bootstrap_p(np.arange(-1, 99) + 0.5) == pytest.approx(2 * 2 / 101)
+    assert bootstrap_p(np.arange(-7, 93) + 0.5) == pytest.approx(2 * 8 / 101)
     assert bootstrap_p(np.ones(99)) == pytest.approx(2 / 100)
     assert bootstrap_p(np.zeros(99)) == 1
+
+
+def test_a_tail_that_is_empty_is_that_of_a_normal() -> None:
+    """So that it can be small enough for Holm over many pairs."""
+    far = np.random.default_rng(0).normal(5, 1, size=1000)
+    assert bootstrap_p(far) == bootstrap_p(-far) == pytest.approx(2 * norm.sf(5), rel=0.5)
+    some = np.concatenate([np.full(997, 1.0), [-30.0, -40.0, -50.0]])
+    assert bootstrap_p(some) == 2 * 6 / 1001, "no less certain than a count of five"
 
 
 def rejected(made: Callable[[np.random.Generator], float], times: int) -> float:
@@ -534,5 +543,8 @@ def test_models_that_cannot_be_told_apart_are_joined() -> None:
     random = np.random.default_rng(0)
     noise = random.normal(size=(4, 1, 1000))
     samples = np.array([0.0, 1.5, 3.0, 30.0]).reshape(4, 1, 1) + 0.5 * noise
-    groups = tie_groups([3, 2, 1, 0], samples)
-    assert groups == ((3,), (2, 1), (1, 0))
+    known = apart(samples)
+    assert known == {(0, 2), (0, 3), (1, 3), (2, 3)}
+    assert tie_groups([3, 2, 1, 0], known) == [(3,), (2, 1), (1, 0)]
+    assert tie_groups([3, 2, 1, 0], ()) == [(3, 2, 1, 0)]
+    assert tie_groups([0, 1, 2], {(0, 1)}) == [(0,), (1, 2)]

@@ -7,7 +7,7 @@ and the models are held as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -28,6 +28,8 @@ RESAMPLES = 1000
 SLOW_RESAMPLES = 200
 """Where a metric is asked of one resample after the other."""
 PERMUTATIONS = 2000
+COUNTED = 5
+"""Resamples in a tail below which its share is not counted."""
 DIGITS = 6
 """Of the ends of an interval, far below the chance of a bootstrap: sums round as threads do."""
 BLOCK = 4_000_000
@@ -208,9 +210,19 @@ def permutation(first: Draws, second: Draws, digest: str) -> float:
 
 
 def bootstrap_p(differences: Array64) -> float:
-    """The two-sided p-value of paired differences on resampled rows: twice the smaller tail."""
-    tails = (differences <= 0).sum(), (differences >= 0).sum()
-    return min(1.0, 2 * (1 + int(min(tails))) / (1 + len(differences)))
+    """The two-sided p-value of paired differences on resampled rows: twice the smaller tail.
+
+    Of a tail with too few resamples to be counted, that of a normal distribution of their mean and
+    deviation, which stays below what was counted: Holm asks small values of many.
+    """
+    from scipy.stats import norm
+
+    count = 1 + len(differences)
+    tail = int(min((differences <= 0).sum(), (differences >= 0).sum()))
+    spread = float(differences.std(ddof=1))
+    if tail >= COUNTED or not spread:
+        return min(1.0, 2 * (1 + tail) / count)
+    return min(2 * (1 + COUNTED) / count, float(2 * norm.sf(abs(differences.mean()) / spread)))
 
 
 def holm(values: Sequence[float]) -> tuple[float, ...]:
@@ -292,22 +304,32 @@ def win_rates(values: Array64) -> Array64:
     return np.asarray((wins.sum(axis=(1, 2)) - 0.5 * tasks) / ((models - 1) * tasks))
 
 
-def tie_groups(order: Sequence[int], samples: Array64) -> tuple[tuple[int, ...], ...]:
-    """Models, best first, in the longest runs in which no two can be told apart.
+def apart(samples: Array64) -> set[tuple[int, int]]:
+    """The pairs of models, (i, j) with i < j, whose means over tasks are told apart.
 
-    `samples` are [models, tasks, resamples]; Holm over all pairs. A model may be of several runs.
+    `samples` are [models, tasks, resamples]; a paired bootstrap, Holm over all pairs.
     """
     means = over_tasks(samples)
-    pairs = list(combinations(range(len(order)), 2))
-    p = holm([bootstrap_p(means[order[a]] - means[order[b]]) for a, b in pairs])
-    apart = {pair for pair, value in zip(pairs, p, strict=True) if value < 1 - LEVEL}
-    runs: list[range] = []
+    pairs = list(combinations(range(len(means)), 2))
+    p = holm([bootstrap_p(means[i] - means[j]) for i, j in pairs])
+    return {pair for pair, value in zip(pairs, p, strict=True) if value < 1 - LEVEL}
+
+
+def tie_groups(order: Sequence[int], known: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """Models in an order, in the longest runs in which no two are `known` to be apart.
+
+    A model may be of several. By hand: of 0, 1, 2 with 0 and 2 apart: (0, 1) and (1, 2).
+    """
+
+    def joined(first: int, last: int) -> bool:
+        pairs = combinations(sorted(order[first : last + 1]), 2)
+        return not any(pair in known for pair in pairs)
+
+    runs: list[tuple[int, ...]] = []
+    end = -1
     for first in range(len(order)):
-        last = first
-        while last + 1 < len(order) and not any(
-            (a, last + 1) in apart for a in range(first, last + 1)
-        ):
-            last += 1
-        if not runs or last >= runs[-1].stop:
-            runs.append(range(first, last + 1))
-    return tuple(tuple(order[place] for place in run) for run in runs)
+        last = max(last for last in range(first, len(order)) if joined(first, last))
+        if last > end:
+            runs.append(tuple(order[first : last + 1]))
+            end = last
+    return runs

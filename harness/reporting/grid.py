@@ -12,8 +12,9 @@ import numpy as np
 from harness.errors import BrokenRecord
 from harness.evaluation.records import CHOICE_SPLIT, Record, Role
 
+CURRENT = "current"
 TUNED = "ft-classifier"
-PROTOCOL_ORDER = ("current", "knn", TUNED)
+PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
 SINGLES = ("expert", "single")
 MAX = "experts, max"
 SUMMARY = ("experts, min", "experts, mean", MAX)
