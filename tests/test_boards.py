@@ -484,6 +484,7 @@ def spread(loss: float, recovered: float, wide: float, **given: Any) -> Spread:
         (95, 90, 2, "", "within +3.0 to +7.0 on other rows, so the head hides no loss"),
         (90, 90, 0, "", "level with its experts under Current Eval (90.0 against 90.0)"),
         (90, 90, 0, "", "cannot tell whether anything is lost"),
+        (89.96, 91, 0.01, "", "level with its experts under Current Eval (90.0 against 90.0)"),
     ],
 )
 def test_the_verdict_says_what_the_rows_can_show(

@@ -327,12 +327,15 @@ def test_two_models_are_compared_by_what_evaluations_left(
     assert capsys.readouterr().out == out
 
 
-def test_a_verdict_without_predictions_has_no_interval(room: Room, evaluate: Evaluate) -> None:
+@pytest.mark.parametrize("left", [None, b"PAR1"])
+def test_a_verdict_without_predictions_has_no_interval(
+    left: bytes | None, room: Room, evaluate: Evaluate
+) -> None:
     """As of records that were handed over, or made before predictions were complete."""
     flags = ("--shots", "5", "--draws", "2")
     evaluate(room.same, *flags)
     for path in evaluate.out.rglob("*.parquet"):
-        path.unlink()
+        path.unlink() if left is None else path.write_bytes(left)
     out, _ = evaluate(room.same, *flags)
     assert out.splitlines()[-1].endswith("(No interval: predictions are not at hand.)")
     assert "within" not in out.splitlines()[-1]

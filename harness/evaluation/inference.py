@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from harness.errors import BrokenRecord
 from harness.evaluation.counting import EXCHANGED, SUMS, Draws, draws_of
 from harness.evaluation.predictions import DrawKey, Lookup, Predicted
 from harness.evaluation.records import Interval, Record, identity
@@ -74,13 +75,19 @@ Samples: TypeAlias = Callable[[Record, "int | None"], "Array64 | None"]
 
 
 def sampler(look: Lookup) -> Samples:
-    """The resamples of records whose predictions are found; each is made once."""
+    """The resamples of records whose predictions can be read; each is made once."""
     known: dict[tuple[str, int | None], Array64 | None] = {}
+
+    def read(record: Record) -> Predicted | None:
+        try:
+            return look(record)
+        except BrokenRecord:  # of an older version, say: who shows a record can do without
+            return None
 
     def samples(record: Record, shots: int | None) -> Array64 | None:
         key = identity(record.model_dump(mode="json")), shots
         if key not in known:
-            predicted = look(record)
+            predicted = read(record)
             known[key] = None if predicted is None else resampled(predicted, shots)
         return known[key]
 

@@ -63,11 +63,15 @@ class Verdict:
 
     @property
     def standing(self) -> Literal["below", "above", "cannot tell"]:
-        """Where the merge is, of its experts, under Current Eval."""
+        """Where the merge is, of its experts, under Current Eval; what shows as 0.0 is nowhere."""
         low, high = self.spread.loss if self.spread else (self.loss - LEAST, self.loss + LEAST)
-        if low < 0 < high or low == high == 0:
+        if low <= 0 <= high or self._level:
             return "cannot tell"
         return "below" if self.loss > 0 else "above"
+
+    @property
+    def _level(self) -> bool:
+        return number(self.loss, ".1f") == "0.0"
 
     @property
     def by_the_base(self) -> bool:
@@ -108,7 +112,7 @@ class Verdict:
         if self.control is not None:
             tuned += f" (the base {self.control:.1f})"
         away = f"{abs(self.loss):.1f} points {'below' if self.loss > 0 else 'above'} its experts"
-        if number(self.loss, ".1f") == "0.0":
+        if self._level:
             away = "level with its experts"
         merge = f"{over}the merge is {away} under Current Eval ({scores})"
         if self.standing == "above":
