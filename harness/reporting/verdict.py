@@ -64,8 +64,11 @@ class Verdict:
     @property
     def standing(self) -> Literal["below", "above", "cannot tell"]:
         """Where the merge is, of its experts, under Current Eval; what shows as 0.0 is nowhere."""
-        low, high = self.spread.loss if self.spread else (self.loss - LEAST, self.loss + LEAST)
-        if low <= 0 <= high or self._level:
+        if self.spread is None:
+            unclear = round(abs(self.loss), 6) < LEAST
+        else:
+            unclear = self.spread.loss[0] <= 0 <= self.spread.loss[1]
+        if unclear or self._level:
             return "cannot tell"
         return "below" if self.loss > 0 else "above"
 
