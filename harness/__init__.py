@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from harness.reporting.boards import leaderboard
     from harness.reporting.compare import compare
     from harness.reporting.comparison import Comparison, Ranking
+    from harness.reporting.plots.plot import plot
+    from harness.reporting.plots.scores import View
     from harness.training.finetune import finetune
 
 _LAZY = {
@@ -69,12 +71,14 @@ _LAZY = {
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
     "Run": "harness.evaluation.run",
+    "View": "harness.reporting.plots.scores",
     "compare": "harness.reporting.compare",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
     "inspect": "harness.inspecting.inspect",
     "leaderboard": "harness.reporting.boards",
     "merge": "harness.merging.merge",
+    "plot": "harness.reporting.plots.plot",
     "prepare": "harness.data.prepare",
     "statistic": "harness.passes.statistics",
 }
@@ -112,6 +116,7 @@ __all__ = [
     "Score",
     "StateDict",
     "Task",
+    "View",
     "compare",
     "evaluate",
     "finetune",
@@ -123,6 +128,7 @@ __all__ = [
     "metric",
     "need",
     "parse_choice",
+    "plot",
     "postmerge",
     "premerge",
     "prepare",

@@ -4,7 +4,8 @@ One file for each command, listed by `harness --help` in the order in which they
 """
 
 from harness.cli import finetune, merge, statistics, check  # isort: skip
-from harness.cli import evaluate, compare, inspect, leaderboard, prepare, listing, demo  # isort: skip
+from harness.cli import evaluate, compare, inspect, leaderboard  # isort: skip
+from harness.cli import plot, prepare, listing, demo  # isort: skip
 from harness.cli.program import main
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "listing",
     "main",
     "merge",
+    "plot",
     "prepare",
     "statistics",
 ]
