@@ -273,6 +273,7 @@ def test_several_models_are_ranked(records: Path) -> None:
     assert letters == {"good": "a", "fair": "b", "poor": "b"}
     close = harness.compare(["poor", "fair", "good"], tasks=["toy/a"], records=records)
     assert "on a." in str(close)
+    assert "tasks say little" not in str(close)
 
 
 # The command ----------------------------------------------------------------------------------
@@ -289,6 +290,7 @@ def test_the_command_says_all_of_it(
     for said in ("exact McNemar, permutation", "Holm over the tasks", "power of 80 %"):
         assert said in out
     assert "Mean over 5 tasks: +" in out
+    assert "Fewer than 6 tasks say little of other tasks." in out
     assert out.splitlines()[-1].startswith("Verdict: good is better than fair: +")
     assert main([*command, "--tasks", "toy/a,toy/b@test", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

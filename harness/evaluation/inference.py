@@ -28,6 +28,8 @@ POWER = 0.8
 RESAMPLES = 1000
 SLOW_RESAMPLES = 200
 """Where a metric is asked of one resample after the other."""
+FEWEST_TASKS = 6
+"""Tasks that say something of other tasks: all five of one sign happen by chance in 1 of 16."""
 PERMUTATIONS = 2000
 COUNTED = 5
 """Resamples in a tail below which its share is not counted."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from tabulate import tabulate
 
-from harness.evaluation.inference import LEVEL, POWER, TestName
+from harness.evaluation.inference import FEWEST_TASKS, LEVEL, POWER, TestName
 from harness.reporting.grid import short_task
 from harness.reporting.table import fits
 from harness.text import plain
@@ -263,9 +263,10 @@ def _laid_out(above: Sequence[str], table: str, below: Sequence[str], width: int
 
 def _held(terms: Terms) -> list[str]:
     """What no interval is of."""
-    if terms.shots is None:
-        return []
-    return ["The draws of shots are held: their spread (±) comes on top of all this."]
+    drawn = "The draws of shots are held: their spread (±) comes on top of all this."
+    few = f"Fewer than {FEWEST_TASKS} tasks say little of other tasks."
+    count = len(terms.tasks)
+    return [*([drawn] if terms.shots else []), *([few] if 1 < count < FEWEST_TASKS else [])]
 
 
 def _signed(difference: float) -> str:
