@@ -41,6 +41,7 @@ from harness.types import (
     Score,
     StateDict,
     Task,
+    Teacher,
 )
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ __all__ = [
     "Score",
     "StateDict",
     "Task",
+    "Teacher",
     "View",
     "compare",
     "evaluate",

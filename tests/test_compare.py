@@ -222,7 +222,8 @@ def test_a_model_and_its_copy_do_not_differ(records: Path) -> None:
 
 
 def test_draws_are_compared_in_the_mean(tmp_path: Path) -> None:
-    keys = [(shots, seed) for shots in (1, 5) for seed in range(3)]
+    keys: list[DrawKey] = [(shots, seed) for shots in (1, 5) for seed in range(3)]
+    keys.append(("all", 0))
     adapted = {"adaptation": {"split": "t", "rows": 5, "labels": "chose the rows"}}
     for seed, (model, wrong) in enumerate({"good": 0.1, "fair": 0.3}.items()):
         given = {"seed": seed, "protocol": "knn", "keys": keys, **adapted}
@@ -233,6 +234,7 @@ def test_draws_are_compared_in_the_mean(tmp_path: Path) -> None:
     assert made.outcome == "better"
     assert "The draws of shots are held" in str(made)
     assert two(tmp_path, "good", "fair", protocol="knn", shots=1).terms.shots == 1
+    assert str(two(tmp_path, "good", "fair", protocol="knn", shots="all").terms) == "knn, all shots"
 
 
 def test_a_null_comparison_rejects_at_its_level(tmp_path: Path) -> None:

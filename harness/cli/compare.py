@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import Json, Plugins, app, listed
+from harness.cli.app import Json, Plugins, app, listed, shots_of
 from harness.cli.console import width
 
 
@@ -22,7 +22,7 @@ def compare(
     ] = None,
     protocol: Annotated[str, typer.Option(help="P or P:key=value,...")] = "current",
     shots: Annotated[
-        int | None, typer.Option(help="Rows per class. Default: what is nearest to 5.")
+        str | None, typer.Option(help="Rows per class, or all. Default: what is nearest to 5.")
     ] = None,
     records: Annotated[
         Path, typer.Option(help="The folder that evaluate wrote, with the predictions.")
@@ -33,5 +33,6 @@ def compare(
     """Tell two models apart, or rank several, on the rows that they were evaluated on."""
     from harness.reporting.compare import compare as run
 
-    made = run(models, tasks=listed(tasks), protocol=protocol, shots=shots, records=records)
+    count = next(iter(shots_of("--shots", shots or "")), None)
+    made = run(models, tasks=listed(tasks), protocol=protocol, shots=count, records=records)
     print(json.dumps(made.as_json(), sort_keys=True) if as_json else made.report(width()))

@@ -16,7 +16,7 @@ import numpy as np
 from harness.evaluation.predictions import DrawKey, Predicted
 from harness.kinds import IGNORED, kind_of
 from harness.registry import METRICS
-from harness.types import Array64, Task, Units
+from harness.types import Array64, Shots, Task, Units
 
 Formula: TypeAlias = Callable[[Array64], Array64]
 """From sums, [..., k], to values, [...]."""
@@ -321,7 +321,7 @@ def _without(left: Sequence[int], counts: Array64) -> Array64:
     return counts
 
 
-def draws_of(predicted: Predicted, shots: int | None) -> Draws:
+def draws_of(predicted: Predicted, shots: Shots | None) -> Draws:
     """What a model scores with so many shots, as a function of how often each row counts."""
 
     def parts(key: DrawKey) -> tuple[Counted, ...]:

@@ -21,7 +21,7 @@ from harness.evaluation.counting import EXCHANGED, SUMS, Draws, draws_of
 from harness.evaluation.predictions import DrawKey, Lookup, Predicted
 from harness.evaluation.records import Interval, Record, identity
 from harness.rng import rng
-from harness.types import Array64
+from harness.types import Array64, Shots
 
 LEVEL = 0.95
 POWER = 0.8
@@ -57,7 +57,7 @@ def _block(digest: str, rows: int, first: int, size: int) -> Array64:
     return counts.reshape(size, rows)
 
 
-def resampled(predicted: Predicted, shots: int | None) -> Array64:
+def resampled(predicted: Predicted, shots: Shots | None) -> Array64:
     """The mean over the draws with so many shots, on rows drawn with replacement: [resamples].
 
     Models on the same rows are read on the same resamples, so their differences are paired.
@@ -72,13 +72,13 @@ def resampled(predicted: Predicted, shots: int | None) -> Array64:
     return np.concatenate([draws.under(piece) for piece in pieces])
 
 
-Samples: TypeAlias = Callable[[Record, "int | None"], "Array64 | None"]
+Samples: TypeAlias = Callable[[Record, "Shots | None"], "Array64 | None"]
 """What a record says with so many shots, on resampled rows; None without its predictions."""
 
 
 def sampler(look: Lookup) -> Samples:
     """The resamples of records whose predictions can be read; each is made once."""
-    known: dict[tuple[str, int | None], Array64 | None] = {}
+    known: dict[tuple[str, Shots | None], Array64 | None] = {}
 
     def read(record: Record) -> Predicted | None:
         try:
@@ -86,7 +86,7 @@ def sampler(look: Lookup) -> Samples:
         except BrokenRecord:  # of an older version, say: who shows a record can do without
             return None
 
-    def samples(record: Record, shots: int | None) -> Array64 | None:
+    def samples(record: Record, shots: Shots | None) -> Array64 | None:
         key = identity(record.model_dump(mode="json")), shots
         if key not in known:
             predicted = read(record)
@@ -119,7 +119,7 @@ def intervals(predicted: Predicted) -> tuple[Interval, ...]:
     )
 
 
-def interval(predicted: Predicted, shots: int | None) -> Interval:
+def interval(predicted: Predicted, shots: Shots | None) -> Interval:
     """Wilson's, of the accuracy of one prediction; else the percentiles of a bootstrap of rows.
 
     By hand: 8 of 10 rows right, z = 1.96: (0.8 + 0.192 -+ 1.96 sqrt(0.016 + 0.0096)) / 1.384, from
@@ -161,7 +161,7 @@ class PairedTest:
     p: float
 
 
-def paired_test(first: Predicted, second: Predicted, shots: int | None) -> PairedTest:
+def paired_test(first: Predicted, second: Predicted, shots: Shots | None) -> PairedTest:
     """The test of two models on the same rows of a task.
 
     Exact McNemar for the accuracy of one prediction each. Where the metrics are counts, and both

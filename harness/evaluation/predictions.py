@@ -15,12 +15,12 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import Record, identity
 from harness.files import parse_json, replacing
 from harness.kinds import kind_of
-from harness.types import DERIVED, Array64, Predictions, Task, Units
+from harness.types import DERIVED, Array64, Predictions, Shots, Task, Units
 
 if TYPE_CHECKING:
     from harness.evaluation.parts import Part
 
-DrawKey: TypeAlias = "tuple[int | None, int | None]"
+DrawKey: TypeAlias = "tuple[Shots | None, int | None]"
 """Shots and seed; None, None where nothing is drawn."""
 LABEL, ROW = "label", "row"
 """The columns beside predictions: true labels and, of words, the row that each is of."""
@@ -43,7 +43,7 @@ class Predicted:
     values: Mapping[DrawKey, Array64]
     left_out: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
-    def draws(self, shots: int | None) -> list[DrawKey]:
+    def draws(self, shots: Shots | None) -> list[DrawKey]:
         """The draws with so many shots."""
         return [key for key in self.values if key[0] == shots]
 

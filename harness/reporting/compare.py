@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.data.shots import amount
 from harness.errors import BadOption, BrokenRecord, UnknownName
 from harness.evaluation.inference import (
     aligned,
@@ -29,7 +30,7 @@ from harness.evaluation.records import Record, read_records
 from harness.options import parse_choice
 from harness.reporting.comparison import Comparison, Ranked, Ranking, TaskDifference, Terms
 from harness.reporting.grid import HEADLINE_SHOTS, _work, label, reported
-from harness.types import Choice
+from harness.types import Choice, Shots
 
 
 def compare(
@@ -37,7 +38,7 @@ def compare(
     *,
     tasks: Sequence[str] = (),
     protocol: str = "current",
-    shots: int | None = None,
+    shots: Shots | None = None,
     records: str | Path = "records",
 ) -> Comparison | Ranking:
     """Two models, or the ranks of several, from records and stored predictions alone.
@@ -137,18 +138,18 @@ def _shared(sides: Sequence[_Side], asked_for: Sequence[str], reading: str) -> t
     return tuple(tasks)
 
 
-def _shots(sides: Sequence[_Side], tasks: Iterable[str], wanted: int | None) -> int | None:
+def _shots(sides: Sequence[_Side], tasks: Iterable[str], wanted: Shots | None) -> Shots | None:
     """The number of shots that all records have and that is asked for, or nearest to the usual."""
     each = [{*side.records[task].shots} for task in tasks for side in sides]
-    shared = set.intersection(*each)
+    shared = sorted(set.intersection(*each), key=amount)
     if wanted is not None and wanted not in shared:
-        known = ", ".join(str(count) for count in sorted(n for n in shared if n)) or "none"
+        known = ", ".join(str(count) for count in shared if count) or "none"
         raise BadOption(f"shots is {wanted}, but all models were read with {known}")
     if not shared:
         raise BrokenRecord("the models share no number of shots; evaluate them with the same")
     if wanted is not None:
         return wanted
-    return min(shared, key=lambda count: (abs((count or 0) - HEADLINE_SHOTS), count or 0))
+    return min(shared, key=lambda count: abs(amount(count) - HEADLINE_SHOTS))
 
 
 def _check_same(sides: Sequence[_Side], tasks: Iterable[str]) -> None:
@@ -186,7 +187,7 @@ def _predictions(sides: Sequence[_Side], terms: Terms, look: Lookup) -> list[lis
 # Arithmetic --------------------------------------------------------------------------------
 
 
-def _score(side: _Side, task: str, shots: int | None) -> float:
+def _score(side: _Side, task: str, shots: Shots | None) -> float:
     return float(np.mean(side.records[task].values(shots)))
 
 

@@ -14,6 +14,7 @@ from harness.evaluation.inference import FEWEST_TASKS, LEVEL, POWER, TestName
 from harness.reporting.grid import short_task
 from harness.reporting.table import fits
 from harness.text import plain
+from harness.types import Shots
 
 Ends: TypeAlias = "tuple[float, float]"
 Outcome: TypeAlias = Literal["better", "worse", "cannot tell"]
@@ -24,13 +25,13 @@ class Terms:
     """Under what models are compared: the protocol with its options, the shots, the tasks."""
 
     protocol: str
-    shots: int | None
+    shots: Shots | None
     tasks: tuple[str, ...]
 
     def __str__(self) -> str:
         if self.shots is None:
             return self.protocol
-        return f"{self.protocol}, {self.shots} shot{'s' if self.shots > 1 else ''}"
+        return f"{self.protocol}, {self.shots} shot{'' if self.shots == 1 else 's'}"
 
 
 @dataclass(frozen=True)

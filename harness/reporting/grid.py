@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from harness.data.shots import amount
 from harness.errors import BrokenRecord
 from harness.evaluation.records import CHOICE_SPLIT, Record, Role
+from harness.types import Shots
 
 CURRENT = "current"
 TUNED = "ft-classifier"
@@ -25,13 +27,13 @@ MAJORITY = "majority label"
 HEADLINE_SHOTS = 5
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Reading:
     """A protocol with the number of shots it adapts to: a group of columns."""
 
     rank: int
     protocol: str
-    shots: int
+    shots: Shots
 
     def __str__(self) -> str:
         return ", ".join(self.lines)
@@ -118,13 +120,18 @@ def _across(cells: Sequence[Cell]) -> Cell:
 
 
 def readings(records: Iterable[Record]) -> list[Reading]:
-    """All protocols with their shots, Current first, then KNN, FT-Classifier and others."""
+    """All protocols with their shots, in the order of columns."""
     distinct = set()
     for record in records:
         known = record.protocol in PROTOCOL_ORDER
         rank = PROTOCOL_ORDER.index(record.protocol) if known else len(PROTOCOL_ORDER)
         distinct |= {Reading(rank, label(record), shots or 0) for shots in record.shots}
-    return sorted(distinct)
+    return in_order(distinct)
+
+
+def in_order(readings: Iterable[Reading]) -> list[Reading]:
+    """Readings with Current first, then KNN, FT-Classifier and others; of each by its shots."""
+    return sorted(readings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
 
 
 def label(record: Record) -> str:

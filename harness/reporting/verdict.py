@@ -8,11 +8,12 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from harness.data.shots import amount
 from harness.evaluation.inference import Samples, aligned, ends
 from harness.evaluation.records import Record
 from harness.reporting.grid import HEADLINE_SHOTS, TUNED, _check_same_work, label, reported
 from harness.text import number
-from harness.types import Array64
+from harness.types import Array64, Shots
 
 Ends: TypeAlias = "tuple[float, float]"
 LEAST = 1.0
@@ -47,7 +48,7 @@ class Verdict:
     experts: float
     current: float
     tuned: float
-    shots: int
+    shots: Shots
     tasks: int
     control: float | None = None
     setting: str = TUNED
@@ -197,7 +198,7 @@ class _Parts:
     current: list[Record]
     tuned: list[Record]
     base: list[Record]
-    shots: int
+    shots: Shots
     setting: str
 
     @property
@@ -227,7 +228,7 @@ def _parts(records: Sequence[Record], merged: Sequence[Record], setting: str) ->
 
 
 def _verdict(parts: _Parts, samples: Samples | None) -> Verdict:
-    def mean(read: Sequence[Record], count: int | None) -> float:
+    def mean(read: Sequence[Record], count: Shots | None) -> float:
         by_task = [
             np.mean([v for r in read if r.task == task for v in r.values(count)])
             for task in parts.tasks
@@ -266,7 +267,7 @@ def _spread(parts: _Parts, samples: Samples) -> Spread | None:
     )
 
 
-def _resampled(records: Sequence[Record], count: int | None, samples: Samples) -> Array64 | None:
+def _resampled(records: Sequence[Record], count: Shots | None, samples: Samples) -> Array64 | None:
     """The mean over tasks of the mean over the models of each, in points: [resamples]."""
     by_task: dict[str, list[Array64]] = {}
     for record in records:
@@ -277,7 +278,7 @@ def _resampled(records: Sequence[Record], count: int | None, samples: Samples) -
     return np.asarray(aligned(means).mean(axis=0))
 
 
-def _shots(records: Sequence[Record]) -> int:
+def _shots(records: Sequence[Record]) -> Shots:
     """The number of shots nearest to the papers' five."""
     known = {count for record in records for count in record.shots if count}
-    return min(known, key=lambda count: (abs(count - HEADLINE_SHOTS), count))
+    return min(known, key=lambda count: (abs(amount(count) - HEADLINE_SHOTS), amount(count)))
