@@ -4,13 +4,14 @@ One file for each command, listed by `harness --help` in the order in which they
 """
 
 from harness.cli import finetune, merge, statistics, check  # isort: skip
-from harness.cli import evaluate, inspect, leaderboard, plot  # isort: skip
-from harness.cli import prepare, listing, cache, demo  # isort: skip
+from harness.cli import evaluate, compare, inspect, leaderboard  # isort: skip
+from harness.cli import plot, prepare, listing, cache, demo  # isort: skip
 from harness.cli.program import main
 
 __all__ = [
     "cache",
     "check",
+    "compare",
     "demo",
     "evaluate",
     "finetune",
