@@ -94,6 +94,8 @@ class Cell:
             "preset": run.preset,
             **self._sources,
             "teachers": [teacher.digest for teacher in self._teaching],
+            "shown": list(system.shown),
+            "transductive": any(_seen(part, rows) for rows in system.shown),
         }
 
     @property
@@ -159,6 +161,12 @@ class Cell:
             if value != getattr(DEFAULTS, key):
                 unusual[key] = "-".join(map(str, value)) if isinstance(value, tuple) else value
         return unusual
+
+
+def _seen(part: Part, shown: str) -> bool:
+    """Whether rows that a merge was shown, `name@split`, are among those that are scored."""
+    name, _, split = shown.partition("@")
+    return name == part.task.name and share_rows(part.task, part.split, split)
 
 
 def cells_of(run: Run, model: Model, protocols: Sequence[Asked]) -> list[Cell]:

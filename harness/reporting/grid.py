@@ -283,10 +283,11 @@ def row_name(record: Record, *, by_method: bool, one_each: bool) -> str:
         return "base" if by_method else f"base ({record.model})"
     if record.role == "ensemble":
         return "logit ensemble" if record.method == record.role else f"logit {record.method}"
+    method = f"{record.method} (transductive)" if record.transductive else record.method
     if record.role == "reference":
-        return f"{record.model} ({record.method})"
+        return f"{record.model} ({method})"
     plain = by_method or record.model == record.method
-    return record.method if plain else f"{record.model} ({record.method})"
+    return method if plain else f"{record.model} ({method})"
 
 
 def short_task(task: str, tasks: Sequence[str]) -> str:
