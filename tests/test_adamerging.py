@@ -26,7 +26,7 @@ from harness.data.rows import load_rows
 from harness.errors import BadOption, BadRecipe
 from harness.kinds import kind_of
 from harness.passes.entropy import entropies
-from harness.passes.reading import Readings
+from harness.passes.reading import Reading, Readings
 from harness.passes.statistics import drawn
 from harness.reporting.grid import grid
 from tests.conftest import is_head, model
@@ -372,6 +372,19 @@ def test_test_rows_are_those_that_are_scored(minis: Minis, tmp_path: Path) -> No
     assert set(rows.texts) <= set(load_rows(TOY, "test").texts)
     loop = Loop(folders, base, [TOY, TOY], "layer")
     assert abs(report["losses"][0] - loop.loss(0).item()) > 1e-5  # other rows
+
+
+def test_every_step_shares_one_network_of_a_task(
+    minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    plain = Reading.model
+    monkeypatch.setattr(
+        Reading, "model", lambda self: made.append(self.rows.task.name) or plain(self)
+    )
+    folders = [*experts_of(TOY, minis, tmp_path, [1]), *experts_of(THREE, minis, tmp_path, [2])]
+    merge(asked(folders, minis("bert")["base"], [TOY, THREE]), out=tmp_path / "m")
+    assert made == ["toy/pairs", "toy/three"]
 
 
 def test_no_label_is_read(minis: Minis, tmp_path: Path) -> None:

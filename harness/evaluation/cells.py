@@ -14,6 +14,7 @@ from harness.data.rows import load_rows
 from harness.data.sources import origin
 from harness.data.splits import share_rows
 from harness.errors import BadRecipe, MissingTeacher
+from harness.evaluation.ceiling import ceilings_on, check_ceilings
 from harness.evaluation.model import Model
 from harness.evaluation.parts import POOL_SPLIT, Asked, Part, asked, part_of
 from harness.evaluation.records import CHOICE_SPLIT, Adaptation, record_path
@@ -136,9 +137,9 @@ class Cell:
 
     @property
     def _sources(self) -> dict[str, Any]:
-        """What a merge was made of; of another system nothing is said."""
+        """What a merge, or a ceiling, was made of; of another system nothing is said."""
         model = self.model
-        if self.system.role != "merged":
+        if self.system.role not in ("merged", "ceiling"):
             return {"base": None, "experts": []}
         experts = zip(model.experts, model.expert_digests, strict=True)
         base = None
@@ -174,12 +175,16 @@ def cells_of(run: Run, model: Model, protocols: Sequence[Asked]) -> list[Cell]:
 
     Raises MissingTeacher where a protocol that somebody asked for has none.
     """
+    check_ceilings(run, model)
     parts = [part_of(run, name, protocols) for name in model.tasks]
     readers = [(part, experts_on(run, model, part.task)) for part in parts]
     cells = [
         Cell(run, model, part, system, tuple(teachers_of(system, experts)), asked)
         for part, experts in readers
-        for system in systems_of(run, model, part.task, experts)
+        for system in (
+            *systems_of(run, model, part.task, experts),
+            *ceilings_on(run, model, part.task),
+        )
         for asked in protocols
     ]
     _check_teachers(run, cells)

@@ -17,8 +17,9 @@ from harness.files import read_json, replacing, write_json
 from harness.types import Array64, Predictions
 from harness.values import Frozen, Value
 
-Role = Literal["merged", "base", "expert", "single", "ensemble", "reference"]
-"""An `expert` is read on its own task, a `single` is one read on a task of another."""
+Role = Literal["merged", "base", "expert", "single", "ensemble", "ceiling", "reference"]
+"""An `expert` is read on its own task, a `single` is one read on a task of another. A `ceiling` has
+parts of its own for each task, and is not one model."""
 
 CHOICE_SPLIT = "heldout10"
 """Experts' scores on this split choose the best single one; a choice on the reported split is an

@@ -33,7 +33,8 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[Loss, ..
         total = steps * sum(min(batch_size, len(one.reading.rows)) for one in shown)
         return shown, readings.steps("reading unlabeled rows", total)
 
-    return tuple(partial(_loss, once(made), batch_size, step) for step in range(steps))
+    shared = once(made)  # rows and networks, for all steps
+    return tuple(partial(_loss, shared, batch_size, step) for step in range(steps))
 
 
 def _loss(

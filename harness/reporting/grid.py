@@ -119,8 +119,8 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
 
     Rows: the experts (one row if every task has one); where a task has several, min, mean and max
     over them; where experts were read on one another's tasks, the mean over all of them; the best
-    one on held-out rows, if they were read there; the ensemble, other references, the base, then
-    the merged models, by method or by name.
+    one on held-out rows, if they were read there; the ensemble, ceilings, other references, the
+    base, then the merged models, by method or by name.
     """
     chosen = best_single(records)
     records = reported(records)
@@ -164,7 +164,11 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     shown = shown if by_method else [*shown, *order["single"]]
     of_many = [*SUMMARY, AVERAGE_SINGLE, BEST_SINGLE]
     summary = [name for name in of_many if any(row == name for row, _, _ in cells)]
-    named = [name for role in ("ensemble", "reference", "base", "merged") for name in order[role]]
+    named = [
+        name
+        for role in ("ensemble", "ceiling", "reference", "base", "merged")
+        for name in order[role]
+    ]
     # a merge may stand in the records for itself and, beside another one, as a reference
     lines = tuple(dict.fromkeys([*shown, *summary, *named]))
     return Grid(lines, tuple(readings(records)), tasks, cells)
@@ -283,6 +287,8 @@ def row_name(record: Record, *, by_method: bool, one_each: bool) -> str:
         return "base" if by_method else f"base ({record.model})"
     if record.role == "ensemble":
         return "logit ensemble" if record.method == record.role else f"logit {record.method}"
+    if record.role == "ceiling":
+        return f"ceiling: {record.method} (not one model)"
     method = f"{record.method} (transductive)" if record.transductive else record.method
     if record.role == "reference":
         return f"{record.model} ({method})"
