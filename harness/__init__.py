@@ -41,6 +41,7 @@ from harness.types import (
     Score,
     StateDict,
     Task,
+    Teacher,
 )
 
 if TYPE_CHECKING:
@@ -56,18 +57,23 @@ if TYPE_CHECKING:
     from harness.passes.reading import Reading
     from harness.passes.statistics import statistic
     from harness.reporting.boards import leaderboard
+    from harness.reporting.compare import compare
+    from harness.reporting.comparison import Comparison, Ranking
     from harness.reporting.plots.plot import plot
     from harness.reporting.plots.scores import View
     from harness.training.finetune import finetune
 
 _LAZY = {
+    "Comparison": "harness.reporting.comparison",
     "Inspection": "harness.inspecting.inspection",
     "Judge": "harness.merging.judge",
+    "Ranking": "harness.reporting.comparison",
     "Reading": "harness.passes.reading",
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
     "Run": "harness.evaluation.run",
     "View": "harness.reporting.plots.scores",
+    "compare": "harness.reporting.compare",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
     "inspect": "harness.inspecting.inspect",
@@ -90,6 +96,7 @@ __all__ = [
     "TASKS",
     "Checkpoint",
     "Choice",
+    "Comparison",
     "Draw",
     "Encoded",
     "Features",
@@ -100,6 +107,7 @@ __all__ = [
     "Judge",
     "Need",
     "Predictions",
+    "Ranking",
     "Reading",
     "Recipe",
     "Record",
@@ -109,7 +117,9 @@ __all__ = [
     "Score",
     "StateDict",
     "Task",
+    "Teacher",
     "View",
+    "compare",
     "evaluate",
     "finetune",
     "inspect",

@@ -4,11 +4,13 @@ One file for each command, listed by `harness --help` in the order in which they
 """
 
 from harness.cli import finetune, merge, statistics, check  # isort: skip
-from harness.cli import evaluate, inspect, leaderboard, plot, prepare, listing, demo  # isort: skip
+from harness.cli import evaluate, compare, inspect, leaderboard  # isort: skip
+from harness.cli import plot, prepare, listing, demo  # isort: skip
 from harness.cli.program import main
 
 __all__ = [
     "check",
+    "compare",
     "demo",
     "evaluate",
     "finetune",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from harness.cli.app import DataDir, Json, Plugins, PresetOption, app, listed, methods, numbers
+from harness.cli.app import DataDir, Json, Plugins, PresetOption, app, listed, methods, shots_of
 from harness.cli.console import bars, width
 from harness.errors import CellsFailed
 from harness.text import plain
@@ -41,10 +41,10 @@ def evaluate(
     ] = False,
     tasks: Annotated[str | None, typer.Option(help="T1,T2@split,...")] = None,
     protocols: Annotated[
-        str | None, typer.Option(help="P1,P2:key=value,...; default: every protocol.")
+        str | None, typer.Option(help="P1,P2:key=value,...; default: current,knn,ft-classifier.")
     ] = None,
     shots: Annotated[
-        str, typer.Option(help="Rows per class that a protocol adapts on.")
+        str, typer.Option(help="Rows per class that a protocol adapts on; all: each.")
     ] = "1,5,10",
     metrics: Annotated[
         str | None, typer.Option(help="M1,M2,...: instead of those of the tasks.")
@@ -84,7 +84,7 @@ def evaluate(
         "protocols": methods(protocols),
         "metrics": listed(metrics),
         "preset": preset,
-        "shots": numbers("--shots", shots),
+        "shots": shots_of("--shots", shots),
         "draws": draws,
         "seed": seed,
         "labels": labels,
@@ -111,14 +111,18 @@ def evaluate(
 
 
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
-    from harness.reporting.grid import MAX
-    from harness.reporting.table import evaluation_table
+    from harness.evaluation.inference import sampler
+    from harness.evaluation.predictions import shelf
+    from harness.reporting.basis import bases, left_open
+    from harness.reporting.table import evaluation_table, legend
     from harness.reporting.verdict import verdicts
 
     table = evaluation_table(records, width())
     print(table)
-    print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
-    if MAX in table:
-        print(f"'{MAX}' is the best on these very rows: an oracle.")
-    for one in verdicts(records):
+    print(f"\n{legend(table)} {len(records)} records in {out}/.")
+    for line in left_open(records):
+        print(plain(line))
+    for one in verdicts(records, samples=sampler(shelf([out]))):
         print(f"Verdict: {plain(one)}")
+    for turned in bases(records):
+        print(f"Verdict: {plain(turned)}")

@@ -1,20 +1,21 @@
-"""Shell: Record <-> one atomically written JSON file, with the predictions beside it."""
+"""Shell: Record <-> one atomically written JSON file."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import xxhash
 from pydantic import Field, ValidationError
 
+from harness.data.shots import amount
 from harness.errors import BrokenRecord
-from harness.files import read_json, replacing, write_json
-from harness.types import Array64, Predictions
+from harness.files import read_json, write_json
+from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
 
 Role = Literal["merged", "base", "expert", "single", "ensemble", "ceiling", "reference"]
@@ -27,12 +28,16 @@ oracle."""
 
 
 class DrawScore(Frozen):
-    """The score of one prediction: of one draw, or the only one where nothing is drawn."""
+    """The score of one prediction: of one draw, or the only one where nothing is drawn.
+
+    `facts` are what the protocol tells of the fit behind it.
+    """
 
     value: float
     parts: dict[str, float]
-    shots: int | None = None
+    shots: Shots | None = None
     seed: int | None = None
+    facts: dict[str, float] = Field(default_factory=dict)
 
 
 class Interval(Frozen):
@@ -43,7 +48,7 @@ class Interval(Frozen):
 
     low: float
     high: float
-    shots: int | None = None
+    shots: Shots | None = None
     method: Literal["wilson", "bootstrap"]
     level: float = 0.95
 
@@ -52,14 +57,15 @@ class Adaptation(Frozen):
     """Which data a protocol saw besides the rows it is scored on.
 
     `drawn` has, for the seed of each draw, the rows of the split by class (or bin of labels) that
-    the largest number of shots took, counted from 0; fewer shots took the first of them. Of a
-    tagging, it has the words by tag, counted through all rows.
+    the largest number of shots took, counted from 0; fewer shots took the first of them, and `all`
+    took every one. Of a tagging, it has the words by tag, counted through all rows. `transductive`:
+    the rows that it is scored on are those that it saw.
     """
 
     split: str
     rows: int
     drawn: dict[str, list[list[int]]] = Field(default_factory=dict)
-    labels: Literal["chose the rows", "chose the rows and were read"]
+    labels: Literal["chose the rows", "chose the rows and were read", "were not read"]
     transductive: bool = False
 
 
@@ -112,14 +118,14 @@ class Record(Frozen):
     transductive: bool = False
     versions: dict[str, str]
 
-    def values(self, shots: int | None) -> list[float]:
+    def values(self, shots: Shots | None) -> list[float]:
         """Values of the draws with so many shots (None where nothing is drawn)."""
         return [score.value for score in self.scores if score.shots == shots]
 
     @property
-    def shots(self) -> list[int | None]:
+    def shots(self) -> list[Shots | None]:
         """The numbers of shots that were drawn, ascending; [None] where nothing is drawn."""
-        return sorted({score.shots for score in self.scores}, key=lambda count: count or 0)
+        return sorted({score.shots for score in self.scores}, key=amount)
 
 
 LONGEST = 160
@@ -130,13 +136,19 @@ IDENTITY = (
 )  # fmt: skip
 
 
+LATER: Mapping[str, Mapping[str, Scalar]] = {"knn": {"rule": "mean", "neighbours": 5}}
+"""Options that came when there were records already, with what those are of."""
+
+
 def identity(values: Mapping[str, Any]) -> str:
     """A hash of what a record is of: two that share it are the same, scores and all.
 
     Not part of it are names and places: the same rows, base and experts may be found elsewhere.
     """
     known = {key: values[key] for key in IDENTITY}
-    known["dataset"] = values["dataset"]["digest"]
+    before = LATER.get(values["protocol"], {})
+    known["options"] = {k: v for k, v in values["options"].items() if (k, v) not in before.items()}
+    known["dataset"] = values["dataset"].get("digest")
     known["base"] = values["base"] and values["base"]["digest"]
     known["experts"] = [expert["digest"] for expert in values["experts"]]
     text = json.dumps(known, sort_keys=True)
@@ -162,35 +174,13 @@ def record_path(out: Path, values: Mapping[str, Any], unusual: Mapping[str, Any]
 
 
 def predictions_of(record: Record, out: Path) -> Path:
-    """The predictions beside a record below `out`."""
+    """The predictions beside a record that was written below `out`."""
     called = identity(record.model_dump(mode="json"))[:12]
-    folder = out / safe(record.model) / record.task
-    name = next(name for name in os.listdir(folder) if name.endswith(f"-{called}.parquet"))
-    return Path(folder, name)
+    return next((out / safe(record.model) / record.task).glob(f"*-{called}.parquet"))
 
 
-def _column(values: Array64) -> Any:
-    """The labels of units as a column; of several classes, lists."""
-    import pyarrow
-
-    return pyarrow.array(values.tolist() if values.ndim > 1 else values)
-
-
-def write_record(
-    path: Path, record: Record, labels: Array64, predictions: Sequence[Predictions]
-) -> None:
-    """Write the predictions, then the record, each atomically."""
-    import pyarrow
-    import pyarrow.parquet
-
-    columns = {"label": labels}
-    for prediction in predictions:
-        drawn = prediction.draw
-        name = f"shots={drawn.shots},seed={drawn.seed}" if drawn else "prediction"
-        columns[name] = prediction.values
-    table = pyarrow.table({name: _column(column) for name, column in columns.items()})
-    with replacing(path.with_suffix(".parquet")) as file:
-        pyarrow.parquet.write_table(table, file)
+def write_record(path: Path, record: Record) -> None:
+    """Write a record, atomically."""
     write_json(path, record.model_dump(mode="json"), indent=1, sort_keys=True)
 
 

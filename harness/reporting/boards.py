@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from harness.evaluation.inference import Samples, sampler
+from harness.evaluation.predictions import shelf
 from harness.evaluation.records import CHOICE_SPLIT, Record, read_records
 from harness.files import check_place, write_text
 from harness.reporting.grid import AVERAGE_SINGLE, BEST_SINGLE, MAX, Cell, grid
@@ -25,8 +27,11 @@ HOW = {
 }
 
 
-def board(records: Sequence[Record]) -> tuple[str, str]:
-    """The board of the records as Markdown and as CSV: methods x tasks for every reading."""
+def board(records: Sequence[Record], samples: Samples | None = None) -> tuple[str, str]:
+    """The board of the records as Markdown and as CSV: methods x tasks for every reading.
+
+    With `samples`, shares of losses are of those that other test rows would show, too.
+    """
     scores = grid(records, by_method=True)
     parts = [
         "Values are x100; ± is the standard deviation over draws (n - 1). Metrics: "
@@ -51,15 +56,17 @@ def board(records: Sequence[Record]) -> tuple[str, str]:
             shots = reading.shots or ""
             called = csv_cell(reading.protocol), shots, csv_cell(name)
             writer.writerow([*called, *means, *deviations])
-    shares = _head_share(records)
+    shares = _head_share(records, samples)
     for number, (tuned, lines) in enumerate(shares.items()):
         headers = ["", "tasks", "experts", "current", tuned, "loss", "recovered", "share"]
         if not number:
             parts += [
                 "## How much of the loss is the head's",
                 "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier "
-                "Eval minus Current Eval. Share: recovered over loss, where a point or more is "
-                "lost.",
+                "Eval minus Current Eval. Share: recovered over loss, where one can be told from "
+                "none: by its interval over the test rows if the predictions lie beside the "
+                "records, else by a point or more. `as the base`: under a tuned head the base "
+                "reads as much, so that says nothing of the merge.",
             ]
         parts.append(_markdown(lines, headers))
     return "\n\n".join(parts) + "\n", table.getvalue()
@@ -78,22 +85,18 @@ def _deviation(cell: Cell | None) -> str:
     return "" if cell is None or cell.deviation is None else f"{cell.deviation:.2f}"
 
 
-def _head_share(records: Sequence[Record]) -> dict[str, list[list[str]]]:
+def _head_share(records: Sequence[Record], samples: Samples | None) -> dict[str, list[list[str]]]:
     """The verdict of every method as a line, over the tasks that it was read on, by setting."""
     lines: dict[str, list[list[str]]] = {}
     methods = dict.fromkeys(r.method for r in records if r.role in ("merged", "base"))
     for method in methods:
         mine = [r for r in records if r.method == method and r.role in ("merged", "base")]
-        tasks = {record.task for record in mine}
-        experts = [r for r in records if r.role == "expert" and r.task in tasks]
-        for one in verdicts([r.model_copy(update={"role": "merged"}) for r in mine] + experts):
-            # of less, the share is that of rounding and chance
-            share = f"{100 * one.recovered / one.loss:.0f} %" if one.loss >= 1 else ""
+        for one in verdicts(records, merged=mine, samples=samples):
             numbers = (one.experts, one.current, one.tuned, one.loss, one.recovered)
             shown = [f"{round(number, 1) + 0.0:.1f}" for number in numbers]
             column = f"{one.setting}, {one.shots} shots"
             lines.setdefault(markdown(column), []).append(
-                [markdown(method), str(one.tasks), *shown, share]
+                [markdown(method), str(one.tasks), *shown, one.share]
             )
     return lines
 
@@ -101,7 +104,7 @@ def _head_share(records: Sequence[Record]) -> dict[str, list[list[str]]]:
 def leaderboard(places: Sequence[str | Path], *, out: str | Path) -> list[Path]:
     """Render the board of all records in files and folders to `out`/board.md and board.csv."""
     check_place(Path(out).absolute())
-    board_text, table = board(read_records(places))
+    board_text, table = board(read_records(places), sampler(shelf(places)))
     folder = Path(out)
     written = [folder / "board.md", folder / "board.csv"]
     for path, text in zip(written, (board_text, table), strict=True):
