@@ -30,6 +30,9 @@ def evaluate(
     references: Annotated[
         str | None, typer.Option(help="R1,R2,...: other models to read on the same tasks.")
     ] = None,
+    ceilings: Annotated[
+        str | None, typer.Option(help="emr,tall:threshold=0.4: masks for each task, as references.")
+    ] = None,
     best_single: Annotated[
         bool, typer.Option("--best-single", help="Also choose one of several experts on heldout10.")
     ] = False,
@@ -74,6 +77,7 @@ def evaluate(
         "experts": listed(experts),
         "base": base,
         "references": listed(references),
+        "ceilings": methods(ceilings),
         "best_single": best_single,
         "singles": singles,
         "tasks": listed(tasks),
