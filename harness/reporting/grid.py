@@ -152,8 +152,9 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
 
     Rows: the experts (one row if every task has one); where a task has several, min, mean and max
     over them; where experts were read on one another's tasks, the mean over all of them; the best
-    one on held-out rows, if they were read there; the ensemble, other references, the base, then
-    the merged models, by method or by name; last what the best constant prediction scores.
+    one on held-out rows, if they were read there; the ensemble, ceilings, other references, the
+    base, then the merged models, by method or by name; last what the best constant prediction
+    scores.
     """
     chosen = best_single(records)
     records = reported(records)
@@ -200,7 +201,8 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     shown = shown if by_method else [*shown, *order["single"]]
     of_many = [*SUMMARY, AVERAGE_SINGLE, BEST_SINGLE]
     summary = [name for name in of_many if any(row == name for row, _, _ in cells)]
-    named = [name for role in ("ensemble", "reference", "base", "merged") for name in order[role]]
+    others = ("ensemble", "ceiling", "reference", "base", "merged")
+    named = [name for role in others for name in order[role]]
     # a merge may stand in the records for itself and, beside another one, as a reference
     last = [MAJORITY] if any(row == MAJORITY for row, _, _ in cells) else []
     lines = tuple(dict.fromkeys([*shown, *summary, *named, *last]))
@@ -321,10 +323,13 @@ def row_name(record: Record, *, by_method: bool, one_each: bool) -> str:
         return "base" if by_method else f"base ({record.model})"
     if record.role == "ensemble":
         return "logit ensemble" if record.method == record.role else f"logit {record.method}"
+    if record.role == "ceiling":
+        return f"ceiling: {record.method} (not one model)"
+    method = f"{record.method} (transductive)" if record.transductive else record.method
     if record.role == "reference":
-        return f"{record.model} ({record.method})"
+        return f"{record.model} ({method})"
     plain = by_method or record.model == record.method
-    return record.method if plain else f"{record.model} ({record.method})"
+    return method if plain else f"{record.model} ({method})"
 
 
 def short_task(task: str, tasks: Sequence[str]) -> str:
