@@ -108,9 +108,16 @@ def _object(
 ) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise error(f"{where} holds a {type(value).__name__}, expected {what}")
+    check_values(value, where, what, error=error, most=most)
+    return value
+
+
+def check_values(
+    value: object, where: str, what: str, *, error: type[HarnessError], most: int | None = None
+) -> None:
+    """Raise `error`, naming `where`, for what was read and is too deep, too much or no JSON."""
     if fault := _fault(value, most):
         raise error(f"{where} {fault}; expected {what}")
-    return value
 
 
 def _fault(value: object, most: int | None) -> str | None:
