@@ -16,7 +16,7 @@ from harness.cli import main
 from harness.errors import BrokenRecord
 from harness.evaluation.records import DrawScore, Role, Source, read_records
 from harness.reporting.boards import board
-from harness.reporting.grid import BEST_SINGLE, best_single, grid, readings, short_task
+from harness.reporting.grid import BEST_SINGLE, MAJORITY, best_single, grid, readings, short_task
 from harness.reporting.table import evaluation_table
 from harness.reporting.verdict import Verdict, verdicts
 
@@ -117,6 +117,34 @@ def test_deviations_are_those_of_a_sample() -> None:
     assert cell.values == pytest.approx([50, 70])
     assert cell.deviation == pytest.approx(stdev([50, 70]))
     assert str(cell) == "60.0 ±14.1"
+
+
+def test_three_spreads_are_never_mixed() -> None:
+    """Over the draws, over the rows, over the experts of a task."""
+    ends = [{"low": 0.5, "high": 0.7, "shots": count, "method": "bootstrap"} for count in (1, 5)]
+    ends[1]["high"] = 0.75
+    records = [
+        record("merged", "m", RTE, "ft-classifier", {1: [0.5, 0.7], 5: [0.6]}, intervals=ends),
+        record("expert", "e0", RTE, "current", 0.7),
+        record("expert", "e1", RTE, "current", 0.8),
+    ]
+    made = grid(records, by_method=True)
+    current, one, five = made.readings
+    cells = [made.cells["ties", reading, RTE] for reading in (one, five)]
+    assert [cell.interval for cell in cells] == [(50, 70), (50, 75)]
+    assert [cell.deviation for cell in cells] == [pytest.approx(stdev([50, 70])), None]
+    mean_of = made.cells["experts, mean", current, RTE]
+    assert mean_of.across_experts == pytest.approx(stdev([70, 80]))
+    assert (mean_of.interval, mean_of.deviation) == (None, None)
+
+
+def test_the_best_constant_prediction_stands_last_under_every_reading() -> None:
+    constant = DrawScore(value=0.53, parts={"accuracy": 0.53})
+    records = [one.model_copy(update={"majority": constant}) for one in one_task()]
+    made = grid(records, by_method=True)
+    assert made.rows[-1] == MAJORITY
+    assert {made.cells[MAJORITY, reading, RTE].values for reading in made.readings} == {(53,)}
+    assert MAJORITY not in grid(one_task(), by_method=True).rows
 
 
 def test_nothing_drawn_has_no_deviation() -> None:

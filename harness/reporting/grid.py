@@ -19,6 +19,8 @@ MAX = "experts, max"
 SUMMARY = ("experts, min", "experts, mean", MAX)
 BEST_SINGLE = f"best single ({CHOICE_SPLIT})"
 AVERAGE_SINGLE = "average single"
+MAJORITY = "majority label"
+"""The best constant prediction: the most frequent label, or the mean of a regression."""
 HEADLINE_SHOTS = 5
 
 
@@ -42,9 +44,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Cell:
-    """Scores of one row under one reading on one task (or averaged over all), times 100."""
+    """Scores of one row under one reading on one task (or averaged over all), times 100.
+
+    Three spreads that say different things: `values` are of the draws, `interval` is where their
+    mean would lie on other test rows (None where nobody measured it), `experts` are those of the
+    several experts of which this is the mean.
+    """
 
     values: tuple[float, ...]
+    interval: tuple[float, float] | None = None
+    experts: tuple[float, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -53,12 +62,28 @@ class Cell:
     @property
     def deviation(self) -> float | None:
         """Standard deviation over draws, divisor n - 1; None where nothing is drawn."""
-        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+        return _deviation(self.values)
+
+    @property
+    def across_experts(self) -> float | None:
+        """Standard deviation over the experts, divisor n - 1; None of a single one."""
+        return _deviation(self.experts)
 
     def __str__(self) -> str:
         if self.deviation is None:
             return f"{self.mean:.1f}"
         return f"{self.mean:.1f} ±{self.deviation:.1f}"
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def cell_of(record: Record, reading: Reading) -> Cell:
+    """What a record says under a reading."""
+    shots = reading.shots or None
+    ends = [(100 * one.low, 100 * one.high) for one in record.intervals if one.shots == shots]
+    return Cell(tuple(100 * v for v in record.values(shots)), ends[0] if ends else None)
 
 
 @dataclass(frozen=True)
@@ -120,7 +145,7 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     Rows: the experts (one row if every task has one); where a task has several, min, mean and max
     over them; where experts were read on one another's tasks, the mean over all of them; the best
     one on held-out rows, if they were read there; the ensemble, other references, the base, then
-    the merged models, by method or by name.
+    the merged models, by method or by name; last what the best constant prediction scores.
     """
     chosen = best_single(records)
     records = reported(records)
@@ -140,7 +165,7 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
         if name not in order[record.role]:
             order[record.role].append(name)
         for reading in readings([record]):
-            cell = Cell(tuple(100 * v for v in record.values(reading.shots or None)))
+            cell = cell_of(record, reading)
             if record.role in SINGLES:
                 known.setdefault((reading, record.task), {})[record.digest] = cell
             # an expert that was read abroad has a row of its own, the same model on every task
@@ -156,6 +181,9 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
                         "expected one: render them apart"
                     )
                 cells[key] = cell
+            if record.majority is not None:
+                constant = Cell((100 * record.majority.value,))
+                cells.setdefault((MAJORITY, reading, record.task), constant)
     for (reading, task), read in known.items():
         best = read.get(chosen.get(task, ""))
         for name, cell in _over_experts(read, per_task[task], best, one_each=one_each).items():
@@ -166,7 +194,8 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     summary = [name for name in of_many if any(row == name for row, _, _ in cells)]
     named = [name for role in ("ensemble", "reference", "base", "merged") for name in order[role]]
     # a merge may stand in the records for itself and, beside another one, as a reference
-    lines = tuple(dict.fromkeys([*shown, *summary, *named]))
+    last = [MAJORITY] if any(row == MAJORITY for row, _, _ in cells) else []
+    lines = tuple(dict.fromkeys([*shown, *summary, *named, *last]))
     return Grid(lines, tuple(readings(records)), tasks, cells)
 
 
@@ -214,8 +243,9 @@ def _over_experts(
         rows[BEST_SINGLE] = best
     means = [cell.mean for digest, cell in read.items() if digest in own]
     if means and not one_each:
-        values = min(means), float(np.mean(means)), max(means)
-        rows |= {name: Cell((value,)) for name, value in zip(SUMMARY, values, strict=True)}
+        least, mean, most = SUMMARY
+        rows |= {least: Cell((min(means),)), most: Cell((max(means),))}
+        rows[mean] = Cell((float(np.mean(means)),), experts=tuple(means))
     return rows
 
 
