@@ -196,14 +196,76 @@ def test_other_options_of_a_protocol_are_another_reading() -> None:
     ]
 
 
-def test_two_models_under_one_name_are_an_error() -> None:
+def rows_of(records: list[Record], *, by_method: bool = True) -> tuple[str, ...]:
+    return grid(records, by_method=by_method).rows
+
+
+def test_two_models_of_one_method_are_told_apart_by_their_names() -> None:
     twice = [
         record("merged", "first", RTE, "current", 0.5),
         record("merged", "second", RTE, "current", 0.6),
     ]
-    with pytest.raises(BrokenRecord, match=r"two different models are called 'ties' on glue/rte"):
-        board(twice)
-    assert len(grid(twice, by_method=False).rows) == 2
+    found = grid(twice, by_method=True)
+    assert found.rows == ("ties (first)", "ties (second)")
+    values = [found.cells[row, found.readings[0], RTE].mean for row in found.rows]
+    assert values == pytest.approx([50, 60])
+    assert rows_of(twice, by_method=False) == ("first (ties)", "second (ties)")
+
+
+def test_a_merge_of_one_task_and_one_of_several_share_a_folder() -> None:
+    """The base of both is one, under another head, and the task has other experts."""
+    own = {"experts": tuple(Source(source=f"e/{i}", digest=str(i)) for i in (0, 1, 2, 3))}
+    records = [
+        record("merged", "rte-ties", RTE, "current", 0.6, **own),
+        record("base", "b", RTE, "current", 0.5, digest="b-own", **own),
+        record("merged", "glue-ties", RTE, "current", 0.4, head="kept"),
+        record("base", "b", RTE, "current", 0.3, digest="b-kept", head="kept"),
+        record("merged", "glue-ties", MRPC, "current", 0.7, head="kept"),
+        record("base", "b", MRPC, "current", 0.2, digest="b-kept-too", head="kept"),
+    ]
+    found = grid(records, by_method=True)
+    current = found.readings[0]
+    values = {
+        row: [cell and round(cell.mean) for cell in found.row(row, current)] for row in found.rows
+    }
+    assert values == {
+        "base (own head)": [50, None, None],
+        "base (kept head)": [30, 20, 25],
+        "ties (own head)": [60, None, None],
+        "ties (kept head)": [40, 70, 55],
+    }
+
+
+@pytest.mark.parametrize(
+    ("differs", "rows"),
+    [
+        ({"teachers": ("t0", "t1")}, ("base", "base (2 teachers)")),
+        ({"preset": "rotation"}, ("base", "base (preset rotation)")),
+        ({"content": "another tokenizer"}, None),
+        ({"digest": "f" * 32}, ("base (ffffffff)",)),
+    ],
+)
+def test_what_differs_is_in_the_name(differs: dict[str, Any], rows: tuple[str, ...] | None) -> None:
+    usual = record("base", "b", RTE, "ft-classifier", {5: [0.5]}, digest="0" * 32)
+    found = rows_of([usual, usual.model_copy(update=differs)])
+    assert len(found) == 2
+    assert rows is None or {*rows} <= {*found}
+
+
+def test_no_name_is_longer_than_it_has_to_be() -> None:
+    assert rows_of(two_tasks()) == ("expert of the task", "ties")
+
+
+def test_two_traits_tell_apart_what_none_does_alone() -> None:
+    four = [
+        record(
+            "base", "b", RTE, "current", 0.5, digest=f"{head}{preset}" * 8, head=head, preset=preset
+        )
+        for head in ("own", "kept")
+        for preset in (None, "rotation")
+    ]
+    told = ("own head", "own head, preset rotation", "kept head", "kept head, preset rotation")
+    assert rows_of(four) == tuple(f"base ({text})" for text in told)
 
 
 def test_a_record_that_is_given_twice_counts_once() -> None:
@@ -303,10 +365,12 @@ def test_experts_on_one_anothers_tasks(by_method: bool) -> None:
     }
 
 
-def test_two_experts_of_one_name_are_no_single_row() -> None:
+def test_two_experts_of_one_name_are_two_rows() -> None:
     mixed = [r.model_copy(update={"model": "final"}) for r in abroad() if r.role != "merged"]
-    with pytest.raises(BrokenRecord, match="two different models are called 'final'"):
-        evaluation_table(mixed)
+    rows = rows_of(mixed, by_method=False)
+    assert {"final (r0000000)", "final (m0000000)"} <= {*rows}
+    table = evaluation_table(mixed)
+    assert "final (r0000000)" in table
     assert grid(mixed, by_method=True).rows == ("expert of the task", "average single")
 
 
