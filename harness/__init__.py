@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from harness.merging.recipes import Recipe
     from harness.passes.reading import Reading
     from harness.passes.statistics import statistic
-    from harness.reporting.boards import leaderboard
+    from harness.reporting.boards.leaderboard import leaderboard
+    from harness.reporting.collection import Records, read_records
     from harness.training.finetune import finetune
 
 _LAZY = {
@@ -64,13 +65,15 @@ _LAZY = {
     "Reading": "harness.passes.reading",
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
+    "Records": "harness.reporting.collection",
     "Run": "harness.evaluation.run",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
     "inspect": "harness.inspecting.inspect",
-    "leaderboard": "harness.reporting.boards",
+    "leaderboard": "harness.reporting.boards.leaderboard",
     "merge": "harness.merging.merge",
     "prepare": "harness.data.prepare",
+    "read_records": "harness.reporting.collection",
     "statistic": "harness.passes.statistics",
 }
 
@@ -99,6 +102,7 @@ __all__ = [
     "Reading",
     "Recipe",
     "Record",
+    "Records",
     "Row",
     "Rows",
     "Run",
@@ -119,6 +123,7 @@ __all__ = [
     "premerge",
     "prepare",
     "protocol",
+    "read_records",
     "statistic",
     "task",
 ]

@@ -4,13 +4,14 @@ One file for each command, listed by `harness --help` in the order in which they
 """
 
 from harness.cli import finetune, merge, statistics, check  # isort: skip
-from harness.cli import evaluate, inspect, leaderboard, prepare, listing, demo  # isort: skip
+from harness.cli import evaluate, inspect, leaderboard, export, prepare, listing, demo  # isort: skip
 from harness.cli.program import main
 
 __all__ = [
     "check",
     "demo",
     "evaluate",
+    "export",
     "finetune",
     "inspect",
     "leaderboard",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import compress
-from math import sqrt
+from math import fsum, sqrt
 from typing import TypeAlias, TypeVar
-
-import numpy as np
 
 from harness.errors import BrokenRecord
 from harness.evaluation.records import CHOICE_SPLIT, Record, Role
@@ -64,7 +63,7 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        return float(np.mean(self.values))
+        return _mean(self.values)
 
     @property
     def deviation(self) -> float | None:
@@ -82,8 +81,15 @@ class Cell:
         return f"{self.mean:.1f} ±{self.deviation:.1f}"
 
 
+def _mean(values: Sequence[float]) -> float:
+    return fsum(values) / len(values)
+
+
 def _deviation(values: Sequence[float]) -> float | None:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    mean = _mean(values)
+    return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def cell_of(record: Record, reading: Reading) -> Cell:
@@ -112,6 +118,16 @@ class Grid:
 
     def row(self, name: str, reading: Reading) -> list[Cell | None]:
         """The cells of a row under one reading, and their mean if every task has one."""
+        if (name, reading) not in self._rows:
+            self._rows[name, reading] = self._row(name, reading)
+        return self._rows[name, reading]
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, Reading], list[Cell | None]]:
+        """Rows that were asked for."""
+        return {}
+
+    def _row(self, name: str, reading: Reading) -> list[Cell | None]:
         cells = [self.cells.get((name, reading, task)) for task in self.tasks]
         if len(self.tasks) == 1:
             return cells
@@ -128,8 +144,9 @@ def _across(cells: Sequence[Cell]) -> Cell:
     counts = {len(cell.values) for cell in cells}
     interval = _interval(cells)
     if len(counts) == 1:
-        return Cell(tuple(np.mean([cell.values for cell in cells], axis=0).tolist()), interval)
-    return Cell((float(np.mean([cell.mean for cell in cells])),), interval)
+        draws = zip(*(cell.values for cell in cells), strict=True)
+        return Cell(tuple(map(_mean, draws)), interval)
+    return Cell((_mean([cell.mean for cell in cells]),), interval)
 
 
 def _interval(cells: Sequence[Cell]) -> tuple[float, float] | None:
@@ -184,16 +201,14 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     lines = reported(lines)
     _check_work(lines)
     tasks = tuple(dict.fromkeys(line.task for line in lines))
-    own: dict[str, set[str]] = {task: set() for task in tasks}
-    for line in lines:
-        if line.role == "expert":
-            own[line.task].add(line.digest)
-    one_each = max(map(len, own.values()), default=0) <= 1
+    own = _own(lines)
+    one_each = _one_each(own)
     filled = _filled(lines, _rows_of(lines, by_method=by_method, one_each=one_each))
     cells = filled.cells
     for (reading, task), read in filled.experts.items():
         best = read.get(chosen.get(task, ""))
-        for name, cell in _over_experts(read, own[task], best, one_each=one_each).items():
+        mine = own.get(task, set())
+        for name, cell in _over_experts(read, mine, best, one_each=one_each).items():
             cells[name, reading, task] = cell
     order = filled.order
     shown = [*order["expert"]] if one_each or not by_method else []
@@ -205,6 +220,28 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     # a merge may stand in the records for itself and, beside another one, as a reference
     rows = tuple(dict.fromkeys([*shown, *summary, *rest, *last]))
     return Grid(rows, tuple(_readings(lines)), tasks, cells, filled.lines)
+
+
+def named_rows(lines: Sequence[Line]) -> list[str]:
+    """What a board calls the row of each line; of a line that it does not show, the model."""
+    shown = reported(lines)
+    names = row_names(shown, by_method=True, one_each=_one_each(_own(shown)))
+    known = {id(line): name for line, name in zip(shown, names, strict=True)}
+    return [known.get(id(line), line.model) for line in lines]
+
+
+def _own(lines: Iterable[Line]) -> dict[str, set[str]]:
+    """The experts of each task, by digest."""
+    own: dict[str, set[str]] = {}
+    for line in lines:
+        if line.role == "expert":
+            own.setdefault(line.task, set()).add(line.digest)
+    return own
+
+
+def _one_each(own: Mapping[str, Collection[str]]) -> bool:
+    """Whether no task has several experts: a table then has one row for all of them."""
+    return max(map(len, own.values()), default=0) <= 1
 
 
 @dataclass(frozen=True)
@@ -277,14 +314,14 @@ def _over_experts(
     """The rows over the experts that were read on a task, by digest; `own` are those of it."""
     rows = {}
     if read.keys() - own:
-        rows[AVERAGE_SINGLE] = Cell((float(np.mean([cell.mean for cell in read.values()])),))
+        rows[AVERAGE_SINGLE] = Cell((_mean([cell.mean for cell in read.values()]),))
     if best is not None:
         rows[BEST_SINGLE] = best
     means = [cell.mean for digest, cell in read.items() if digest in own]
     if means and not one_each:
         least, mean, most = SUMMARY
         rows |= {least: Cell((min(means),)), most: Cell((max(means),))}
-        rows[mean] = Cell((float(np.mean(means)),), experts=tuple(means))
+        rows[mean] = Cell((_mean(means),), experts=tuple(means))
     return rows
 
 
@@ -319,7 +356,7 @@ def _best_single(lines: Sequence[Line]) -> dict[str, str]:
         ours = [line for line in lines if line.task in shared]
         merged = [digest for one in ours if one.role == "merged" for _, digest in one.experts]
         order = [d for d in dict.fromkeys([*merged, *(one.digest for one in ours)]) if d in pool]
-        scores = {digest: float(np.mean([known[digest] for known in values])) for digest in order}
+        scores = {digest: _mean([known[digest] for known in values]) for digest in order}
         best |= dict.fromkeys(shared, max(order, key=lambda digest: scores[digest]))
     return best
 

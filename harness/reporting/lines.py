@@ -15,10 +15,15 @@ from typing import Any, TypeVar
 
 import xxhash
 
+from harness.errors import BrokenRecord
 from harness.evaluation.records import Record, Role, each_record
 from harness.types import Choice
 
 T = TypeVar("T")
+BEYOND = 1e6
+"""A metric of somebody's own may be larger than 1; what is larger than this is none."""
+LARGEST = 2**53
+"""Beyond, counts are no longer told apart in a table."""
 _STAGES = re.compile(r"(?P<premerge>[^\[\]]+)\[(?P<merger>[^\[\]]+)\](?P<after>[^\[\]]*)")
 
 
@@ -98,11 +103,26 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
         read = record.task, record.metrics
         if read not in kinds:
             kinds[read] = kind(record)
+        check_numbers(record, path)
         said = _said(record)
         said |= {"options": options, "setting": labels[asked], "kind": kinds[read], "path": path}
         said = {name: shared(value) for name, value in said.items()}
         for shots in record.shots:
             yield Line(**said, **_scores(record, shots))
+
+
+def check_numbers(record: Record, path: str) -> None:
+    """Raise BrokenRecord for what no table can hold: no score, one that is NaN, a huge count."""
+    where = path or f"the record of '{record.model}' on {record.task}"
+    if not record.scores:
+        raise BrokenRecord(f"{where} has no scores, expected one or more")
+    constants = [record.majority] if record.majority else []
+    ends = [end for one in record.intervals for end in (one.low, one.high)]
+    values = [v for one in (*record.scores, *constants) for v in (one.value, *one.parts.values())]
+    if odd := [value for value in (*values, *ends) if not abs(value) <= BEYOND]:
+        raise BrokenRecord(f"{where} has the score {odd[0]}, expected a number, usually of -1 to 1")
+    if not all(0 <= n < LARGEST for n in (record.rows, *(one.shots or 0 for one in record.scores))):
+        raise BrokenRecord(f"{where} has a number of rows or shots that is no count")
 
 
 def _said(record: Record) -> dict[str, Any]:

@@ -12,20 +12,23 @@ FEW = 3
 
 
 def row_names(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[str]:
-    """How a table calls the row of each line.
-
-    Where two models would share a row and a column, what differs follows the name: the head, who
-    taught it, the model, the experts, at last the hash of its weights.
-    """
+    """How a table calls the row of each line, models of one name told apart."""
     names = [row_name(line, by_method=by_method, one_each=one_each) for line in lines]
-    columns: dict[tuple[str, str, str, int], str] = {}
+    return told_apart(lines, names)
+
+
+def told_apart(lines: Sequence[Line], names: Sequence[str]) -> list[str]:
+    """The names of lines, such that no two models share a name and a column.
+
+    Where two would, what differs follows the name: the head, who taught it, the model, the
+    experts, at last the hash of its weights.
+    """
+    owners: dict[tuple[str, str, str, int], str] = {}
     clashing = set()
     for line, name in zip(lines, names, strict=True):
         column = (name, line.task, line.setting, line.shots)
-        if columns.setdefault(column, line.identity) != line.identity:
+        if owners.setdefault(column, line.identity) != line.identity:
             clashing.add(name)
-    if not clashing:
-        return names
     told: dict[str, Callable[[Line], str]] = {
         name: _difference([one for one, called in zip(lines, names, strict=True) if called == name])
         for name in sorted(clashing)

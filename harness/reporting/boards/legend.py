@@ -1,0 +1,41 @@
+"""Pure: what the numbers and marks of a board are, in words that every format shares."""
+
+from __future__ import annotations
+
+from harness.reporting.boards.best import WAYS
+from harness.reporting.boards.board import HOW, Board
+from harness.reporting.lines import Line
+
+BOLD = "Bold"
+ADAPTED = {
+    "chose the rows": "adapted to drawn rows whose labels only chose them",
+    "chose the rows and were read": "tuned on drawn rows and their labels",
+}
+
+
+def legend(board: Board) -> list[tuple[str, str]]:
+    """Each mark or row with what it is, only where there is any."""
+    said = []
+    if any(cell.deviation is not None for cell in board.scores.cells.values()):
+        said.append(
+            (
+                "±",
+                "standard deviation over draws (n - 1); of a mean over tasks, that of the means of "
+                "each draw. It says nothing of other test rows or of another training.",
+            )
+        )
+    if levels := sorted({line.level for line in board.scores.lines.values() if line.level}):
+        held = "with draws, training and model held"
+        said.append(("[ ]", f"{100 * levels[0]:g} % interval over test rows, {held}."))
+    if ways := {way for best in board.best.values() for way in best.ways}:
+        told = ", and those ".join(text for way, text in WAYS.items() if way in ways)
+        said.append((BOLD, f"the best merge of a column, and those {told}."))
+    return said + [(row, f"{text}.") for row, text in HOW.items() if row in board.scores.rows]
+
+
+def adaptation(line: Line) -> str:
+    """What a protocol saw of the task beside the rows that it is scored on, '' if nothing."""
+    said = [ADAPTED.get(line.adapted, line.adapted)] if line.adapted else []
+    if line.transductive:
+        said.append("transductive: these rows are those that are scored")
+    return "; ".join(said)
