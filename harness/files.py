@@ -130,6 +130,8 @@ def _fault(value: object, most: int | None) -> str | None:
     for _ in range(DEEPEST):
         below: list[object] = []
         for one in level:
+            if one is None or isinstance(one, bool | float):
+                continue
             if isinstance(one, dict):
                 if odd := next((key for key in one if not isinstance(key, str)), None):
                     return f"has the key {odd!r}, which is no text"
@@ -142,7 +144,7 @@ def _fault(value: object, most: int | None) -> str | None:
                     return f"has the text {one[:40]!r}, which is no Unicode"
             elif isinstance(one, int) and one.bit_length() > WIDEST:
                 return f"has a whole number of {one.bit_length()} bits"
-            elif not (one is None or isinstance(one, bool | int | float)):
+            elif not isinstance(one, int):
                 return f"has a {type(one).__name__}, which is no text, number, list or object"
             if most is not None and seen + len(below) > most:
                 return f"has more than {most} entries"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from pathlib import Path
@@ -15,8 +14,10 @@ from harness import Record, leaderboard
 from harness.cli import main
 from harness.errors import BrokenRecord
 from harness.evaluation.records import DrawScore, Role, Source, read_records
-from harness.reporting.boards import board
+from harness.reporting.boards.board import board_of
+from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.grid import BEST_SINGLE, MAJORITY, best_single, grid, readings, short_task
+from harness.reporting.lines import lines_of, read_lines
 from harness.reporting.table import evaluation_table
 from harness.reporting.verdict import Verdict, verdicts
 
@@ -85,6 +86,12 @@ def two_tasks() -> list[Record]:
         record("expert", "e0", RTE, "current", 0.7),
         record("expert", "e1", MRPC, "current", 0.9),
     ]
+
+
+def board(records: list[Record]) -> tuple[str, str]:
+    """The board of records as Markdown and as CSV."""
+    made = rendered(board_of([*lines_of((f"{i}.json", r) for i, r in enumerate(records))]), Path())
+    return made["board.md"], made["board.csv"]
 
 
 # The grid -------------------------------------------------------------------------------------
@@ -269,7 +276,7 @@ def test_two_traits_tell_apart_what_none_does_alone() -> None:
 
 
 def test_a_record_that_is_given_twice_counts_once() -> None:
-    assert board(one_task() + one_task()) == board(one_task())
+    assert board(one_task() + one_task())[0] == board(one_task())[0]
 
 
 def test_a_task_is_shown_by_its_last_part_where_that_is_clear() -> None:
@@ -394,7 +401,7 @@ def test_the_best_single_of_several_tasks_is_read_on_the_held_out_rows_of_all() 
     assert best_single(abroad(0.9, 0.2, 0.5, 0.7)).keys() == {RTE, MRPC}
     assert not best_single(abroad(0.9, 0.2, 0.5))
     whole, _ = board(abroad(0.9, 0.2, 0.5, 0.7))
-    assert "`average single` is the mean over all experts" in whole
+    assert "`average single`: the mean over all experts" in whole
     assert "experts, max" not in whole
 
 
@@ -412,9 +419,7 @@ def test_the_choice_changes_neither_verdict_nor_share() -> None:
     assert verdict(more) == verdict(usual) is not None
     head = "## How much of the loss is the head's"
     assert board(more)[0].partition(head)[2] == board(usual)[0].partition(head)[2] != ""
-    assert (
-        "`experts, max` is the best on the reported rows themselves, an oracle." in board(more)[0]
-    )
+    assert "`experts, max`: the best on the reported rows themselves, an oracle." in board(more)[0]
 
 
 @pytest.mark.parametrize("by_method", [True, False])
@@ -527,29 +532,11 @@ def test_the_command_writes_what_the_function_renders(
     records = written(tmp_path / "records", one_task())
     out = tmp_path / "deep" / "board"
     assert main(["leaderboard", str(records), "--out", str(out)]) == 0
-    assert capsys.readouterr().out == f"wrote {out}/board.md\nwrote {out}/board.csv\n"
-    markdown, table = board(read_records([records]))
-    assert (out / "board.md").read_text() == markdown
-    assert (out / "board.csv").read_text() == table
-
-
-def test_the_board_as_markdown() -> None:
-    markdown, _ = board(two_tasks())
-    assert "Values are x100" in markdown
-    assert f"{RTE} accuracy; {MRPC} accuracy" in markdown
-    assert "## current" in markdown
-    assert "## knn, 5 shots" in markdown
-    row = next(line for line in markdown.splitlines() if line.startswith("| ties"))
-    assert [cell.strip() for cell in row.strip("|").split("|")] == ["ties", "60.0", "80.0", "70.0"]
-
-
-def test_the_board_as_csv() -> None:
-    _, table = board(two_tasks())
-    header, *rows = csv.reader(table.splitlines())
-    assert header[:3] == ["protocol", "shots", "row"]
-    assert header[3:] == [RTE, MRPC, "mean", f"{RTE} sd", f"{MRPC} sd", "mean sd"]
-    assert ["current", "", "ties", "60.00", "80.00", "70.00", "", "", ""] in rows
-    assert ["knn", "5", "ties", "60.00", "80.00", "70.00", "10.00", "10.00", "0.00"] in rows
+    texts = rendered(board_of(read_lines([records])), out)
+    names = [*texts, "board.parquet"]
+    assert capsys.readouterr().out == "".join(f"wrote {out}/{name}\n" for name in names)
+    assert {path.name for path in out.iterdir()} == {*names}
+    assert {name: (out / name).read_text() for name in texts} == texts
 
 
 def test_the_board_has_the_share_of_the_head() -> None:
@@ -628,12 +615,14 @@ def test_a_folder_without_records_is_named(tmp_path: Path) -> None:
         read_records([tmp_path])
 
 
-def test_committed_boards_are_what_their_records_render_to() -> None:
-    for committed in sorted(LEADERBOARDS.glob("*/board.md")):
-        name = committed.parent.name
-        markdown, table = board(read_records([LEADERBOARDS / "records" / name]))
-        assert committed.read_text(encoding="utf-8") == markdown, name
-        assert committed.with_suffix(".csv").read_text(encoding="utf-8") == table, name
+BOARDS = sorted(path.parent.name for path in LEADERBOARDS.glob("*/board.md"))
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_committed_boards_are_what_their_records_render_to(name: str) -> None:
+    lines = read_lines([LEADERBOARDS / "records" / name])
+    for file, text in rendered(board_of(lines), LEADERBOARDS / name).items():
+        assert (LEADERBOARDS / name / file).read_text(encoding="utf-8") == text, file
 
 
 def test_the_published_schema_is_that_of_a_record() -> None:

@@ -119,8 +119,6 @@ class Record(Frozen):
         return sorted({score.shots for score in self.scores}, key=lambda count: count or 0)
 
 
-LONGEST_WORD = 300
-"""Signs between blanks: of more, some may be a number that only the usual way refuses."""
 LONGEST = 160
 """Bytes of a part of a path: file systems have room for 255."""
 IDENTITY = (
@@ -196,12 +194,11 @@ def write_record(
 def read_record(path: Path) -> Record:
     """The record in a file. Raises BrokenRecord naming the file and what is wrong with it."""
     text = read_text(path, "a record", error=BrokenRecord)
-    if max(map(len, text.split()), default=0) < LONGEST_WORD:
-        with suppress(ValidationError):  # a third of the time; faults are said by the usual way
-            record = Record.model_validate_json(text)
-            free = {"options": record.options, "settings": record.settings, "of": record.dataset}
-            check_values(free, str(path), "a record", error=BrokenRecord)
-            return record
+    with suppress(ValidationError):  # a third of the time; what is wrong is said by the usual way
+        record = Record.model_validate_json(text)
+        free = {"options": record.options, "settings": record.settings, "of": record.dataset}
+        check_values(free, str(path), "a record", error=BrokenRecord)
+        return record
     return read_as(Record, path, "a record")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from harness.evaluation.records import Record, each_record
-from harness.reporting.boards.tidy import as_frame
+from harness.reporting.boards.tidy import as_frame, table
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import lines_of
 
@@ -48,7 +48,7 @@ class Records(Sequence[Record]):
         be of the same work, which a board checks and a frame does not.
         """
         lines = [*lines_of(zip(map(str, self.paths), self.records, strict=True))]
-        return as_frame(lines, named_rows(lines), [line.path for line in lines])
+        return as_frame(table(lines, named_rows(lines), [line.path for line in lines]))
 
 
 def read_records(*places: str | Path) -> Records:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.files import check_place, replacing, write_text
@@ -16,7 +16,7 @@ from harness.reporting.lines import Line, read_lines
 def leaderboard(places: Sequence[str | Path], *, out: str | Path) -> list[Path]:
     """Write the board of all records in files and folders to a folder; the paths.
 
-    board.md, board.csv, board.parquet, board.tex and index.html. Raises BrokenRecord, before
+    board.md, board.csv, board.tex, index.html and board.parquet. Raises BrokenRecord, before
     anything is written.
     """
     import pyarrow.parquet
@@ -24,23 +24,30 @@ def leaderboard(places: Sequence[str | Path], *, out: str | Path) -> list[Path]:
     folder = Path(out)
     check_place(folder.absolute())
     board = board_of(read_lines(places))
-    texts = rendered(board, folder)
+    table = _table(board, folder)
+    texts = _texts(board, folder, table)
     for name, text in texts.items():
-        write_text(folder / name, text)
+        write_text(folder / name, text())  # one at a time: of many records, they are large
     with replacing(folder / "board.parquet") as file:
-        table = tidy.as_table(board.lines, board.rows_of_lines, files(board.lines, folder))
-        pyarrow.parquet.write_table(table, file)
+        pyarrow.parquet.write_table(tidy.as_table(table), file)
     return [folder / name for name in (*texts, "board.parquet")]
 
 
 def rendered(board: Board, out: Path) -> dict[str, str]:
     """By name, the text of every file of a board whose links start in the folder `out`."""
-    places = files(board.lines, out)
+    return {name: text() for name, text in _texts(board, out, _table(board, out)).items()}
+
+
+def _table(board: Board, out: Path) -> tidy.Table:
+    return tidy.table(board.lines, board.rows_of_lines, files(board.lines, out))
+
+
+def _texts(board: Board, out: Path, table: tidy.Table) -> dict[str, Callable[[], str]]:
     return {
-        "board.md": markdown.rendered(board),
-        "board.csv": tidy.as_csv(board.lines, board.rows_of_lines, places),
-        "board.tex": latex.rendered(board),
-        "index.html": page.rendered(board, places),
+        "board.md": lambda: markdown.rendered(board),
+        "board.csv": lambda: tidy.as_csv(table),
+        "board.tex": lambda: latex.rendered(board),
+        "index.html": lambda: page.rendered(board, table["record"]),
     }
 
 

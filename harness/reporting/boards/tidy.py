@@ -8,10 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from math import fsum, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.reporting.lines import Line
 from harness.text import csv_cell
@@ -59,6 +59,16 @@ COLUMNS = (
 )  # fmt: skip
 """Of every tidy table. `sd` is over draws (n - 1); `low` and `high` are over test rows, at `level`;
 `row` is what the board calls it, `record` the file; `shots` is 0 where nothing is drawn."""
+Table: TypeAlias = "dict[str, Sequence[Any]]"
+"""The values of every column, by its name."""
+
+
+def table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> Table:
+    """Lines as columns, with the row and the file of each."""
+    made: Table = {"row": rows, "record": files}
+    for columns in (TEXTS, NUMBERS, COUNTS):
+        made |= {name: [value(line) for line in lines] for name, value in columns.items()}
+    return {name: made[name] for name in COLUMNS}
 
 
 def _deviation(values: Sequence[float]) -> float | None:
@@ -69,46 +79,39 @@ def _deviation(values: Sequence[float]) -> float | None:
     return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def as_csv(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> str:
-    """Lines as CSV, with the row and the file of each; no cell is a formula or moves a cursor."""
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(_cells(lines, rows, files))
-    return table.getvalue()
-
-
-def _cells(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> Iterator[list[str]]:
+def as_csv(table: Table) -> str:
+    """A tidy table as CSV; no cell is a formula or moves a cursor."""
     safe = cache(csv_cell)
-    for line, row, file in zip(lines, rows, files, strict=True):
-        said = {"row": safe(row), "record": csv_cell(file)}
-        said |= {name: safe(text(line)) for name, text in TEXTS.items()}
-        said |= {name: _shown(number(line)) for name, number in NUMBERS.items()}
-        said |= {name: str(int(count(line))) for name, count in COUNTS.items()}
-        yield [said[name] for name in COLUMNS]
+    shown: list[Iterable[str]] = []
+    for name, values in table.items():
+        if name in NUMBERS:
+            shown.append("" if value is None else f"{value:.4f}" for value in values)
+        elif name in COUNTS:
+            shown.append(str(int(value)) for value in values)
+        else:
+            shown.append(map(csv_cell if name == "record" else safe, values))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows(zip(*shown, strict=True))
+    return text.getvalue()
 
 
-def _shown(number: float | None) -> str:
-    return "" if number is None else f"{number:.4f}"
-
-
-def as_table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> pyarrow.Table:
-    """Lines as a table of Arrow, with the row and the file of each; texts that repeat as codes."""
+def as_table(table: Table) -> pyarrow.Table:
+    """A tidy table as one of Arrow; texts that repeat are codes."""
     import pyarrow
 
     coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-    made = {name: pyarrow.array(map(text, lines)).cast(coded) for name, text in TEXTS.items()}
-    made["row"] = pyarrow.array(rows).cast(coded)
-    made["record"] = pyarrow.array(files)
-    for name, number in NUMBERS.items():
-        made[name] = pyarrow.array(map(number, lines), pyarrow.float64())
-    for name, count in COUNTS.items():
-        kind = pyarrow.bool_() if name == "transductive" else pyarrow.int64()
-        made[name] = pyarrow.array(map(count, lines), kind)
-    return pyarrow.table({name: made[name] for name in COLUMNS})
+    kinds = dict.fromkeys(NUMBERS, pyarrow.float64()) | dict.fromkeys(COUNTS, pyarrow.int64())
+    kinds["transductive"] = pyarrow.bool_()
+    made = {}
+    for name, values in table.items():
+        column = pyarrow.array(values, kinds.get(name, pyarrow.string()))
+        made[name] = column if name in kinds or name == "record" else column.cast(coded)
+    return pyarrow.table(made)
 
 
-def as_frame(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> pandas.DataFrame:
-    """Lines as a frame of pandas (which comes with `datasets`), texts that repeat as categories."""
-    frame: Any = as_table(lines, rows, files).to_pandas()
+def as_frame(table: Table) -> pandas.DataFrame:
+    """A tidy table as a frame of pandas (which comes with `datasets`)."""
+    frame: Any = as_table(table).to_pandas()
     return frame

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from harness.errors import BadOption
 from harness.evaluation.records import each_record, safe
 from harness.files import check_place, write_text
-from harness.reporting.boards.tidy import as_csv
+from harness.reporting.boards.tidy import as_csv, table
 from harness.reporting.exports import every_eval_ever, lm_eval, model_index
 from harness.reporting.exports.results import Result, results_of
 from harness.reporting.grid import named_rows
@@ -51,7 +51,7 @@ def export(
 
 def _table(places: Sequence[str | Path]) -> dict[str, str]:
     lines = read_lines(places)
-    return {"records.csv": as_csv(lines, named_rows(lines), [line.path for line in lines])}
+    return {"records.csv": as_csv(table(lines, named_rows(lines), [line.path for line in lines]))}
 
 
 def _documents(places: Sequence[str | Path], format: Format, organization: str) -> dict[str, str]:

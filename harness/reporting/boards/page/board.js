@@ -3,9 +3,10 @@
   // Everything of a record reaches the page as text: nothing here is ever read as HTML.
   const data = JSON.parse(document.getElementById("data").textContent);
   const MEAN = data.tasks.length;
-  const MOST_CELLS = 10000;
+  const AT_ONCE = 2500; // cells; the rest is drawn as somebody scrolls there
   const MOST_MARKS = 60;
   const byId = (id) => document.getElementById(id);
+  const body = document.querySelector("#board tbody");
   const root = document.documentElement;
 
   const element = (tag, attributes = {}, ...children) => {
@@ -38,7 +39,6 @@
     readings: new Set(data.readings.flatMap((one, at) => (one.headline ? [at] : []))),
     tasks: new Set(data.tasks.keys()),
     sort: null, // {reading, task, down}; reading -1: by name
-    cells: MOST_CELLS,
     active: null, // the cell that the keyboard is on, as "row column" of what is shown
   };
 
@@ -103,7 +103,7 @@
 
   // the table ----------------------------------------------------------------------------
 
-  let view = { rows: [], columns: [] };
+  let view = { rows: [], columns: [], drawn: 0 };
 
   const sortButton = (text, column) => {
     const button = element("button", { type: "button" }, text);
@@ -196,43 +196,51 @@
     }
   };
 
-  const drawBody = (rows, columns) => {
-    const asked = {};
-    for (const name of ["spread", "gains", "intervals", "heat"]) asked[name] = byId(name).checked;
-    const shownRange = asked.heat ? ranges(rows, columns) : columns.map(() => [0, 0]);
-    const first = columns.map((column, at) => !at || columns[at - 1].reading !== column.reading);
-    const body = document.createDocumentFragment();
-    rows.forEach((row, rowAt) => {
-      const one = data.rows[row];
-      const line = element("tr", { class: one.role === "merged" ? false : "reference" });
-      const title = one.is ? `${one.name}: ${one.is}` : one.name;
-      line.append(element("th", { scope: "row", title }, one.name));
-      columns.forEach((column, columnAt) => {
-        const cell = document.createElement("td");
-        cell.tabIndex = rowAt || columnAt ? -1 : 0;
-        if (first[columnAt]) cell.className = "first";
-        fill(cell, row, column, asked, shownRange[columnAt]);
-        line.append(cell);
-      });
-      body.append(line);
+  const lineOf = (row, rowAt) => {
+    const one = data.rows[row];
+    const line = element("tr", { class: one.role === "merged" ? false : "reference", "aria-rowindex": rowAt + 3 });
+    const title = one.is ? `${one.name}: ${one.is}` : one.name;
+    line.append(element("th", { scope: "row", title }, one.name));
+    view.columns.forEach((column, columnAt) => {
+      const cell = document.createElement("td");
+      cell.tabIndex = rowAt || columnAt ? -1 : 0;
+      if (!columnAt || view.columns[columnAt - 1].reading !== column.reading) cell.className = "first";
+      fill(cell, row, column, view.asked, view.ranges[columnAt]);
+      line.append(cell);
     });
-    document.querySelector("#board tbody").replaceChildren(body);
-    state.active = rows.length && columns.length ? [0, 0] : null;
+    return line;
+  };
+
+  const drawMore = (count) => {
+    const until = Math.min(view.rows.length, view.drawn + count);
+    const lines = document.createDocumentFragment();
+    for (let at = view.drawn; at < until; at += 1) lines.append(lineOf(view.rows[at], at));
+    view.drawn = until;
+    body.append(lines);
+    byId("more").hidden = view.drawn === view.rows.length;
   };
 
   const draw = () => {
     const columns = shownColumns();
-    const all = shownRows(columns);
-    const rows = all.slice(0, Math.max(1, Math.floor(state.cells / Math.max(1, columns.length))));
-    view = { rows, columns };
+    const rows = shownRows(columns);
+    const asked = {};
+    for (const name of ["spread", "gains", "intervals", "heat"]) asked[name] = byId(name).checked;
+    const step = Math.max(20, Math.ceil(AT_ONCE / Math.max(1, columns.length)));
+    view = { rows, columns, asked, step, drawn: 0 };
+    view.ranges = asked.heat ? ranges(rows, columns) : columns.map(() => [0, 0]);
     drawHead(columns);
-    drawBody(rows, columns);
-    const cut = rows.length < all.length ? ` of ${all.length.toLocaleString("en")}` : "";
-    byId("status").textContent =
-      `${rows.length.toLocaleString("en")}${cut} rows, ${columns.length} columns`;
-    byId("more").hidden = rows.length === all.length;
-    drawGap(all);
+    body.replaceChildren();
+    byId("board").setAttribute("aria-rowcount", rows.length + 2);
+    state.active = rows.length && columns.length ? [0, 0] : null;
+    drawMore(step);
+    byId("status").textContent = `${rows.length.toLocaleString("en")} rows, ${columns.length} columns`;
+    drawGap(rows);
   };
+
+  byId("scroll").addEventListener("scroll", (event) => {
+    const box = event.currentTarget;
+    if (box.scrollTop + 2 * box.clientHeight > box.scrollHeight) drawMore(view.step);
+  }, { passive: true });
 
   // where a number comes from ------------------------------------------------------------
 
@@ -283,7 +291,6 @@
     provenance(view.rows[rowAt], view.columns[columnAt]);
   };
 
-  const body = document.querySelector("#board tbody");
   const cellIn = (rowAt, columnAt) => {
     const line = body.rows[rowAt];
     return line ? line.cells[columnAt + 1] : undefined;
@@ -320,6 +327,7 @@
     }
     const step = steps[event.key];
     if (!step) return;
+    if (step[0] === view.drawn) drawMore(view.step);
     const next = step[1] >= 0 && cellIn(...step);
     if (next) next.focus();
     event.preventDefault();
@@ -459,10 +467,7 @@
   byId("spread").parentElement.hidden = data.cells.sd.every((sd) => sd === null);
   byId("search").addEventListener("input", draw);
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
-  byId("more").addEventListener("click", () => {
-    state.cells *= 2;
-    draw();
-  });
+  byId("more").addEventListener("click", () => drawMore(view.rows.length));
 
   if (matchMedia("(max-width: 40rem)").matches) {
     for (const folded of document.querySelectorAll("main > details")) folded.open = false;

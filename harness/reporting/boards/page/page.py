@@ -50,7 +50,10 @@ def rendered(board: Board, files: Sequence[str]) -> str:
 def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
     """What the page shows, as JSON: lists by column, texts by their place in `texts`."""
     texts: dict[str, int] = {}
-    place = cache(lambda text: texts.setdefault(plain(text), len(texts)))
+
+    def place(text: str) -> int:
+        return texts.setdefault(plain(text), len(texts))
+
     found = {id(line): file for line, file in zip(board.lines, files, strict=True)}
     return {
         "tasks": _tasks(board),
