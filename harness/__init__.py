@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from harness.passes.statistics import statistic
     from harness.reporting.boards.leaderboard import leaderboard
     from harness.reporting.collection import Records, read_records
+    from harness.reporting.plots.plot import plot
+    from harness.reporting.plots.scores import View
     from harness.training.finetune import finetune
 
 _LAZY = {
@@ -67,11 +69,13 @@ _LAZY = {
     "Record": "harness.evaluation.records",
     "Records": "harness.reporting.collection",
     "Run": "harness.evaluation.run",
+    "View": "harness.reporting.plots.scores",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
     "inspect": "harness.inspecting.inspect",
     "leaderboard": "harness.reporting.boards.leaderboard",
     "merge": "harness.merging.merge",
+    "plot": "harness.reporting.plots.plot",
     "prepare": "harness.data.prepare",
     "read_records": "harness.reporting.collection",
     "statistic": "harness.passes.statistics",
@@ -109,6 +113,7 @@ __all__ = [
     "Score",
     "StateDict",
     "Task",
+    "View",
     "evaluate",
     "finetune",
     "inspect",
@@ -119,6 +124,7 @@ __all__ = [
     "metric",
     "need",
     "parse_choice",
+    "plot",
     "postmerge",
     "premerge",
     "prepare",

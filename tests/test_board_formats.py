@@ -203,6 +203,15 @@ def test_a_gain_is_over_the_same_without_the_first_method() -> None:
     assert board.gains("ties", current) == [None, None, None]
 
 
+def test_a_gain_is_over_the_nearest_that_is_there() -> None:
+    methods = ("ties", "procrustes+dare[ties]", "procrustes+dare[average]", "dare[average]")
+    records = [record("merged", one, RTE, "current", 0.5, method=one) for one in methods]
+    assert made(records).counterparts == {
+        "procrustes+dare[ties]": "ties",
+        "procrustes+dare[average]": "dare[average]",
+    }
+
+
 # Tidy tables ------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.errors import CannotWrite
-from harness.reporting.figures import COLOURS, HeatMap, Panel, _readable, heat_map, save
+from harness.reporting.figures import COLOURS, HeatMap, Panel, heat_map, readable, save
 
 UPPER = Panel(("0", "1"), ("up", "down", "norm"), ((0.0, 0.5, None), (0.25, 1.0, -0.0001)), "layer")
 LOWER = Panel(("outside",), ("head",), ((7.0,),), column_label="role")
@@ -64,7 +64,7 @@ def test_numbers_are_read_on_every_colour() -> None:
     lightness = []
     for step in range(101):
         colour = colormaps[COLOURS](step / 100)
-        text = {"black": 0.0, "white": 1.0}[_readable(colour)]
+        text = {"black": 0.0, "white": 1.0}[readable(colour)]
         light, dark = sorted((text, luminance(colour)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5
         lightness.append(luminance(colour))

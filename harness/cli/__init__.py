@@ -4,7 +4,8 @@ One file for each command, listed by `harness --help` in the order in which they
 """
 
 from harness.cli import finetune, merge, statistics, check  # isort: skip
-from harness.cli import evaluate, inspect, leaderboard, export, prepare, listing, demo  # isort: skip
+from harness.cli import evaluate, inspect, leaderboard, plot, export  # isort: skip
+from harness.cli import prepare, listing, demo  # isort: skip
 from harness.cli.program import main
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "listing",
     "main",
     "merge",
+    "plot",
     "prepare",
     "statistics",
 ]

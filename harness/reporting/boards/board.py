@@ -91,16 +91,18 @@ class Board:
 
     @cached_property
     def counterparts(self) -> Mapping[str, str]:
-        """For rows of merges, the row of the same without the first of what is done before."""
+        """For rows of merges, the row of the same with fewer stages before it, most of them."""
         known = {}
         for row, line in self.of_row.items():
             less = without_first(line.method) if line.role == "merged" else None
-            if less is not None and (other := row.replace(line.method, less, 1)) in self.of_row:
-                known[row] = other
+            while less is not None and row.replace(line.method, less, 1) not in self.of_row:
+                less = without_first(less)
+            if less is not None:
+                known[row] = row.replace(line.method, less, 1)
         return known
 
     def gains(self, row: str, reading: Reading) -> list[float | None]:
-        """By column, the points that the first of what is done before merging brings."""
+        """By column, the points that a row is above its counterpart."""
         cells = self.scores.row(row, reading)
         other = self.counterparts.get(row)
         before = [None] * len(cells) if other is None else self.scores.row(other, reading)
