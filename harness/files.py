@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -52,12 +53,11 @@ def read_text(
 ) -> str:
     """The text of a file in UTF-8. Raises `error`, naming the file and what it should be."""
     try:
-        if (
-            os.path.exists(path) and not path.is_file()
-        ):  # whoever opens a pipe waits for its other end
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):  # whoever opens a pipe waits for its other end
             raise error(f"{path} is no file, expected {what}")
         with path.open("rb") as file:
-            content = file.read(largest + 1)
+            content = file.read(min(about.st_size, largest) + 1)
         if len(content) > largest:
             raise error(f"{path} is larger than {largest} bytes, expected {what}")
         return content.decode("utf-8")

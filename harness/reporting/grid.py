@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import compress
 from math import fsum, sqrt
 from typing import TypeAlias, TypeVar
@@ -76,9 +76,8 @@ class Cell:
         return _deviation(self.experts)
 
     def __str__(self) -> str:
-        if self.deviation is None:
-            return f"{self.mean:.1f}"
-        return f"{self.mean:.1f} ±{self.deviation:.1f}"
+        deviation = self.deviation
+        return f"{self.mean:.1f}" if deviation is None else f"{self.mean:.1f} ±{deviation:.1f}"
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -89,7 +88,7 @@ def _deviation(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     mean = _mean(values)
-    return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return sqrt(fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1))
 
 
 def cell_of(record: Record, reading: Reading) -> Cell:
@@ -175,9 +174,14 @@ def _readings(lines: Iterable[Line]) -> list[Reading]:
 
 def reading_of(line: Line) -> Reading:
     """The group of columns that a line stands in."""
-    known = line.protocol in PROTOCOL_ORDER
-    rank = PROTOCOL_ORDER.index(line.protocol) if known else len(PROTOCOL_ORDER)
-    return Reading(rank, line.setting, line.shots)
+    return _reading(line.protocol, line.setting, line.shots)
+
+
+@lru_cache
+def _reading(protocol: str, setting: str, shots: int) -> Reading:
+    known = protocol in PROTOCOL_ORDER
+    rank = PROTOCOL_ORDER.index(protocol) if known else len(PROTOCOL_ORDER)
+    return Reading(rank, setting, shots)
 
 
 def _lines(records: Iterable[Record]) -> list[Line]:
@@ -378,12 +382,12 @@ def reported(records: Sequence[Read]) -> list[Read]:
     """
     others = {record.task for record in records if record.role not in SINGLES}
     names = {task.partition("@")[0] for task in others}
-
-    def chooses(task: str) -> bool:
+    choosing = set()
+    for task in {record.task for record in records} - others:
         name, _, split = task.partition("@")
-        return split == CHOICE_SPLIT and task not in others and name in names
-
-    return [record for record in records if not chooses(record.task)]
+        if split == CHOICE_SPLIT and name in names:
+            choosing.add(task)
+    return [record for record in records if record.task not in choosing]
 
 
 def short_task(task: str, tasks: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from math import fsum
+from math import fsum, isnan
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -116,11 +116,13 @@ def check_numbers(record: Record, path: str) -> None:
     where = path or f"the record of '{record.model}' on {record.task}"
     if not record.scores:
         raise BrokenRecord(f"{where} has no scores, expected one or more")
-    constants = [record.majority] if record.majority else []
-    ends = [end for one in record.intervals for end in (one.low, one.high)]
-    values = [v for one in (*record.scores, *constants) for v in (one.value, *one.parts.values())]
-    if odd := [value for value in (*values, *ends) if not abs(value) <= BEYOND]:
-        raise BrokenRecord(f"{where} has the score {odd[0]}, expected a number, usually of -1 to 1")
+    constants = (record.majority,) if record.majority else ()
+    values = [end for one in record.intervals for end in (one.low, one.high)]
+    for one in (*record.scores, *constants):
+        values += (one.value, *one.parts.values())
+    if not (min(values) >= -BEYOND and max(values) <= BEYOND) or any(map(isnan, values)):
+        odd = next(value for value in values if not abs(value) <= BEYOND)
+        raise BrokenRecord(f"{where} has the score {odd}, expected a number, usually of -1 to 1")
     if not all(0 <= n < LARGEST for n in (record.rows, *(one.shots or 0 for one in record.scores))):
         raise BrokenRecord(f"{where} has a number of rows or shots that is no count")
 
@@ -158,13 +160,14 @@ def _scores(record: Record, shots: int | None) -> dict[str, Any]:
     """What a record says of one number of shots, times 100."""
     scores = [score for score in record.scores if score.shots == shots]
     interval = next((one for one in record.intervals if one.shots == shots), None)
+    means = {
+        name: 100 * fsum([score.parts[name] for score in scores]) / len(scores)
+        for name in scores[0].parts
+    }
     return {
         "shots": shots or 0,
-        "values": tuple(100 * score.value for score in scores),
-        "parts": tuple(
-            (name, 100 * fsum(score.parts[name] for score in scores) / len(scores))
-            for name in scores[0].parts
-        ),
+        "values": tuple([100 * score.value for score in scores]),
+        "parts": tuple(means.items()),
         "interval": interval and (100 * interval.low, 100 * interval.high),
         "level": interval and interval.level,
         "majority": record.majority and 100 * record.majority.value,

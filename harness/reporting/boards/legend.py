@@ -16,7 +16,7 @@ ADAPTED = {
 def legend(board: Board) -> list[tuple[str, str]]:
     """Each mark or row with what it is, only where there is any."""
     said = []
-    if any(cell.deviation is not None for cell in board.scores.cells.values()):
+    if any(len(cell.values) > 1 for cell in board.scores.cells.values()):
         said.append(
             (
                 "±",

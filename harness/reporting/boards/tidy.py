@@ -76,7 +76,7 @@ def _deviation(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     mean = fsum(values) / len(values)
-    return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return sqrt(fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1))
 
 
 def as_csv(table: Table) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,10 +49,14 @@ def rendered(board: Board, files: Sequence[str]) -> str:
 
 def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
     """What the page shows, as JSON: lists by column, texts by their place in `texts`."""
-    texts: dict[str, int] = {}
+    texts: list[str] = []
+    known: dict[str, int] = {}
 
     def place(text: str) -> int:
-        return texts.setdefault(plain(text), len(texts))
+        if text not in known:
+            known[text] = len(texts)
+            texts.append(plain(text))
+        return known[text]
 
     found = {id(line): file for line, file in zip(board.lines, files, strict=True)}
     return {
@@ -61,7 +65,7 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
         "rows": _rows(board),
         "cells": _cells(board),
         "records": _records(board, found, place),
-        "texts": [*texts],
+        "texts": texts,
     }
 
 
@@ -145,13 +149,14 @@ def _records(
                     continue
                 line = board.scores.lines.get((row, reading, column))
                 if line is None:
-                    said: Iterable[int] = [-1] * len(columns)
-                else:
-                    folder, _, name = files[id(line)].rpartition("/")
-                    said = [*(place(text(line)) for text in PROVENANCE.values())]
-                    said = [*said, place(folder), place(name)]
-                for into, value in zip(columns.values(), said, strict=True):
-                    into.append(value)
+                    for of_name in columns.values():
+                        of_name.append(-1)
+                    continue
+                for name, text in PROVENANCE.items():
+                    columns[name].append(place(text(line)))
+                folder, _, file = files[id(line)].rpartition("/")
+                columns["folder"].append(place(folder))
+                columns["file"].append(place(file))
     return columns
 
 
