@@ -41,6 +41,7 @@ from harness.types import (
     Score,
     StateDict,
     Task,
+    Teacher,
 )
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ __all__ = [
     "Score",
     "StateDict",
     "Task",
+    "Teacher",
     "View",
     "evaluate",
     "finetune",

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -20,6 +21,8 @@ from typing import (
 
 from harness.entries import (
     ALL_KINDS,
+    BreaksWith,
+    Claim,
     EvaluationProtocol,
     Merger,
     Metric,
@@ -67,6 +70,7 @@ PostmergeFn: TypeAlias = Callable[
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
 NeedFn = TypeVar("NeedFn", bound=Callable[..., Any])
 YAML = (".yaml", ".yml")
+NOTHING: BreaksWith = MappingProxyType({})
 
 
 class Named(Protocol):
@@ -308,11 +312,12 @@ def merger(
     task_vectors: bool = True,
     breaks: tuple[str, ...] = (),
     by_label: bool = False,
+    breaks_with: BreaksWith = NOTHING,
 ) -> Callable[[MergeFn[P]], MergeFn[P]]:
     """Register a merging method under a name."""
 
     def register(function: MergeFn[P]) -> MergeFn[P]:
-        entry = Merger(name, function, paper, task_vectors, breaks, by_label)
+        entry = Merger(name, function, paper, task_vectors, breaks, by_label, breaks_with)
         MERGERS.add(entry, _origin(function))
         return function
 
@@ -326,12 +331,13 @@ def premerge(
     exact: bool = False,
     breaks: tuple[str, ...] = (),
     costly: bool = False,
-    inexact: tuple[str, ...] = (),
+    breaks_with: BreaksWith = NOTHING,
+    reads_base: Claim = True,
 ) -> Callable[[PremergeFn[P]], PremergeFn[P]]:
     """Register a pre-merging method under a name."""
 
     def register(function: PremergeFn[P]) -> PremergeFn[P]:
-        entry = Premerge(name, function, paper, exact, breaks, costly, inexact)
+        entry = Premerge(name, function, paper, exact, breaks, costly, breaks_with, reads_base)
         PREMERGE.add(entry, _origin(function))
         return function
 
@@ -339,12 +345,18 @@ def premerge(
 
 
 def postmerge(
-    name: str, *, paper: str = "", breaks: tuple[str, ...] = ()
+    name: str,
+    *,
+    paper: str = "",
+    breaks: tuple[str, ...] = (),
+    breaks_with: BreaksWith = NOTHING,
+    rereads: Claim = False,
 ) -> Callable[[PostmergeFn[P]], PostmergeFn[P]]:
     """Register a post-merging method under a name."""
 
     def register(function: PostmergeFn[P]) -> PostmergeFn[P]:
-        POSTMERGE.add(Postmerge(name, function, paper, breaks), _origin(function))
+        entry = Postmerge(name, function, paper, breaks, breaks_with, rereads)
+        POSTMERGE.add(entry, _origin(function))
         return function
 
     return register
@@ -376,11 +388,13 @@ def protocol(
     paper: str = "",
     adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled",
     check: Callable[..., None] | None = None,
+    transductive: Callable[..., bool] | None = None,
+    by_default: bool = True,
 ) -> Callable[[ProtocolFn[P]], ProtocolFn[P]]:
     """Register an evaluation protocol under a name."""
 
     def register(function: ProtocolFn[P]) -> ProtocolFn[P]:
-        entry = EvaluationProtocol(name, function, paper, adapts, check)
+        entry = EvaluationProtocol(name, function, paper, adapts, check, transductive, by_default)
         PROTOCOLS.add(entry, _origin(function))
         return function
 

@@ -34,6 +34,10 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 Steps: TypeAlias = Callable[[int], None]
 """Called with how much was done since the last call."""
 
+ALL: Literal["all"] = "all"
+"""So many shots that every unit is drawn."""
+Shots: TypeAlias = int | Literal["all"]
+
 Again: TypeAlias = "Callable[[Sequence[int], int], Array]"
 """Some units, by number, once more through a model that drops by a seed: [units, width]."""
 
@@ -309,19 +313,38 @@ class Draw:
     those of a sentence.
     """
 
-    shots: int
+    shots: Shots
     seed: int
     rows: tuple[tuple[int, ...], ...]
     examples: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """The units of its examples, where it has any, or of its groups: each once."""
+        parts = self.examples or self.rows
+        return tuple(dict.fromkeys(unit for part in parts for unit in part))
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """An expert of the task on the units of the pool: its features, [units, width], and its head.
+
+    Features and outputs of the head are in the order of those of the model that is read.
+    """
+
+    x: Array
+    head: Head
 
 
 @dataclass(frozen=True)
 class Encoded:
     """What a protocol may read: no text, no model, no metric.
 
-    `pool` holds every row that any draw selects; `teacher` are the experts' outputs on the pool:
-    probabilities of classes, or values, [pool units, outputs]. `again` gives the features of pool
-    units with the encoder's dropout on, as in training.
+    `pool` holds every row that any draw selects; of a protocol that adapts to the test rows they
+    are the pool, and one draw has all of them. `teachers` are the experts on the pool, and
+    `teacher` is the mean of their outputs there: probabilities of classes, or values, [pool units,
+    outputs]. `again` gives the features of pool units with the encoder's dropout on, as in
+    training.
     """
 
     task: str
@@ -333,14 +356,20 @@ class Encoded:
     draws: tuple[Draw, ...]
     teacher: Array64 | None
     again: Again | None = None
+    teachers: tuple[Teacher, ...] = ()
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predicted labels of the test units, [units] or [rows, classes]; by which draw, if any."""
+    """Predicted labels of the test units, [units] or [rows, classes]; by which draw, if any.
+
+    `facts` are numbers that a protocol tells of how it came to them; the record has them. One that
+    fits a map of features tells `rows_per_dimension`: below one, the rows leave the map open.
+    """
 
     values: Array64
     draw: Draw | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

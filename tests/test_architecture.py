@@ -48,7 +48,8 @@ FOLDERS = {
     "harness/premergers": METHODS,
     "harness/postmergers": METHODS,
     "tasks": NOUNS,
-    "protocols": NOUNS | {"harness.kinds"},
+    # of the room of weights, the one polar factor there is
+    "protocols": NOUNS | {"harness.kinds", "harness.weights"},
 }
 #: what the registries scan, and nobody else knows
 SCANNED = ("harness.mergers", "harness.premergers", "harness.postmergers", "harness.needs")

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -258,7 +259,9 @@ def test_the_table_has_a_line_for_every_record_and_number_of_shots() -> None:
     assert json.loads(first["parts"]) == pytest.approx({"accuracy": 53.3333, "f1": 73.3333})
     assert (first["record"], second["record"]) == ("./0.json", "./1.json")
     unknown = {name for name, value in second.items() if value == ""}
-    assert unknown == {"premerge", "preset", "adapted", "sd", "low", "high", "level", "majority"}
+    assert unknown == {
+        *("premerge", "preset", "adapted", "sd", "low", "high", "level", "majority", "facts")
+    }
 
 
 def test_parquet_and_pandas_have_the_same(tmp_path: Path) -> None:
@@ -274,6 +277,24 @@ def test_parquet_and_pandas_have_the_same(tmp_path: Path) -> None:
     assert frame.iloc[0][[*EXPECTED]].to_dict() == pytest.approx(EXPECTED)
     assert Path(frame.record[0]) == records.paths[0] == folder / "0" / "knn.json"
     assert harness.Record(**json.loads(Path(frame.record[1]).read_text())) == records[1]
+
+
+def test_all_shots_and_what_a_fit_tells(tmp_path: Path) -> None:
+    facts = {"rows_per_dimension": 0.25, "fit_error": 0.5}
+    scores = tuple(
+        DrawScore(value=0.5, parts={"accuracy": 0.5}, shots=shots, seed=0, facts=facts)
+        for shots in (5, "all")
+    )
+    usual = record("merged", "m", RTE, "probe", 0.5)
+    folder = written(tmp_path / "records", [usual.model_copy(update={"scores": scores})])
+    harness.leaderboard([folder], out=tmp_path)
+    rows = [*csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text()))]
+    assert [row["shots"] for row in rows] == ["5", "all"]
+    assert [json.loads(row["facts"]) for row in rows] == [facts, facts]
+    assert harness.read_records(folder).to_pandas().shots.tolist() == [5, float("inf")]
+    text = (tmp_path / "board.md").read_text()
+    assert re.findall("^## (.*)", text, re.M) == ["probe, 5 shots"]
+    assert "Fitted to fewer rows than features have dimensions." in text
 
 
 def test_records_are_a_sequence(tmp_path: Path) -> None:
@@ -304,6 +325,7 @@ def test_records_are_found_from_the_board(tmp_path: Path) -> None:
         ({"scores": []}, "has no scores"),
         ({"scores": [{"value": float("nan"), "parts": {}}]}, "has the score nan"),
         ({"scores": [{"value": 0.5, "parts": {"f1": float("inf")}}]}, "has the score inf"),
+        ({"scores": [{"value": 0, "parts": {}, "facts": {"x": -math.inf}}]}, "has the score -inf"),
         ({"intervals": [{"low": -1e9, "high": 1, "method": "wilson"}]}, "has the score -100000"),
     ],
 )  # fmt: skip

@@ -241,6 +241,19 @@ def test_a_base_far_below_is_a_number_and_does_not_press_the_merges_together() -
 # Curves ------------------------------------------------------------------------------------
 
 
+def test_all_shots_stand_beyond_every_number() -> None:
+    """As far as the last number is from the one before: 1, 5 and where 25 would be."""
+    one, five, every = shots.places_of([1, 5, "all"]).values()
+    assert (one, five, every) == pytest.approx((0, np.log(5), np.log(25)))
+    assert [*shots.places_of([5, "all"]).values()] == pytest.approx([np.log(5), np.log(10)])
+    made = read("m", "ties", RTE, "knn", {1: [0.5], 5: [0.6]})
+    whole = made.scores[0].model_copy(update={"shots": "all", "value": 0.7})
+    shown = shots.curves([made.model_copy(update={"scores": (*made.scores, whole)})], ALL)
+    assert [name for _, name in shown.ticks] == ["1", "5", "all"]
+    ((_, points),) = shown.panels[0].curves
+    assert (points[-1].x, points[-1].value) == pytest.approx((np.log(25), 70))
+
+
 def test_shots_by_hand() -> None:
     shown = shots.curves(several(), ALL)
     assert [panel.title for panel in shown.panels] == ["ties", "dare[ties]", "base"]

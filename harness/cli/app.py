@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from harness.errors import BadOption
+from harness.types import ALL, Shots
 
 app = typer.Typer(
     name="harness",
@@ -61,8 +62,8 @@ def methods(text: str | None) -> tuple[str, ...]:
     return tuple(re.split(r",(?=[\w.-]+(?::|,|$))(?![\w.-]+=)", text)) if text else ()
 
 
-def numbers(flag: str, text: str) -> tuple[int, ...]:
-    """`1,5` as two numbers. Raises BadOption."""
-    if not all(part.isdigit() for part in listed(text)):
-        raise BadOption(f"{flag} is '{text}', expected whole numbers separated by commas")
-    return tuple(int(part) for part in listed(text))
+def shots_of(flag: str, text: str) -> tuple[Shots, ...]:
+    """`1,5,all` as two numbers, and all there are. Raises BadOption."""
+    if not all(part.isdigit() or part == ALL for part in listed(text)):
+        raise BadOption(f"{flag} is '{text}', expected whole numbers or all, separated by commas")
+    return tuple(ALL if part == ALL else int(part) for part in listed(text))

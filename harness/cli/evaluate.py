@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from harness.cli.app import DataDir, Json, Plugins, PresetOption, app, listed, methods, numbers
+from harness.cli.app import DataDir, Json, Plugins, PresetOption, app, listed, methods, shots_of
 from harness.cli.console import bars, width
 from harness.errors import CellsFailed
 from harness.text import plain
@@ -38,10 +38,10 @@ def evaluate(
     ] = False,
     tasks: Annotated[str | None, typer.Option(help="T1,T2@split,...")] = None,
     protocols: Annotated[
-        str | None, typer.Option(help="P1,P2:key=value,...; default: every protocol.")
+        str | None, typer.Option(help="P1,P2:key=value,...; default: current,knn,ft-classifier.")
     ] = None,
     shots: Annotated[
-        str, typer.Option(help="Rows per class that a protocol adapts on.")
+        str, typer.Option(help="Rows per class that a protocol adapts on; all: each.")
     ] = "1,5,10",
     metrics: Annotated[
         str | None, typer.Option(help="M1,M2,...: instead of those of the tasks.")
@@ -80,7 +80,7 @@ def evaluate(
         "protocols": methods(protocols),
         "metrics": listed(metrics),
         "preset": preset,
-        "shots": numbers("--shots", shots),
+        "shots": shots_of("--shots", shots),
         "draws": draws,
         "seed": seed,
         "labels": labels,
@@ -107,6 +107,7 @@ def evaluate(
 
 
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
+    from harness.reporting.basis import bases, left_open
     from harness.reporting.grid import MAX
     from harness.reporting.table import evaluation_table
     from harness.reporting.verdict import verdicts
@@ -116,5 +117,9 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
     print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
     if MAX in table:
         print(f"'{MAX}' is the best on these very rows: an oracle.")
+    for line in left_open(records):
+        print(plain(line))
     for one in verdicts(records):
         print(f"Verdict: {plain(one)}")
+    for turned in bases(records):
+        print(f"Verdict: {plain(turned)}")

@@ -49,6 +49,9 @@ def merge(
     device: Annotated[
         str | None, typer.Option(help="Where statistics and candidates are run.")
     ] = None,
+    no_drift: Annotated[
+        bool, typer.Option("--no-drift", help="Do not run experts to see their logits move.")
+    ] = False,
     preset: PresetOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check headers, write nothing.")
@@ -75,6 +78,7 @@ def merge(
         "tune": tune,
         "tune_on": listed(tune_on) or None,
         "device": device,
+        "drift": False if no_drift else None,
         "preset": preset,
         "data_dir": str(data_dir) if data_dir else None,
     }
@@ -90,7 +94,7 @@ def merge(
     print(f"wrote {out}")
 
 
-BESIDE = ("device", "data_dir")
+BESIDE = ("device", "data_dir", "drift")
 """Flags that a recipe leaves to the machine it is used on."""
 
 

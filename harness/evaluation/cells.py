@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.checkpoints.families.known import by_rules
 from harness.data.rows import load_rows
+from harness.data.shots import amount
 from harness.data.sources import origin
 from harness.data.splits import share_rows
 from harness.errors import BadRecipe, MissingTeacher
@@ -111,18 +112,25 @@ class Cell:
             **by_rules(self.system.members[0].config),
         }
         if part.left_out:
-            seeds = sorted(part.left_out)[: None if self.asked.adapts else 1]
+            seeds = sorted(part.left_out)[: None if self.asked.draws else 1]
             settings["left_out"] = {str(seed): list(part.left_out[seed]) for seed in seeds}
-        if self.asked.adapts and part.pool is not None:
-            settings |= {"shots": sorted(set(run.shots)), "draws": run.draws, "seed": run.seed}
+        if self.asked.draws and part.pool is not None:
+            shots = sorted(set(run.shots), key=amount)
+            settings |= {"shots": shots, "draws": run.draws, "seed": run.seed}
             settings |= {"pool": part.pool.digest}
+        if self.asked.transductive:
+            settings |= {"seed": run.seed}
         return settings
 
     @property
     def _adaptation(self) -> dict[str, Any] | None:
         """Which data the protocol sees beside the rows that it is scored on."""
         part = self.part
-        if not self.asked.adapts or part.pool is None:
+        if self.asked.transductive:
+            return Adaptation(
+                split=part.name, rows=len(part.test), labels="were not read", transductive=True
+            ).model_dump(mode="json")
+        if not self.asked.draws or part.pool is None:
             return None
         read = self.asked.protocol.adapts == "labeled"
         return Adaptation(
@@ -151,8 +159,10 @@ class Cell:
     def _unusual(self) -> dict[str, Scalar]:
         """What was asked beside the defaults, for the name of the record."""
         settings = ["labels", "limit", "max_length", "metrics", "preset"]
-        if self.asked.adapts:
+        if self.asked.draws:
             settings += ["draws", "seed", "shots"]
+        if self.asked.transductive:
+            settings += ["seed"]
         unusual = dict(self.asked.unusual)
         for key in settings:
             value = getattr(self.run, key)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
@@ -56,9 +58,27 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
             records.append(outcome)
         else:
             failures.append(outcome)
+    _warn_of_few_rows(records)
     if failures:
         raise CellsFailed(failures, records)
     return records
+
+
+def _warn_of_few_rows(records: Sequence[Record]) -> None:
+    """Once, as it is so for every model on the same rows."""
+    fewest: dict[str, tuple[float, str]] = {}
+    for record in records:
+        for one in record.scores:
+            told = one.facts.get("rows_per_dimension", 1.0), record.task
+            fewest[record.protocol] = min(fewest.get(record.protocol, told), told)
+    for protocol, (share, task) in fewest.items():
+        if share >= 1:
+            continue
+        warnings.warn(
+            f"{protocol} was fitted to fewer rows than features have dimensions, as on {task} to "
+            f"{share:.2f} rows a dimension, which leaves the map open: see --shots",
+            stacklevel=3,
+        )
 
 
 def _check_device(name: str) -> None:
@@ -113,7 +133,7 @@ def made(cell: Cell, reader: Reader) -> Record | str:
     """The record of a cell, computed and written; or why the cell could not be scored."""
     protocol, options = cell.asked.protocol, cell.asked.options
     try:
-        encoded = reader.encoded(protocol)
+        encoded = reader.encoded(cell.asked)
         predictions = _finished(cell.part, encoded, protocol.function(encoded, **options))
         scores = _scores(cell.part, predictions)
     except HarnessError as error:  # what only the forward pass shows of a model and these rows
@@ -129,7 +149,7 @@ def _finished(
 ) -> list[Predictions]:
     """Predictions of all units, also of those that the model did not see."""
     seen = encoded.test.seen
-    return [Predictions(finished(part.task, one.values, seen), one.draw) for one in predictions]
+    return [replace(one, values=finished(part.task, one.values, seen)) for one in predictions]
 
 
 def _unseen(encoded: Encoded) -> int:
@@ -142,6 +162,9 @@ def _scores(part: Part, predictions: Sequence[Predictions]) -> tuple[DrawScore, 
     for prediction in predictions:
         if not np.isfinite(prediction.values).all():
             raise NotFinite("predictions are NaN or infinite, expected finite ones")
+        if not np.isfinite([*prediction.facts.values()]).all():
+            told = ", ".join(f"{name} {value}" for name, value in prediction.facts.items())
+            raise NotFinite(f"the facts of a fit are {told}; expected finite numbers")
         units = kind_of(part.task).units(part.test)
         drawn = prediction.draw
         rows = part.scored(drawn)
@@ -153,6 +176,7 @@ def _scores(part: Part, predictions: Sequence[Predictions]) -> tuple[DrawScore, 
                 parts=dict(one.parts),
                 shots=drawn.shots if drawn else None,
                 seed=drawn.seed if drawn else None,
+                facts=dict(prediction.facts),
             )
         )
     return tuple(scores)

@@ -14,9 +14,10 @@ from typing import Any, Literal
 import xxhash
 from pydantic import Field, ValidationError
 
+from harness.data.shots import amount
 from harness.errors import BrokenRecord
 from harness.files import check_values, read_json, read_text, replacing, write_json
-from harness.types import Array64, Predictions
+from harness.types import Array64, Predictions, Scalar, Shots
 from harness.values import Frozen, Value
 
 Role = Literal["merged", "base", "expert", "single", "ensemble", "reference"]
@@ -28,12 +29,16 @@ oracle."""
 
 
 class DrawScore(Frozen):
-    """The score of one prediction: of one draw, or the only one where nothing is drawn."""
+    """The score of one prediction: of one draw, or the only one where nothing is drawn.
+
+    `facts` are what the protocol tells of the fit behind it.
+    """
 
     value: float
     parts: dict[str, float]
-    shots: int | None = None
+    shots: Shots | None = None
     seed: int | None = None
+    facts: dict[str, float] = Field(default_factory=dict)
 
 
 class Interval(Frozen):
@@ -44,7 +49,7 @@ class Interval(Frozen):
 
     low: float
     high: float
-    shots: int | None = None
+    shots: Shots | None = None
     method: Literal["wilson", "bootstrap"]
     level: float = 0.95
 
@@ -53,14 +58,15 @@ class Adaptation(Frozen):
     """Which data a protocol saw besides the rows it is scored on.
 
     `drawn` has, for the seed of each draw, the rows of the split by class (or bin of labels) that
-    the largest number of shots took, counted from 0; fewer shots took the first of them. Of a
-    tagging, it has the words by tag, counted through all rows.
+    the largest number of shots took, counted from 0; fewer shots took the first of them, and `all`
+    took every one. Of a tagging, it has the words by tag, counted through all rows. `transductive`:
+    the rows that it is scored on are those that it saw.
     """
 
     split: str
     rows: int
     drawn: dict[str, list[list[int]]] = Field(default_factory=dict)
-    labels: Literal["chose the rows", "chose the rows and were read"]
+    labels: Literal["chose the rows", "chose the rows and were read", "were not read"]
     transductive: bool = False
 
 
@@ -109,14 +115,14 @@ class Record(Frozen):
     teachers: tuple[str, ...]
     versions: dict[str, str]
 
-    def values(self, shots: int | None) -> list[float]:
+    def values(self, shots: Shots | None) -> list[float]:
         """Values of the draws with so many shots (None where nothing is drawn)."""
         return [score.value for score in self.scores if score.shots == shots]
 
     @property
-    def shots(self) -> list[int | None]:
+    def shots(self) -> list[Shots | None]:
         """The numbers of shots that were drawn, ascending; [None] where nothing is drawn."""
-        return sorted({score.shots for score in self.scores}, key=lambda count: count or 0)
+        return sorted({score.shots for score in self.scores}, key=amount)
 
 
 LONGEST = 160
@@ -127,12 +133,18 @@ IDENTITY = (
 )  # fmt: skip
 
 
+LATER: Mapping[str, Mapping[str, Scalar]] = {"knn": {"rule": "mean", "neighbours": 5}}
+"""Options that came when there were records already, with what those are of."""
+
+
 def identity(values: Mapping[str, Any]) -> str:
     """A hash of what a record is of: two that share it are the same, scores and all.
 
     Not part of it are names and places: the same rows, base and experts may be found elsewhere.
     """
     known = {key: values[key] for key in IDENTITY}
+    before = LATER.get(values["protocol"], {})
+    known["options"] = {k: v for k, v in values["options"].items() if (k, v) not in before.items()}
     known["dataset"] = values["dataset"]["digest"]
     known["base"] = values["base"] and values["base"]["digest"]
     known["experts"] = [expert["digest"] for expert in values["experts"]]

@@ -9,6 +9,7 @@ from pydantic import (
 )
 
 from harness.presets import PresetName
+from harness.types import Shots
 from harness.values import Chosen, Frozen
 
 
@@ -25,7 +26,7 @@ class Run(Frozen):
     protocols: tuple[Chosen, ...] = ()
     metrics: tuple[str, ...] = ()
     preset: PresetName | None = None
-    shots: tuple[int, ...] = (1, 5, 10)
+    shots: tuple[Shots, ...] = (1, 5, 10)
     draws: int = 5
     seed: int = 0
     labels: Literal["by-name", "by-index"] = "by-name"

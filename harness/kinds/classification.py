@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from harness.kinds.kind import Kind, class_indices, nearest_on_average
+from harness.kinds.kind import Kind, Rule, class_indices
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class Classification(Kind):
             for index, name in enumerate(rows.task.labels)
         }
 
-    def nearest(self, far: Array64, labels: Array64, draw: Draw) -> Array64:
-        """The class whose anchors are nearest on average: no vote, and no class mean."""
-        return nearest_on_average(far, draw.rows)
+    def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
+        """Each class is a group."""
+        return rule.group(draw.rows)
 
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor

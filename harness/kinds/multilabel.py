@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from harness.errors import BadData
-from harness.kinds.kind import IGNORED, Kind, nearest_on_average
+from harness.kinds.kind import IGNORED, Kind, Rule
 from harness.labels import spelling
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
@@ -99,10 +99,10 @@ class Multilabel(Kind):
         known = [has + has_not > 0 for has, has_not in zip(counts[::2], counts[1::2], strict=True)]
         return [group for group in super().short(counts, shots) if known[group // 2]]
 
-    def nearest(self, far: Array64, labels: Array64, draw: Draw) -> Array64:
-        """Class by class: whether those that have it or those that have it not are nearer."""
+    def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
+        """Class by class, of two groups: those that have it, and those that have it not."""
         pairs = zip(draw.rows[::2], draw.rows[1::2], strict=True)
-        return np.stack([1 - nearest_on_average(far, pair) for pair in pairs], axis=1)
+        return np.stack([1 - rule.group(pair) for pair in pairs], axis=1)
 
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor

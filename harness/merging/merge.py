@@ -10,7 +10,7 @@ from harness.checkpoints.layout import MERGE
 from harness.errors import OutputExists
 from harness.files import check_output
 from harness.merging.kept import Kept
-from harness.merging.plan import Plan, plan
+from harness.merging.plan import Plan, plan, read_once
 from harness.merging.recipes import Recipe, read_recipe
 from harness.merging.supplies import prepare
 from harness.merging.tune import candidates, found_once, tuned
@@ -52,6 +52,7 @@ def merge(
         prepare([supply for stage in draft.stages for supply in stage.supplies], progress)
         trials = None
         if tried:
-            draft, trials = tuned(found_once(tried, kept))
+            draft, trials = tuned(found_once(tried, kept), Path(out))
+        draft = read_once(draft, kept)
         tell = progress or (lambda what, done, total: None)
         return write(draft, Path(out), observed, tell, trials=trials, force=force)

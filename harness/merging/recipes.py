@@ -17,7 +17,11 @@ Heads = Literal["auto", "merge", "average", "keep"]
 
 
 class Recipe(Frozen):
-    """A merge: which checkpoints, by which methods, and what becomes of the heads."""
+    """A merge: which checkpoints, by which methods, and what becomes of the heads.
+
+    `drift`: whether experts are run on rows of their tasks to tell how far pre-merging methods move
+    their logits.
+    """
 
     experts: tuple[str, ...]
     base: str | None = None
@@ -32,6 +36,7 @@ class Recipe(Frozen):
     tune_on: tuple[str, ...] = ()
     data_dir: str | None = None
     device: str = "auto"
+    drift: bool = True
     preset: PresetName | None = None
 
     @property

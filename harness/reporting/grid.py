@@ -10,10 +10,12 @@ from itertools import compress
 from math import fsum, sqrt
 from typing import TypeAlias, TypeVar
 
+from harness.data.shots import amount
 from harness.errors import BrokenRecord
 from harness.evaluation.records import CHOICE_SPLIT, Record, Role
 from harness.reporting.lines import Line, label, lines_of
 from harness.reporting.names import row_names
+from harness.types import Shots
 
 __all__ = ["label"]
 
@@ -30,13 +32,13 @@ MAJORITY = "majority label"
 HEADLINE_SHOTS = 5
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Reading:
     """A protocol with the number of shots it adapts to: a group of columns."""
 
     rank: int
     protocol: str
-    shots: int
+    shots: Shots
 
     def __str__(self) -> str:
         return ", ".join(self.lines)
@@ -164,12 +166,17 @@ def _interval(cells: Sequence[Cell]) -> tuple[float, float] | None:
 
 
 def readings(records: Iterable[Record]) -> list[Reading]:
-    """All protocols with their shots, Current first, then KNN, FT-Classifier and others."""
+    """All protocols with their shots, in the order of columns."""
     return _readings(_lines(records))
 
 
+def in_order(readings: Iterable[Reading]) -> list[Reading]:
+    """Readings with Current first, then KNN, FT-Classifier and others; of each by its shots."""
+    return sorted(readings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
+
+
 def _readings(lines: Iterable[Line]) -> list[Reading]:
-    return sorted({reading_of(line) for line in lines})
+    return in_order({reading_of(line) for line in lines})
 
 
 def reading_of(line: Line) -> Reading:
@@ -178,7 +185,7 @@ def reading_of(line: Line) -> Reading:
 
 
 @lru_cache
-def _reading(protocol: str, setting: str, shots: int) -> Reading:
+def _reading(protocol: str, setting: str, shots: Shots) -> Reading:
     known = protocol in PROTOCOL_ORDER
     rank = PROTOCOL_ORDER.index(protocol) if known else len(PROTOCOL_ORDER)
     return Reading(rank, setting, shots)
@@ -298,7 +305,7 @@ def _check_same_work(records: Sequence[Record]) -> None:
 
 
 def _check_work(lines: Sequence[Line]) -> None:
-    seen: dict[tuple[str, str, int], Line] = {}
+    seen: dict[tuple[str, str, Shots], Line] = {}
     for line in lines:
         other = seen.setdefault((line.task, line.setting, line.shots), line)
         if line.work is other.work or line.work == other.work:

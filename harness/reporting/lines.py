@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import fsum, isnan
+from math import fsum, isfinite, isnan
 from pathlib import Path
 from typing import Any, TypeVar
 
 import xxhash
 
 from harness.errors import BrokenRecord
-from harness.evaluation.records import Record, Role, each_record
-from harness.types import Choice
+from harness.evaluation.records import DrawScore, Record, Role, each_record
+from harness.types import Choice, Shots
 
 T = TypeVar("T")
 BEYOND = 1e6
@@ -33,10 +33,11 @@ class Line:
 
     Scores are times 100: `values` has one for each draw, `parts` the mean of every metric over
     them, `interval` is over the test rows at `level`, `majority` that of the best constant
-    prediction. `setting` is the protocol with the options that are not its defaults, `options` has
-    all of them as JSON. `identity` is one hash for all that makes this model's row another one;
-    `work` is what has to be the same in a column; `rows_of` is the hash of the test rows.
-    `adapted` says how drawn rows were used, and `transductive` that they are those that are scored.
+    prediction. `facts` are the means of what the protocol tells of its fits, as they are. `setting`
+    is the protocol with the options that are not its defaults, `options` has all of them as JSON.
+    `identity` is one hash for all that makes this model's row another one; `work` is what has to be
+    the same in a column; `rows_of` is the hash of the test rows. `adapted` says how drawn rows were
+    used, and `transductive` that they are those that are scored.
     """
 
     task: str
@@ -47,7 +48,7 @@ class Line:
     protocol: str
     setting: str
     options: str
-    shots: int
+    shots: Shots
     model: str
     role: Role
     method: str
@@ -65,6 +66,7 @@ class Line:
     transductive: bool
     values: tuple[float, ...]
     parts: tuple[tuple[str, float], ...]
+    facts: tuple[tuple[str, float], ...]
     interval: tuple[float, float] | None
     level: float | None
     majority: float | None
@@ -120,10 +122,14 @@ def check_numbers(record: Record, path: str) -> None:
     values = [end for one in record.intervals for end in (one.low, one.high)]
     for one in (*record.scores, *constants):
         values += (one.value, *one.parts.values())
+    values += [
+        0 if isfinite(fact) else fact for one in record.scores for fact in one.facts.values()
+    ]
     if not (min(values) >= -BEYOND and max(values) <= BEYOND) or any(map(isnan, values)):
         odd = next(value for value in values if not abs(value) <= BEYOND)
         raise BrokenRecord(f"{where} has the score {odd}, expected a number, usually of -1 to 1")
-    if not all(0 <= n < LARGEST for n in (record.rows, *(one.shots or 0 for one in record.scores))):
+    shots = [one.shots for one in record.scores if isinstance(one.shots, int)]
+    if not all(0 <= count < LARGEST for count in (record.rows, *shots)):
         raise BrokenRecord(f"{where} has a number of rows or shots that is no count")
 
 
@@ -156,7 +162,7 @@ def _said(record: Record) -> dict[str, Any]:
     }
 
 
-def _scores(record: Record, shots: int | None) -> dict[str, Any]:
+def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
     """What a record says of one number of shots, times 100."""
     scores = [score for score in record.scores if score.shots == shots]
     interval = next((one for one in record.intervals if one.shots == shots), None)
@@ -168,10 +174,16 @@ def _scores(record: Record, shots: int | None) -> dict[str, Any]:
         "shots": shots or 0,
         "values": tuple([100 * score.value for score in scores]),
         "parts": tuple(means.items()),
+        "facts": tuple((name, _mean_fact(name, scores)) for name in scores[0].facts),
         "interval": interval and (100 * interval.low, 100 * interval.high),
         "level": interval and interval.level,
         "majority": record.majority and 100 * record.majority.value,
     }
+
+
+def _mean_fact(name: str, scores: Sequence[DrawScore]) -> float:
+    told = [score.facts[name] for score in scores if name in score.facts]
+    return fsum(told) / len(told)
 
 
 def _identity(record: Record) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from harness.reporting.lines import Line
+from harness.types import Shots
 
 EXPERT = "expert of the task"
 FEW = 3
@@ -23,7 +24,7 @@ def told_apart(lines: Sequence[Line], names: Sequence[str]) -> list[str]:
     Where two would, what differs follows the name: the head, who taught it, the model, the
     experts, at last the hash of its weights.
     """
-    owners: dict[tuple[str, str, str, int], str] = {}
+    owners: dict[tuple[str, str, str, Shots], str] = {}
     clashing = set()
     for line, name in zip(lines, names, strict=True):
         column = (name, line.task, line.setting, line.shots)
@@ -101,7 +102,7 @@ def _difference(lines: Sequence[Line]) -> Callable[[Line], str]:
 
 def _left(lines: Iterable[Line], traits: Sequence[Callable[[Line], str]]) -> int:
     """How many lines still share a row and a column with that of another model."""
-    owners: dict[tuple[str, str, int, tuple[str, ...]], str] = {}
+    owners: dict[tuple[str, str, Shots, tuple[str, ...]], str] = {}
     return sum(
         owners.setdefault(
             (one.task, one.setting, one.shots, tuple(trait(one) for trait in traits)), one.identity

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
+from harness.data.shots import amount
 from harness.evaluation.records import Record
 from harness.reporting.grid import HEADLINE_SHOTS, Cell, Reading, grid, short_task
 from harness.text import plain
+from harness.types import Shots
 
 
 def evaluation_table(records: Sequence[Record], width: int | None = None) -> str:
@@ -45,10 +47,14 @@ def _heading(reading: Reading, column: str) -> str:
 
 def _headline(readings: Sequence[Reading]) -> list[Reading]:
     """One number of shots per protocol, the nearest to the papers' five."""
+
+    def distance(shots: Shots) -> float:
+        return abs(amount(shots) - HEADLINE_SHOTS)
+
     best: dict[str, Reading] = {}
     for reading in readings:
         held = best.get(reading.protocol)
-        if held is None or abs(reading.shots - HEADLINE_SHOTS) < abs(held.shots - HEADLINE_SHOTS):
+        if held is None or distance(reading.shots) < distance(held.shots):
             best[reading.protocol] = reading
     return list(best.values())
 

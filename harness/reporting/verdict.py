@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.data.shots import amount
 from harness.evaluation.records import Record
 from harness.reporting.grid import HEADLINE_SHOTS, TUNED, _check_same_work, label, reported
+from harness.types import Shots
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Verdict:
     experts: float
     current: float
     tuned: float
-    shots: int
+    shots: Shots
     tasks: int
     control: float | None = None
     setting: str = TUNED
@@ -87,7 +89,7 @@ def _verdict(records: Sequence[Record], setting: str) -> Verdict | None:
     _check_same_work([*experts, *current])
     shots = _shots(tuned)
 
-    def mean(read: Sequence[Record], count: int | None) -> float:
+    def mean(read: Sequence[Record], count: Shots | None) -> float:
         by_task = [
             np.mean([v for r in read if r.task == task for v in r.values(count)])
             for task in sorted(tasks)
@@ -106,7 +108,7 @@ def _verdict(records: Sequence[Record], setting: str) -> Verdict | None:
     )
 
 
-def _shots(records: Sequence[Record]) -> int:
+def _shots(records: Sequence[Record]) -> Shots:
     """The number of shots nearest to the papers' five."""
     known = {count for record in records for count in record.shots if count}
-    return min(known, key=lambda count: (abs(count - HEADLINE_SHOTS), count))
+    return min(known, key=lambda count: (abs(amount(count) - HEADLINE_SHOTS), amount(count)))

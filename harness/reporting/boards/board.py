@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from harness.data.shots import amount
 from harness.evaluation.records import CHOICE_SPLIT
 from harness.reporting.boards.best import Best, best_of
 from harness.reporting.boards.share import Share, shares
@@ -80,7 +81,7 @@ class Board:
         nearest: dict[str, Reading] = {}
         for reading in self.scores.readings:
             held = nearest.setdefault(reading.protocol, reading)
-            if abs(reading.shots - HEADLINE_SHOTS) < abs(held.shots - HEADLINE_SHOTS):
+            if _away(reading) < _away(held):
                 nearest[reading.protocol] = reading
         return nearest
 
@@ -110,6 +111,10 @@ class Board:
             None if one is None or less is None else one.mean - less.mean
             for one, less in zip(cells, before, strict=True)
         ]
+
+
+def _away(reading: Reading) -> float:
+    return abs(amount(reading.shots) - HEADLINE_SHOTS)
 
 
 def board_of(lines: Sequence[Line]) -> Board:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from harness.reporting.boards.best import WAYS
 from harness.reporting.boards.board import HOW, Board
-from harness.reporting.lines import Line
+from harness.reporting.grid import Reading
 
 BOLD = "Bold"
+DETERMINED = "rows_per_dimension"
+"""The fact that says, below one, that rows leave a fit open."""
 ADAPTED = {
     "chose the rows": "adapted to drawn rows whose labels only chose them",
     "chose the rows and were read": "tuned on drawn rows and their labels",
+    "were not read": "adapted to rows whose labels were not read",
 }
 
 
@@ -33,9 +36,14 @@ def legend(board: Board) -> list[tuple[str, str]]:
     return said + [(row, f"{text}.") for row, text in HOW.items() if row in board.scores.rows]
 
 
-def adaptation(line: Line) -> str:
-    """What a protocol saw of the task beside the rows that it is scored on, '' if nothing."""
-    said = [ADAPTED.get(line.adapted, line.adapted)] if line.adapted else []
-    if line.transductive:
-        said.append("transductive: these rows are those that are scored")
-    return "; ".join(said)
+def notes(board: Board) -> dict[Reading, str]:
+    """What each protocol saw of the tasks beside the rows that it is scored on, '' if nothing."""
+    said: dict[Reading, dict[str, None]] = {reading: {} for reading in board.scores.readings}
+    for (_, reading, _), line in board.scores.lines.items():
+        if line.adapted:
+            said[reading][ADAPTED.get(line.adapted, line.adapted)] = None
+        if line.transductive:
+            said[reading]["transductive: these rows are those that are scored"] = None
+        if dict(line.facts).get(DETERMINED, 1) < 1:
+            said[reading]["fitted to fewer rows than features have dimensions"] = None
+    return {reading: "; ".join(texts) for reading, texts in said.items()}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from tabulate import tabulate
 
 from harness.reporting.boards.board import MEAN, Board
-from harness.reporting.boards.legend import BOLD, adaptation, legend
+from harness.reporting.boards.legend import BOLD, legend, notes
 from harness.reporting.grid import Cell, Reading
 from harness.text import markdown, plain
 
@@ -21,8 +21,9 @@ WIDTH = 120
 def rendered(board: Board) -> str:
     """The board as Markdown."""
     parts = [_legend(board)]
+    said = notes(board)
     for _, group in groupby(board.scores.readings, key=lambda reading: reading.protocol):
-        parts += _protocol(board, [*group])
+        parts += _protocol(board, [*group], said)
     return "\n\n".join([*parts, *_shares(board)]) + "\n"
 
 
@@ -51,12 +52,14 @@ def _filled(text: str, bullet: str = "") -> str:
 # Tables ------------------------------------------------------------------------------------
 
 
-def _protocol(board: Board, readings: Sequence[Reading]) -> Iterator[str]:
+def _protocol(
+    board: Board, readings: Sequence[Reading], notes: Mapping[Reading, str]
+) -> Iterator[str]:
     """The section of a protocol: the table of one number of shots, the others folded."""
     first = board.headlines[readings[0].protocol]
     yield f"## {markdown(first)}"
-    if first in board.readings and (said := adaptation(board.readings[first])):
-        yield _filled(markdown(f"{said[0].upper()}{said[1:]}."))
+    if note := notes[first]:
+        yield _filled(markdown(f"{note[0].upper()}{note[1:]}."))
     yield _table(board, first, Cell.__str__)
     for reading in readings:
         if reading != first:

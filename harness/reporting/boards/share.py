@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
+from harness.data.shots import amount
 from harness.reporting.grid import HEADLINE_SHOTS, TUNED, Grid, reported
 from harness.reporting.lines import Line
 from harness.reporting.verdict import Verdict
+from harness.types import Shots
 
 LEAST = 1.0
 """Points of loss: of less, the share is that of rounding and chance."""
@@ -60,7 +62,7 @@ def _shares(
     made = []
     for setting in dict.fromkeys(line.setting for line in lines if line.protocol == TUNED):
         read = [line for line in lines if line.setting == setting]
-        shots = min({one.shots for one in read}, key=lambda n: (abs(n - HEADLINE_SHOTS), n))
+        shots = min({one.shots for one in read}, key=_nearest)
         tuned = {one.task: _mean(one.values) for one in read if one.shots == shots}
         if tuned.keys() == current.keys():
             above = _mean([_mean(_own(line, experts[line.task])) for line in own])
@@ -69,6 +71,10 @@ def _shares(
             verdict = Verdict(**numbers, shots=shots, tasks=len(current), setting=setting)
             made.append(Share(row, verdict))
     return made
+
+
+def _nearest(shots: Shots) -> tuple[float, float]:
+    return abs(amount(shots) - HEADLINE_SHOTS), amount(shots)
 
 
 def _own(line: Line, read: Mapping[str, float]) -> list[float]:

@@ -10,9 +10,10 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from math import fsum, sqrt
+from math import fsum, isinf, sqrt
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from harness.data.shots import amount
 from harness.reporting.lines import Line
 from harness.text import csv_cell
 
@@ -36,6 +37,7 @@ TEXTS: dict[str, Callable[[Line], str]] = {
     "preset": lambda line: line.preset,
     "adapted": lambda line: line.adapted,
     "parts": lambda line: json.dumps({name: round(value, 4) for name, value in line.parts}),
+    "facts": lambda line: json.dumps(dict(line.facts)) if line.facts else "",
     "digest": lambda line: line.digest,
 }
 NUMBERS: dict[str, Callable[[Line], float | None]] = {
@@ -45,20 +47,21 @@ NUMBERS: dict[str, Callable[[Line], float | None]] = {
     "high": lambda line: line.interval and line.interval[1],
     "level": lambda line: line.level,
     "majority": lambda line: line.majority,
+    "shots": lambda line: amount(line.shots),
 }
 COUNTS: dict[str, Callable[[Line], int]] = {
     "rows": lambda line: line.rows,
-    "shots": lambda line: line.shots,
     "draws": lambda line: len(line.values),
     "transductive": lambda line: line.transductive,
 }
 COLUMNS = (
     "task", "split", "kind", "metric", "rows", "protocol", "options", "shots", "row", "role",
     "model", "method", "premerge", "merger", "head", "preset", "adapted", "transductive", "value",
-    "parts", "sd", "draws", "low", "high", "level", "majority", "digest", "record",
+    "parts", "sd", "draws", "low", "high", "level", "majority", "facts", "digest", "record",
 )  # fmt: skip
 """Of every tidy table. `sd` is over draws (n - 1); `low` and `high` are over test rows, at `level`;
-`row` is what the board calls it, `record` the file; `shots` is 0 where nothing is drawn."""
+`facts` are what a protocol tells of its fits; `row` is what the board calls it, `record` the file;
+`shots` is 0 where nothing is drawn and, where all are taken, infinite (in CSV, `all`)."""
 Table: TypeAlias = "dict[str, Sequence[Any]]"
 """The values of every column, by its name."""
 
@@ -84,7 +87,9 @@ def as_csv(table: Table) -> str:
     safe = cache(csv_cell)
     shown: list[Iterable[str]] = []
     for name, values in table.items():
-        if name in NUMBERS:
+        if name == "shots":
+            shown.append("all" if isinf(value) else f"{value:.0f}" for value in values)
+        elif name in NUMBERS:
             shown.append("" if value is None else f"{value:.4f}" for value in values)
         elif name in COUNTS:
             shown.append(str(int(value)) for value in values)

@@ -12,7 +12,7 @@ from harness.reporting.grid import reading_of
 from harness.reporting.lines import Line, lines_of
 from harness.reporting.names import told_apart
 from harness.text import plain
-from harness.types import Task
+from harness.types import Shots, Task
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
 """Metrics whose least value is -1; that of all others is 0."""
@@ -87,7 +87,7 @@ def results_of(records: Iterable[tuple[Path, Record]]) -> dict[str, list[Result]
 
 def _once(results: Sequence[Result]) -> list[Result]:
     """Each result once: a model may stand in the records for itself and as a reference."""
-    first: dict[tuple[str, str, int], Result] = {}
+    first: dict[tuple[str, str, Shots], Result] = {}
     for one in results:
         first.setdefault((one.line.task, one.line.setting, one.line.shots), one)
     return [*first.values()]

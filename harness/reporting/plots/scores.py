@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import PositiveInt
 
+from harness.data.shots import amount
 from harness.errors import BrokenRecord, MissingScores
 from harness.evaluation.records import Record
 from harness.reporting.grid import (
@@ -17,6 +18,7 @@ from harness.reporting.grid import (
     Reading,
     _across,
     _check_same_work,
+    in_order,
     label,
     readings,
     reported,
@@ -164,7 +166,7 @@ def headline(known: Iterable[Reading], shots: int | None = None) -> tuple[Readin
         by_protocol[reading.protocol].append(reading)
     wanted = HEADLINE_SHOTS if shots is None else shots
     nearest = [
-        min(each, key=lambda one: (abs(one.shots - wanted), one.shots))
+        min(each, key=lambda one: (abs(amount(one.shots) - wanted), amount(one.shots)))
         for each in by_protocol.values()
     ]
     for one in nearest:
@@ -174,7 +176,7 @@ def headline(known: Iterable[Reading], shots: int | None = None) -> tuple[Readin
                 f"no record of {one.protocol} has {shots} shots, found {counts}; make them with "
                 f"harness evaluate --model MODEL --shots {shots}"
             )
-    return tuple(sorted(nearest))
+    return tuple(in_order(nearest))
 
 
 # Scores of records -------------------------------------------------------------------------

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import log
 from typing import TYPE_CHECKING
 
+from harness.data.shots import amount
 from harness.errors import MissingScores
 from harness.evaluation.records import Record
 from harness.reporting.grid import PROTOCOL_ORDER
 from harness.reporting.plots.curves import Curve, Curves, Panel, Point, draw
 from harness.reporting.plots.scores import MEAN, Scores, View, scores_of, shown
+from harness.types import ALL, Shots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,19 +31,32 @@ def curves(records: Sequence[Record], view: View) -> Curves:
     Raises MissingScores where none was read with two numbers of shots.
     """
     scores = scores_of(shown(records, view))
-    counts = sorted({one.shots for one in scores.readings if one.shots})
+    counts = sorted({one.shots for one in scores.readings if one.shots}, key=amount)
     if len(counts) < 2 or not scores.rows:
         raise MissingScores(
             "shots shows scores over two or more numbers of shots, found "
             f"{', '.join(map(str, counts)) or 'none'}; make them with {MAKE}"
         )
+    places = places_of(counts)
     return Curves(
         title=titled("Score against shots", scores),
         x_label="shots per class",
-        ticks=tuple((log(count), str(count)) for count in counts),
-        panels=panels_of(scores, lambda row, column: _by_protocol(scores, row, column)),
+        ticks=tuple((place, str(count)) for count, place in places.items()),
+        panels=panels_of(scores, lambda row, column: _by_protocol(scores, row, column, places)),
         spread=scores.spread,
     )
+
+
+def places_of(counts: Sequence[Shots]) -> dict[Shots, float]:
+    """Where ascending numbers of shots stand along x, as logarithms.
+
+    `all` is no number, and stands as far beyond the last one as that is from the one before.
+    """
+    places: dict[Shots, float] = {count: log(count) for count in counts if count != ALL}
+    known = [0.0, *places.values()]
+    if ALL in counts:
+        places[ALL] = known[-1] + (known[-1] - known[-2] if len(known) > 2 else log(2))
+    return places
 
 
 def titled(what: str, scores: Scores) -> str:
@@ -87,11 +102,13 @@ def levels_of(scores: Scores, row: str, column: str) -> tuple[tuple[str, float],
     return tuple((name, value) for name, value in known.items() if value is not None)
 
 
-def _by_protocol(scores: Scores, row: str, column: str) -> tuple[Curve, ...]:
+def _by_protocol(
+    scores: Scores, row: str, column: str, places: Mapping[Shots, float]
+) -> tuple[Curve, ...]:
     curves: dict[str, list[Point]] = {}
     for reading in scores.readings:
         cell = scores.cell(row, reading, column)
         if reading.shots and cell is not None:
-            point = Point(log(reading.shots), cell.mean, cell.deviation)
+            point = Point(places[reading.shots], cell.mean, cell.deviation)
             curves.setdefault(reading.protocol, []).append(point)
     return tuple((name, tuple(points)) for name, points in curves.items())

@@ -269,7 +269,7 @@
       list.append(element("div", {}, element("dt", {}, term), element("dd", {}, ...said)));
     if (value !== null && at !== undefined && task) {
       if (data.cells.low[at] !== null) say("interval over rows", `[${data.cells.low[at]}, ${data.cells.high[at]}]`);
-      for (const name of ["draws", "parts", "model", "method", "head", "preset", "options", "digest"]) {
+      for (const name of ["draws", "parts", "facts", "model", "method", "head", "preset", "options", "digest"]) {
         const said = text(name, at);
         if (said && said !== "{}") say(name, said);
       }

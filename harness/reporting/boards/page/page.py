@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.reporting.boards.board import HOW, Board
-from harness.reporting.boards.legend import adaptation, legend
+from harness.reporting.boards.legend import legend, notes
 from harness.reporting.grid import TUNED, Reading, short_task
 from harness.reporting.lines import Line
 from harness.text import plain
@@ -27,6 +27,7 @@ PROVENANCE: dict[str, Callable[[Line], str]] = {
     "options": lambda line: line.options,
     "preset": lambda line: line.preset,
     "parts": lambda line: ", ".join(f"{name} {value:.1f}" for name, value in line.parts),
+    "facts": lambda line: ", ".join(f"{name} {value:.3g}" for name, value in line.facts),
     "draws": lambda line: ", ".join(f"{v:.1f}" for v in line.values) if line.shots else "",
 }
 """What a cell says of where it comes from, beside its record."""
@@ -61,7 +62,7 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
     found = {id(line): file for line, file in zip(board.lines, files, strict=True)}
     return {
         "tasks": _tasks(board),
-        "readings": [_reading(board, reading) for reading in board.scores.readings],
+        "readings": [_reading(board, reading, note) for reading, note in notes(board).items()],
         "rows": _rows(board),
         "cells": _cells(board),
         "records": _records(board, found, place),
@@ -82,13 +83,13 @@ def _tasks(board: Board) -> list[dict[str, Any]]:
     ]
 
 
-def _reading(board: Board, reading: Reading) -> dict[str, Any]:
+def _reading(board: Board, reading: Reading, note: str) -> dict[str, Any]:
     line = board.readings.get(reading)
     return {
         "name": plain(reading),
         "protocol": plain(reading.protocol),
         "plain": "" if line is None else plain(line.protocol),
-        "note": "" if line is None else adaptation(line),
+        "note": plain(note),
         "headline": board.headlines[reading.protocol] == reading,
         "tuned": line is not None and line.protocol == TUNED,
     }
