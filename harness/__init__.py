@@ -58,19 +58,24 @@ if TYPE_CHECKING:
     from harness.passes.statistics import statistic
     from harness.reporting.boards.leaderboard import leaderboard
     from harness.reporting.collection import Records, read_records
+    from harness.reporting.compare import compare
+    from harness.reporting.comparison import Comparison, Ranking
     from harness.reporting.plots.plot import plot
     from harness.reporting.plots.scores import View
     from harness.training.finetune import finetune
 
 _LAZY = {
+    "Comparison": "harness.reporting.comparison",
     "Inspection": "harness.inspecting.inspection",
     "Judge": "harness.merging.judge",
+    "Ranking": "harness.reporting.comparison",
     "Reading": "harness.passes.reading",
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
     "Records": "harness.reporting.collection",
     "Run": "harness.evaluation.run",
     "View": "harness.reporting.plots.scores",
+    "compare": "harness.reporting.compare",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
     "inspect": "harness.inspecting.inspect",
@@ -94,6 +99,7 @@ __all__ = [
     "TASKS",
     "Checkpoint",
     "Choice",
+    "Comparison",
     "Draw",
     "Encoded",
     "Features",
@@ -104,6 +110,7 @@ __all__ = [
     "Judge",
     "Need",
     "Predictions",
+    "Ranking",
     "Reading",
     "Recipe",
     "Record",
@@ -116,6 +123,7 @@ __all__ = [
     "Task",
     "Teacher",
     "View",
+    "compare",
     "evaluate",
     "finetune",
     "inspect",

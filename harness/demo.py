@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.evaluation.evaluate import evaluate
+from harness.evaluation.inference import Samples, sampler
+from harness.evaluation.predictions import shelf
 from harness.evaluation.records import Record
 from harness.evaluation.run import Run
 from harness.files import Layout, new_folder, write_text
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.boards.leaderboard import leaderboard
-from harness.reporting.table import evaluation_table
+from harness.reporting.table import evaluation_table, legend
 from harness.reporting.verdict import verdicts
 from harness.training.finetune import finetune
 from harness.training.miniature import make_base
@@ -63,9 +65,9 @@ def demo(out: Path, width: int | None = None) -> None:
     _say("pretraining a small base")
     make_base(out / "base")
     read = [(setting, _read(setting, out)) for setting in SETTINGS]
+    samples = sampler(shelf([out / "records"]))
     for setting, records in read:
-        print(f"{setting.title}\n\n{_shown(records, width)}\n")
-    print("Values x100, ± standard deviation over draws.")
+        print(f"{setting.title}\n\n{_shown(records, width, samples)}\n")
     board, *_ = leaderboard([out / "records"], out=out / "board")
     print(f"Records are in {out / 'records'}/, the board of all shots is {board}.")
     print(f"Next: harness evaluate --model {_merged(out, SETTINGS[0], MERGERS[-1])}")
@@ -93,10 +95,15 @@ def _merged(out: Path, setting: Setting, merger: str) -> Path:
     return out / "merged" / setting.name / merger
 
 
-def _shown(records: dict[str, list[Record]], width: int | None) -> str:
+def _shown(records: dict[str, list[Record]], width: int | None, samples: Samples) -> str:
     """The table of all mergers and the verdict on each, no wider than the terminal."""
     table = evaluation_table([record for part in records.values() for record in part], width)
-    lines = [f"{name}: {one}" for name, part in records.items() for one in verdicts(part)]
+    said = [
+        f"{name}: {one}"
+        for name, part in records.items()
+        for one in verdicts(part, samples=samples)
+    ]
+    lines = [legend(table), "", *said]
     wrapped = [line if width is None else textwrap.fill(line, width) for line in lines]
     return "\n".join([table, "", *wrapped])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -18,8 +19,8 @@ from harness.reporting.boards.board import board_of
 from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.grid import BEST_SINGLE, MAJORITY, best_single, grid, readings, short_task
 from harness.reporting.lines import lines_of, read_lines
-from harness.reporting.table import evaluation_table
-from harness.reporting.verdict import Verdict, verdicts
+from harness.reporting.table import evaluation_table, legend
+from harness.reporting.verdict import Spread, Verdict, verdicts
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"
@@ -465,6 +466,27 @@ def test_a_narrow_table_has_the_protocols_below_one_another() -> None:
     ]
 
 
+def test_the_merge_has_its_interval_where_there_is_room() -> None:
+    ends = [{"low": 0.511, "high": 0.689, "method": "wilson"}]
+    records = [one.model_copy(update={"majority": None}) for one in one_task()]
+    records[0] = record("merged", "m", RTE, "current", 0.6, intervals=ends)
+    records[2] = record("base", "b", RTE, "current", 0.5, intervals=ends)
+    table = evaluation_table(records)
+    row = next(line for line in table.splitlines() if line.startswith("m (ties)"))
+    assert "60.0 [51.1, 68.9]" in row
+    assert table.count("[") == 1, "only the merge, and only where nothing is drawn"
+    assert "70.0 (sd 10.0)" in table, "three experts"
+    says = legend(table)
+    for mark in ("±: standard", "[ ]: 95 % interval over the test rows", "(sd): standard"):
+        assert mark in says
+    narrow = evaluation_table(records, width=30)
+    assert "60.0" in narrow
+    assert "[" not in narrow + legend(narrow)
+    below = evaluation_table(records, width=36)
+    assert "\n\n" in below
+    assert "[51.1, 68.9]" in below
+
+
 def verdict(records: list[Record]) -> Verdict | None:
     return next(iter(verdicts(records)), None)
 
@@ -476,14 +498,17 @@ def verdict(records: list[Record]) -> Verdict | None:
     ("experts", "current", "tuned", "says"),
     [
         (90, 80, 90, "10.0 points below its experts under Current Eval (80.0 against 90.0)"),
-        (90, 80, 95, "the head explains all of the loss."),
+        (90, 80, 95, "the head explains all of the loss and more."),
+        (90, 80, 90.9, "the head explains all of the loss."),
         (90, 80, 90, "the head explains all of the loss."),
         (90, 80, 87, "the head explains most of the loss (70 %)."),
         (90, 80, 83, "the head explains 30 % of the loss, the rest lies in the encoder."),
         (90, 80, 80, "the head explains none of the loss, which lies in the encoder."),
         (90, 80, 70, "the head explains none of the loss, which lies in the encoder."),
         (80, 90, 85, "10.0 points above its experts under Current Eval (90.0 against 80.0)"),
-        (80, 80, 80, "the merge is 0.0 points above its experts"),
+        (80, 80, 85, "the merge is level with its experts under Current Eval (80.0 against 80.0)"),
+        (80, 79.4, 85, "0.6 points below its experts under Current Eval (79.4 against 80.0)"),
+        (80, 79.4, 85, ": cannot tell whether anything is lost"),
         (80, 90, 85, "so the head hides no loss; FT-Classifier Eval with 5 shots reads 85.0."),
     ],
 )
@@ -491,6 +516,69 @@ def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float,
     sentence = str(Verdict(experts, current, tuned, shots=5, tasks=1))
     assert sentence.startswith("the merge is ")
     assert says in sentence
+    assert sentence.endswith("(No interval: predictions are not at hand.)")
+    assert not re.search(r"-\d+ %|\d{3} %|\b0\.0 points", sentence)
+
+
+def spread(loss: float, recovered: float, wide: float, **given: Any) -> Spread:
+    """Ends of all differences, so far around each; the share's from the worst to the best."""
+    near, far = (
+        (recovered - wide) / max(loss + wide, 0.1),
+        (recovered + wide) / max(loss - wide, 0.1),
+    )
+    ends = {"loss": (loss - wide, loss + wide), "recovered": (recovered - wide, recovered + wide)}
+    return Spread(**ends, share=(near, far), **given)
+
+
+@pytest.mark.parametrize(
+    ("current", "tuned", "wide", "share", "says"),
+    [
+        (80, 87, 0.5, "70 %", "explains most of the loss (70 %, within 62 to 79 %)."),
+        (80, 87, 2, "70 %", "explains 70 % of the loss (within 42 to 100 %)."),
+        (80, 83, 1, "30 %", "explains 30 % of the loss (within 18 to 44 %), the rest lies in the"),
+        (80, 90, 1, "all", "explains all of the loss (within 82 to 100 %)."),
+        (80, 95, 1, "all and more", "explains all of the loss and more."),
+        (
+            80,
+            80.5,
+            1,
+            "cannot tell",
+            "cannot tell whether the head explains any of the loss (within",
+        ),
+        (80, 78, 1, "none", "none of the loss, which lies in the encoder."),
+        (80, 79.5, 1, "none", "none of the loss, which lies in the encoder."),
+        (89.4, 90, 1.75, "", "0.6 points below its experts under Current Eval (89.4 against 90.0)"),
+        (89.4, 90, 1.8, "", "within -2.4 to +1.2 on other rows: cannot tell whether anything is"),
+        (80, 90, 12, "", "cannot tell whether anything is lost"),
+        (95, 90, 2, "", "within +3.0 to +7.0 on other rows, so the head hides no loss"),
+        (90, 90, 0, "", "level with its experts under Current Eval (90.0 against 90.0)"),
+        (90, 90, 0, "", "cannot tell whether anything is lost"),
+        (89.96, 91, 0.01, "", "level with its experts under Current Eval (90.0 against 90.0)"),
+    ],
+)
+def test_the_verdict_says_what_the_rows_can_show(
+    current: float, tuned: float, wide: float, share: str, says: str
+) -> None:
+    """Experts at 90. Nothing is divided by a loss that may be none."""
+    within = spread(90 - current, tuned - current, wide)
+    made = Verdict(90, current, tuned, shots=5, tasks=1, spread=within)
+    assert says in str(made)
+    assert "No interval" not in str(made)
+    assert made.share == share
+
+
+@pytest.mark.parametrize("above", [None, (-1.0, 0.5), (-3.0, -2.0)])
+def test_a_base_that_reads_as_much_takes_the_head_for_nothing(above: Any) -> None:
+    """What a tuned head does without a merge says nothing of the merge."""
+    within = above and spread(10, 10, 1, above_control=above)
+    made = Verdict(90, 80, 90, shots=5, tasks=1, control=90, spread=within)
+    assert made.share == "as the base"
+    assert "reads 90.0 (the base 90.0): the base reads as much, so a tuned head says" in str(made)
+    better = spread(10, 10, 1, above_control=(0.5, 2.0))
+    assert "explains all" in str(replace(made, control=89.0, spread=better))
+    assert "explains all" in str(replace(made, control=89.0, spread=None))
+    worse = replace(made, tuned=80, spread=spread(10, 0, 0.5, above_control=(-9, -7)))
+    assert worse.share == "none", "where nothing is won back, nobody is compared"
 
 
 def test_the_verdict_averages_over_experts_draws_and_tasks() -> None:
@@ -549,7 +637,7 @@ def test_the_board_has_the_share_of_the_head() -> None:
 
 @pytest.mark.parametrize(
     ("current", "loss", "share"),
-    [(0.69, "1.0", "400 %"), (0.692, "0.8", ""), (0.7004, "0.0", ""), (0.72, "-2.0", "")],
+    [(0.69, "1.0", "all and more"), (0.692, "0.8", ""), (0.7004, "0.0", ""), (0.72, "-2.0", "")],
 )
 def test_the_share_of_less_than_a_point_is_left_out(current: float, loss: str, share: str) -> None:
     records = [

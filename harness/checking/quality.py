@@ -27,7 +27,8 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.evaluate import evaluate
 from harness.evaluation.parts import POOL_SPLIT
-from harness.evaluation.records import Record, predictions_of, read_as, safe
+from harness.evaluation.predictions import shelf
+from harness.evaluation.records import Record, read_as, safe
 from harness.evaluation.run import DEFAULTS, Run
 from harness.files import check_place, write_json
 from harness.kinds import kind_of
@@ -238,16 +239,14 @@ def _scores(merged: Path, records: Path, progress: Progress | None) -> Scores:
 
 def _by_part(record: Record, records: Path) -> list[float]:
     """The score of each of some equal parts of the test rows, in their order."""
-    import pyarrow.parquet
-
-    table = pyarrow.parquet.read_table(predictions_of(record, records))
-    columns = (table[name].to_pylist() for name in ("label", "prediction"))
-    labels, predicted = (np.array(column, dtype=np.float64) for column in columns)
+    read = shelf([records])(record)
+    assert read is not None  # it was written a moment ago
+    labels, predicted = read.labels, read.values[None, None]
     test = load_rows(*parse_task(record.task))
     units = kind_of(test.task).units(test)
     split = [rows.tolist() for rows in np.array_split(range(len(test)), PARTS)]
-    read = [(units_of(test, rows), units[rows]) for rows in split]
-    return [score(test.task, predicted[u], labels[u], counts).value for u, counts in read]
+    parts = [(units_of(test, rows), units[rows]) for rows in split]
+    return [score(test.task, predicted[u], labels[u], counts).value for u, counts in parts]
 
 
 @cache

@@ -107,19 +107,18 @@ def evaluate(
 
 
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
+    from harness.evaluation.inference import sampler
+    from harness.evaluation.predictions import shelf
     from harness.reporting.basis import bases, left_open
-    from harness.reporting.grid import MAX
-    from harness.reporting.table import evaluation_table
+    from harness.reporting.table import evaluation_table, legend
     from harness.reporting.verdict import verdicts
 
     table = evaluation_table(records, width())
     print(table)
-    print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
-    if MAX in table:
-        print(f"'{MAX}' is the best on these very rows: an oracle.")
+    print(f"\n{legend(table)} {len(records)} records in {out}/.")
     for line in left_open(records):
         print(plain(line))
-    for one in verdicts(records):
+    for one in verdicts(records, samples=sampler(shelf([out]))):
         print(f"Verdict: {plain(one)}")
     for turned in bases(records):
         print(f"Verdict: {plain(turned)}")

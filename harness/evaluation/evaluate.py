@@ -15,11 +15,13 @@ import numpy as np
 import torch
 
 from harness.checkpoints.build import check_ready
-from harness.data.metrics import finished, score
+from harness.data.metrics import finished
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord, CellsFailed, HarnessError, NotFinite
 from harness.evaluation.cells import Cell, cells_of
+from harness.evaluation.inference import intervals
 from harness.evaluation.parts import Part, asked_protocols
+from harness.evaluation.predictions import predicted_of, write_predictions
 from harness.evaluation.reader import Reader
 from harness.evaluation.records import DrawScore, Record, identity, read_record, write_record
 from harness.evaluation.resolve import resolve_model
@@ -138,9 +140,17 @@ def made(cell: Cell, reader: Reader) -> Record | str:
         scores = _scores(cell.part, predictions)
     except HarnessError as error:  # what only the forward pass shows of a model and these rows
         return f"{cell}: {error}"
-    unseen, versions = _unseen(encoded), dict(_versions())
-    record = Record(**cell.values, scores=scores, unseen=unseen, versions=versions)
-    write_record(cell.path, record, cell.part.test.labels, predictions)
+    predicted = predicted_of(cell.part, predictions)
+    record = Record(
+        **cell.values,
+        scores=scores,
+        intervals=intervals(predicted),
+        majority=cell.part.majority,
+        unseen=_unseen(encoded),
+        versions=dict(_versions()),
+    )
+    write_predictions(cell.path.with_suffix(".parquet"), predicted)
+    write_record(cell.path, record)
     return record
 
 
@@ -158,28 +168,13 @@ def _unseen(encoded: Encoded) -> int:
 
 
 def _scores(part: Part, predictions: Sequence[Predictions]) -> tuple[DrawScore, ...]:
-    scores = []
     for prediction in predictions:
         if not np.isfinite(prediction.values).all():
             raise NotFinite("predictions are NaN or infinite, expected finite ones")
         if not np.isfinite([*prediction.facts.values()]).all():
             told = ", ".join(f"{name} {value}" for name, value in prediction.facts.items())
             raise NotFinite(f"the facts of a fit are {told}; expected finite numbers")
-        units = kind_of(part.task).units(part.test)
-        drawn = prediction.draw
-        rows = part.scored(drawn)
-        scored = np.repeat(rows, units)
-        one = score(part.task, prediction.values[scored], part.test.labels[scored], units[rows])
-        scores.append(
-            DrawScore(
-                value=one.value,
-                parts=dict(one.parts),
-                shots=drawn.shots if drawn else None,
-                seed=drawn.seed if drawn else None,
-                facts=dict(prediction.facts),
-            )
-        )
-    return tuple(scores)
+    return tuple(part.score(prediction) for prediction in predictions)
 
 
 @cache

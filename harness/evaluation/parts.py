@@ -9,17 +9,19 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from harness.data.metrics import check_metrics
+from harness.data.metrics import check_metrics, score
 from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import amount, draw, left_out
 from harness.data.splits import parse_task, share_rows
 from harness.entries import EvaluationProtocol
 from harness.errors import BadRecipe
+from harness.evaluation.records import DrawScore
 from harness.evaluation.run import Run
+from harness.kinds import kind_of
 from harness.options import resolve
 from harness.presets import as_read, faithful, preset
 from harness.registry import PROTOCOLS
-from harness.types import ALL, Choice, Draw, Rows, Scalar, Task
+from harness.types import ALL, Choice, Draw, Predictions, Rows, Scalar, Task
 
 POOL_SPLIT = "train90"
 
@@ -86,6 +88,26 @@ class Part:
             for draw in self.draws
             if draw.shots == most
         }
+
+    @cached_property
+    def majority(self) -> DrawScore:
+        """What the best constant prediction scores on the same rows."""
+        constant = kind_of(self.task).constant(self.task, self.test.labels)
+        return self.score(Predictions(constant))
+
+    def score(self, prediction: Predictions) -> DrawScore:
+        """The score of a prediction on the rows that it is scored on."""
+        drawn, units = prediction.draw, kind_of(self.task).units(self.test)
+        rows = self.scored(drawn)
+        scored = np.repeat(rows, units)
+        one = score(self.task, prediction.values[scored], self.test.labels[scored], units[rows])
+        return DrawScore(
+            value=one.value,
+            parts=dict(one.parts),
+            shots=drawn.shots if drawn else None,
+            seed=drawn.seed if drawn else None,
+            facts=dict(prediction.facts),
+        )
 
     def scored(self, draw: Draw | None) -> npt.NDArray[np.bool_]:
         """Which test rows a prediction is scored on; one without a draw is of the first seed."""

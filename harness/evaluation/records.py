@@ -1,11 +1,11 @@
-"""Shell: Record <-> one atomically written JSON file, with the predictions beside it."""
+"""Shell: Record <-> one atomically written JSON file."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -16,8 +16,8 @@ from pydantic import Field, ValidationError
 
 from harness.data.shots import amount
 from harness.errors import BrokenRecord
-from harness.files import check_values, read_json, read_text, replacing, write_json
-from harness.types import Array64, Predictions, Scalar, Shots
+from harness.files import check_values, read_json, read_text, write_json
+from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
 
 Role = Literal["merged", "base", "expert", "single", "ensemble", "reference"]
@@ -145,7 +145,7 @@ def identity(values: Mapping[str, Any]) -> str:
     known = {key: values[key] for key in IDENTITY}
     before = LATER.get(values["protocol"], {})
     known["options"] = {k: v for k, v in values["options"].items() if (k, v) not in before.items()}
-    known["dataset"] = values["dataset"]["digest"]
+    known["dataset"] = values["dataset"].get("digest")
     known["base"] = values["base"] and values["base"]["digest"]
     known["experts"] = [expert["digest"] for expert in values["experts"]]
     text = json.dumps(known, sort_keys=True)
@@ -171,35 +171,13 @@ def record_path(out: Path, values: Mapping[str, Any], unusual: Mapping[str, Any]
 
 
 def predictions_of(record: Record, out: Path) -> Path:
-    """The predictions beside a record below `out`."""
+    """The predictions beside a record that was written below `out`."""
     called = identity(record.model_dump(mode="json"))[:12]
-    folder = out / safe(record.model) / record.task
-    name = next(name for name in os.listdir(folder) if name.endswith(f"-{called}.parquet"))
-    return Path(folder, name)
+    return next((out / safe(record.model) / record.task).glob(f"*-{called}.parquet"))
 
 
-def _column(values: Array64) -> Any:
-    """The labels of units as a column; of several classes, lists."""
-    import pyarrow
-
-    return pyarrow.array(values.tolist() if values.ndim > 1 else values)
-
-
-def write_record(
-    path: Path, record: Record, labels: Array64, predictions: Sequence[Predictions]
-) -> None:
-    """Write the predictions, then the record, each atomically."""
-    import pyarrow
-    import pyarrow.parquet
-
-    columns = {"label": labels}
-    for prediction in predictions:
-        drawn = prediction.draw
-        name = f"shots={drawn.shots},seed={drawn.seed}" if drawn else "prediction"
-        columns[name] = prediction.values
-    table = pyarrow.table({name: _column(column) for name, column in columns.items()})
-    with replacing(path.with_suffix(".parquet")) as file:
-        pyarrow.parquet.write_table(table, file)
+def write_record(path: Path, record: Record) -> None:
+    """Write a record, atomically."""
     write_json(path, record.model_dump(mode="json"), indent=1, sort_keys=True)
 
 

@@ -35,6 +35,10 @@ class Classification(Kind):
         """The arg max, lowest index on ties."""
         return np.asarray(outputs.argmax(axis=1), dtype=np.float64)
 
+    def constant(self, task: Task, labels: Array64) -> Array64:
+        """The most frequent class, lowest index on ties."""
+        return np.full(len(labels), np.bincount(labels.astype(np.int64)).argmax(), dtype=np.float64)
+
     def taught(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the experts' probabilities."""
         from scipy.special import softmax

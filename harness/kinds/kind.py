@@ -152,6 +152,13 @@ class Kind(ABC):
         """
         return values
 
+    @abstractmethod
+    def constant(self, task: Task, labels: Array64) -> Array64:
+        """The best prediction that is the same for every unit, [units] or [rows, classes].
+
+        What reads nothing of a row can say: a score has to be above that of it.
+        """
+
     # Teaching ------------------------------------------------------------------------------
 
     @abstractmethod

@@ -72,6 +72,15 @@ class Multilabel(Kind):
         """1 where the probability is one half or more."""
         return (outputs >= 0).astype(np.float64)
 
+    def constant(self, task: Task, labels: Array64) -> Array64:
+        """Class by class, what most rows have that say whether it holds; that it does not on ties.
+
+        By hand: of 1, 1, 0 and -100 (nobody said) most hold.
+        """
+        known = labels != IGNORED
+        holds = 2 * (known & (labels == 1)).sum(axis=0) > known.sum(axis=0)
+        return np.broadcast_to(holds.astype(np.float64), labels.shape)
+
     def taught(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the experts' probabilities, class by class."""
         from scipy.special import expit

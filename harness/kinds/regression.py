@@ -45,6 +45,10 @@ class Regression(Kind):
     def _predicted(self, outputs: Array64) -> Array64:
         return outputs[:, 0]
 
+    def constant(self, task: Task, labels: Array64) -> Array64:
+        """The mean."""
+        return np.full(len(labels), labels.mean())
+
     def taught(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the experts' values."""
         return np.asarray(np.mean(outputs, axis=0))

@@ -20,8 +20,9 @@ from harness.types import Shots
 __all__ = ["label"]
 
 Read = TypeVar("Read", Record, Line)
+CURRENT = "current"
 TUNED = "ft-classifier"
-PROTOCOL_ORDER = ("current", "knn", TUNED)
+PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
 SINGLES = ("expert", "single")
 MAX = "experts, max"
 SUMMARY = ("experts, min", "experts, mean", MAX)

@@ -24,6 +24,7 @@ from harness.reporting.grid import (
     reading_of,
 )
 from harness.reporting.lines import Line, tasks_by, without_first
+from harness.reporting.verdict import Sampled
 
 MEAN = "mean"
 HOW = {
@@ -117,9 +118,12 @@ def _away(reading: Reading) -> float:
     return abs(amount(reading.shots) - HEADLINE_SHOTS)
 
 
-def board_of(lines: Sequence[Line]) -> Board:
-    """The board of lines. Raises BrokenRecord where a column would mix what is not one work."""
+def board_of(lines: Sequence[Line], sampled: Sampled | None = None) -> Board:
+    """The board of lines. Raises BrokenRecord where a column would mix what is not one work.
+
+    With `sampled`, what is best and what is lost are told by the predictions that are at hand.
+    """
     scores = laid_out(lines, by_method=True)
     merges = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
-    best = best_of(scores, [row for row in scores.rows if row in merges])
-    return Board(tuple(lines), scores, best, shares(scores, lines))
+    best = best_of(scores, [row for row in scores.rows if row in merges], sampled)
+    return Board(tuple(lines), scores, best, shares(scores, lines, sampled))

@@ -10,6 +10,7 @@ from harness.files import check_place, replacing, write_text
 from harness.reporting.boards import latex, markdown, tidy
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.page import page
+from harness.reporting.boards.samples import beside
 from harness.reporting.lines import Line, read_lines
 
 
@@ -23,7 +24,7 @@ def leaderboard(places: Sequence[str | Path], *, out: str | Path) -> list[Path]:
 
     folder = Path(out)
     check_place(folder.absolute())
-    board = board_of(read_lines(places))
+    board = board_of(read_lines(places), beside())
     table = _table(board, folder)
     texts = _texts(board, folder, table)
     for name, text in texts.items():

@@ -131,16 +131,17 @@ def _shares(board: Board) -> Iterator[str]:
             yield "## How much of the loss is the head's"
             yield _filled(
                 "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier "
-                "Eval minus Current Eval. Share: recovered over loss, where a point or more is "
-                "lost."
+                "Eval minus Current Eval. Share: recovered over loss, where one can be told from "
+                "none: by its interval over the test rows if the predictions lie beside the "
+                "records, else by a point or more. `as the base`: under a tuned head the base "
+                "reads as much, so that says nothing of the merge."
             )
         rows = []
         for share in group:
             one = share.verdict
             numbers = (one.experts, one.current, one.tuned, one.loss, one.recovered)
             shown = [f"{round(value, 1) + 0.0:.1f}" for value in numbers]
-            percent = "" if share.percent is None else f"{share.percent:.0f} %"
-            rows.append([markdown(share.row), str(one.tasks), *shown, percent])
+            rows.append([markdown(share.row), str(one.tasks), *shown, one.share])
         heads = ["tasks", "experts", "current", markdown(setting), "loss", "recovered", "share"]
         yield _markdown(rows, ["", *heads])
 
