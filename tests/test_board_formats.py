@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet
 import pytest
 
@@ -21,6 +22,7 @@ import harness
 from harness import Record
 from harness.cli import main
 from harness.errors import BrokenRecord
+from harness.evaluation.predictions import Predicted, write_predictions
 from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import rendered
@@ -28,6 +30,7 @@ from harness.reporting.boards.tidy import COLUMNS
 from harness.reporting.grid import Cell, _across
 from harness.reporting.lines import lines_of, stages, without_first
 from harness.text import csv_cell, markdown, tex
+from harness.types import Array64
 from tests.test_boards import MRPC, RTE, record, two_tasks, written
 
 HOSTILE = "<script>alert(1)</script>|a\n\x1b[31m`*_]($%&{}\\ =1+1"
@@ -151,6 +154,53 @@ def test_what_overlaps_with_the_best_is_bold_too() -> None:
     assert bold(records) == {"a", "b", "d"}
     made_of = made(records).best
     assert next(iter(made_of.values())).ways == {"intervals", "printed"}
+
+
+def right_on(name: str, places: Array64, folder: Path) -> None:
+    """A merge that is right on these of 300 rows, with its predictions beside its record."""
+    labels = np.arange(300) % 2.0
+    guesses = np.where(np.isin(np.arange(300), places), labels, 1 - labels)
+    task = harness.TASKS["glue/rte"]
+    ones = np.ones(300, dtype=np.int64)
+    share = len(places) / 300
+    [one] = merges(
+        share, rows=300, dataset={"digest": "d"}, intervals=interval(share - 0.05, share + 0.05)
+    )
+    one = one.model_copy(update={"method": name, "model": name, "digest": name * 32})
+    path = folder / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(one.model_dump_json())
+    values = {(None, None): guesses}
+    predicted = Predicted(task=task, digest="d", units=ones, labels=labels, values=values)
+    write_predictions(path.with_suffix(".parquet"), predicted)
+
+
+def test_the_predictions_tell_apart_what_overlaps(tmp_path: Path) -> None:
+    """`b` is right on six rows fewer and on no other: that is told; of `c` others are right."""
+    folder = tmp_path / "records"
+    right_on("a", np.arange(200), folder)
+    right_on("b", np.arange(194), folder)
+    right_on("c", np.arange(100, 294), folder)
+    harness.leaderboard([folder], out=tmp_path)
+    text = (tmp_path / "board.md").read_text()
+    assert [rows_of(text)[name] for name in "abc"] == [["**66.7**"], ["64.7"], ["**64.7**"]]
+    assert "a paired bootstrap of the test rows does not tell" in text
+    for path in folder.glob("*.parquet"):
+        path.unlink()
+    harness.leaderboard([folder], out=tmp_path)
+    text = (tmp_path / "board.md").read_text()
+    assert rows_of(text)["b"] == ["**64.7**"]
+    assert "paired" not in text
+
+
+def test_predictions_that_cannot_be_read_are_done_without(tmp_path: Path) -> None:
+    for name in "ab":
+        right_on(name, np.arange(200), tmp_path / "records")
+    (tmp_path / "records" / "a.parquet").write_text("none")
+    harness.leaderboard([tmp_path / "records"], out=tmp_path)
+    assert "where predictions are not at hand" in (tmp_path / "board.md").read_text().replace(
+        "\n  ", " "
+    )
 
 
 def test_only_merges_compete_and_one_alone_is_not_the_best() -> None:
