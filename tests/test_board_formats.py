@@ -263,6 +263,43 @@ def test_a_gain_is_over_the_nearest_that_is_there() -> None:
     }
 
 
+def under_both(role: Any, model: str, current: float, tuned: float, **given: Any) -> list[Record]:
+    return [
+        record(role, model, RTE, "current", current, **given),
+        record(role, model, RTE, "ft-classifier", tuned, **given),
+    ]
+
+
+def test_a_share_is_against_the_experts_that_were_merged_and_their_base() -> None:
+    """A merge of two experts and one of three, each with the base under the head it has."""
+    experts = {f"e{i}": 0.5 + i / 10 for i in range(3)}
+    records = [
+        record("expert", name, RTE, "current", v, digest=name) for name, v in experts.items()
+    ]
+    for head, count in (("own", 2), ("kept", 3)):
+        merged = tuple(Source(source=name, digest=name) for name in [*experts][:count])
+        given = {"head": head, "experts": merged}
+        records += under_both("merged", f"m-{head}", 0.4, 0.45, digest=f"m-{head}", **given)
+        records += under_both("base", "b", 0.2, 0.2 + count / 10, digest=f"b-{head}", **given)
+    found = {share.row: share.verdict for share in made(records).shares}
+    assert {row: one.experts for row, one in found.items()} == pytest.approx(
+        {
+            "base (own head)": 55,
+            "base (kept head)": 60,
+            "ties (own head)": 55,
+            "ties (kept head)": 60,
+        }
+    )
+    controls = {row: one.control for row, one in found.items()}
+    assert controls == {
+        "base (own head)": None,
+        "base (kept head)": None,
+        "ties (own head)": pytest.approx(40),
+        "ties (kept head)": pytest.approx(50),
+    }
+    assert found["ties (kept head)"].share == "as the base"
+
+
 # Tidy tables ------------------------------------------------------------------------------------
 
 
