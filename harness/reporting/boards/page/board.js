@@ -156,11 +156,18 @@
     document.querySelector("#board thead").replaceChildren(groups, heads);
   };
 
-  const ranges = (rows, columns) =>
-    columns.map((column) => {
-      const values = rows.map((row) => shownValue(row, column)).filter((value) => value !== null);
-      return values.length ? [Math.min(...values), Math.max(...values)] : [0, 0];
+  const least = (values) => values.reduce((a, b) => Math.min(a, b));
+  const most = (values) => values.reduce((a, b) => Math.max(a, b));
+
+  // colours are told apart among merges: a base far below them would take the whole scale
+  const ranges = (rows, columns) => {
+    const merges = rows.filter((row) => data.rows[row].role === "merged");
+    const among = merges.length > 1 ? merges : rows;
+    return columns.map((column) => {
+      const values = among.map((row) => shownValue(row, column)).filter((value) => value !== null);
+      return values.length ? [least(values), most(values)] : [0, 0];
     });
+  };
 
   const signed = (number) => {
     const text = Math.abs(number).toFixed(1);
@@ -192,7 +199,8 @@
     }
     if (asked.heat && range[1] > range[0]) {
       cell.classList.add("heat");
-      cell.style.setProperty("--share", ((value - range[0]) / (range[1] - range[0])).toFixed(3));
+      const share = (value - range[0]) / (range[1] - range[0]);
+      cell.style.setProperty("--share", Math.min(1, Math.max(0, share)).toFixed(3));
     }
   };
 
@@ -279,6 +287,7 @@
     }
     if (reading.note) say("protocol", reading.note);
     byId("provenance").replaceChildren(head, list);
+    byId("provenance").classList.add("told");
   };
 
   const placeOf = (cell) => {
@@ -390,9 +399,9 @@
     const [top, step] = [46, 22];
     const height = top + step * shown.length + 26;
     const values = shown.flatMap((one) => [one.current, one.tuned, one.knn].filter((v) => v !== null));
-    const spare = Math.max(1, (Math.max(...values) - Math.min(...values)) * 0.04);
-    const low = Math.min(...values) - spare;
-    const high = Math.max(...values) + spare;
+    const spare = Math.max(1, (most(values) - least(values)) * 0.04);
+    const low = least(values) - spare;
+    const high = most(values) + spare;
     const x = (value) => left + ((value - low) / (high - low)) * (total - left - right);
     const words = shown.map((one) =>
       `${data.rows[one.row].name}: ${one.current.toFixed(1)} to ${one.tuned.toFixed(1)}`);

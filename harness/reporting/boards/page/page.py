@@ -43,6 +43,7 @@ def rendered(board: Board, files: Sequence[str]) -> str:
         script_hash=_hash(script),
         data=data(board, files),
         legend=legend(board),
+        gains=bool(board.counterparts),
         tasks=len(board.scores.tasks),
         rows=len(board.scores.rows),
     )
