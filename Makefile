@@ -5,14 +5,18 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --dis
 KIT_PIP := PIP_CONSTRAINT="constraints.txt tests/mergekit/constraints.txt" \
 	.venv-mergekit/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test fuzz test-mergekit test-browser install install-test install-mergekit install-browser
-.PHONY: lint types clean
+.PHONY: demo test docs fuzz test-mergekit test-browser install install-test install-mergekit
+.PHONY: install-browser lint types clean
 
 demo: install
 	$(BIN)/harness demo --out demo
 
 test: install-test lint types
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+# The page of all public names, from their docstrings.
+docs: install
+	$(BIN)/python docs/api.py
 
 # Ten thousand spoilt files, and two hundred runs that are killed: half an hour.
 fuzz: install-test

@@ -28,12 +28,15 @@ from harness.checkpoints.open import open_checkpoint
 from harness.data.metrics import score
 from harness.data.rows import take
 from harness.data.shots import draw
+from harness.evaluation.inference import intervals
+from harness.evaluation.predictions import Predicted
 from harness.kinds import kind_of
 from harness.passes.features import final_head, forward
 from harness.rng import rng
 
 REVIEW, WORDS = (12, 110), (5, 30)
 ENCODE, TRAINER = "encode the test rows", "Trainer.predict"
+INTERVALS = "intervals over rows, of the knn cell"
 CHOICES = (
     Choice("current"),
     Choice("knn"),
@@ -150,6 +153,14 @@ def encoded_of(model: Checkpoint, test: Rows, pool: Rows, draws: Sequence[Draw])
     )  # fmt: skip
 
 
+def drawn_of(encoded: Encoded, test: Rows, repeat: int) -> Predicted:
+    """What KNN predicts, by draw; every repeat is of resamples of its own."""
+    predictions = PROTOCOLS["knn"].function(encoded)
+    drawn = {(one.draw.shots, one.draw.seed): one.values for one in predictions if one.draw}
+    units = kind_of(test.task).units(test)
+    return Predicted(test.task, f"{test.digest} {repeat}", units, test.labels, drawn)
+
+
 def measured(task: Task, count: int, repeats: int) -> dict[str, float]:
     """Median seconds of encoding the test rows and of every protocol; prints what there was."""
     test = rows(task, "test", count)
@@ -176,6 +187,8 @@ def measured(task: Task, count: int, repeats: int) -> dict[str, float]:
             for choice in CHOICES:
                 seconds, _ = timed(partial(read, choice, encoded, test))
                 times.setdefault(str(choice), []).append(seconds)
+            seconds, _ = timed(partial(intervals, drawn_of(encoded, test, len(times[ENCODE]))))
+            times.setdefault(INTERVALS, []).append(seconds)
     print(
         f"\n{task.name}: {count} test rows of {len(test.labels)} units, {len(task.labels)} "
         f"classes, {len(pool)} rows in the pool of {len(pool.labels)} units,\n{len(draws)} draws, "
@@ -193,6 +206,7 @@ def table(medians: Mapping[str, float], rows_read: int) -> None:
     for job, seconds in medians.items():
         print(f"| {job} | {seconds:.3f} | {seconds / thousand:.3f} |")
     usual = sum(medians[name] for name, one in PROTOCOLS.items() if one.by_default)
+    usual += 2 * medians[INTERVALS]  # of the tuned heads as well; of Current Eval it is nothing
     print(f"| all that are read by default | {usual:.3f} | {usual / thousand:.3f} |")
     if TRAINER in medians:
         print(f"\nrows per second: {medians[TRAINER] / medians[ENCODE]:.2f} x Trainer.predict")

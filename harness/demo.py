@@ -7,7 +7,6 @@ words with the heads merged. A model reads either rows or words, so these are tw
 from __future__ import annotations
 
 import sys
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from harness.merging.recipes import Recipe
 from harness.reporting.boards.leaderboard import leaderboard
 from harness.reporting.table import evaluation_table, legend
 from harness.reporting.verdict import verdicts
+from harness.text import wrapped
 from harness.training.finetune import finetune
 from harness.training.miniature import make_base
 from harness.types import Choice
@@ -97,15 +97,15 @@ def _merged(out: Path, setting: Setting, merger: str) -> Path:
 
 def _shown(records: dict[str, list[Record]], width: int | None, samples: Samples) -> str:
     """The table of all mergers and the verdict on each, no wider than the terminal."""
-    table = evaluation_table([record for part in records.values() for record in part], width)
+    rows = [record for part in records.values() for record in part]
+    table = evaluation_table(rows, width)
     said = [
         f"{name}: {one}"
         for name, part in records.items()
         for one in verdicts(part, samples=samples)
     ]
-    lines = [legend(table), "", *said]
-    wrapped = [line if width is None else textwrap.fill(line, width) for line in lines]
-    return "\n".join([table, "", *wrapped])
+    lines = [*legend(rows, table), "", *said]
+    return "\n".join([table, "", *(wrapped(line, width) for line in lines)])
 
 
 def _say(text: str) -> None:

@@ -39,6 +39,7 @@ from harness.plugins import (
     import_all,
     load_all,
     load_folder,
+    others_declared,
     registering,
     registrar,
 )
@@ -138,6 +139,12 @@ class Registry(Mapping[str, V], Generic[V]):
     def holds(self, value: V) -> bool:
         """Whether this very value is registered already."""
         return self._values.get(value.name) == value
+
+    @property
+    def has_others(self) -> bool:
+        """Whether something was registered by others than this program, or will be."""
+        ours = all(origin.startswith("harness.") for origin in self._origins.values())
+        return not ours or others_declared()
 
     def spelled(self, name: str) -> str | None:
         """The `module:attribute` that a registered value was asked for by, if it was."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import unicodedata
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -24,6 +25,37 @@ def _printable(sign: str) -> bool:
 
 def _escaped(sign: str) -> str:
     return sign.encode("unicode_escape").decode("ascii")
+
+
+def wrapped(text: str, columns: int | None, *, indent: str = "", further: str = "") -> str:
+    """The text in lines of so many columns, which end between words alone; None: one line.
+
+    `indent` begins the first line and `further` the others.
+    """
+    if columns is None:
+        return indent + text
+    return textwrap.fill(
+        text,
+        columns,
+        initial_indent=indent,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def shortened(text: str, room: int) -> str:
+    """The text with its middle left out where it is longer than `room`: both ends tell names apart.
+
+    By hand: 'sentiment/reviews-of-books' in 15 is 'sentim...-books'.
+    """
+    if len(text) <= room:
+        return text
+    ends = max(room - len(GAP), 2)
+    return f"{text[: (ends + 1) // 2]}{GAP}{text[-(ends // 2) :]}"
+
+
+GAP = "..."
 
 
 def number(value: float, form: str = ".3g") -> str:

@@ -30,7 +30,10 @@ KindName: TypeAlias = Literal["classification", "regression", "multilabel", "tag
 Scalar: TypeAlias = "bool | int | float | str | list[float] | None"
 Row: TypeAlias = "Mapping[str, Any]"
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it since the last call, and how much in all."""
+"""Called with what is being done, how much since the last call, and how much of such work in all.
+
+Several things that are counted alike share their total: all rows of a run, whatever reads them.
+"""
 Steps: TypeAlias = Callable[[int], None]
 """Called with how much was done since the last call."""
 
@@ -180,6 +183,7 @@ class Checkpoint:
 
     `labels` are the names in the order of the head's outputs: empty for regression, None when the
     checkpoint has no head. `tasks` are the task ids recorded by a fine-tuning or a merge, if any.
+    `words` is the folder of the tokenizer, where that is not beside the weights.
     """
 
     source: str
@@ -188,6 +192,16 @@ class Checkpoint:
     weights: StateDict
     labels: tuple[str, ...] | None
     tasks: tuple[str, ...] = ()
+    words: Path | None = None
+
+    def __repr__(self) -> str:
+        labels = "no head" if self.labels is None else f"labels {', '.join(self.labels) or 'none'}"
+        return f"Checkpoint({self.source!r:.200}, {len(self.weights)} tensors, {labels:.200})"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder of its tokenizer."""
+        return self.words or self.path
 
     @property
     def name(self) -> str:

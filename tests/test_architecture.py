@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("types",),
     ("rng", "text", "files", "ranges", "labels", "readout"),
-    ("options", "kinds"),
+    ("options", "kinds", "caches"),
     ("plugins", "entries"),
     ("registry", "presets"),
     ("methods", "values", "weights"),

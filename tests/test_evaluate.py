@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import harness
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
@@ -24,6 +25,7 @@ from harness.data.rows import load_rows, take
 from harness.data.shots import draw, selected
 from harness.evaluation import run
 from harness.evaluation.inference import intervals
+from harness.evaluation.parts import asked_protocols, part_of
 from harness.evaluation.predictions import shelf
 from harness.evaluation.records import identity, read_record, read_records
 from harness.files import cache_dir
@@ -252,9 +254,15 @@ def test_a_table_and_a_verdict_are_printed(room: Room, evaluate: Evaluate) -> No
     assert "[ ]: 95 % interval over the test rows" in out
     assert lines[-1].startswith("Verdict: averaged over 3 tasks, the merge is ")
     assert re.search(r"within [+-][\d.]+ to [+-][\d.]+ on other rows", lines[-1])
+    assert (
+        "±: standard deviation (n - 1) over the 3 draws, which train no expert anew; of a mean, "
+        "over the draws' means."
+    ) in out
+    assert "Shots shown: 2; also in the records: 1." in lines
+    assert f"  harness leaderboard {evaluate.out} --out board" in lines
     assert f"records in {evaluate.out}/" in out
     assert "rte@validation" not in out
-    assert "across" in err
+    assert re.search(r" (\d+)/\1 ", err)  # one bar, and it is full
 
 
 def test_a_record_says_which_rows_an_adaptation_saw(room: Room, evaluate: Evaluate) -> None:
@@ -422,6 +430,28 @@ def test_every_row_is_encoded_once_by_each_model(
     monkeypatch.setattr(encode, "forward", counted)
     evaluate.records(room.same)
     assert len(seen) == len(set(seen)) == 4 * 2
+
+
+def test_what_is_told_of_progress_is_all_rows_of_the_run_once(room: Room, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    asked = run.Run(model=str(room.same), data_dir=str(room.data), output=str(tmp_path / "records"))
+    harness.evaluate(asked, progress=lambda *step: told.append(step))
+    part = load_rows(TASKS["glue/rte"], "validation", folder=room.data)
+    pool = len(
+        {
+            unit
+            for draw in part_of(asked, PAIR, asked_protocols(asked)).draws
+            for rows in draw.rows
+            for unit in rows
+        }
+    )
+    total = 4 * (len(part) + pool)  # the merge, its base and two experts; the ensemble is theirs
+    assert {in_all for _, _, in_all in told} == {total}
+    assert sum(done for _, done, _ in told) == total
+    assert f"same · {PAIR}" in {what for what, _, _ in told}
+    told.clear()
+    harness.evaluate(asked, progress=lambda *step: told.append(step))
+    assert not told
 
 
 @pytest.mark.parametrize(
@@ -603,6 +633,27 @@ def moved(room: Room, tmp_path: Path) -> Path:
 def test_a_merge_that_moves_with_its_experts_finds_them(moved: Path, evaluate: Evaluate) -> None:
     found = evaluate.records(moved / "merged", "--protocols", "current")
     assert [r["role"] for r in found] == ["merged", "base", "expert", "expert", "ensemble"]
+
+
+def test_a_merge_starts_its_paths_from_its_own_folder(
+    moved: Path, room: Room, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is called so where one happens to be; a link on the way is followed."""
+    elsewhere = tmp_path / "elsewhere"
+    for name in ("rte0", "rte1", "base"):
+        model(elsewhere / name, ENTAILMENT if name != "base" else None, seed=50)
+    monkeypatch.chdir(moved)
+    asked = ["rte0", "rte1", "--base", "base", "--tasks", "glue/rte", "--out", "merged"]
+    assert main(["merge", *asked, "--force"]) == 0
+    monkeypatch.chdir(elsewhere)
+    found = evaluate.records(Path("../new/merged"), "--protocols", "current")
+    sources = [one["source"] for one in next(r for r in found if r["role"] == "merged")["experts"]]
+    assert sources == ["../new/rte0", "../new/rte1"]
+    Path("link").symlink_to("../new/merged")
+    assert evaluate.records(Path("link"), "--protocols", "current")
+    shutil.rmtree(moved / "rte1")
+    _, err = evaluate(Path("../new/merged"), status=2)
+    assert "names rte1, which is not there" in err
 
 
 def test_an_expert_that_is_gone_is_named(moved: Path, evaluate: Evaluate) -> None:

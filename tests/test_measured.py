@@ -145,6 +145,7 @@ def test_distances_before_and_after_each_stage(family: str, minis: Minis, tmp_pa
     assert two["after"] == pytest.approx(expected[2], rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:there is one expert")
 def test_one_expert_is_at_no_distance(loud: Loud, minis: Minis, tmp_path: Path) -> None:
     asked = recipe(loud, minis, "dare")
     merge(asked.model_copy(update={"experts": asked.experts[:1]}), out=tmp_path / "out")

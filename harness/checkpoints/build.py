@@ -100,9 +100,9 @@ def quiet() -> Iterator[None]:
 
 def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
-    check_tokenizer(checkpoint.path)
-    if (digest := tokenizer_digest(checkpoint.path)) not in _OPENED:
-        open_tokenizer(checkpoint.path)
+    check_tokenizer(checkpoint.tokenizer)
+    if (digest := tokenizer_digest(checkpoint.tokenizer)) not in _OPENED:
+        open_tokenizer(checkpoint.tokenizer)
         _OPENED.add(digest)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
     _check_unit(checkpoint.config, checkpoint.source, unit)

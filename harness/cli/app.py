@@ -8,16 +8,33 @@ from typing import Annotated, Literal
 
 import typer
 
+from harness import __version__
 from harness.errors import BadOption
 from harness.types import ALL, Shots
 
 app = typer.Typer(
     name="harness",
-    help="Is this merge good, and if its score is low, is it the encoder or only the head?",
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"harness {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Is this merge good, and if its score is low, is it the encoder or only the head?"""
+
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Local data: DIR/<suite>/<task>/<split>.parquet.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from harness.cli.app import DataDir, Json, Plugins, PresetOption, app, listed, methods, shots_of
-from harness.cli.console import bars, width
+from harness.cli.console import bars, say, width
 from harness.errors import CellsFailed
 from harness.text import plain
 
@@ -115,10 +115,10 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
 
     table = evaluation_table(records, width())
     print(table)
-    print(f"\n{legend(table)} {len(records)} records in {out}/.")
-    for line in left_open(records):
-        print(plain(line))
-    for one in verdicts(records, samples=sampler(shelf([out]))):
-        print(f"Verdict: {plain(one)}")
-    for turned in bases(records):
-        print(f"Verdict: {plain(turned)}")
+    print()
+    for line in (*legend(records, table), *left_open(records)):
+        say(plain(line))
+    say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
+    print(f"  harness leaderboard {out} --out board")
+    for one in (*verdicts(records, samples=sampler(shelf([out]))), *bases(records)):
+        say(f"Verdict: {plain(one)}")

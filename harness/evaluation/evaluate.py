@@ -27,6 +27,7 @@ from harness.evaluation.records import DrawScore, Record, identity, read_record,
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
 from harness.evaluation.systems import check_singles, warn_of_heads
+from harness.evaluation.workload import Workload
 from harness.files import check_place
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
@@ -54,7 +55,10 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     warn_of_heads(model, preset(run.preset).readout)
     records: list[Record] = []
     failures: list[str] = []
-    for cell, reader in _with_readers(cells, progress):
+    workload = Workload(progress)
+    for cell, reader in _with_readers([one for one in cells if one.path not in known], workload):
+        reader.plan(cell.asked)
+    for cell, reader in _with_readers(cells, workload):
         outcome = known.get(cell.path) or kept(cell) or made(cell, reader)
         if isinstance(outcome, Record):
             records.append(outcome)
@@ -102,13 +106,11 @@ def check_cells(cells: Iterable[Cell]) -> None:
                 check_readout(member, cell.readout, cell.max_length)
 
 
-def _with_readers(
-    cells: Sequence[Cell], progress: Progress | None
-) -> Iterator[tuple[Cell, Reader]]:
+def _with_readers(cells: Sequence[Cell], workload: Workload) -> Iterator[tuple[Cell, Reader]]:
     """Every cell with the reader that it shares with those of its system on its rows."""
     for _, group in groupby(cells, key=lambda cell: (id(cell.part), id(cell.system))):
         first, *rest = group
-        reader = Reader(first, progress)
+        reader = Reader(first, workload)
         for cell in (first, *rest):
             yield cell, reader
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from harness.errors import MissingHead
 from harness.evaluation.cells import Cell
 from harness.evaluation.parts import POOL_SPLIT, Asked
 from harness.evaluation.systems import System
+from harness.evaluation.workload import Workload
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
 from harness.types import (
@@ -22,7 +23,6 @@ from harness.types import (
     Encoded,
     Features,
     Head,
-    Progress,
     Rows,
     Teacher,
 )
@@ -34,8 +34,8 @@ class Reader:
     All cells of a system on the same rows are read by one.
     """
 
-    def __init__(self, cell: Cell, progress: Progress | None) -> None:
-        self._cell, self._progress = cell, progress
+    def __init__(self, cell: Cell, workload: Workload) -> None:
+        self._cell, self._workload = cell, workload
         self._part, self._system, self._teachers = cell.part, cell.system, cell.teachers
 
     def encoded(self, asked: Asked) -> Encoded:
@@ -72,6 +72,19 @@ class Reader:
             teacher=plain.kind.taught([one.outputs for one in taught]) if taught else None,
             teachers=tuple(Teacher(one.features.x, one.head) for one in taught),
         )
+
+    def plan(self, asked: Asked) -> None:
+        """Count the passes that a protocol needs."""
+        for system, rows in self._passes(asked):
+            self._workload.plan(system, rows)
+
+    def _passes(self, asked: Asked) -> Iterator[tuple[System, Rows]]:
+        part, teachers = self._part, self._teachers if asked.teaches else ()
+        yield self._system, part.test
+        if asked.transductive:
+            yield from ((system, part.test) for system in teachers)
+        elif asked.draws and part.pool is not None:
+            yield from ((system, part.pool) for system in (self._system, *teachers))
 
     @property
     def _every(self) -> tuple[Draw, ...]:
@@ -124,9 +137,7 @@ class Reader:
 
     def _through(self, system: System, rows: Rows, what: str) -> list[Features]:
         """The rows through every member."""
-        cell, tell = self._cell, self._progress
-        total = len(rows) * len(system.members)
-        step = (lambda done: tell(f"{system.name} · {what}", done, total)) if tell else None
+        cell, called = self._cell, f"{system.name} · {what}"
         return [
             encode(
                 member,
@@ -137,7 +148,7 @@ class Reader:
                 readout=cell.readout,
                 batch_size=cell.run.batch_size,
                 device=cell.run.device,
-                progress=step,
+                progress=self._workload.steps(called, digest, rows),
             )
             for member, digest, order in zip(
                 system.members, system.digests, system.columns, strict=True

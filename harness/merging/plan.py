@@ -27,7 +27,7 @@ from harness.registry import MERGERS, POSTMERGE, PREMERGE
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A checked merge that has not read a weight yet.
 
@@ -52,6 +52,11 @@ class Plan:
     after: tuple[StateDict, ...] = ()
     state: StateDict = field(default_factory=dict)
     measured: tuple[Measured, ...] = ()
+
+    def __repr__(self) -> str:
+        called, heads = short_method(self.recipe), self.recipe.heads
+        many = f"{len(self.experts)} experts, heads: {heads}, {len(self.state)} tensors"
+        return f"Plan({called!r} of {many}, {self.size / 1e6:.1f} MB)"
 
     @property
     def judge(self) -> Judge | None:
@@ -106,15 +111,15 @@ def plan(
     if recipe.base is None:
         _check_without_base(recipe)
 
-    def opened(source: str) -> Checkpoint:
-        checkpoint = open_checkpoint(source, allow_pickle=allow_pickle)
+    def opened(source: str, base: str | None = None) -> Checkpoint:
+        checkpoint = open_checkpoint(source, allow_pickle=allow_pickle, base=base)
         watched = weights.Observed(checkpoint.weights, source)
         if observed is not None:
             observed[source] = watched
         known = weights.specs(checkpoint.weights)
         return replace(checkpoint, weights=weights.Lazy(known, watched.__getitem__))
 
-    experts = tuple(opened(source) for source in recipe.experts)
+    experts = tuple(opened(source, recipe.base) for source in recipe.experts)
     base = opened(recipe.base) if recipe.base is not None else None
     check_architecture([*experts, *([base] if base else [])])
     tasks = _tasks(recipe, experts)

@@ -174,11 +174,11 @@ class PerExpert:
 
     def prepare(self, progress: Progress | None) -> None:
         """Obtain all: rows are read and checked for every expert before the first pass."""
-        if not self.sources.files:
-            for task in self.sources.tasks:
-                self._draws(task)
+        tasks = self.sources.tasks if not self.sources.files else ()
+        total = sum(len(self._draws(task)) for task in tasks)
+        of_all = (lambda what, done, _: progress(what, done, total)) if progress and total else None
         for index in range(len(self.checkpoints)):
-            self.obtain(index, progress)
+            self.obtain(index, of_all or progress)
 
     def described(self) -> list[dict[str, Any]]:
         """What was obtained, for the record."""

@@ -62,20 +62,40 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     return "\n\n".join(fitting(plain(str(reading)), tasks, [reading]) for reading in shown)
 
 
-def legend(table: str) -> str:
-    """What the marks of a table say, of those that are in it."""
+def fits(table: str, width: int | None) -> bool:
+    return width is None or max(map(len, table.splitlines())) <= width
+
+
+def legend(records: Sequence[Record], table: str) -> list[str]:
+    """What the marks in the table say, and which numbers of shots it leaves out, in sentences."""
+    scores = grid(records, by_method=False)
+    counts = sorted({len(c.values) for c in scores.cells.values() if c.deviation is not None})
+    drawn = f"the {counts[0]} draws" if len(counts) == 1 else "draws"
+    mean = "; of a mean, over the draws' means" if len(scores.tasks) > 1 else ""
     marks = {
-        "±": "±: standard deviation over the draws (n - 1), which train no expert anew.",
+        "±": f"±: standard deviation (n - 1) over {drawn}, which train no expert anew{mean}.",
         "[": f"[ ]: {100 * LEVEL:.0f} % interval over the test rows, all else held.",
-        "(sd ": "(sd): standard deviation over the experts of a task (n - 1).",
+        "(sd ": "(sd): standard deviation (n - 1) over the experts of a task.",
         MAJORITY: f"{MAJORITY}: the best constant prediction, of a regression the mean.",
         MAX: f"{MAX}: the best on these very rows, an oracle.",
     }
-    return " ".join(["Values x100.", *(says for mark, says in marks.items() if mark in table)])
+    lines = [" ".join(["Values x100.", *(says for mark, says in marks.items() if mark in table)])]
+    kept = _shots(_headline(scores.readings))
+    rest = [shots for shots in _shots(scores.readings) if shots not in kept]
+    if rest:
+        lines.append(f"Shots shown: {listed(kept)}; also in the records: {listed(rest)}.")
+    return lines
 
 
-def fits(table: str, width: int | None) -> bool:
-    return width is None or max(map(len, table.splitlines())) <= width
+def _shots(readings: Sequence[Reading]) -> list[Shots]:
+    """The numbers of shots that were drawn, ascending."""
+    return sorted({reading.shots for reading in readings if reading.shots}, key=amount)
+
+
+def listed(numbers: Sequence[object]) -> str:
+    """`1, 5 and 10`."""
+    first = ", ".join(map(str, numbers[:-1]))
+    return f"{first} and {numbers[-1]}" if first else str(numbers[-1])
 
 
 def _heading(reading: Reading, column: str) -> str:
