@@ -27,7 +27,7 @@ from harness.passes.statistics import drawn
 ALONE = 1
 """A bound that keeps examples apart."""
 NOISE = 1e-8
-"""A share of the largest entry that rounding alone may reach: no softmax moves with a key's bias."""
+"""A share of the largest entry that rounding alone reaches, as where a softmax does not move."""
 
 
 def compared(folder: Path, name: str, examples: int, repeats: int) -> str:
