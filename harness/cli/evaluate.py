@@ -114,7 +114,7 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
     from harness.evaluation.inference import sampler
     from harness.evaluation.predictions import shelf
     from harness.reporting.basis import bases, left_open
-    from harness.reporting.table import evaluation_table, legend
+    from harness.reporting.table import evaluation_table, legend, other_shots
     from harness.reporting.verdict import verdicts
 
     table = evaluation_table(records, width())
