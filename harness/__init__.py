@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from harness.merging.recipes import Recipe
     from harness.passes.reading import Reading
     from harness.passes.statistics import statistic
-    from harness.reporting.boards import leaderboard
+    from harness.reporting.boards.leaderboard import leaderboard
+    from harness.reporting.collection import Records, read_records
     from harness.reporting.compare import compare
     from harness.reporting.comparison import Comparison, Ranking
     from harness.reporting.plots.plot import plot
@@ -71,16 +72,18 @@ _LAZY = {
     "Reading": "harness.passes.reading",
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
+    "Records": "harness.reporting.collection",
     "Run": "harness.evaluation.run",
     "View": "harness.reporting.plots.scores",
     "compare": "harness.reporting.compare",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
     "inspect": "harness.inspecting.inspect",
-    "leaderboard": "harness.reporting.boards",
+    "leaderboard": "harness.reporting.boards.leaderboard",
     "merge": "harness.merging.merge",
     "plot": "harness.reporting.plots.plot",
     "prepare": "harness.data.prepare",
+    "read_records": "harness.reporting.collection",
     "statistic": "harness.passes.statistics",
 }
 
@@ -111,6 +114,7 @@ __all__ = [
     "Reading",
     "Recipe",
     "Record",
+    "Records",
     "Row",
     "Rows",
     "Run",
@@ -135,6 +139,7 @@ __all__ = [
     "premerge",
     "prepare",
     "protocol",
+    "read_records",
     "statistic",
     "task",
 ]

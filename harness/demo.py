@@ -18,7 +18,7 @@ from harness.evaluation.run import Run
 from harness.files import Layout, new_folder, write_text
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
-from harness.reporting.boards import leaderboard
+from harness.reporting.boards.leaderboard import leaderboard
 from harness.reporting.table import evaluation_table, legend
 from harness.reporting.verdict import verdicts
 from harness.text import wrapped
@@ -68,7 +68,7 @@ def demo(out: Path, width: int | None = None) -> None:
     samples = sampler(shelf([out / "records"]))
     for setting, records in read:
         print(f"{setting.title}\n\n{_shown(records, width, samples)}\n")
-    board, _ = leaderboard([out / "records"], out=out / "board")
+    board, *_ = leaderboard([out / "records"], out=out / "board")
     print(f"Records are in {out / 'records'}/, the board of all shots is {board}.")
     print(f"Next: harness evaluate --model {_merged(out, SETTINGS[0], MERGERS[-1])}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import unicodedata
 
@@ -10,7 +11,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def plain(text: object) -> str:
     """The text in one line without control characters, which a terminal would obey."""
-    return "".join(sign if _printable(sign) else _escaped(sign) for sign in str(text))
+    text = str(text)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(sign if _printable(sign) else _escaped(sign) for sign in text)
 
 
 def _printable(sign: str) -> bool:
@@ -60,10 +64,31 @@ def number(value: float, form: str = ".3g") -> str:
     return text.removeprefix("-") if float(text) == 0 else text
 
 
+_MARKS = re.compile(r"[\\|*`~]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")
+
+
 def markdown(text: object) -> str:
-    """The text as a cell of a Markdown table: no column, link or HTML of its own."""
-    shown = plain(text).replace("|", "\\|").replace("](", "]\\(")
-    return shown.replace("<", "&lt;").replace(">", "&gt;")
+    """The text as a cell of a Markdown table: no column, link, emphasis or HTML of its own."""
+    shown = _MARKS.sub(lambda mark: f"\\{mark[0]}", plain(text)).replace("](", "]\\(")
+    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+_TEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "[": "{[}",  # after the end of a row it would open an argument
+    "]": "{]}",
+}
+
+
+def tex(text: object) -> str:
+    """The text as text of LaTeX: no command, column, comment or argument of its own."""
+    return "".join(_TEX.get(sign, sign) for sign in plain(text))
 
 
 def csv_cell(text: object) -> str:

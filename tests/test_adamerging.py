@@ -260,6 +260,22 @@ def test_a_layers_gradient_is_what_differences_say(
         assert slope == pytest.approx((above - below) / 0.02, rel=0.02, abs=1e-4)
 
 
+def test_words_that_were_cut_off_count_for_nothing(minis: Minis, tmp_path: Path) -> None:
+    (folder,) = experts_of(TAGS, minis, tmp_path, [1])
+    short = replace(TAGS, finetune=replace(TAGS.finetune, max_length=5))
+    rows = replace(drawn(TAGS, EXAMPLES, 0, None), task=short)
+    (loss,) = entropies(Readings((open_checkpoint(folder),), lambda _: rows, "cpu"), 1, EXAMPLES)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    network, each = AutoModelForTokenClassification.from_pretrained(folder).eval(), []
+    for words in rows.texts:
+        cut = {"truncation": True, "max_length": 5, "return_tensors": "pt"}
+        logits = network(**tokenizer(list(words), is_split_into_words=True, **cut)).logits[0]
+        each += [entropy(line, TAGS).item() for line in logits[1:-1]]
+    assert len(each) < sum(map(len, rows.texts))
+    value = loss(load_file(folder / "model.safetensors"))[0]
+    assert value == pytest.approx(np.mean(each), rel=1e-5)
+
+
 def test_the_entropy_falls(minis: Minis, tmp_path: Path) -> None:
     """On the same rows, which every step reads: what a descent is for, and a climb is not."""
     folders, base = experts_of(TOY, minis, tmp_path), minis("bert")["base"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from dataclasses import replace
@@ -16,8 +15,10 @@ from harness import Record, leaderboard
 from harness.cli import main
 from harness.errors import BrokenRecord
 from harness.evaluation.records import DrawScore, Role, Source, read_records
-from harness.reporting.boards import board
+from harness.reporting.boards.board import board_of
+from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.grid import BEST_SINGLE, MAJORITY, best_single, grid, readings, short_task
+from harness.reporting.lines import lines_of, read_lines
 from harness.reporting.table import evaluation_table, legend
 from harness.reporting.verdict import Spread, Verdict, verdicts
 
@@ -86,6 +87,12 @@ def two_tasks() -> list[Record]:
         record("expert", "e0", RTE, "current", 0.7),
         record("expert", "e1", MRPC, "current", 0.9),
     ]
+
+
+def board(records: list[Record]) -> tuple[str, str]:
+    """The board of records as Markdown and as CSV."""
+    made = rendered(board_of([*lines_of((f"{i}.json", r) for i, r in enumerate(records))]), Path())
+    return made["board.md"], made["board.csv"]
 
 
 # The grid -------------------------------------------------------------------------------------
@@ -197,18 +204,80 @@ def test_other_options_of_a_protocol_are_another_reading() -> None:
     ]
 
 
-def test_two_models_under_one_name_are_an_error() -> None:
+def rows_of(records: list[Record], *, by_method: bool = True) -> tuple[str, ...]:
+    return grid(records, by_method=by_method).rows
+
+
+def test_two_models_of_one_method_are_told_apart_by_their_names() -> None:
     twice = [
         record("merged", "first", RTE, "current", 0.5),
         record("merged", "second", RTE, "current", 0.6),
     ]
-    with pytest.raises(BrokenRecord, match=r"two different models are called 'ties' on glue/rte"):
-        board(twice)
-    assert len(grid(twice, by_method=False).rows) == 2
+    found = grid(twice, by_method=True)
+    assert found.rows == ("ties (first)", "ties (second)")
+    values = [found.cells[row, found.readings[0], RTE].mean for row in found.rows]
+    assert values == pytest.approx([50, 60])
+    assert rows_of(twice, by_method=False) == ("first (ties)", "second (ties)")
+
+
+def test_a_merge_of_one_task_and_one_of_several_share_a_folder() -> None:
+    """The base of both is one, under another head, and the task has other experts."""
+    own = {"experts": tuple(Source(source=f"e/{i}", digest=str(i)) for i in (0, 1, 2, 3))}
+    records = [
+        record("merged", "rte-ties", RTE, "current", 0.6, **own),
+        record("base", "b", RTE, "current", 0.5, digest="b-own", **own),
+        record("merged", "glue-ties", RTE, "current", 0.4, head="kept"),
+        record("base", "b", RTE, "current", 0.3, digest="b-kept", head="kept"),
+        record("merged", "glue-ties", MRPC, "current", 0.7, head="kept"),
+        record("base", "b", MRPC, "current", 0.2, digest="b-kept-too", head="kept"),
+    ]
+    found = grid(records, by_method=True)
+    current = found.readings[0]
+    values = {
+        row: [cell and round(cell.mean) for cell in found.row(row, current)] for row in found.rows
+    }
+    assert values == {
+        "base (own head)": [50, None, None],
+        "base (kept head)": [30, 20, 25],
+        "ties (own head)": [60, None, None],
+        "ties (kept head)": [40, 70, 55],
+    }
+
+
+@pytest.mark.parametrize(
+    ("differs", "rows"),
+    [
+        ({"teachers": ("t0", "t1")}, ("base", "base (2 teachers)")),
+        ({"preset": "rotation"}, ("base", "base (preset rotation)")),
+        ({"content": "another tokenizer"}, None),
+        ({"digest": "f" * 32}, ("base (ffffffff)",)),
+    ],
+)
+def test_what_differs_is_in_the_name(differs: dict[str, Any], rows: tuple[str, ...] | None) -> None:
+    usual = record("base", "b", RTE, "ft-classifier", {5: [0.5]}, digest="0" * 32)
+    found = rows_of([usual, usual.model_copy(update=differs)])
+    assert len(found) == 2
+    assert rows is None or {*rows} <= {*found}
+
+
+def test_no_name_is_longer_than_it_has_to_be() -> None:
+    assert rows_of(two_tasks()) == ("expert of the task", "ties")
+
+
+def test_two_traits_tell_apart_what_none_does_alone() -> None:
+    four = [
+        record(
+            "base", "b", RTE, "current", 0.5, digest=f"{head}{preset}" * 8, head=head, preset=preset
+        )
+        for head in ("own", "kept")
+        for preset in (None, "rotation")
+    ]
+    told = ("own head", "own head, preset rotation", "kept head", "kept head, preset rotation")
+    assert rows_of(four) == tuple(f"base ({text})" for text in told)
 
 
 def test_a_record_that_is_given_twice_counts_once() -> None:
-    assert board(one_task() + one_task()) == board(one_task())
+    assert board(one_task() + one_task())[0] == board(one_task())[0]
 
 
 def test_a_task_is_shown_by_its_last_part_where_that_is_clear() -> None:
@@ -304,10 +373,12 @@ def test_experts_on_one_anothers_tasks(by_method: bool) -> None:
     }
 
 
-def test_two_experts_of_one_name_are_no_single_row() -> None:
+def test_two_experts_of_one_name_are_two_rows() -> None:
     mixed = [r.model_copy(update={"model": "final"}) for r in abroad() if r.role != "merged"]
-    with pytest.raises(BrokenRecord, match="two different models are called 'final'"):
-        evaluation_table(mixed)
+    rows = rows_of(mixed, by_method=False)
+    assert {"final (r0000000)", "final (m0000000)"} <= {*rows}
+    table = evaluation_table(mixed)
+    assert "final (r0000000)" in table
     assert grid(mixed, by_method=True).rows == ("expert of the task", "average single")
 
 
@@ -331,7 +402,7 @@ def test_the_best_single_of_several_tasks_is_read_on_the_held_out_rows_of_all() 
     assert best_single(abroad(0.9, 0.2, 0.5, 0.7)).keys() == {RTE, MRPC}
     assert not best_single(abroad(0.9, 0.2, 0.5))
     whole, _ = board(abroad(0.9, 0.2, 0.5, 0.7))
-    assert "`average single` is the mean over all experts" in whole
+    assert "`average single`: the mean over all experts" in whole
     assert "experts, max" not in whole
 
 
@@ -349,9 +420,7 @@ def test_the_choice_changes_neither_verdict_nor_share() -> None:
     assert verdict(more) == verdict(usual) is not None
     head = "## How much of the loss is the head's"
     assert board(more)[0].partition(head)[2] == board(usual)[0].partition(head)[2] != ""
-    assert (
-        "`experts, max` is the best on the reported rows themselves, an oracle." in board(more)[0]
-    )
+    assert "`experts, max`: the best on the reported rows themselves, an oracle." in board(more)[0]
 
 
 @pytest.mark.parametrize("by_method", [True, False])
@@ -551,29 +620,11 @@ def test_the_command_writes_what_the_function_renders(
     records = written(tmp_path / "records", one_task())
     out = tmp_path / "deep" / "board"
     assert main(["leaderboard", str(records), "--out", str(out)]) == 0
-    assert capsys.readouterr().out == f"wrote {out}/board.md\nwrote {out}/board.csv\n"
-    markdown, table = board(read_records([records]))
-    assert (out / "board.md").read_text() == markdown
-    assert (out / "board.csv").read_text() == table
-
-
-def test_the_board_as_markdown() -> None:
-    markdown, _ = board(two_tasks())
-    assert "Values are x100" in markdown
-    assert f"{RTE} accuracy; {MRPC} accuracy" in markdown
-    assert "## current" in markdown
-    assert "## knn, 5 shots" in markdown
-    row = next(line for line in markdown.splitlines() if line.startswith("| ties"))
-    assert [cell.strip() for cell in row.strip("|").split("|")] == ["ties", "60.0", "80.0", "70.0"]
-
-
-def test_the_board_as_csv() -> None:
-    _, table = board(two_tasks())
-    header, *rows = csv.reader(table.splitlines())
-    assert header[:3] == ["protocol", "shots", "row"]
-    assert header[3:] == [RTE, MRPC, "mean", f"{RTE} sd", f"{MRPC} sd", "mean sd"]
-    assert ["current", "", "ties", "60.00", "80.00", "70.00", "", "", ""] in rows
-    assert ["knn", "5", "ties", "60.00", "80.00", "70.00", "10.00", "10.00", "0.00"] in rows
+    texts = rendered(board_of(read_lines([records])), out)
+    names = [*texts, "board.parquet"]
+    assert capsys.readouterr().out == "".join(f"wrote {out}/{name}\n" for name in names)
+    assert {path.name for path in out.iterdir()} == {*names}
+    assert {name: (out / name).read_text() for name in texts} == texts
 
 
 def test_the_board_has_the_share_of_the_head() -> None:
@@ -652,12 +703,14 @@ def test_a_folder_without_records_is_named(tmp_path: Path) -> None:
         read_records([tmp_path])
 
 
-def test_committed_boards_are_what_their_records_render_to() -> None:
-    for committed in sorted(LEADERBOARDS.glob("*/board.md")):
-        name = committed.parent.name
-        markdown, table = board(read_records([LEADERBOARDS / "records" / name]))
-        assert committed.read_text(encoding="utf-8") == markdown, name
-        assert committed.with_suffix(".csv").read_text(encoding="utf-8") == table, name
+BOARDS = sorted(path.parent.name for path in LEADERBOARDS.glob("*/board.md"))
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_committed_boards_are_what_their_records_render_to(name: str) -> None:
+    lines = read_lines([LEADERBOARDS / "records" / name])
+    for file, text in rendered(board_of(lines), LEADERBOARDS / name).items():
+        assert (LEADERBOARDS / name / file).read_text(encoding="utf-8") == text, file
 
 
 def test_the_published_schema_is_that_of_a_record() -> None:

@@ -18,6 +18,7 @@ from harness.errors import BadOption, BadRecipe, UnknownName
 from harness.evaluation import ceiling
 from harness.evaluation.ceiling import CEILINGS
 from harness.evaluation.records import read_records
+from harness.passes import features
 from harness.reporting.grid import grid
 from harness.weights import Lazy, specs
 from tests.conftest import is_head, model
@@ -170,9 +171,18 @@ def run(merged: Path, out: Path, *ceilings: str, **fields: Any) -> list[harness.
 
 @pytest.mark.parametrize("text", ["emr", "tall:threshold=0.6"])
 def test_a_ceiling_is_what_its_formula_gives_under_the_experts_head(
-    text: str, merged: Path, minis: Minis, tmp_path: Path
+    text: str, merged: Path, minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Built as an ordinary folder by the reference, and read as an expert, it scores the same."""
+    """Built as an ordinary folder by the reference, and read as an expert, it says the same."""
+    outputs: dict[str, Any] = {}
+    plain = features.forward
+
+    def watched(checkpoint: harness.Checkpoint, *args: Any, **fields: Any) -> Any:
+        read = plain(checkpoint, *args, **fields)
+        outputs[checkpoint.source] = read[1]
+        return read
+
+    monkeypatch.setattr(features, "forward", watched)
     records = [r for r in run(merged, tmp_path / "r", text) if r.role == "ceiling"]
     assert [record.task for record in records] == ["toy/pairs@test", "toy/three@test"]
     folders = [merged.parent / name for name in ("1", "2")]
@@ -192,6 +202,8 @@ def test_a_ceiling_is_what_its_formula_gives_under_the_experts_head(
         save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
         (alone,) = run(folder, tmp_path / "alone", tasks=(record.task,))
         assert record.scores == alone.scores
+        ours = outputs[f"{record.model} of {folders[place]}"]
+        np.testing.assert_allclose(ours, outputs[str(folder)], atol=1e-4)
         assert record.method == text
         assert record.head == "own"
 

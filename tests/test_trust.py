@@ -275,7 +275,7 @@ def test_a_name_does_no_harm_where_it_is_shown(
     assert "\x1b" not in markdown + table
     assert "<script>" not in markdown
     assert "'=1+1" in table
-    assert "'=2+2" in table.splitlines()[0]
+    assert "'=2+2" in table
     cells = [line.count("|") - line.count("\\|") for line in markdown.splitlines() if "|" in line]
     assert len({*cells}) <= 2  # of methods x tasks, and of shares
 

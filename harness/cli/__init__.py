@@ -4,8 +4,8 @@ One file for each command, listed by `harness --help` in the order in which they
 """
 
 from harness.cli import finetune, merge, statistics, check  # isort: skip
-from harness.cli import evaluate, compare, inspect, leaderboard  # isort: skip
-from harness.cli import plot, prepare, listing, cache, demo  # isort: skip
+from harness.cli import evaluate, compare, inspect, leaderboard, plot  # isort: skip
+from harness.cli import export, prepare, listing, cache, demo  # isort: skip
 from harness.cli.program import main
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "compare",
     "demo",
     "evaluate",
+    "export",
     "finetune",
     "inspect",
     "leaderboard",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from harness.data.shots import amount
 from harness.errors import BrokenRecord
-from harness.files import read_json, write_json
+from harness.files import check_values, read_json, read_text, write_json
 from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
 
@@ -186,6 +188,12 @@ def write_record(path: Path, record: Record) -> None:
 
 def read_record(path: Path) -> Record:
     """The record in a file. Raises BrokenRecord naming the file and what is wrong with it."""
+    text = read_text(path, "a record", error=BrokenRecord)
+    with suppress(ValidationError):  # a third of the time; what is wrong is said by the usual way
+        record = Record.model_validate_json(text)
+        free = {"options": record.options, "settings": record.settings, "of": record.dataset}
+        check_values(free, str(path), "a record", error=BrokenRecord)
+        return record
     return read_as(Record, path, "a record")
 
 
@@ -204,14 +212,34 @@ def read_records(places: Iterable[str | Path]) -> list[Record]:
 
     Raises BrokenRecord for a place that does not exist or holds none.
     """
-    records: dict[Path, Record] = {}
+    return [record for _, record in each_record(places)]
+
+
+def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
+    """As `read_records`, one by one with the files they lie in: so many need not fit in memory."""
+    seen: set[str] = set()
     for place in map(Path, places):
         if not os.path.exists(place):
             raise BrokenRecord(f"{place} does not exist; expected a record or a folder of them")
-        files = sorted(place.rglob("*.json")) if place.is_dir() else [place]
+        files = _below(place) if place.is_dir() else [str(place)]
         if not files:
             raise BrokenRecord(f"{place} holds no records; expected JSON files")
+        real = cache(os.path.realpath)
         for file in files:
-            record = read_record(file)
-            records.setdefault(file.resolve(), record)
-    return list(records.values())
+            folder, name = os.path.split(file)
+            whole = os.path.realpath(file) if os.path.islink(file) else f"{real(folder)}/{name}"
+            if whole not in seen:
+                seen.add(whole)
+                path = Path(file)
+                yield path, read_record(path)
+
+
+def _below(folder: Path) -> list[str]:
+    """The JSON files of a folder and those below it, sorted by the parts of their paths."""
+    files = [
+        os.path.join(inside, name)
+        for inside, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".json")
+    ]
+    return sorted(files, key=lambda file: file.split(os.sep))

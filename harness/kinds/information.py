@@ -43,8 +43,8 @@ def of_classes(
 def of_places(logits: torch.Tensor, counted: torch.Tensor) -> Iterator[torch.Tensor]:
     """The rows of `exact`, place by place."""
     p = log_softmax(logits, -1).exp()
-    for place in counted.nonzero().unbind():
-        for row in softmax_roots(p[tuple(place)]):
+    for place, rows in zip(counted.nonzero().tolist(), softmax_roots(p[counted]), strict=True):
+        for row in rows:
             whole = torch.zeros_like(p)
             whole[tuple(place)] = row
             yield whole
@@ -75,19 +75,18 @@ def _one_by_one(values: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def softmax_roots(p: torch.Tensor) -> torch.Tensor:
-    """Rows v, [classes - 1, classes], with sum of v v^T = diag(p) - p p^T, of probabilities p.
+    """Rows v, [..., classes - 1, classes], with sum of v v^T = diag(p) - p p^T, of probabilities p.
 
     That matrix is the Fisher information of the logits. Row k sets class k against the mixture of
     those after it (its Cholesky factor in closed form), so an example costs one gradient less than
     it has classes.
     """
     # what is left after class k, from the small end, where a difference from one would cancel
-    left = p.double().flip(0).cumsum(0).flip(0)
-    size = len(p)
-    rows = torch.zeros(size - 1, size, dtype=torch.float64, device=p.device)
-    for k in range(size - 1):
-        if left[k] > 0 and left[k + 1] > 0:
-            rows[k, k] = 1
-            rows[k, k + 1 :] = -p[k + 1 :].double() / left[k + 1]
-            rows[k] *= (p[k].double() * left[k + 1] / left[k]).sqrt()
-    return rows.to(p.dtype)
+    left = p.double().flip(-1).cumsum(-1).flip(-1)
+    here, after = left[..., :-1, None], left[..., 1:, None]
+    size = p.shape[-1]
+    own = torch.eye(size - 1, size, dtype=torch.bool, device=p.device)
+    later = torch.ones(size - 1, size, dtype=torch.bool, device=p.device).triu(1)
+    mixed = torch.where(later, -p.double()[..., None, :] / after, own.double())
+    rows = mixed * (p.double()[..., :-1, None] * after / here).sqrt()
+    return torch.where((here > 0) & (after > 0), rows, 0).to(p.dtype)

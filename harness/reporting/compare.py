@@ -29,7 +29,8 @@ from harness.evaluation.predictions import Lookup, Predicted, shelf
 from harness.evaluation.records import Record, read_records
 from harness.options import parse_choice
 from harness.reporting.comparison import Comparison, Ranked, Ranking, TaskDifference, Terms
-from harness.reporting.grid import HEADLINE_SHOTS, _work, label, reported
+from harness.reporting.grid import HEADLINE_SHOTS, label, reported
+from harness.reporting.lines import work
 from harness.types import Choice, Shots
 
 
@@ -156,9 +157,9 @@ def _check_same(sides: Sequence[_Side], tasks: Iterable[str]) -> None:
     """Raise BrokenRecord where two models were not read on the same rows in the same way."""
     first, *others = sides
     for task in tasks:
-        mine = _work(first.records[task])
+        mine = work(first.records[task])
         for other in others:
-            theirs = _work(other.records[task])
+            theirs = work(other.records[task])
             if differing := next((key for key in mine if mine[key] != theirs[key]), None):
                 raise BrokenRecord(
                     f"{task}: '{first.name}' was read with {differing} {mine[differing]}, "

@@ -17,7 +17,6 @@ from harness.reporting.grid import (
     Cell,
     Reading,
     grid,
-    row_name,
     short_task,
 )
 from harness.text import plain
@@ -34,7 +33,7 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     scores = grid(records, by_method=False)
     shown = [reading for reading in scores.readings if reading in _headline(scores.readings)]
     tasks = [plain(short_task(column, scores.tasks)) for column in scores.columns]
-    merged = {row_name(r, by_method=False, one_each=True) for r in records if r.role == "merged"}
+    merged = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
 
     def render(
         corner: str, headers: Sequence[str], shown: Sequence[Reading], *, within: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -11,7 +11,8 @@ import numpy as np
 from harness.data.shots import amount
 from harness.evaluation.inference import Samples, aligned, ends
 from harness.evaluation.records import Record
-from harness.reporting.grid import HEADLINE_SHOTS, TUNED, _check_same_work, label, reported
+from harness.reporting.grid import CURRENT, HEADLINE_SHOTS, TUNED, _check_work, reported
+from harness.reporting.lines import Line, lines_of
 from harness.text import number
 from harness.types import Array64, Shots
 
@@ -170,6 +171,10 @@ def _part(share: float) -> str:
     return f"{100 * min(max(share, 0), 1):.0f}"
 
 
+Sampled: TypeAlias = Callable[[Line], "Array64 | None"]
+"""What a line says on resampled rows; None without its predictions."""
+
+
 def verdicts(
     records: Sequence[Record],
     *,
@@ -184,77 +189,96 @@ def verdicts(
     """
     records = reported(records)
     given = [r for r in records if r.role == "merged"] if merged is None else merged
-    tuned = [r for r in given if r.protocol == TUNED]
-    settings = dict.fromkeys(map(label, tuned))
-    parts = (_parts(records, given, setting) for setting in settings)
-    return [_verdict(one, samples) for one in parts if one is not None]
+    each = {id(record): record for record in [*records, *given]}
+    of_line = {id(line): (line, r) for r in each.values() for line in lines_of([("", r)])}
+    ours = {id(record) for record in given}
+    lines = [line for line, _ in of_line.values()]
+    mine = [line for line, record in of_line.values() if id(record) in ours]
+
+    def sampled(line: Line) -> Array64 | None:
+        return samples(of_line[id(line)][1], line.shots or None) if samples else None
+
+    return verdicts_of(lines, mine, sampled if samples else None)
+
+
+def verdicts_of(
+    lines: Sequence[Line], merged: Sequence[Line], sampled: Sampled | None = None
+) -> list[Verdict]:
+    """The verdicts on a model, whose lines are among those that are given."""
+    settings = dict.fromkeys(line.setting for line in merged if line.protocol == TUNED)
+    parts = (_parts(lines, merged, setting) for setting in settings)
+    return [_verdict(one, sampled) for one in parts if one is not None]
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """The records that a verdict compares, all of the same tasks, and the shots of the tuned."""
+    """The lines that a verdict compares, all of the same tasks, and the shots of the tuned."""
 
-    experts: list[Record]
-    current: list[Record]
-    tuned: list[Record]
-    base: list[Record]
+    experts: list[Line]
+    current: list[Line]
+    tuned: list[Line]
+    base: list[Line]
     shots: Shots
     setting: str
 
     @property
     def tasks(self) -> list[str]:
-        return sorted({record.task for record in self.current})
+        return sorted({line.task for line in self.current})
 
 
-def _parts(records: Sequence[Record], merged: Sequence[Record], setting: str) -> _Parts | None:
-    def of(role: str) -> list[Record]:
-        return [r for r in records if r.role == role and r.task in tasks]
-
-    def set_so(read: Sequence[Record]) -> list[Record]:
-        return [r for r in read if r.protocol == TUNED and label(r) == setting]
-
-    tasks = {record.task for record in merged}
-    experts, current = (
-        [r for r in read if r.protocol == "current"] for read in (of("expert"), merged)
-    )
-    tuned, base = set_so(merged), set_so(of("base"))
+def _parts(lines: Sequence[Line], merged: Sequence[Line], setting: str) -> _Parts | None:
+    tasks = {line.task for line in merged}
+    experts = [one for one in lines if one.role == "expert" and one.protocol == CURRENT]
+    experts = [one for one in experts if one.task in tasks]
+    current = [one for one in merged if one.protocol == CURRENT]
+    tuned = [one for one in merged if one.protocol == TUNED and one.setting == setting]
     for read in (experts, current, tuned):
-        if {record.task for record in read} != tasks:
+        if {line.task for line in read} != tasks:
             return None
-    _check_same_work([*experts, *current])
-    if {record.task for record in base} != tasks or any(one in merged for one in base):
+    _check_work([*experts, *current])
+    shots = min({one.shots for one in tuned}, key=_away)
+    ours = {id(line) for line in merged}
+    base = [one for one in lines if one.role == "base" and one.setting == setting]
+    base = [one for one in base if one.shots == shots and one.task in tasks]
+    if {line.task for line in base} != tasks or any(id(one) in ours for one in base):
         base = []
-    return _Parts(experts, current, tuned, base, _shots(tuned), setting)
+    tuned = [one for one in tuned if one.shots == shots]
+    return _Parts(experts, current, tuned, base, shots, setting)
 
 
-def _verdict(parts: _Parts, samples: Samples | None) -> Verdict:
-    def mean(read: Sequence[Record], count: Shots | None) -> float:
+def _away(shots: Shots) -> tuple[float, float]:
+    """How far a number of shots is from the papers' five."""
+    return abs(amount(shots) - HEADLINE_SHOTS), amount(shots)
+
+
+def _verdict(parts: _Parts, sampled: Sampled | None) -> Verdict:
+    def mean(read: Sequence[Line]) -> float:
         by_task = [
-            np.mean([v for r in read if r.task == task for v in r.values(count)])
+            np.mean([value for line in read if line.task == task for value in line.values])
             for task in parts.tasks
         ]
-        return 100 * float(np.mean(by_task))
+        return float(np.mean(by_task))
 
     return Verdict(
-        experts=mean(parts.experts, None),
-        current=mean(parts.current, None),
-        tuned=mean(parts.tuned, parts.shots),
+        experts=mean(parts.experts),
+        current=mean(parts.current),
+        tuned=mean(parts.tuned),
         shots=parts.shots,
         tasks=len(parts.tasks),
-        control=mean(parts.base, parts.shots) if parts.base else None,
+        control=mean(parts.base) if parts.base else None,
         setting=parts.setting,
-        spread=None if samples is None else _spread(parts, samples),
+        spread=None if sampled is None else _spread(parts, sampled),
     )
 
 
-def _spread(parts: _Parts, samples: Samples) -> Spread | None:
+def _spread(parts: _Parts, sampled: Sampled) -> Spread | None:
     """The differences on resampled rows; None unless all predictions are at hand."""
-    experts = _resampled(parts.experts, None, samples)
-    current = _resampled(parts.current, None, samples)
-    tuned = _resampled(parts.tuned, parts.shots, samples)
+    experts = _resampled(parts.experts, sampled)
+    current = _resampled(parts.current, sampled)
+    tuned = _resampled(parts.tuned, sampled)
     if experts is None or current is None or tuned is None:
         return None
-    base = _resampled(parts.base, parts.shots, samples) if parts.base else None
+    base = _resampled(parts.base, sampled) if parts.base else None
     experts, current, tuned = aligned([experts, current, tuned])
     loss, recovered = experts - current, tuned - current
     # where nothing is lost there is no share: at most one resample in forty, if it is asked for
@@ -267,18 +291,12 @@ def _spread(parts: _Parts, samples: Samples) -> Spread | None:
     )
 
 
-def _resampled(records: Sequence[Record], count: Shots | None, samples: Samples) -> Array64 | None:
+def _resampled(lines: Sequence[Line], sampled: Sampled) -> Array64 | None:
     """The mean over tasks of the mean over the models of each, in points: [resamples]."""
     by_task: dict[str, list[Array64]] = {}
-    for record in records:
-        if (sample := samples(record, count)) is None:
+    for line in lines:
+        if (sample := sampled(line)) is None:
             return None
-        by_task.setdefault(record.task, []).append(100 * sample)
+        by_task.setdefault(line.task, []).append(100 * sample)
     means = [aligned(each).mean(axis=0) for each in by_task.values()]
     return np.asarray(aligned(means).mean(axis=0))
-
-
-def _shots(records: Sequence[Record]) -> Shots:
-    """The number of shots nearest to the papers' five."""
-    known = {count for record in records for count in record.shots if count}
-    return min(known, key=lambda count: (abs(amount(count) - HEADLINE_SHOTS), amount(count)))
