@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -259,11 +260,20 @@ def loud(
     return of
 
 
+@pytest.fixture(scope="session")
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders, one after another; pytest would read through all there are to number the next."""
+    root = tmp_path_factory.mktemp("caches")
+    return (root / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_cache(_caches: Iterator[Path]) -> Iterator[None]:
     """Features of the tests are cached apart from the user's."""
     before = os.environ.get("HARNESS_CACHE_DIR")
-    os.environ["HARNESS_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    cache = next(_caches)
+    cache.mkdir()
+    os.environ["HARNESS_CACHE_DIR"] = str(cache)
     yield
     os.environ.pop("HARNESS_CACHE_DIR")
     if before is not None:
