@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -109,6 +110,17 @@ def interrupted() -> Iterator[None]:
         patch.setattr(Trainer, "_save_checkpoint", save_and_stop)
         with pytest.raises(KeyboardInterrupt):
             yield
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """A system that lets nobody write more than so many bytes into a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def is_head(name: str) -> bool:
