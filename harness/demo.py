@@ -97,15 +97,14 @@ def _merged(out: Path, setting: Setting, merger: str) -> Path:
 
 def _shown(records: dict[str, list[Record]], width: int | None, samples: Samples) -> str:
     """The table of all mergers and the verdict on each, no wider than the terminal."""
-    rows = [record for part in records.values() for record in part]
-    table = evaluation_table(rows, width)
+    table = evaluation_table([record for part in records.values() for record in part], width)
     said = [
         f"{name}: {one}"
         for name, part in records.items()
         for one in verdicts(part, samples=samples)
     ]
-    lines = [*legend(rows, table), "", *said]
-    return "\n".join([table, "", *(wrapped(line, width) for line in lines)])
+    lines = (wrapped(line, width) for line in [legend(table), "", *said])
+    return "\n".join([table, "", *lines])
 
 
 def _say(text: str) -> None:

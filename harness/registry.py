@@ -378,11 +378,12 @@ def need(
     fault: Callable[[torch.Tensor], str | None] | None = None,
     check: Callable[[Mapping[str, Scalar]], None] | None = None,
     toy: Callable[[Sequence[StateDict]], Any] | None = None,
+    kinds: tuple[KindName, ...] = ALL_KINDS,
 ) -> Callable[[NeedFn], NeedFn]:
     """Register what a method may ask for by a parameter of this name; see `Need`."""
 
     def register(function: NeedFn) -> NeedFn:
-        made = Need(name, function, paper, rows, shapes, fault, check, toy)
+        made = Need(name, function, paper, rows, shapes, fault, check, toy, kinds)
         NEEDS.add(made, _origin(function))
         return function
 

@@ -210,8 +210,8 @@ class Checkpoint:
         return self.path.resolve().name if last in ("", ".", "..") else last
 
 
-Whose: TypeAlias = Literal["own", "each", "same", "shared", "none"]
-DRAWN = ("own", "each", "same")
+Whose: TypeAlias = Literal["own", "each", "tasks", "same", "shared", "none"]
+DRAWN = ("own", "each", "tasks", "same")
 """Needs that draw rows of the experts' tasks, so many and by a seed."""
 
 
@@ -228,16 +228,18 @@ class Need:
             mapping for each expert.
     each    the `Readings` of all experts on the same rows as above, once: for what is no statistic
             of one expert alone.
+    tasks   the same, but where the merge has one head for all tasks, every expert has that one.
     same    the `Readings` of all experts on training rows of the first expert's task, once.
     shared  the `Judge` of a candidate on held-out rows, once.
     none    the experts' checkpoints as they enter the method, once.
 
-    The first three draw `examples` rows by `seed`, which are among its options. All but the first
-    hand over what they return, and read no row before that is used. `fault` says what keeps a
-    tensor from being one of a statistic; `check` is called with all options before a row is
-    read. `toy` makes up, of toy experts, what the method is handed: a list with an entry for each,
-    or one thing for all of them. Raises HarnessError, where it is made, for fields that do not hold
-    together.
+    The first four draw `examples` rows by `seed`, which are among its options; with an option
+    `rows` that says `test` they are those that are reported, and what is merged has seen them. All
+    but the first hand over what they return, and read no row before that is used. `fault` says what
+    keeps a tensor from being one of a statistic; `check` is called with all options before a row is
+    read. `kinds` are the kinds of task whose rows it can read. `toy` makes up, of toy experts, what
+    the method is handed: a list with an entry for each, or one thing for all of them. Raises
+    HarnessError, where it is made, for fields that do not hold together.
     """
 
     name: str
@@ -248,6 +250,7 @@ class Need:
     fault: Callable[[torch.Tensor], str | None] | None = None
     check: Callable[[Mapping[str, Scalar]], None] | None = None
     toy: Callable[[Sequence[StateDict]], Any] | None = None
+    kinds: tuple[KindName, ...] = typing.get_args(KindName)
 
     def __post_init__(self) -> None:
         if fault := _need_fault(self):

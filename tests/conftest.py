@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import shutil
@@ -27,6 +28,19 @@ for package in BESIDE:  # found by path, so that tests can import from them
 for taker in ("harness.merging.judge", "harness.training.finetune"):
     # they take `forward` by name, and must have it before a test puts another in its place
     importlib.import_module(taker)
+
+
+imported = 0
+"""How many modules were imported when it was last said that they stay."""
+
+
+def pytest_runtest_setup() -> None:
+    """Spare collections what has been imported: every training asks for one, of all there is."""
+    global imported
+    if len(sys.modules) > imported + 50:
+        gc.collect()
+        gc.freeze()
+        imported = len(sys.modules)
 
 
 @pytest.fixture

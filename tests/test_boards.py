@@ -476,12 +476,12 @@ def test_the_merge_has_its_interval_where_there_is_room() -> None:
     assert "60.0 [51.1, 68.9]" in row
     assert table.count("[") == 1, "only the merge, and only where nothing is drawn"
     assert "70.0 (sd 10.0)" in table, "three experts"
-    says = " ".join(legend(records, table))
+    says = legend(table)
     for mark in ("±: standard", "[ ]: 95 % interval over the test rows", "(sd): standard"):
         assert mark in says
     narrow = evaluation_table(records, width=30)
     assert "60.0" in narrow
-    assert "[" not in " ".join([narrow, *legend(records, narrow)])
+    assert "[" not in narrow + legend(narrow)
     below = evaluation_table(records, width=36)
     assert "\n\n" in below
     assert "[51.1, 68.9]" in below

@@ -47,10 +47,10 @@ def _measured_once(
     folder, known = shared
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(folder / "cache"))
 
-    def measured(choice: Choice, _: Path, progress: Any = None) -> Any:
-        key = str(choice), harness.MERGERS[choice.name].function
+    def measured(choice: Choice, _: Path, progress: Any = None, settings: Any = None) -> Any:
+        key = str(choice), harness.MERGERS[choice.name].function, str(settings)
         if key not in known:
-            known[key] = measure(choice, folder, progress)
+            known[key] = measure(choice, folder, progress, settings)
         return known[key]
 
     monkeypatch.setattr(module, "measure", measured)

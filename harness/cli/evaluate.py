@@ -30,6 +30,9 @@ def evaluate(
     references: Annotated[
         str | None, typer.Option(help="R1,R2,...: other models to read on the same tasks.")
     ] = None,
+    ceilings: Annotated[
+        str | None, typer.Option(help="emr,tall:threshold=0.4: masks for each task, as references.")
+    ] = None,
     best_single: Annotated[
         bool, typer.Option("--best-single", help="Also choose one of several experts on heldout10.")
     ] = False,
@@ -74,6 +77,7 @@ def evaluate(
         "experts": listed(experts),
         "base": base,
         "references": listed(references),
+        "ceilings": methods(ceilings),
         "best_single": best_single,
         "singles": singles,
         "tasks": listed(tasks),
@@ -110,13 +114,12 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
     from harness.evaluation.inference import sampler
     from harness.evaluation.predictions import shelf
     from harness.reporting.basis import bases, left_open
-    from harness.reporting.table import evaluation_table, legend
+    from harness.reporting.table import evaluation_table, legend, other_shots
     from harness.reporting.verdict import verdicts
 
     table = evaluation_table(records, width())
-    print(table)
-    print()
-    for line in (*legend(records, table), *left_open(records)):
+    print(f"{table}\n")
+    for line in (legend(table), *other_shots(records), *left_open(records)):
         say(plain(line))
     say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
     print(f"  harness leaderboard {out} --out board")

@@ -15,6 +15,7 @@ from harness.data.shots import amount
 from harness.data.sources import origin
 from harness.data.splits import share_rows
 from harness.errors import BadRecipe, MissingTeacher
+from harness.evaluation.ceiling import ceilings_on, check_ceilings
 from harness.evaluation.model import Model
 from harness.evaluation.parts import POOL_SPLIT, Asked, Part, asked, part_of
 from harness.evaluation.records import CHOICE_SPLIT, Adaptation, record_path
@@ -95,6 +96,8 @@ class Cell:
             "preset": run.preset,
             **self._sources,
             "teachers": [teacher.digest for teacher in self._teaching],
+            "shown": list(system.shown),
+            "transductive": any(_seen(part, rows) for rows in system.shown),
         }
 
     @property
@@ -142,9 +145,9 @@ class Cell:
 
     @property
     def _sources(self) -> dict[str, Any]:
-        """What a merge was made of; of another system nothing is said."""
+        """What a merge, or a ceiling, was made of; of another system nothing is said."""
         model = self.model
-        if self.system.role != "merged":
+        if self.system.role not in ("merged", "ceiling"):
             return {"base": None, "experts": []}
         experts = zip(model.experts, model.expert_digests, strict=True)
         base = None
@@ -171,17 +174,27 @@ class Cell:
         return unusual
 
 
+def _seen(part: Part, shown: str) -> bool:
+    """Whether rows that a merge was shown, `name@split`, are among those that are scored."""
+    name, _, split = shown.partition("@")
+    return name == part.task.name and share_rows(part.task, part.split, split)
+
+
 def cells_of(run: Run, model: Model, protocols: Sequence[Asked]) -> list[Cell]:
     """Every cell of a run, in the order of its tasks, of the rows of a table, and of protocols.
 
     Raises MissingTeacher where a protocol that somebody asked for has none.
     """
+    check_ceilings(run, model)
     parts = [part_of(run, name, protocols) for name in model.tasks]
     readers = [(part, experts_on(run, model, part.task)) for part in parts]
     cells = [
         Cell(run, model, part, system, tuple(teachers_of(system, experts)), asked)
         for part, experts in readers
-        for system in systems_of(run, model, part.task, experts)
+        for system in (
+            *systems_of(run, model, part.task, experts),
+            *ceilings_on(run, model, part.task),
+        )
         for asked in protocols
     ]
     _check_teachers(run, cells)

@@ -20,8 +20,9 @@ from harness.files import check_values, read_json, read_text, write_json
 from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
 
-Role = Literal["merged", "base", "expert", "single", "ensemble", "reference"]
-"""An `expert` is read on its own task, a `single` is one read on a task of another."""
+Role = Literal["merged", "base", "expert", "single", "ensemble", "ceiling", "reference"]
+"""An `expert` is read on its own task, a `single` is one read on a task of another. A `ceiling` has
+parts of its own for each task, and is not one model."""
 
 CHOICE_SPLIT = "heldout10"
 """Experts' scores on this split choose the best single one; a choice on the reported split is an
@@ -85,7 +86,9 @@ class Record(Frozen):
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
     `unseen` are the units that the model did not see: words that were cut off, read as no entity.
     `intervals` has one for every number of shots, `majority` the score of the best constant
-    prediction on the same rows. Values are between 0 and 1 (or -1 and 1 for correlations); tables
+    prediction on the same rows. `shown` are the rows that methods of a merge were shown, and
+    `transductive` says that those it is scored on are among them: nobody who has not these very
+    rows gets such a score. Values are between 0 and 1 (or -1 and 1 for correlations); tables
     multiply them by 100.
     """
 
@@ -113,6 +116,8 @@ class Record(Frozen):
     base: Source | None
     experts: tuple[Source, ...]
     teachers: tuple[str, ...]
+    shown: tuple[str, ...] = ()
+    transductive: bool = False
     versions: dict[str, str]
 
     def values(self, shots: Shots | None) -> list[float]:

@@ -67,6 +67,7 @@ def resolve_model(run: Run) -> Model:
         expert_tasks=named,
         tasks=tuple(f"{task.name}@{split}" for task, split in asked),
         references=tuple(_reference(source, run) for source in run.references),
+        shown=merged.shown if merged else (),
     )
     _check_references(model, [task for task, _ in asked])
     return model
@@ -152,6 +153,7 @@ def _reference(source: str, run: Run) -> Model:
         experts=(),
         expert_tasks=(),
         tasks=(),
+        shown=merged.shown if merged else (),
     )
 
 

@@ -20,6 +20,7 @@ class Run(Frozen):
     experts: tuple[str, ...] = ()
     base: str | None = None
     references: tuple[str, ...] = ()
+    ceilings: tuple[Chosen, ...] = ()
     best_single: bool = False
     singles: bool = False
     tasks: tuple[str, ...] = ()

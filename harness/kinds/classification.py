@@ -74,6 +74,12 @@ class Classification(Kind):
         else:
             yield of_classes(estimator, outputs, labels, counted)
 
+    def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Of one distribution over the classes."""
+        from harness.kinds.information import entropy_of_classes
+
+        return entropy_of_classes(outputs)
+
     def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
         """Each class by its place among the head's outputs."""
         return np.asarray(places, dtype=np.float64)[rows.labels.astype(np.int64)]

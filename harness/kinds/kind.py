@@ -200,6 +200,10 @@ class Kind(ABC):
     ) -> Iterator[torch.Tensor]:
         """Rows v, each of the shape of the outputs, with F = sum over v of (v . d outputs)^2."""
 
+    def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The entropy of the labels that outputs [units, outputs] say, in nats, of each unit."""
+        raise AssertionError(f"a {self.name} has no distribution of labels")
+
     @property
     def loss(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
         """What a head is trained by, of outputs and labels; None: transformers' own."""

@@ -128,6 +128,12 @@ class Multilabel(Kind):
         else:
             yield from of_bits(estimator, outputs, labels, labels != IGNORED)
 
+    def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Of independent classes: the sum of theirs."""
+        from harness.kinds.information import entropy_of_bits
+
+        return entropy_of_bits(outputs)
+
     @property
     def loss(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         """Of the classes that somebody gave."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -168,8 +169,13 @@ def _record(
         **({"scored_on": scored_on} if scored_on else {}),
         **({"tuned": dict(trials)} if trials else {}),
         **({"report": dict(plan.report)} if plan.report else {}),
-        "versions": {name: version(name) for name in ("merging-harness", "torch", "safetensors")},
+        "versions": dict(_versions()),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("merging-harness", "torch", "safetensors")}
 
 
 def _scored_on(plan: Plan, *, tried: bool) -> list[str]:

@@ -201,8 +201,9 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
 
     Rows: the experts (one row if every task has one); where a task has several, min, mean and max
     over them; where experts were read on one another's tasks, the mean over all of them; the best
-    one on held-out rows, if they were read there; the ensemble, other references, the base, then
-    the merged models, by method or by name; last what the best constant prediction scores.
+    one on held-out rows, if they were read there; the ensemble, ceilings, other references, the
+    base, then the merged models, by method or by name; last what the best constant prediction
+    scores.
     """
     return laid_out(_lines(records), by_method=by_method)
 
@@ -227,7 +228,8 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     shown = shown if by_method else [*shown, *order["single"]]
     known = {row for row, _, _ in cells}
     summary = [name for name in (*SUMMARY, AVERAGE_SINGLE, BEST_SINGLE) if name in known]
-    rest = [name for role in ("ensemble", "reference", "base", "merged") for name in order[role]]
+    others = ("ensemble", "ceiling", "reference", "base", "merged")
+    rest = [name for role in others for name in order[role]]
     last = [MAJORITY] if MAJORITY in known else []
     # a merge may stand in the records for itself and, beside another one, as a reference
     rows = tuple(dict.fromkeys([*shown, *summary, *rest, *last]))

@@ -37,7 +37,8 @@ class Line:
     is the protocol with the options that are not its defaults, `options` has all of them as JSON.
     `identity` is one hash for all that makes this model's row another one; `work` is what has to be
     the same in a column; `rows_of` is the hash of the test rows. `adapted` says how drawn rows were
-    used, and `transductive` that they are those that are scored.
+    used, and `transductive` that they are those that are scored; `made_on_test`, that the model was
+    made with the rows that are scored.
     """
 
     task: str
@@ -64,6 +65,7 @@ class Line:
     teachers: tuple[str, ...]
     adapted: str
     transductive: bool
+    made_on_test: bool
     values: tuple[float, ...]
     parts: tuple[tuple[str, float], ...]
     facts: tuple[tuple[str, float], ...]
@@ -158,6 +160,7 @@ def _said(record: Record) -> dict[str, Any]:
         "teachers": record.teachers,
         "adapted": adaptation.labels if adaptation else "",
         "transductive": adaptation is not None and adaptation.transductive,
+        "made_on_test": record.transductive,
         "work": tuple(work(record).items()),
     }
 

@@ -50,10 +50,13 @@ def row_name(line: Line, *, by_method: bool, one_each: bool) -> str:
         return "base" if by_method else f"base ({line.model})"
     if line.role == "ensemble":
         return "logit ensemble" if line.method == line.role else f"logit {line.method}"
+    if line.role == "ceiling":
+        return f"ceiling: {line.method} (not one model)"
+    method = f"{line.method} (transductive)" if line.made_on_test else line.method
     if line.role == "reference":
-        return f"{line.model} ({line.method})"
+        return f"{line.model} ({method})"
     plain = by_method or line.model == line.method
-    return line.method if plain else f"{line.model} ({line.method})"
+    return method if plain else f"{line.model} ({method})"
 
 
 def _experts(line: Line) -> str:

@@ -62,29 +62,29 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     return "\n\n".join(fitting(plain(str(reading)), tasks, [reading]) for reading in shown)
 
 
+def legend(table: str) -> str:
+    """What the marks of a table say, of those that are in it."""
+    marks = {
+        "±": "±: standard deviation (n - 1) over the draws, of a mean over the draws' means; "
+        "no expert is trained anew.",
+        "[": f"[ ]: {100 * LEVEL:.0f} % interval over the test rows, all else held.",
+        "(sd ": "(sd): standard deviation over the experts of a task (n - 1).",
+        MAJORITY: f"{MAJORITY}: the best constant prediction, of a regression the mean.",
+        MAX: f"{MAX}: the best on these very rows, an oracle.",
+    }
+    return " ".join(["Values x100.", *(says for mark, says in marks.items() if mark in table)])
+
+
 def fits(table: str, width: int | None) -> bool:
     return width is None or max(map(len, table.splitlines())) <= width
 
 
-def legend(records: Sequence[Record], table: str) -> list[str]:
-    """What the marks in the table say, and which numbers of shots it leaves out, in sentences."""
-    scores = grid(records, by_method=False)
-    counts = sorted({len(c.values) for c in scores.cells.values() if c.deviation is not None})
-    drawn = f"the {counts[0]} draws" if len(counts) == 1 else "draws"
-    mean = "; of a mean, over the draws' means" if len(scores.tasks) > 1 else ""
-    marks = {
-        "±": f"±: standard deviation (n - 1) over {drawn}, which train no expert anew{mean}.",
-        "[": f"[ ]: {100 * LEVEL:.0f} % interval over the test rows, all else held.",
-        "(sd ": "(sd): standard deviation (n - 1) over the experts of a task.",
-        MAJORITY: f"{MAJORITY}: the best constant prediction, of a regression the mean.",
-        MAX: f"{MAX}: the best on these very rows, an oracle.",
-    }
-    lines = [" ".join(["Values x100.", *(says for mark, says in marks.items() if mark in table)])]
-    kept = _shots(_headline(scores.readings))
-    rest = [shots for shots in _shots(scores.readings) if shots not in kept]
-    if rest:
-        lines.append(f"Shots shown: {listed(kept)}; also in the records: {listed(rest)}.")
-    return lines
+def other_shots(records: Sequence[Record]) -> list[str]:
+    """Which numbers of shots were read and are not in the table, in a sentence; none if all are."""
+    known = grid(records, by_method=False).readings
+    kept = _shots(_headline(known))
+    rest = [shots for shots in _shots(known) if shots not in kept]
+    return [f"Shots shown: {listed(kept)}; also in the records: {listed(rest)}."] if rest else []
 
 
 def _shots(readings: Sequence[Reading]) -> list[Shots]:

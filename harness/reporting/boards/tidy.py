@@ -52,7 +52,7 @@ NUMBERS: dict[str, Callable[[Line], float | None]] = {
 COUNTS: dict[str, Callable[[Line], int]] = {
     "rows": lambda line: line.rows,
     "draws": lambda line: len(line.values),
-    "transductive": lambda line: line.transductive,
+    "transductive": lambda line: line.transductive or line.made_on_test,
 }
 COLUMNS = (
     "task", "split", "kind", "metric", "rows", "protocol", "options", "shots", "row", "role",
