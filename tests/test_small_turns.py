@@ -149,7 +149,7 @@ def test_a_turn_by_hand() -> None:
     np.testing.assert_allclose(found[0].numpy() + np.eye(SIZE), turn.numpy(), atol=1e-13)
 
 
-@pytest.mark.parametrize("far", [1e-7, 1e-5, 1e-3, 3e-3])
+@pytest.mark.parametrize("far", [1e-7, 1e-5, 1e-3, 5e-3])
 def test_a_turn_is_that_of_scipy(far: float) -> None:
     """Orthogonal to rounding, in whichever precision it comes."""
     matrices = [torch.from_numpy(one) for one in experts(falling((SIZE, SIZE), 0.5), far)]
@@ -162,7 +162,7 @@ def test_a_turn_is_that_of_scipy(far: float) -> None:
     turn = found[0].double() + torch.eye(SIZE, dtype=torch.float64)
     expected, _ = scipy_polar((matrix.mT @ reference).numpy())
     np.testing.assert_allclose((matrix @ turn).numpy(), matrix.numpy() @ expected, atol=3e-12)
-    np.testing.assert_allclose((turn.mT @ turn).numpy(), np.eye(SIZE), atol=3e-12)
+    np.testing.assert_allclose((turn.mT @ turn).numpy(), np.eye(SIZE), atol=1e-12)
 
 
 def test_frames_that_do_not_fit_are_refused() -> None:

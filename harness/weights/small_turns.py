@@ -155,7 +155,7 @@ def _beyond_one(turn: torch.Tensor) -> torch.Tensor:
     """exp(X) - 1 in float64, computed so where float32 would show."""
     norm = float(turn.norm())
     term = turn = turn if norm <= LARGE else turn.double()
-    result, size = turn.double(), norm
+    result, size = turn.to(torch.float64, copy=True), norm
     for power in range(2, TERMS):
         size *= norm / power
         if size <= ROUNDING:
