@@ -24,6 +24,11 @@ from harness.registry import MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTO
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+REAL_DATA = "HARNESS_REAL_DATA"
+"""Where the folder of real data is kept for the tests of it: to all others no task has rows that
+they did not make. A variable, for processes of xdist have it from the one that starts them."""
+if "HARNESS_DATA_DIR" in os.environ:
+    os.environ[REAL_DATA] = os.environ.pop("HARNESS_DATA_DIR")
 
 for package in BESIDE:  # found by path, so that tests can import from them
     import_all(package)
