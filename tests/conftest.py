@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,6 +110,17 @@ def interrupted() -> Iterator[None]:
         patch.setattr(Trainer, "_save_checkpoint", save_and_stop)
         with pytest.raises(KeyboardInterrupt):
             yield
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """A system that lets nobody write more than so many bytes into a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def is_head(name: str) -> bool:
@@ -259,11 +272,20 @@ def loud(
     return of
 
 
+@pytest.fixture(scope="session")
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders, one after another; pytest would read through all there are to number the next."""
+    root = tmp_path_factory.mktemp("caches")
+    return (root / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_cache(_caches: Iterator[Path]) -> Iterator[None]:
     """Features of the tests are cached apart from the user's."""
     before = os.environ.get("HARNESS_CACHE_DIR")
-    os.environ["HARNESS_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    cache = next(_caches)
+    cache.mkdir()
+    os.environ["HARNESS_CACHE_DIR"] = str(cache)
     yield
     os.environ.pop("HARNESS_CACHE_DIR")
     if before is not None:

@@ -310,7 +310,10 @@ OPTIONS: dict[str, Case] = {
         lambda p: p.evaluate(protocols="ft-classifier:epoch=1"),
         ["protocol 'ft-classifier' has no option 'epoch'", "did you mean 'epochs'"],
     ),
-    "protocol without": (lambda p: p.evaluate(protocols="knn:k=3"), ["'k'", "known: none"]),
+    "protocol without": (
+        lambda p: p.evaluate(protocols="knn:k=3"),
+        ["'k'", "known: rule, neighbours"],
+    ),
     "shots": (lambda p: p.evaluate(shots="one"), ["--shots", "'one'", "whole numbers"]),
     "no shots": (lambda p: p.evaluate(shots="0"), ["shots 0", "at least one"]),
     "no draws": (lambda p: p.evaluate(draws="0"), ["0 draws", "at least one"]),

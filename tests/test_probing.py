@@ -27,7 +27,7 @@ from harness.evaluation.records import identity, predictions_of, read_record
 from harness.passes import features
 from harness.registry import PROTOCOLS
 from harness.reporting.basis import Basis, bases, left_open
-from harness.reporting.grid import MAJORITY, Reading, readings
+from harness.reporting.grid import Reading, readings
 from tests.conftest import WORDS, model
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered
 
@@ -438,12 +438,9 @@ def test_a_curve_of_shots_is_shown(
     assert "4 shots" in capsys.readouterr().out
     assert main(["leaderboard", str(tmp_path / "out"), "--out", str(tmp_path / "board")]) == 0
     with (tmp_path / "board" / "board.csv").open() as file:
-        lines = [*csv.reader(file)]
-    shots = {
-        row: [line[1] for line in lines[1:] if line[2] == row] for row in (lines[1][2], MAJORITY)
-    }
-    assert len(shots) == 2
-    assert [*shots.values()] == [["1", "4", "all"]] * 2
+        lines = [*csv.DictReader(file)]
+    mine = [line for line in lines if line["row"] == lines[0]["row"]]
+    assert [line["shots"] for line in mine] == ["1", "4", "all"]
     assert main([*command, "--shots", "1,most"]) == 2
     err = capsys.readouterr().err
     assert "--shots is '1,most', expected whole numbers or all, separated by commas" in err

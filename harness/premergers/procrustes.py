@@ -19,7 +19,6 @@ from harness.weights import (
     Rules,
     Spec,
     Symmetry,
-    Turn,
     generalized,
     group_of,
     latest,
@@ -185,16 +184,15 @@ class _Analysis:
         """A matrix as it is analysed, and back."""
         return tensor.mT if self.out else tensor
 
-    def turns(self, name: str) -> Sequence[Turn]:
-        """What the matrix of this name is turned by, for each expert."""
+    def analysis(self, name: str, *, turns: bool) -> Generalized:
+        """The analysis of the matrix of this name, with turns for other rows if asked for."""
         starts, count = self.starts[name], len(self.experts)
         fixed = self.oriented(self.base[name]) if count in starts else None
-        analysis = generalized(
-            [self.oriented(expert[name]) for expert in self.experts], starts, self.rules, fixed
-        )
+        matrices = [self.oriented(expert[name]) for expert in self.experts]
+        analysis = generalized(matrices, starts, self.rules, fixed, turns=turns)
         called = [BASE if place == count else place + 1 for place in starts]
         self._tell(name, called[0] if len(called) == 1 else called, analysis)
-        return analysis.turns
+        return analysis
 
     def _tell(self, name: str, reference: Any, analysis: Generalized) -> None:
         told = {
@@ -214,17 +212,18 @@ def _aligned(what: _Analysis, *, rotate_bias: bool) -> list[StateDict]:
             "rotate_bias is true with orientation 'in', where a bias is not turned; "
             "expected orientation=out, or leave it out"
         )
-    turns = latest(what.turns)  # of the matrix that is handed out now; no tensor is kept
+    # of the matrix that is handed out now; no tensor is kept
+    analysis = latest(partial(what.analysis, turns=rotate_bias))
     biases = {_bias(name): name for name in what.starts} if rotate_bias else {}
 
     def compute(place: int, name: str) -> torch.Tensor:
         tensor = what.experts[place][name]
         dtype = torch.promote_types(tensor.dtype, torch.float32)
         if name in what.starts:
-            turned = _rows(what.oriented(tensor), turns(name)[place], dtype)
+            turned = _turned(what.oriented(tensor), analysis(name), place, dtype)
             return what.oriented(turned).contiguous()
         if name in biases and tensor.ndim == 1:
-            return turns(biases[name])[place](tensor.double()[None])[0].to(dtype)
+            return analysis(biases[name]).turns[place](tensor.double()[None])[0].to(dtype)
         return tensor.to(dtype).clone()
 
     return [
@@ -249,10 +248,14 @@ BLOCK = 4096
 """How many rows are turned at a time."""
 
 
-def _rows(matrix: torch.Tensor, turn: Turn, dtype: torch.dtype) -> torch.Tensor:
-    """A matrix with its rows turned."""
+def _turned(
+    matrix: torch.Tensor, analysis: Generalized, place: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """A matrix as the analysis has it, or with its rows turned."""
+    if analysis.turned is not None:
+        return analysis.turned[place].to(dtype, copy=True)
     result = torch.empty(matrix.shape, dtype=dtype)
     for start in range(0, len(matrix), BLOCK):
         rows = slice(start, start + BLOCK)
-        result[rows] = turn(matrix[rows].double())
+        result[rows] = analysis.turns[place](matrix[rows].double())
     return result

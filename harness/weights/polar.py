@@ -24,12 +24,21 @@ def polar(matrix: torch.Tensor) -> torch.Tensor:
         basis, core = torch.linalg.qr(matrix)
         reduced: torch.Tensor = basis @ polar(core)
         return reduced
+    return polar_and_values(matrix)[0]
+
+
+def polar_and_values(
+    matrix: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The polar factor Q of square matrices [..., n, n] in float64, and what Q^T times them has
+    for eigenvalues [..., n], from the greatest, and eigenvectors [..., n, n], in columns.
+    """
     left, values, right = torch.linalg.svd(matrix)
     nearest: torch.Tensor = left @ right
-    empty = values <= rows * torch.finfo(torch.float64).eps * values[..., :1]
+    empty = values <= matrix.shape[-1] * torch.finfo(torch.float64).eps * values[..., :1]
     for place in map(tuple, torch.nonzero(empty.any(-1)).tolist()):
         nearest[place] = _completed(left[place], right[place], empty[place])
-    return nearest
+    return nearest, values, right.mT
 
 
 def _completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> torch.Tensor:

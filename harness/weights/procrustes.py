@@ -16,7 +16,9 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from harness.weights.polar import polar
+from harness.weights.arithmetic import total
+from harness.weights.polar import polar, polar_and_values
+from harness.weights.small_turns import Frame, frame_from, frame_of, small_turn
 from harness.weights.spectrum import compact_svd
 from harness.weights.threads import spread
 
@@ -27,6 +29,12 @@ ROUNDING = 1e-13
 """Of the norm of some rows: a part that is smaller is nothing but rounding."""
 SYMMETRIC = 1e-14
 """Of the norm of products: what differs by less from its transposed does so by rounding."""
+NEARLY = 1e-5
+"""Of the norm of products: what differs by less from its transposed may take a small turn."""
+CLOSE = 1e-10
+"""Of the norm of a reference: how near to their nearest rows are brought by small turns."""
+SURE = 1e6
+"""Condition numbers below this leave the products of two matrices of full rank."""
 BLOCK = 4096
 """How many rows of a long matrix are widened at a time."""
 
@@ -111,11 +119,14 @@ class Rules:
 
 @dataclass(frozen=True)
 class Generalized:
-    """What a generalized analysis found: a turn for each matrix, and how it went.
+    """What a generalized analysis found: the matrices turned, by what, and how it went.
 
-    `before` and `after` are sums of squared distances from the mean.
+    `turned` is None where there are more rows than all matrices have columns together; elsewhere
+    `turns` are () if they were not asked for. `before` and `after` are sums of squared distances
+    from the mean.
     """
 
+    turned: Sequence[torch.Tensor] | None
     turns: Sequence[Turn]
     iterations: int
     before: float
@@ -127,36 +138,54 @@ def generalized(
     starts: Sequence[int],
     rules: Rules,
     fixed: torch.Tensor | None = None,
+    *,
+    turns: bool = True,
 ) -> Generalized:
     """Generalized Procrustes Analysis (Gower 1975) of matrices [rows, columns], in float64.
 
     Those in `starts` are what all are turned to first: the mean of all then is the reference, or
     the mean of such means. The place after the last is that of `fixed`, which is not turned itself.
+    Without `turns` it is less work.
 
     By hand: of (2, 0) and (0, 4), from the first, the second is turned to (4, 0) and the mean is
     (3, 0), to which both are turned by nothing: two passes, from 10 to 2.
     """
     models = _narrow([*matrices] if fixed is None else [*matrices, fixed])
-    references, models = [models[place] for place in starts], models[: len(matrices)]
-    begun = [_turned(turns_to(one, models), models) for one in references]
-    reference = _mean([_mean(one.matrices) for one in begun])
-    if rules.variant == "fixed_reference":
-        turned = _turned(turns_to(reference, models), models, min(2, rules.max_iter))
+    narrowed = len(models[0]) < len(matrices[0])
+    before = _apart(models[: len(matrices)])
+    cores = None if turns or len(starts) > 1 else _cores(models, models[starts[0]])
+    models, basis = cores or (models, None)
+    done = _analysed(models, len(matrices), starts, rules, along=turns or narrowed)
+    if narrowed:
+        turned = None
+    elif basis is None:
+        turned = done.matrices
     else:
-        turned = _continued(begun, reference, rules)
-    turns, width = turned.turns, models[0].shape[1]
-    if len(models[0]) >= width:
-        turns = [_by(turn(torch.eye(width, dtype=torch.float64))) for turn in turns]
-    return Generalized(turns, turned.iterations, _apart(models), _apart(turned.matrices))
+        turned = spread(lambda core: core @ basis.mT, done.matrices)
+    return Generalized(turned, done.turns, done.iterations, before, _apart(done.matrices))
 
 
 @dataclass(frozen=True)
 class _Turned:
-    """Matrices, turned, and by what."""
+    """Matrices, turned, and by what, if that is asked for."""
 
     turns: Sequence[Turn]
     matrices: Sequence[torch.Tensor]
     iterations: int = 0
+
+
+def _analysed(
+    models: Sequence[torch.Tensor], count: int, starts: Sequence[int], rules: Rules, *, along: bool
+) -> _Turned:
+    """The first `count` of the models, turned; `along`, with turns for other rows."""
+    references, models = [models[place] for place in starts], models[:count]
+    begun = [_turned(turns_to(one, models), models) for one in references]
+    reference = _mean([_mean(one.matrices) for one in begun])
+    if rules.variant == "fixed_reference":
+        return _turned(turns_to(reference, models), models, min(2, rules.max_iter))
+    if len(reference) >= reference.shape[1]:
+        return _continued(begun[0], reference, rules, along=along)
+    return _continued_within(begun, reference, rules)
 
 
 def _turned(
@@ -166,60 +195,79 @@ def _turned(
     return _Turned(turns, spread(lambda pair: pair[0](pair[1]), pairs), iterations)
 
 
-def _continued(begun: Sequence[_Turned], reference: torch.Tensor, rules: Rules) -> _Turned:
-    """The passes from the first reference on, in a row space that all matrices lie in."""
+def _continued(begun: _Turned, reference: torch.Tensor, rules: Rules, *, along: bool) -> _Turned:
+    """The passes from the first reference on, of as many rows as columns or more."""
+    rows, count = list(begun.matrices), len(reference)
+    if along:
+        eye = _eye(reference)
+        rows = [torch.cat([one, turn(eye)]) for one, turn in zip(rows, begun.turns, strict=True)]
+    rows, iterations = _passes(rows, reference, rules)
+    turns = [_by(one[count:]) for one in rows] if along else []
+    return _Turned(turns, [one[:count] for one in rows], iterations)
+
+
+def _continued_within(begun: Sequence[_Turned], reference: torch.Tensor, rules: Rules) -> _Turned:
+    """The passes of fewer rows than columns, in a row space that all matrices lie in."""
     turns, matrices = begun[0].turns, begun[0].matrices
-    if len(reference) >= reference.shape[1]:
-        passed = _passes(matrices, reference, rules)
-        steps = [_by(turn) for turn in passed.turns]
-    else:
-        if len(begun) > 1:  # what is turned to one end only does not lie where the mean does
-            again = _turned(turns_to(reference, matrices), matrices)
-            turns, matrices = list(map(_then, turns, again.turns)), again.matrices
-        basis = _row_space([reference, *matrices])
-        passed = _passes([one @ basis for one in matrices], reference @ basis, rules)
-        steps = [partial(_turned_in, basis, turn) for turn in passed.turns]
-    return _Turned(list(map(_then, turns, steps)), passed.matrices, passed.iterations)
+    if len(begun) > 1:  # what is turned to one end only does not lie where the mean does
+        again = _turned(turns_to(reference, matrices), matrices)
+        turns, matrices = list(map(_then, turns, again.turns)), again.matrices
+    basis = _row_space([reference, *matrices])
+    within = _Turned([_as_it_is] * len(matrices), [one @ basis for one in matrices])
+    done = _continued(within, reference @ basis, rules, along=True)
+    steps = [partial(_turned_in, basis, turn(_eye(basis))) for turn in done.turns]
+    wide = [one @ basis.mT for one in done.matrices]
+    return _Turned(list(map(_then, turns, steps)), wide, done.iterations)
+
+
+def _eye(matrix: torch.Tensor) -> torch.Tensor:
+    """What leaves rows of this one's length as they are."""
+    return torch.eye(matrix.shape[1], dtype=torch.float64)
 
 
 @dataclass(frozen=True)
-class _Passed:
-    """Matrices after the passes, and the orthogonal matrices they were turned by."""
+class _Moving:
+    """Rows that go through the passes, and what is known of the products with the reference."""
 
-    turns: Sequence[torch.Tensor]
-    matrices: Sequence[torch.Tensor]
-    iterations: int
+    rows: torch.Tensor
+    frame: Frame | None = None
 
 
-def _passes(matrices: Sequence[torch.Tensor], reference: torch.Tensor, rules: Rules) -> _Passed:
-    """Step 2 of methods.md 2.3: all are turned to the reference, which their mean becomes."""
-    turned = list(matrices)
-    turns = [torch.eye(reference.shape[1], dtype=torch.float64) for _ in matrices]
-    moved, iterations = math.nan, 0  # no change is less than any before the second pass
+def _passes(
+    rows: Sequence[torch.Tensor], reference: torch.Tensor, rules: Rules
+) -> tuple[list[torch.Tensor], int]:
+    """Step 2 of methods.md 2.3: all are turned to the reference, which their mean becomes.
+
+    What comes after the rows of a matrix is turned along. The result is the rows, and the passes.
+    """
+    moving = [_Moving(one) for one in rows]
+    moved, iterations = math.nan, 0
     while iterations < rules.max_iter:
         iterations += 1
-        steps = spread(partial(_step, reference), turned)
-        turned = [matrix for _, matrix in steps]
-        turns = [turn @ step for turn, (step, _) in zip(turns, steps, strict=True)]
-        before, reference = reference, _mean(turned)
+        moving = spread(partial(_nearer, reference), moving)
+        before, reference = reference, _mean([one.rows[: len(reference)] for one in moving])
         last, moved = moved, float((before - reference).norm())
-        if abs(last - moved) < rules.tol:
+        if abs(last - moved) < rules.tol:  # not in the first pass: nothing is less than NaN
             break
-    return _Passed(turns, turned, iterations)
+    return [one.rows for one in moving], iterations
 
 
-def _step(reference: torch.Tensor, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What turns a matrix to the reference, and the matrix turned.
+def _nearer(reference: torch.Tensor, one: _Moving) -> _Moving:
+    """A matrix turned to the reference.
 
-    It is nothing if their products are symmetric and positive: so it is for the first reference
+    By nothing if their products are symmetric and positive: so it is for the first reference
     itself, and for two matrices of which one has been turned to the other.
     """
-    products = matrix.mT @ reference
-    odd = (products - products.mT).norm()
-    if odd <= SYMMETRIC * products.norm() and not torch.linalg.cholesky_ex(products).info:
-        return torch.eye(len(products), dtype=torch.float64), matrix
-    step = polar(products)
-    return step, matrix @ step
+    products = one.rows[: len(reference)].mT @ reference
+    odd, size = float((products - products.mT).norm()), float(products.norm())
+    if odd <= SYMMETRIC * size and not torch.linalg.cholesky_ex(products).info:
+        return one
+    frame = (one.frame or frame_of(products)) if odd <= NEARLY * size else None
+    if frame and (small := small_turn(products, frame, CLOSE)):
+        beyond, frame = small
+        return _Moving(one.rows + one.rows.to(beyond.dtype) @ beyond, frame)
+    step, values, vectors = polar_and_values(products)
+    return _Moving(one.rows @ step, frame_from(values, vectors))
 
 
 def _turned_in(basis: torch.Tensor, turn: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -229,7 +277,7 @@ def _turned_in(basis: torch.Tensor, turn: torch.Tensor, rows: torch.Tensor) -> t
 
 
 def _mean(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(list(matrices)).mean(0)
+    return total(matrices).div_(len(matrices))
 
 
 def _apart(matrices: Sequence[torch.Tensor]) -> float:
@@ -239,6 +287,32 @@ def _apart(matrices: Sequence[torch.Tensor]) -> float:
 
 
 # In narrower matrices ----------------------------------------------------------------------
+
+
+def _cores(
+    models: Sequence[torch.Tensor], reference: torch.Tensor
+) -> tuple[list[torch.Tensor], torch.Tensor] | None:
+    """Square matrices L of W = L Q^T for matrices W with fewer rows than columns, and the Q
+    [columns, rows] of the reference: what is turned to it is L polar(L^T L') Q^T.
+
+    None for other shapes, and where full rank is not sure: there turns are not so simple.
+    """
+    if len(reference) >= reference.shape[1]:
+        return None
+    basis, core = torch.linalg.qr(reference.mT)
+
+    def lower(model: torch.Tensor) -> torch.Tensor:
+        upper: torch.Tensor = core if model is reference else torch.linalg.qr(model.mT, mode="r").R
+        return upper.mT.contiguous()
+
+    cores = spread(lower, models)
+    return (cores, basis) if all(map(_surely_full, cores)) else None
+
+
+def _surely_full(lower: torch.Tensor) -> bool:
+    """Whether a lower triangular matrix is far from one of less than full rank."""
+    inverse = torch.linalg.solve_triangular(lower, _eye(lower), upper=False)
+    return float(lower.norm() * inverse.norm()) < SURE
 
 
 def _row_space(matrices: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -169,8 +169,12 @@
     });
   };
 
+  // a tie goes to the even digit, as everywhere else; only .25 and .75 are ties in binary
+  const tenth = (number) =>
+    (Math.abs(number) % 1 === 0.25 ? number - Math.sign(number) * 0.05 : number).toFixed(1);
+
   const signed = (number) => {
-    const text = Math.abs(number).toFixed(1);
+    const text = tenth(Math.abs(number));
     return text === "0.0" ? text : (number > 0 ? "+" : "−") + text;
   };
 
@@ -180,10 +184,10 @@
     const at = cellAt(row, column.reading, column.task);
     const whole = column.task !== MEAN || column.tasks.length === data.tasks.length;
     const own = whole && at !== undefined ? at : null;
-    const text = value.toFixed(1);
+    const text = tenth(value);
     cell.append(own !== null && data.cells.best[own] ? element("strong", {}, text) : text);
     if (asked.spread && own !== null && data.cells.sd[own] !== null) {
-      cell.append(element("small", {}, ` ±${data.cells.sd[own].toFixed(1)}`));
+      cell.append(element("small", {}, ` ±${tenth(data.cells.sd[own])}`));
     }
     if (asked.gains && data.rows[row].over >= 0) {
       const before = shownValue(data.rows[row].over, column);
@@ -194,7 +198,7 @@
       }
     }
     if (asked.intervals && own !== null && data.cells.low[own] !== null) {
-      const ends = `[${data.cells.low[own].toFixed(1)}, ${data.cells.high[own].toFixed(1)}]`;
+      const ends = `[${tenth(data.cells.low[own])}, ${tenth(data.cells.high[own])}]`;
       cell.append(element("small", { class: "below" }, ends));
     }
     if (asked.heat && range[1] > range[0]) {
@@ -404,7 +408,7 @@
     const high = most(values) + spare;
     const x = (value) => left + ((value - low) / (high - low)) * (total - left - right);
     const words = shown.map((one) =>
-      `${data.rows[one.row].name}: ${one.current.toFixed(1)} to ${one.tuned.toFixed(1)}`);
+      `${data.rows[one.row].name}: ${tenth(one.current)} to ${tenth(one.tuned)}`);
     const svg = shape("svg", { width: total, height, viewBox: `0 0 ${total} ${height}`, role: "img", "aria-labelledby": "gap-name gap-words" },
       shape("title", { id: "gap-name" }, "Current Eval and FT-Classifier Eval of each row"),
       shape("desc", { id: "gap-words" }, words.join("; ")));

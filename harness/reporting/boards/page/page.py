@@ -135,7 +135,7 @@ def _cells(board: Board) -> dict[str, list[Any]]:
 
 
 def _short(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
+    return None if value is None else round(value, 6)  # the page rounds what it shows, once
 
 
 def _records(
