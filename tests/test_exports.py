@@ -158,8 +158,9 @@ def test_csv_is_the_tidy_table(tmp_path: Path) -> None:
     assert all(Path(row["record"]).is_file() for row in rows)
 
 
-def test_an_ensemble_is_no_model(tmp_path: Path) -> None:
+def test_an_ensemble_and_a_ceiling_are_no_models(tmp_path: Path) -> None:
     records = [*one_model(), record("ensemble", "ensemble", RTE, "current", 0.9)]
+    records.append(record("ceiling", "emr", RTE, "current", 0.9))
     assert [*exported(records, "lm-eval", tmp_path)] == ["m/results.json"]
 
 

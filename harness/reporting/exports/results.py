@@ -16,6 +16,8 @@ from harness.types import Shots, Task
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
 """Metrics whose least value is -1; that of all others is 0."""
+SEVERAL = ("ensemble", "ceiling")
+"""Roles of what is not one model, which no other program can be told of as one."""
 NAMES = {
     "accuracy": "Accuracy",
     "f1": "F1",
@@ -71,11 +73,14 @@ class Result:
 
 
 def results_of(records: Iterable[tuple[Path, Record]]) -> dict[str, list[Result]]:
-    """By model, what was read of it; an ensemble is none. Models of one name are told apart."""
+    """By model, what was read of it; what is no single model is left out.
+
+    Models of one name are told apart.
+    """
     made = [
         Result(record, line)
         for path, record in records
-        if record.role != "ensemble"
+        if record.role not in SEVERAL
         for line in lines_of([(str(path), record)])
     ]
     lines = [result.line for result in made]

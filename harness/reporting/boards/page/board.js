@@ -280,7 +280,7 @@
     const say = (term, ...said) =>
       list.append(element("div", {}, element("dt", {}, term), element("dd", {}, ...said)));
     if (value !== null && at !== undefined && task) {
-      if (data.cells.low[at] !== null) say("interval over rows", `[${data.cells.low[at]}, ${data.cells.high[at]}]`);
+      if (data.cells.low[at] !== null) say("interval over rows", `[${data.cells.low[at].toFixed(2)}, ${data.cells.high[at].toFixed(2)}]`);
       for (const name of ["draws", "parts", "facts", "model", "method", "head", "preset", "options", "digest"]) {
         const said = text(name, at);
         if (said && said !== "{}") say(name, said);
