@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from harness.checkpoints.align import aligned_base, new_in_experts
-from harness.checkpoints.build import build_model, check_ready, classifier_on_meta, encoder_of
+from harness.checkpoints.build import build_model, check_ready, encoder_of
 from harness.checkpoints.families import known
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.known import FAMILIES as NAMED
 from harness.checkpoints.families.known import KNOWN, family_of
 from harness.checkpoints.families.symmetry import NUMBER, axes_of
+from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.errors import BrokenCheckpoint, IncompatibleWeights, UnknownName

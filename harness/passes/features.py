@@ -13,8 +13,9 @@ import numpy as np
 import torch
 import xxhash
 
-from harness.checkpoints.build import build_model, classifier_on_meta
+from harness.checkpoints.build import build_model
 from harness.checkpoints.families.known import family_of
+from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.tokenizer import open_tokenizer, token_ids, tokenizer_digest, word_ids
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.files import cache_dir
