@@ -77,14 +77,18 @@ class Symmetry:
         Heads of different tasks differ in shape, and a base has none.
         """
         known = [specs(state) for state in states]
-        return [
+        members = [
             Member(name, place, axis != group)
-            for name, axes in sorted(self.axes.items())
-            if len({one[name].shape if name in one else None for one in known}) <= 1
-            and all(name in one for one in known)
+            for name, axes in self.axes.items()
             for place, axis in enumerate(axes)
             if axis is not None and group_of(axis) == group
         ]
+        return sorted(
+            member
+            for member in members
+            if all(member.name in one for one in known)
+            and len({one[member.name].shape for one in known}) <= 1
+        )
 
     def chosen(self, layers: str) -> tuple[int, ...]:
         """The layers that an option names: `all`, the first or last few as `first:5`, or a number.
