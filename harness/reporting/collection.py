@@ -44,7 +44,7 @@ class Records(Sequence[Record]):
     def to_pandas(self) -> pandas.DataFrame:
         """A tidy frame: a row for every record and number of shots, scores x100.
 
-        The columns are those of board.csv (`harness.reporting.boards.tidy`), but for its gains: what
+        The columns are those of board.csv (`harness.reporting.boards.tidy`) but for its gains: what
         is compared must be of the same work, which a board checks and a frame does not.
         """
         lines = [*lines_of(zip(map(str, self.paths), self.records, strict=True))]
