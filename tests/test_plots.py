@@ -24,7 +24,15 @@ from harness.data.rows import load_rows
 from harness.errors import BadData, BadRecipe, MissingScores
 from harness.evaluation.inference import sampler
 from harness.evaluation.predictions import shelf
-from harness.evaluation.records import Adaptation, DrawScore, Interval, Role, Source, read_records
+from harness.evaluation.records import (
+    Adaptation,
+    DrawScore,
+    Interval,
+    Role,
+    Source,
+    identity,
+    read_records,
+)
 from harness.files import write_json
 from harness.passes.features import forward
 from harness.registry import PROTOCOLS
@@ -32,6 +40,7 @@ from harness.reporting.grid import grid
 from harness.reporting.plots import drop, gains, marks, plot, protocols, ranks, shots, transforms
 from harness.reporting.plots.scores import headline, scores_of
 from harness.reporting.plots.tsne import balanced, clouds, draw, in_the_plane
+from harness.reporting.ranking import Standings, standings
 from tests.conftest import TAGS as TAG_NAMES
 from tests.test_boards import MRPC, RTE, record
 from tests.test_compare import read_once
@@ -420,7 +429,7 @@ def test_gains_have_the_interval_that_compare_gives_them(tmp_path: Path) -> None
 def test_a_gain_of_which_nothing_is_known_is_hollow_beside_others(tmp_path: Path) -> None:
     folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.1))
     for path in folder.rglob("*.json"):
-        if "/o/" in str(path) or path.name.startswith("o-") or '"model": "o"' in path.read_text():
+        if Record.model_validate_json(path.read_text(encoding="utf-8")).model == "o":
             path.with_suffix(".parquet").unlink()
     axes = gains.draw(gains.gains(read_records([folder]), ALL, sampler(shelf([folder])))).axes[0]
     assert [filled for _, _, filled in faces(axes)] == [True, False]
@@ -440,14 +449,15 @@ def test_a_deviation_over_draws_is_two_ticks_beside_a_whisker() -> None:
     assert text.xy[0] == 14  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("what", ["protocols", "gains", "drop"])
+@pytest.mark.parametrize("what", ["protocols", "gains", "drop", "ranks"])
 def test_without_predictions_a_picture_is_what_it_was(what: str, tmp_path: Path) -> None:
     folder = written(tmp_path, several_with_experts())
     harness.plot(what, [folder], out=tmp_path / "a")
-    for path in folder.glob("*.json"):
-        (path.parent / f"{path.stem}.parquet").write_bytes(b"PAR1 of something else")
+    for one in read_records([folder]):  # what is there cannot be read
+        name = identity(one.model_dump(mode="json"))[:12]
+        (folder / f"{name}.parquet").write_bytes(b"PAR1 of something else")
     harness.plot(what, [folder], out=tmp_path / "b")
-    assert not any("interval" in said for said in texts(tmp_path / "a.svg"))
+    assert not any("rows" in said for said in texts(tmp_path / "a.svg"))
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
@@ -613,6 +623,11 @@ def test_boxes_are_quartiles() -> None:
 # Ranks -------------------------------------------------------------------------------------
 
 
+def ranking(scores: Any) -> Standings:
+    """Of scores [models, tasks] alone."""
+    return standings([f"{at:02}" for at in range(scores.shape[1])], scores)
+
+
 def loops(scores: list[list[float]]) -> list[float]:
     """Mean ranks, 1 the best: a rank is one more than those above and half of the equals."""
     ranks_of = [
@@ -623,10 +638,10 @@ def loops(scores: list[list[float]]) -> list[float]:
 
 
 def test_ranks_by_hand_and_by_loops() -> None:
-    by_hand = ranks.ranking(np.array([[3.0, 1], [2, 2], [2, 3]]))
+    by_hand = ranking(np.array([[3.0, 1], [2, 2], [2, 3]]))
     assert by_hand.means == pytest.approx([2, 2.25, 1.75])
     numbers = np.random.default_rng(0).integers(5, size=(7, 6)).astype(float)
-    found = ranks.ranking(numbers.T)
+    found = ranking(numbers.T)
     assert found.means == pytest.approx(loops(numbers.tolist()))
     for mean, (low, high) in zip(found.means, found.intervals, strict=True):
         assert low <= mean <= high
@@ -635,7 +650,7 @@ def test_ranks_by_hand_and_by_loops() -> None:
 def test_intervals_are_those_of_resampled_tasks() -> None:
     """Ranks 1 and 2 with chance 1/2 each: the mean of 16 tasks has a deviation of 1/8."""
     first = np.array([[1.0, 0]] * 8 + [[0.0, 1]] * 8)
-    found = ranks.ranking(first.T)
+    found = ranking(first.T)
     assert found.means == (1.5, 1.5)
     assert found.intervals[0] == pytest.approx((1.5 - 1.96 / 8, 1.5 + 1.96 / 8), abs=0.04)
     assert found.ties == ((0, 1),)
@@ -647,7 +662,7 @@ def test_ties_join_in_order_of_rank_those_that_are_not_apart() -> None:
     random = np.random.default_rng(3)
     between = random.uniform(1, 2, size=(40, 2))
     scores = np.column_stack([np.zeros(40), np.full(40, 3.0), between])
-    found = ranks.ranking(scores.T)
+    found = ranking(scores.T)
     (tie,) = found.ties
     assert {*tie} == {2, 3}
     assert list(tie) == sorted(tie, key=lambda at: found.means[at])
@@ -655,8 +670,8 @@ def test_ties_join_in_order_of_rank_those_that_are_not_apart() -> None:
 
 def test_few_tasks_tell_nobody_apart() -> None:
     best_everywhere = np.array([[2.0, 1.0]])
-    assert ranks.ranking(np.repeat(best_everywhere, 5, axis=0).T).ties == ((0, 1),)
-    assert ranks.ranking(np.repeat(best_everywhere, 6, axis=0).T).ties == ()
+    assert ranking(np.repeat(best_everywhere, 5, axis=0).T).ties == ((0, 1),)
+    assert ranking(np.repeat(best_everywhere, 6, axis=0).T).ties == ()
 
 
 def test_ranks_are_of_merges_on_all_tasks_and_joined_in_the_picture() -> None:
@@ -667,6 +682,48 @@ def test_ranks_are_of_merges_on_all_tasks_and_joined_in_the_picture() -> None:
     assert drawn_at(axes, "D") == [(1, 0), (2, 1)]
     joined = [line for line in axes.lines if line.get_marker() == "o"]
     assert [list(np.asarray(line.get_ydata())) for line in joined] == [[0, 1]]
+
+
+@pytest.mark.parametrize("shots", [None, 5])
+def test_ranks_are_those_that_compare_gives(shots: int | None, tmp_path: Path) -> None:
+    """In whatever order tasks come; by tasks alone, nobody would be apart."""
+    asked: dict[str, Any] = {}
+    if shots:
+        asked = {"protocol": "ft-classifier", "keys": ((5, 0), (5, 1))}
+    merges = ("good", "average", 0.05), ("fair", "ties", 0.3), ("poor", "fisher", 0.31)
+    shared(tmp_path, *merges, **asked)
+    name = asked.get("protocol", "current")
+    made = harness.compare(["poor", "fair", "good"], records=tmp_path, protocol=name, shots=shots)
+    assert isinstance(made, harness.Ranking)
+    records = [*reversed(read_records([tmp_path]))]
+    view = View(protocols=(name,))
+    shown = ranks.ranks(records, view, sampler(shelf([tmp_path])))
+    called = {method: model for model, method, _ in merges}
+    (panel,) = shown.panels
+    assert [called[one] for one in shown.methods] == [one.model for one in made.models]
+    assert panel.ranking.means == pytest.approx([one.rank for one in made.models])
+    assert [*panel.ranking.intervals] == [one.within for one in made.models]
+    groups = [tuple(called[shown.methods[at]] for at in one) for one in panel.ranking.groups]
+    assert {*map(frozenset, groups)} == {*map(frozenset, made.groups)}
+    assert len(groups) == 2
+    figure = ranks.draw(shown)
+    assert "95 % interval over rows and tasks" in signs(figure)
+    assert figure.get_suptitle().endswith("2 tasks: fewer than 6 say little")
+    alone = ranks.ranks(records, view)
+    assert len(alone.panels[0].ranking.groups) == 1
+    assert "95 % interval over tasks" in signs(ranks.draw(alone))
+    assert ranks.draw(alone).get_suptitle().endswith("fewer than 6 tell no two apart")
+
+
+def test_a_panel_without_all_predictions_is_of_tasks_alone(tmp_path: Path) -> None:
+    shared(tmp_path, ("good", "average", 0.05), ("fair", "ties", 0.3))
+    tuned: dict[str, Any] = {"protocol": "ft-classifier", "keys": ((5, 0), (5, 1))}
+    shared(tmp_path, ("good", "average", 0.05), ("fair", "ties", 0.3), **tuned)
+    next(tmp_path.rglob("*ft-classifier*.parquet")).unlink()
+    shown = ranks.ranks(read_records([tmp_path]), ALL, sampler(shelf([tmp_path])))
+    assert [panel.ranking.of_rows for panel in shown.panels] == [True, False]
+    said = "95 % interval over tasks, and rows where predictions are at hand"
+    assert said in signs(ranks.draw(shown))
 
 
 # Features ----------------------------------------------------------------------------------

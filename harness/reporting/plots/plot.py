@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OF_RECORDS = ("protocols", "shots", "transforms", "gains", "drop", "ranks")
-OF_DIFFERENCES = ("protocols", "gains", "drop")
+OF_DIFFERENCES = ("protocols", "gains", "drop", "ranks")
 """Pictures that read the predictions beside records, where there are any."""
 OF_FEATURES = "tsne"
 FORMS = (".png", ".svg")
@@ -41,9 +41,9 @@ def plot(
 
     `what` is one of protocols, shots, transforms, gains, drop and ranks, of records in files and
     folders; or tsne, of the model, the experts and the tasks of a run. `out` is a path without an
-    ending, or with one of the two. Differences have their paired interval where the predictions lie
-    beside the records. Raises MissingScores where records lack what a picture shows; nothing is
-    written before the picture is whole.
+    ending, or with one of the two. Where predictions lie beside the records, differences have their
+    paired interval, and ranks are those of `compare`. Raises MissingScores where records lack what
+    a picture shows; nothing is written before the picture is whole.
     """
     check_what(what)
     stem = stem_of(Path(out))

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.errors import MissingScores
-from harness.evaluation.inference import (
-    FEWEST_TASKS,
-    LEVEL,
-    RESAMPLES,
-    apart,
-    ends,
-    over_tasks,
-    tie_groups,
-)
-from harness.evaluation.inference import ranks as rank
+from harness.evaluation.inference import FEWEST_TASKS, LEVEL, Samples, aligned
 from harness.evaluation.records import Record
 from harness.reporting.grid import PROTOCOL_ORDER, TUNED, Reading
 from harness.reporting.plots.marks import (
@@ -34,51 +25,15 @@ from harness.reporting.plots.marks import (
     width_of,
 )
 from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
+from harness.reporting.ranking import Standings, standings
 from harness.types import Array64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INTERVAL = f"{100 * LEVEL:.0f} % interval over tasks"
+INTERVAL = f"{100 * LEVEL:.0f} % interval over"
 MAKE = "harness evaluate of every merge on the same tasks"
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Mean ranks over tasks, 1 the best, with their intervals, in the order they were given.
-
-    `ties` are the largest groups, of two or more by number and best first, of which no two can be
-    told apart.
-    """
-
-    means: tuple[float, ...]
-    intervals: tuple[tuple[float, float], ...]
-    ties: tuple[tuple[int, ...], ...]
-
-
-def ranking(scores: Array64) -> Ranking:
-    """Ranks of scores [methods, tasks], equal ones sharing their mean rank.
-
-    Tasks are drawn anew, their rows held: two methods cannot be told apart where a paired bootstrap
-    of their mean ranks does not, Holm over all pairs, and nowhere where tasks are fewer than six.
-    By hand: the scores (3, 1), (2, 2), (2, 3) of three methods have the ranks (1, 3), (2.5, 2) and
-    (2.5, 1), in the mean 2, 2.25 and 1.75.
-    """
-    of_tasks = rank(np.asarray(scores))
-    methods, tasks = of_tasks.shape
-    samples = np.broadcast_to(of_tasks[:, :, None], (methods, tasks, RESAMPLES))
-    known = apart(samples) if tasks >= FEWEST_TASKS else set()
-    means = of_tasks.mean(axis=1)
-    groups = tie_groups(np.argsort(means, kind="stable").tolist(), known)
-    return Ranking(
-        tuple(means.tolist()),
-        tuple(ends(sample) for sample in over_tasks(samples)),
-        tuple(group for group in groups if len(group) > 1),
-    )
-
-
-# The picture -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -86,7 +41,7 @@ class Panel:
     """The ranking of some methods under one reading."""
 
     reading: Reading
-    ranking: Ranking
+    ranking: Standings
 
 
 @dataclass(frozen=True)
@@ -97,18 +52,35 @@ class Ranks:
     tasks: int
     panels: tuple[Panel, ...]
 
+    @property
+    def drawn(self) -> str:
+        """What the intervals are over."""
+        rows = {panel.ranking.of_rows for panel in self.panels}
+        if len(rows) > 1:
+            return "tasks, and rows where predictions are at hand"
+        return "rows and tasks" if rows == {True} else "tasks"
 
-def picture(records: Sequence[Record], view: View) -> Figure:
+    @property
+    def few(self) -> str:
+        """What is to be said of fewer tasks than say something of others."""
+        if self.tasks >= FEWEST_TASKS:
+            return ""
+        held = any(not panel.ranking.of_rows for panel in self.panels)
+        return f": fewer than {FEWEST_TASKS} {'tell no two apart' if held else 'say little'}"
+
+
+def picture(records: Sequence[Record], view: View, samples: Samples | None = None) -> Figure:
     """Mean ranks of merges under Current Eval and FT-Classifier Eval, or the view's protocols."""
-    return draw(ranks(records, view))
+    return draw(ranks(records, view, samples))
 
 
-def ranks(records: Sequence[Record], view: View) -> Ranks:
+def ranks(records: Sequence[Record], view: View, samples: Samples | None = None) -> Ranks:
     """Rankings of the merges that were read on all tasks, the best of the first reading first.
 
-    Raises MissingScores without two of them, or two tasks.
+    Where `samples` reads the predictions of all of them, as `compare` ranks them. Raises
+    MissingScores without two of them, or two tasks.
     """
-    scores = scores_of(shown(records, view))
+    scores = scores_of(shown(records, view), samples)
     readings = [
         one
         for one in headline(scores.readings, view.shots)
@@ -120,22 +92,29 @@ def ranks(records: Sequence[Record], view: View) -> Ranks:
             f"ranks shows two or more merges that were read on the same two or more tasks, found "
             f"{len(methods)} on all of {len(scores.tasks)}; make them with {MAKE}"
         )
-    panels = [Panel(one, ranking(_matrix(scores, methods, one))) for one in readings]
-    means = panels[0].ranking.means
-    best = sorted(range(len(methods)), key=lambda at: means[at])
-    again = [methods[at] for at in best]
-    panels = [Panel(one, ranking(_matrix(scores, again, one))) for one in readings]
-    return Ranks(tuple(again), len(scores.tasks), tuple(panels))
+    best = [methods[at] for at in _ranked(scores, methods, readings[0]).order]
+    panels = tuple(Panel(one, _ranked(scores, best, one)) for one in readings)
+    return Ranks(tuple(best), len(scores.tasks), panels)
 
 
 def _complete(scores: Scores, row: str, readings: Sequence[Reading]) -> bool:
     return all((row, one, task) in scores.cells for one in readings for task in scores.tasks)
 
 
-def _matrix(scores: Scores, methods: Sequence[str], reading: Reading) -> Array64:
-    return np.array(
-        [[scores.cells[row, reading, task].mean for task in scores.tasks] for row in methods]
-    )
+def _ranked(scores: Scores, methods: Sequence[str], reading: Reading) -> Standings:
+    values = [
+        [scores.cells[row, reading, task].mean / 100 for task in scores.tasks] for row in methods
+    ]
+    return standings(scores.tasks, np.array(values), _samples(scores, methods, reading))
+
+
+def _samples(scores: Scores, methods: Sequence[str], reading: Reading) -> Array64 | None:
+    """The scores on resampled rows, [methods, tasks, resamples]; None unless all are known."""
+    every = [scores.sample(row, reading, task) for row in methods for task in scores.tasks]
+    known = [sample for sample in every if sample is not None]
+    if len(known) < len(every):
+        return None
+    return aligned(known).reshape(len(methods), len(scores.tasks), -1)
 
 
 def draw(shown: Ranks) -> Figure:
@@ -145,8 +124,7 @@ def draw(shown: Ranks) -> Figure:
         (3.0, 0.75 + height_of(shown.methods) * len(shown.methods)),
         left=width_of(shown.methods),
     )
-    few = f": fewer than {FEWEST_TASKS} tell no two apart"
-    title = f"Mean rank over {shown.tasks} tasks{few if shown.tasks < FEWEST_TASKS else ''}"
+    title = f"Mean rank over {shown.tasks} tasks{shown.few}"
     with drawn(title, layout) as (figure, panels):
         of_rows(panels, shown.methods)
         for axes, panel in zip(panels, shown.panels, strict=True):
@@ -159,11 +137,11 @@ def draw(shown: Ranks) -> Figure:
             _join(axes, panel.ranking)
         named(panels, [str(panel.reading) for panel in shown.panels])
         units(panels, ["mean rank (1 is the best)"] * len(panels))
-        legend(figure, _handles())
+        legend(figure, _handles(shown.drawn))
     return figure
 
 
-def _join(axes: Axes, ranked: Ranking) -> None:
+def _join(axes: Axes, ranked: Standings) -> None:
     """Bars right of the panel, through a dot for each of the methods of a tie."""
     where = axes.get_yaxis_transform()
     for number, tie in enumerate(ranked.ties):
@@ -176,11 +154,11 @@ def _join(axes: Axes, ranked: Ranking) -> None:
         )
 
 
-def _handles() -> list[object]:
+def _handles(over: str) -> list[object]:
     from matplotlib.lines import Line2D
 
     return [
         Line2D([], [], linestyle="none", marker="D", color=BLUE, markersize=4.5, label="mean rank"),
-        Line2D([], [], color=BLUE, linewidth=2.5, alpha=0.35, label=INTERVAL),
+        Line2D([], [], color=BLUE, linewidth=2.5, alpha=0.35, label=f"{INTERVAL} {over}"),
         Line2D([], [], color=GREY, marker="o", markersize=3.5, label="cannot be told apart"),
     ]

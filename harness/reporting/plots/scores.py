@@ -96,16 +96,17 @@ class Scores:
         """A score; of the mean, None unless every task has one."""
         return _over({task: self.cells.get((row, reading, task)) for task in self.tasks}, column)
 
+    def sample(self, row: str, reading: Reading, task: str) -> Array64 | None:
+        """A score, between -1 and 1, on resampled rows; None without its predictions."""
+        record = self.records.get((row, reading, task))
+        if self.samples is None or record is None:
+            return None
+        return self.samples(record, reading.shots or None)
+
     def sampled(self, row: str, reading: Reading, column: str) -> Array64 | None:
         """A score x100 on resampled rows; None unless all its predictions are at hand."""
-        if self.samples is None:
-            return None
         tasks = self.tasks if column == MEAN else (column,)
-        known = [self.records.get((row, reading, task)) for task in tasks]
-        return resampled_mean(
-            (task, None if one is None else self.samples(one, reading.shots or None))
-            for task, one in zip(tasks, known, strict=True)
-        )
+        return resampled_mean((task, self.sample(row, reading, task)) for task in tasks)
 
     def difference(self, first: Spot, second: Spot, column: str) -> Difference | None:
         """How far a score is above another of the same rows; None unless both were read."""
