@@ -230,6 +230,24 @@ def test_a_part_that_is_done_again_is_told_of_once() -> None:
     assert Workload(None).steps("A", "a") is None
 
 
+def test_work_that_counts_by_itself_is_a_share_of_a_part() -> None:
+    told: list[tuple[str, int, int]] = []
+    work = Workload(lambda *step: told.append(step))
+    work.plan("a", 10)
+    work.plan("b", 10)
+    tell = work.within("A", "a")
+    assert tell is not None
+    tell("x", 1, 2)
+    tell("x", 1, 8)  # its total grew: a quarter, which is less than was told
+    tell("y", 4, 8)  # three quarters, 7 of 10
+    work.finish("A", "a")
+    work.finish("A", "a")
+    tell("y", 2, 8)
+    work.finish("B", "b")
+    assert told == [("A · x", 5, 20), ("A · y", 2, 20), ("A", 3, 20), ("B", 10, 20)]
+    assert Workload(None).within("A", "a") is None
+
+
 # A plug-in brings one ----------------------------------------------------------------------
 
 

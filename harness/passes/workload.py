@@ -41,6 +41,29 @@ class Workload:
 
         return step
 
+    def within(self, name: str, part: Hashable) -> Progress | None:
+        """A `Progress` for work that counts by itself: told as so much of the part, `name` · what.
+
+        Where its own total grows, the bar waits for it. None if nobody listens.
+        """
+        if self._progress is None:
+            return None
+        done = 0
+
+        def tell(what: str, more: int, total: int) -> None:
+            nonlocal done
+            done += more
+            reached = self._sizes.get(part, 0) * done // max(total, 1)
+            if step := self.steps(f"{name} · {what}" if name else what, part):
+                step(max(0, reached - self._done[part]))
+
+        return tell
+
+    def finish(self, what: str, part: Hashable) -> None:
+        """Count a part as done, whatever was told of it: less was to do, or it was refused."""
+        if step := self.steps(what, part):
+            step(self._sizes[part])
+
     def tell(self, what: str, done: int, size: int) -> None:
         """A `Progress` of the part of that name, which is counted now if nobody planned it."""
         self.plan(what, size)
