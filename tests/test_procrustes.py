@@ -223,6 +223,38 @@ def test_blocks_of_rows_do_not_matter(orientation: str, monkeypatch: pytest.Monk
             torch.testing.assert_close(state[name], wanted[name], rtol=1e-5, atol=1e-5)
 
 
+def test_matrices_of_a_group_are_analysed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are cores for each, and to the same end; an analysis is made once."""
+    from harness.premergers import procrustes as door
+
+    base, *experts = (toys.model(seed, toys.NETWORK) for seed in range(4))
+    shapes: list[tuple[int, ...]] = []
+    whole = door.generalized
+
+    def watched(matrices: Sequence[torch.Tensor], *rest: Any, **more: Any) -> Any:
+        shapes.append(tuple(matrices[0].shape))
+        return whole(matrices, *rest, **more)
+
+    monkeypatch.setattr(door, "generalized", watched)
+    at = "bert.encoder.layer.0"
+    names = [f"{at}.{part}.dense.weight" for part in ("intermediate", "output")]
+    threads, found = torch.get_num_threads(), {}
+    try:
+        for cores in (1, 2, 3):
+            torch.set_num_threads(cores)
+            states = run(experts, base)
+            shapes.clear()
+            found[cores] = [state[names[0]] for state in states]
+            assert len(shapes) == (2 if cores == 2 else 1)
+            found[cores] += [state[names[1]] for state in states]
+            assert len(shapes) == 2
+    finally:
+        torch.set_num_threads(threads)
+    for cores in (2, 3):
+        for one, wanted in zip(found[cores], found[1], strict=True):
+            torch.testing.assert_close(one, wanted)
+
+
 # By hand -----------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any, Literal
 
 import torch
@@ -23,6 +24,7 @@ from harness.weights import (
     group_of,
     latest,
     specs,
+    spread,
 )
 
 BASE = "base"
@@ -91,6 +93,7 @@ def procrustes(
             {name: starts(name) for name in names},
             Rules(variant, max_iter, tol),
             orientation == "out",
+            _together(names, symmetry),
         ),
         rotate_bias=rotate_bias,
     )
@@ -155,6 +158,22 @@ def _layer(axes: Sequence[str | None]) -> int | None:
     return next((int(number) for number in numbers if number), None)
 
 
+def _together(names: Sequence[str], symmetry: Symmetry) -> dict[str, tuple[str, ...]]:
+    """By each name those that are analysed when it is asked for, on a core each.
+
+    They are of one hidden group, and come one after the other in a file. Where there are more cores
+    than that, matrices are analysed one by one, with experts side by side.
+    """
+
+    def group(name: str) -> frozenset[str] | str:
+        groups = frozenset(group_of(axis) for axis in symmetry.axes[name] if axis)
+        return frozenset(one for one in groups if "." in one) or name
+
+    runs = [tuple(run) for _, run in groupby(sorted(names), group)]
+    cores = torch.get_num_threads()
+    return {name: run for run in runs for name in run if 1 < cores <= len(run)}
+
+
 # Turning them ------------------------------------------------------------------------------
 
 
@@ -163,7 +182,8 @@ class _Analysis:
     """What is analysed, and by what rules.
 
     `starts` are the places of the references by the names of the matrices, the one after the last
-    expert that of the base; with `out` matrices are analysed transposed.
+    expert that of the base; with `out` matrices are analysed transposed. `together` are the names
+    that are analysed with a name, itself among them, unless it is alone.
     """
 
     experts: Sequence[StateDict]
@@ -171,14 +191,19 @@ class _Analysis:
     starts: Mapping[str, tuple[int, ...]]
     rules: Rules
     out: bool
+    together: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     report: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def oriented(self, tensor: torch.Tensor) -> torch.Tensor:
         """A matrix as it is analysed, and back."""
         return tensor.mT if self.out else tensor
 
-    def analysis(self, name: str, *, turns: bool) -> Generalized:
-        """The analysis of the matrix of this name, with turns for other rows if asked for."""
+    def analyses(self, names: Sequence[str], *, turns: bool) -> dict[str, Generalized]:
+        """Those of the matrices of these names, with turns for other rows if asked for."""
+        analysed = spread(partial(self._analysis, turns=turns), names)
+        return dict(zip(names, analysed, strict=True))
+
+    def _analysis(self, name: str, *, turns: bool) -> Generalized:
         starts, count = self.starts[name], len(self.experts)
         fixed = self.oriented(self.base[name]) if count in starts else None
         matrices = [self.oriented(expert[name]) for expert in self.experts]
@@ -205,9 +230,12 @@ def _aligned(what: _Analysis, *, rotate_bias: bool) -> list[StateDict]:
             "rotate_bias is true with orientation 'in', where a bias is not turned; "
             "expected orientation=out, or leave it out"
         )
-    # of the matrix that is handed out now; no tensor is kept
-    analysis = latest(partial(what.analysis, turns=rotate_bias))
+    # of the matrices that are handed out now; no tensor is kept
+    latest_of = latest(partial(what.analyses, turns=rotate_bias))
     biases = {_bias(name): name for name in what.starts} if rotate_bias else {}
+
+    def analysis(name: str) -> Generalized:
+        return latest_of(what.together.get(name, (name,)))[name]
 
     def compute(place: int, name: str) -> torch.Tensor:
         tensor = what.experts[place][name]
