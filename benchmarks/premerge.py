@@ -1,6 +1,6 @@
 """Time and memory of aligning BERT-base-sized experts: ours, and the same with full matrices.
 
-python benchmarks/premerge.py [--models 5] [--layers 12] [--repeats 3] [--delta 5e-4] [--work DIR]
+python benchmarks/premerge.py [--models 5] [--layers 12] [--repeats 2] [--delta 5e-4] [--work DIR]
 python benchmarks/premerge.py --growth      # Procrustes for more models, and wider ones
 python benchmarks/premerge.py --polar       # the nearest orthogonal matrix, four ways
 python benchmarks/premerge.py --models 2 --layers 1 --width 256 --repeats 1   # to try the script
@@ -15,10 +15,10 @@ little noise for each expert, four times as much for the last: how often an anal
 on how far apart experts are, where the base has little to say.
 
 The plain version of Procrustes multiplies explicit matrices T of full width that come of a full
-singular value decomposition, through as many passes as ours. Of a 3072-wide matrix one
-decomposition takes about a minute, so that one layer is measured, and its time counts for each.
-That of rotation turns heads by block-diagonal matrices as wide as the model, and units by
-permutation matrices.
+singular value decomposition, through as many passes as ours. It runs on one matrix of each shape,
+beside ours on the same one; of the 3072-wide matrices on one turn of one expert, as a
+decomposition takes about a minute. That of rotation is the whole: it turns heads by block-diagonal
+matrices as wide as the model, and units by permutation matrices.
 """
 
 from __future__ import annotations
@@ -48,6 +48,14 @@ PARTS = {
     "head": ("classifier.",),
 }
 """Kinds of matrices that Procrustes turns, by how their names end or begin."""
+SHAPES = {
+    "query, key, value": "bert.encoder.layer.0.attention.self.query.weight",
+    "feed-forward, first": "bert.encoder.layer.0.intermediate.dense.weight",
+    "feed-forward, second": "bert.encoder.layer.0.output.dense.weight",
+    "embeddings of tokens": "bert.embeddings.word_embeddings.weight",
+    "head": "classifier.weight",
+}
+"""One matrix of each kind."""
 JOBS = ("procrustes", "procrustes, full", "rotation", "rotation, full")
 FAMILY = {"procrustes": "bert", "rotation": "roberta"}
 GROWTH = {"models": (2, 5, 10), "width": (256, 512, 768, 1024)}
@@ -133,17 +141,43 @@ def kind_of(name: str) -> str:
     return next(found, "all else")
 
 
-def full_procrustes(work: Path, models: int, passes: Mapping[str, int]) -> dict[str, Any]:
-    """The same turns of one layer, of the embeddings and of the head, with T of full width."""
-    experts, _ = opened(work, models)
-    by_kind: defaultdict[str, float] = defaultdict(float)
-    for name in experts[0].weights:
-        if kind_of(name) in PARTS and name.endswith("weight") and layer_of(name) in (None, 0):
-            start = time.perf_counter()
-            matrices = [expert.weights[name].double() for expert in experts]
-            full_analysis(matrices, passes[kind_of(name)])
-            by_kind[kind_of(name)] += time.perf_counter() - start
-    return {"by": by_kind}
+def full_procrustes(work: Path, models: int) -> dict[str, Any]:
+    """Ours and the plain version of one matrix of each kind: seconds, passes, difference."""
+    from harness.premergers.procrustes import with_references
+
+    experts, base = opened(work, models)
+    found = {}
+    for kind, name in SHAPES.items():
+        given = [expert.weights[name].double() for expert in experts]
+        if len(given[0]) < given[0].shape[1] and len(given[0]) > LABELS:
+            found[kind] = one_turn(given[0], given[1])
+            continue
+        start = time.perf_counter()
+        states = with_references([one.weights for one in experts], base.weights, {name: 0})
+        mine = [state[name] for state in states]
+        middle = time.perf_counter()
+        passes = states[0].report["iterations"][name]
+        full = full_analysis(given, passes)
+        found[kind] = compared(start, middle, time.perf_counter(), mine, full) | {"passes": passes}
+    return {"shapes": found}
+
+
+def one_turn(first: torch.Tensor, second: torch.Tensor) -> dict[str, float]:
+    """The same of a single turn of one matrix to another."""
+    from harness.weights import turns_to
+
+    start = time.perf_counter()
+    mine = [turn(second) for turn in turns_to(first, [second])]
+    middle = time.perf_counter()
+    full = second @ nearest(second.mT @ first)
+    return compared(start, middle, time.perf_counter(), mine, [full])
+
+
+def compared(
+    start: float, middle: float, end: float, mine: Sequence[torch.Tensor], full: Any
+) -> dict[str, float]:
+    apart = max(float((a - b).abs().max()) for a, b in zip(mine, full, strict=True))
+    return {"ours": middle - start, "full": end - middle, "apart": apart}
 
 
 def layer_of(name: str) -> int | None:
@@ -213,7 +247,7 @@ def turned_fully(expert: Mapping[str, torch.Tensor], anchor: Any, at: str) -> Te
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     """Run one job in this process."""
     method, _, full = given.job.partition(", ")
-    _ = import_all()
+    _ = import_all(FAMILY[method])
     found: dict[str, Any] = {}
 
     def job() -> None:
@@ -222,26 +256,30 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         elif method == "rotation":
             found.update(full_rotation(given.work, given.models))
         else:
-            found.update(full_procrustes(given.work, given.models, json.loads(given.passes)))
+            found.update(full_procrustes(given.work, given.models))
 
     cost = watched(job)
     return {"seconds": cost.seconds, "peak": cost.peak, **found}
 
 
-def import_all() -> Any:
-    """What is imported must not count."""
+def import_all(family: str) -> Any:
+    """What is imported must not count, a model's network among it."""
     import scipy.linalg.lapack
     import scipy.optimize
+    from transformers import AutoConfig, AutoModelForSequenceClassification
 
     from harness.registry import NEEDS, PREMERGE
 
+    with torch.device("meta"):
+        config = AutoConfig.for_model(family, num_hidden_layers=0)
+        AutoModelForSequenceClassification.from_config(config)
     return len(NEEDS), len(PREMERGE), scipy
 
 
-def apart(job: str, work: Path, models: int, passes: Mapping[str, int]) -> dict[str, Any]:
+def apart(job: str, work: Path, models: int) -> dict[str, Any]:
     """What a job costs in a process of its own."""
     command = [sys.executable, __file__, "--job", job, "--work", str(work)]
-    command += ["--models", str(models), "--passes", json.dumps(passes)]
+    command += ["--models", str(models)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -261,23 +299,15 @@ def compare(given: argparse.Namespace) -> None:
             (work / method).mkdir()
             sizes = {"models": given.models if method == "procrustes" else 2}
             make(work / method, family, argparse.Namespace(**{**vars(given), **sizes}))
-        passes: dict[str, int] = {}
         for turn in range(given.repeats):
             for job in JOBS:
                 if "full" in job and turn >= given.full_repeats:
                     continue
                 method = job.partition(",")[0]
                 models = given.models if method == "procrustes" else 2
-                runs[job].append(apart(job, work / method, models, passes))
-                if job == "procrustes":
-                    passes = typical(runs[job][-1])
+                runs[job].append(apart(job, work / method, models))
                 print(f"{turn + 1}/{given.repeats} {job}", file=sys.stderr)
     table(given, runs)
-
-
-def typical(run: Mapping[str, Any]) -> dict[str, int]:
-    """The median passes, which the plain version makes of every matrix."""
-    return dict.fromkeys(PARTS, int(statistics.median(run["passes"])))
 
 
 def table(given: argparse.Namespace, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -285,16 +315,18 @@ def table(given: argparse.Namespace, runs: Mapping[str, Sequence[Mapping[str, An
     counts = mine[0]["passes"]
     print(f"{given.models} models, {given.layers} layers of {given.width}, median of {len(mine)};")
     print(f"{min(counts)} to {max(counts)} passes, median {statistics.median(counts):g}\n")
-    print("| matrices | ours, s | full, s | faster |\n|---|---:|---:|---:|")
-    sums = [0.0, 0.0]
+    print("| all matrices | seconds |\n|---|---:|")
     for kind in PARTS:
-        layers = 1 if kind in ("embeddings of tokens", "head") else given.layers
-        pair = [middle(mine, kind), middle(full, kind) * layers]
-        sums = [one + more for one, more in zip(sums, pair, strict=True)]
-        print(row(kind, *pair))
-    print(row("all", *sums))
-    seconds = [statistics.median(one["seconds"] for one in runs[job]) for job in JOBS]
-    print(row("rotation of 2 RoBERTa", seconds[2], seconds[3]))
+        print(f"| {kind} | {middle(mine, kind):.2f} |")
+    print(f"| all | {statistics.median(one['seconds'] for one in mine):.2f} |")
+    print("\n| one matrix | passes | ours, s | full, s | faster | largest difference |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for kind, one in full[0]["shapes"].items():
+        passes = one.get("passes", "one turn")
+        print(f"| {kind} | {passes} {row(one['ours'], one['full'])} {one['apart']:.0e} |")
+    print("\n| job | ours, s | full, s | faster |\n|---|---:|---:|---:|")
+    seconds = [statistics.median(one["seconds"] for one in runs[job]) for job in JOBS[2:]]
+    print(f"| rotation of 2 RoBERTa {row(*seconds)}")
     print("\n| job | peak MB |\n|---|---:|")
     for job in JOBS:
         print(f"| {job} | {max(one['peak'] for one in runs[job]) / 1e6:.0f} |")
@@ -304,8 +336,8 @@ def middle(runs: Sequence[Mapping[str, Any]], kind: str) -> float:
     return statistics.median(one["by"].get(kind, 0.0) for one in runs)
 
 
-def row(what: str, mine: float, full: float) -> str:
-    return f"| {what} | {mine:.2f} | {full:.2f} | {full / max(mine, 1e-9):.1f} x |"
+def row(mine: float, full: float) -> str:
+    return f"| {mine:.2f} | {full:.2f} | {full / max(mine, 1e-9):.1f} x |"
 
 
 def grow(given: argparse.Namespace) -> None:
@@ -317,7 +349,7 @@ def grow(given: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory(dir=given.work) as folder:
             sizes = {"models": models, "width": width}
             make(Path(folder), "bert", argparse.Namespace(**{**vars(given), **sizes}))
-            runs = [apart("procrustes", Path(folder), models, {}) for _ in range(given.repeats)]
+            runs = [apart("procrustes", Path(folder), models) for _ in range(given.repeats)]
         seconds = statistics.median(one["seconds"] for one in runs)
         peak = max(one["peak"] for one in runs) / 1e6
         print(f"| {models} | {width} | {given.layers} | {seconds:.2f} | {peak:.0f} |", flush=True)
@@ -429,14 +461,13 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=5)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768, help=f"a multiple of {HEAD_SIZE}")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--full-repeats", type=int, default=1)
     parser.add_argument("--delta", type=float, default=5e-4, help="standard deviation of noise")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--polar", action="store_true")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
-    parser.add_argument("--passes", default="{}", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.job:
         print(json.dumps(measure(given)))

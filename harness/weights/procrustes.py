@@ -341,11 +341,26 @@ def _narrow(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [one.double() for one in matrices]
     from scipy.linalg.lapack import dpstrf  # scipy's, as torch has none; not for `import harness`
 
-    products = torch.zeros(width, width, dtype=torch.float64)
-    for start in range(0, rows, BLOCK):
-        block = torch.cat([one[start : start + BLOCK].double() for one in matrices], 1)
-        products.addmm_(block.mT, block)
-    factor, order, rank, _ = dpstrf(products.numpy())
+    # in Fortran's order the factor takes the place of the products, as rows of its transposed
+    factor, order, rank, _ = dpstrf(_products(matrices).numpy().T, lower=1, overwrite_a=1)
     upper = torch.empty(rank, width, dtype=torch.float64)
-    upper[:, torch.from_numpy(order).long() - 1] = torch.from_numpy(factor[:rank]).triu()
+    upper[:, torch.from_numpy(order).long() - 1] = torch.from_numpy(factor.T)[:rank].triu()
     return list(torch.split(upper, columns, 1))
+
+
+def _products(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The inner products of all columns [width, width]; zero for a later matrix with an earlier."""
+    rows, columns = matrices[0].shape
+    count = len(matrices)
+    products = torch.zeros(count * columns, count * columns, dtype=torch.float64)
+
+    def fill(pair: tuple[int, int]) -> None:
+        first, second = pair
+        place = [slice(one * columns, (one + 1) * columns) for one in pair]
+        for start in range(0, rows, BLOCK):
+            part = slice(start, start + BLOCK)
+            here, there = matrices[first][part].double(), matrices[second][part].double()
+            products[place[0], place[1]].addmm_(here.mT, there)
+
+    spread(fill, [(first, second) for first in range(count) for second in range(first, count)])
+    return products
