@@ -41,6 +41,7 @@ from harness.types import (
     Score,
     StateDict,
     Task,
+    Teacher,
 )
 
 if TYPE_CHECKING:
@@ -55,22 +56,34 @@ if TYPE_CHECKING:
     from harness.merging.recipes import Recipe
     from harness.passes.reading import Reading
     from harness.passes.statistics import statistic
-    from harness.reporting.boards import leaderboard
+    from harness.reporting.boards.leaderboard import leaderboard
+    from harness.reporting.collection import Records, read_records
+    from harness.reporting.compare import compare
+    from harness.reporting.comparison import Comparison, Ranking
+    from harness.reporting.plots.plot import plot
+    from harness.reporting.plots.scores import View
     from harness.training.finetune import finetune
 
 _LAZY = {
+    "Comparison": "harness.reporting.comparison",
     "Inspection": "harness.inspecting.inspection",
     "Judge": "harness.merging.judge",
+    "Ranking": "harness.reporting.comparison",
     "Reading": "harness.passes.reading",
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
+    "Records": "harness.reporting.collection",
     "Run": "harness.evaluation.run",
+    "View": "harness.reporting.plots.scores",
+    "compare": "harness.reporting.compare",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
     "inspect": "harness.inspecting.inspect",
-    "leaderboard": "harness.reporting.boards",
+    "leaderboard": "harness.reporting.boards.leaderboard",
     "merge": "harness.merging.merge",
+    "plot": "harness.reporting.plots.plot",
     "prepare": "harness.data.prepare",
+    "read_records": "harness.reporting.collection",
     "statistic": "harness.passes.statistics",
 }
 
@@ -86,6 +99,7 @@ __all__ = [
     "TASKS",
     "Checkpoint",
     "Choice",
+    "Comparison",
     "Draw",
     "Encoded",
     "Features",
@@ -96,15 +110,20 @@ __all__ = [
     "Judge",
     "Need",
     "Predictions",
+    "Ranking",
     "Reading",
     "Recipe",
     "Record",
+    "Records",
     "Row",
     "Rows",
     "Run",
     "Score",
     "StateDict",
     "Task",
+    "Teacher",
+    "View",
+    "compare",
     "evaluate",
     "finetune",
     "inspect",
@@ -115,10 +134,12 @@ __all__ = [
     "metric",
     "need",
     "parse_choice",
+    "plot",
     "postmerge",
     "premerge",
     "prepare",
     "protocol",
+    "read_records",
     "statistic",
     "task",
 ]

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
+import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+import xxhash
+
 from harness.entries import Method
+from harness.errors import BrokenCheckpoint, CannotWrite
+from harness.files import cache_dir, read_json, write_json
 from harness.methods import functions
 from harness.options import options
+from harness.plugins import files_of_ours
 from harness.ranges import SEVERAL, bounds, choices, is_list_of
-from harness.registry import MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS
+from harness.registry import (
+    MERGERS,
+    METRICS,
+    NEEDS,
+    POSTMERGE,
+    PREMERGE,
+    PROTOCOLS,
+    TASKS,
+    Registry,
+)
+from harness.text import wrapped
 from harness.types import Task
 
-REGISTRIES: Mapping[str, Mapping[str, Any]] = {
+REGISTRIES: Mapping[str, Registry[Any]] = {
     "mergers": MERGERS,
     "premerge": PREMERGE,
     "postmerge": POSTMERGE,
@@ -44,6 +60,26 @@ def catalogue(what: str) -> list[dict[str, Any]]:
         }
         for name, value in registry.items()
     ]
+
+
+def remembered(what: str) -> list[dict[str, Any]]:
+    """The catalogue, from the cache where nothing but ours is registered and no file has changed.
+
+    To import every method takes seconds, most of them for torch.
+    """
+    if REGISTRIES[what].has_others:
+        return catalogue(what)
+    known = [(path, path.stat()) for path in files_of_ours()]
+    files = [(str(path), status.st_size, status.st_mtime_ns) for path, status in known]
+    key = xxhash.xxh3_128_hexdigest(json.dumps([what, files]).encode())
+    path = cache_dir("lists") / f"{key}.json"
+    try:
+        entries: list[dict[str, Any]] = read_json(path, "a list of what is registered")["entries"]
+    except (BrokenCheckpoint, KeyError):
+        entries = catalogue(what)
+        with suppress(CannotWrite):
+            write_json(path, {"entries": entries})
+    return entries
 
 
 def _functions(value: Any) -> tuple[Callable[..., Any], ...]:
@@ -76,25 +112,16 @@ def rendered(entries: Sequence[Mapping[str, Any]], columns: int | None = None) -
     for entry in entries:
         paper = f"  [{entry['paper']}]" if entry["paper"] else ""
         said = f"{entry['name']:<{names}}  {entry['summary']}{paper}"
-        lines += _wrapped(said, columns, indent="", further=" " * (names + 2))
+        lines.append(wrapped(said, columns, further=" " * (names + 2)))
         shown = [_option(name, schema) for name, schema in entry["options"].items()]
-        lines += _wrapped(_at_commas(shown, columns - 4), columns, indent="    ", further="    ")
+        if shown:
+            row = _at_commas(shown, columns - 4)
+            lines.append(wrapped(row, columns, indent="    ", further="    "))
     return "\n".join(line.replace(GLUE, " ") for line in lines)
 
 
 GLUE = "\0"
 """A space at which no line ends."""
-
-
-def _wrapped(text: str, columns: int, *, indent: str, further: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        columns,
-        initial_indent=indent,
-        subsequent_indent=further,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _at_commas(options: Sequence[str], columns: int) -> str:

@@ -7,19 +7,21 @@ words with the heads merged. A model reads either rows or words, so these are tw
 from __future__ import annotations
 
 import sys
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.evaluation.evaluate import evaluate
+from harness.evaluation.inference import Samples, sampler
+from harness.evaluation.predictions import shelf
 from harness.evaluation.records import Record
 from harness.evaluation.run import Run
 from harness.files import Layout, new_folder, write_text
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
-from harness.reporting.boards import leaderboard
-from harness.reporting.table import evaluation_table
+from harness.reporting.boards.leaderboard import leaderboard
+from harness.reporting.table import evaluation_table, legend
 from harness.reporting.verdict import verdicts
+from harness.text import wrapped
 from harness.training.finetune import finetune
 from harness.training.miniature import make_base
 from harness.types import Choice
@@ -63,10 +65,10 @@ def demo(out: Path, width: int | None = None) -> None:
     _say("pretraining a small base")
     make_base(out / "base")
     read = [(setting, _read(setting, out)) for setting in SETTINGS]
+    samples = sampler(shelf([out / "records"]))
     for setting, records in read:
-        print(f"{setting.title}\n\n{_shown(records, width)}\n")
-    print("Values x100, ± standard deviation over draws.")
-    board, _ = leaderboard([out / "records"], out=out / "board")
+        print(f"{setting.title}\n\n{_shown(records, width, samples)}\n")
+    board, *_ = leaderboard([out / "records"], out=out / "board")
     print(f"Records are in {out / 'records'}/, the board of all shots is {board}.")
     print(f"Next: harness evaluate --model {_merged(out, SETTINGS[0], MERGERS[-1])}")
 
@@ -93,12 +95,16 @@ def _merged(out: Path, setting: Setting, merger: str) -> Path:
     return out / "merged" / setting.name / merger
 
 
-def _shown(records: dict[str, list[Record]], width: int | None) -> str:
+def _shown(records: dict[str, list[Record]], width: int | None, samples: Samples) -> str:
     """The table of all mergers and the verdict on each, no wider than the terminal."""
     table = evaluation_table([record for part in records.values() for record in part], width)
-    lines = [f"{name}: {one}" for name, part in records.items() for one in verdicts(part)]
-    wrapped = [line if width is None else textwrap.fill(line, width) for line in lines]
-    return "\n".join([table, "", *wrapped])
+    said = [
+        f"{name}: {one}"
+        for name, part in records.items()
+        for one in verdicts(part, samples=samples)
+    ]
+    lines = (wrapped(line, width) for line in [legend(table), "", *said])
+    return "\n".join([table, "", *lines])
 
 
 def _say(text: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from harness.options import needs
@@ -14,15 +14,26 @@ MetricFn: TypeAlias = Callable[[Any, Any], float]
 ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
 """Every kind of task."""
 
+BreaksWith: TypeAlias = Mapping[str, Sequence[str]]
+"""The laws that a method may break with an option, by what is said of the option.
+
+`NAME=VALUE` is said of that value, `NAME=several` of any list, and `NAME` of every value but the
+default (`methods.is_said`).
+"""
+
+Claim: TypeAlias = bool | tuple[str, ...]
+"""Whether something is so of a method: always, never, or where one of these is said of an option.
+"""
+
 
 @dataclass(frozen=True)
 class Merger:
     """A merging method.
 
     `task_vectors`: it subtracts the base, so it needs one. `breaks`: the laws of
-    `harness check merger` that it rightly breaks with its default options. `by_label`: a row of a
-    head counts for nothing where an expert's data said nothing of its label; of all other methods
-    the harness leaves such rows out.
+    `harness check merger` that it rightly breaks with its default options; `breaks_with`: those it
+    may break with others. `by_label`: a row of a head counts for nothing where an expert's data
+    said nothing of its label; of all other methods the harness leaves such rows out.
     """
 
     called: ClassVar[str] = "merger"
@@ -32,6 +43,7 @@ class Merger:
     task_vectors: bool = True
     breaks: tuple[str, ...] = ()
     by_label: bool = False
+    breaks_with: BreaksWith = field(default_factory=dict, hash=False)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -41,12 +53,13 @@ class Merger:
 
 @dataclass(frozen=True)
 class Premerge:
-    """A pre-merging method. `exact`: every expert computes the same function afterwards, but with
-    options whose names are in `inexact` and that are not the defaults.
+    """A pre-merging method. `exact`: every expert computes the same function afterwards.
 
-    `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options.
+    `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options;
+    `breaks_with`: those it may break with others, `exact` and `family` where these cost exactness.
     `costly`: a tensor takes long to compute, and that of one expert as long as that of all; the
-    harness keeps what it made on disk while the merge lasts.
+    harness keeps what it made on disk while the merge lasts. `reads_base`: whether it is given the
+    base, or with which options alone, as in `breaks_with`; else it is given an empty one.
     """
 
     called: ClassVar[str] = "pre-merging method"
@@ -56,7 +69,8 @@ class Premerge:
     exact: bool = False
     breaks: tuple[str, ...] = ()
     costly: bool = False
-    inexact: tuple[str, ...] = ()
+    breaks_with: BreaksWith = field(default_factory=dict, hash=False)
+    reads_base: Claim = True
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -68,7 +82,10 @@ class Premerge:
 class Postmerge:
     """A post-merging method: what is merged, the experts as they entered the merger, and the base.
 
-    `breaks`: the laws of `harness check postmerge` that it rightly breaks with its default options.
+    `breaks`: the laws of `harness check postmerge` that it rightly breaks with its default options;
+    `breaks_with`: those it may break with others. `rereads`: whether it reads what was merged more
+    than once, or with which options alone, as in `breaks_with`; the harness then keeps that on disk
+    while the merge lasts.
     """
 
     called: ClassVar[str] = "post-merging method"
@@ -76,6 +93,8 @@ class Postmerge:
     function: Callable[..., StateDict]
     paper: str = ""
     breaks: tuple[str, ...] = ()
+    breaks_with: BreaksWith = field(default_factory=dict, hash=False)
+    rereads: Claim = False
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -93,7 +112,8 @@ class EvaluationProtocol:
 
     `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
     `check` is called with the options before any forward pass, and raises BadOption for what no
-    range of one option can say.
+    range of one option can say. `transductive` says of the options whether it adapts to the test
+    rows themselves, in place of drawn ones. `by_default`: it is read where nobody names protocols.
     """
 
     name: str
@@ -101,6 +121,8 @@ class EvaluationProtocol:
     paper: str = ""
     adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
     check: Callable[..., None] | None = None
+    transductive: Callable[..., bool] | None = None
+    by_default: bool = True
 
 
 @dataclass(frozen=True)

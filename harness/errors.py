@@ -11,6 +11,7 @@ HarnessError
 ├── MissingTeacher        a protocol needs an expert's outputs and no expert of the task is known
 ├── BadData               a data set without the split, columns, labels or rows that are needed
 ├── BrokenRecord          a record file that cannot be read back
+├── MissingScores         records without the scores that a picture or a comparison is of
 ├── OutputExists          an output that holds something already, or that another run is writing
 ├── CannotWrite           an output that the system does not let us write: no space, no right
 ├── NotFinite             a merge, or what a model computes, that is NaN or infinite
@@ -65,6 +66,10 @@ class BadData(HarnessError):
 
 class BrokenRecord(HarnessError):
     """A record file that cannot be read back."""
+
+
+class MissingScores(HarnessError):
+    """Records without the scores that a picture or a comparison is of."""
 
 
 class OutputExists(HarnessError):

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -52,12 +53,11 @@ def read_text(
 ) -> str:
     """The text of a file in UTF-8. Raises `error`, naming the file and what it should be."""
     try:
-        if (
-            os.path.exists(path) and not path.is_file()
-        ):  # whoever opens a pipe waits for its other end
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):  # whoever opens a pipe waits for its other end
             raise error(f"{path} is no file, expected {what}")
         with path.open("rb") as file:
-            content = file.read(largest + 1)
+            content = file.read(min(about.st_size, largest) + 1)
         if len(content) > largest:
             raise error(f"{path} is larger than {largest} bytes, expected {what}")
         return content.decode("utf-8")
@@ -108,9 +108,16 @@ def _object(
 ) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise error(f"{where} holds a {type(value).__name__}, expected {what}")
+    check_values(value, where, what, error=error, most=most)
+    return value
+
+
+def check_values(
+    value: object, where: str, what: str, *, error: type[HarnessError], most: int | None = None
+) -> None:
+    """Raise `error`, naming `where`, for what was read and is too deep, too much or no JSON."""
     if fault := _fault(value, most):
         raise error(f"{where} {fault}; expected {what}")
-    return value
 
 
 def _fault(value: object, most: int | None) -> str | None:
@@ -123,6 +130,8 @@ def _fault(value: object, most: int | None) -> str | None:
     for _ in range(DEEPEST):
         below: list[object] = []
         for one in level:
+            if one is None or isinstance(one, bool | float):
+                continue
             if isinstance(one, dict):
                 if odd := next((key for key in one if not isinstance(key, str)), None):
                     return f"has the key {odd!r}, which is no text"
@@ -135,7 +144,7 @@ def _fault(value: object, most: int | None) -> str | None:
                     return f"has the text {one[:40]!r}, which is no Unicode"
             elif isinstance(one, int) and one.bit_length() > WIDEST:
                 return f"has a whole number of {one.bit_length()} bits"
-            elif not (one is None or isinstance(one, bool | int | float)):
+            elif not isinstance(one, int):
                 return f"has a {type(one).__name__}, which is no text, number, list or object"
             if most is not None and seen + len(below) > most:
                 return f"has more than {most} entries"

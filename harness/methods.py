@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.entries import Method
+from harness.entries import Claim, Merger, Method, Postmerge, Premerge
 from harness.errors import UnknownName
 from harness.options import options, resolve
 from harness.registry import NEEDS
 from harness.types import Choice, Need, Scalar
+
+SEVERAL = "several"
+"""Said of an option whose value is a list, as `harness list` says it."""
 
 
 def needs_of(entry: Method) -> tuple[Need, ...]:
@@ -38,3 +41,41 @@ def own_options(entry: Method, chosen: Mapping[str, Scalar]) -> dict[str, Scalar
     own = set(options(entry.function))
     of_needs = {name for need in needs_of(entry) for name in options(need.function)} - own
     return {name: value for name, value in chosen.items() if name not in of_needs}
+
+
+def is_said(entry: Method, condition: str, chosen: Mapping[str, Scalar]) -> bool:
+    """Whether, of all options of a method, one is as its author says (`entries.BreaksWith`).
+
+    Raises UnknownName for an option that it has not.
+    """
+    known = {name: one for fn in functions(entry) for name, one in options(fn).items()}
+    name, equals, value = condition.partition("=")
+    if name not in known:
+        raise UnknownName(
+            f"{entry.called} '{entry.name}' says something of its option '{name}', which it has "
+            f"not; known: {', '.join(known) or 'none'}"
+        )
+    if not equals:
+        return chosen[name] != known[name].default
+    if value == SEVERAL:
+        return isinstance(chosen[name], list)
+    what = f"option '{name}' that {entry.called} '{entry.name}' says something of"
+    return chosen[name] == known[name].read(value, what)
+
+
+def reads_base(entry: Method, chosen: Mapping[str, Scalar]) -> bool:
+    """Whether a method with all these options reads the base."""
+    if isinstance(entry, Merger):
+        return entry.task_vectors
+    return not isinstance(entry, Premerge) or _claimed(entry, entry.reads_base, chosen)
+
+
+def rereads(entry: Method, chosen: Mapping[str, Scalar]) -> bool:
+    """Whether a method with all these options reads what was merged more than once."""
+    return isinstance(entry, Postmerge) and _claimed(entry, entry.rereads, chosen)
+
+
+def _claimed(entry: Method, claim: Claim, chosen: Mapping[str, Scalar]) -> bool:
+    if isinstance(claim, bool):
+        return claim
+    return any(is_said(entry, condition, chosen) for condition in claim)

@@ -179,6 +179,21 @@ def load_all(undo: Undo) -> None:
         load_folder(folder, undo=undo)
 
 
+def others_declared() -> bool:
+    """Whether other distributions, or folders that HARNESS_PLUGINS names, will register things."""
+    return bool(os.environ.get(FOLDERS)) or bool(entry_points(group="harness"))
+
+
+def files_of_ours() -> list[Path]:
+    """All Python files that register something of ours, or that it is made with."""
+    here = Path(__file__).resolve().parent
+    beside = [here.parent / package.rpartition(".")[2] for package in BESIDE]
+    inside = any((here / folder.name).is_dir() for folder in beside)
+    return sorted(
+        path for root in (here, *([] if inside else beside)) for path in root.rglob("*.py")
+    )
+
+
 def _loaded(entry: EntryPoint, undo: Undo) -> str | None:
     """Import a plug-in; what went wrong, if it did, and then nothing of it stays registered."""
     whose = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"

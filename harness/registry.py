@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -20,6 +21,8 @@ from typing import (
 
 from harness.entries import (
     ALL_KINDS,
+    BreaksWith,
+    Claim,
     EvaluationProtocol,
     Merger,
     Metric,
@@ -36,6 +39,7 @@ from harness.plugins import (
     import_all,
     load_all,
     load_folder,
+    others_declared,
     registering,
     registrar,
 )
@@ -67,6 +71,7 @@ PostmergeFn: TypeAlias = Callable[
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
 NeedFn = TypeVar("NeedFn", bound=Callable[..., Any])
 YAML = (".yaml", ".yml")
+NOTHING: BreaksWith = MappingProxyType({})
 
 
 class Named(Protocol):
@@ -134,6 +139,12 @@ class Registry(Mapping[str, V], Generic[V]):
     def holds(self, value: V) -> bool:
         """Whether this very value is registered already."""
         return self._values.get(value.name) == value
+
+    @property
+    def has_others(self) -> bool:
+        """Whether something was registered by others than this program, or will be."""
+        ours = all(origin.startswith("harness.") for origin in self._origins.values())
+        return not ours or others_declared()
 
     def spelled(self, name: str) -> str | None:
         """The `module:attribute` that a registered value was asked for by, if it was."""
@@ -308,11 +319,12 @@ def merger(
     task_vectors: bool = True,
     breaks: tuple[str, ...] = (),
     by_label: bool = False,
+    breaks_with: BreaksWith = NOTHING,
 ) -> Callable[[MergeFn[P]], MergeFn[P]]:
     """Register a merging method under a name."""
 
     def register(function: MergeFn[P]) -> MergeFn[P]:
-        entry = Merger(name, function, paper, task_vectors, breaks, by_label)
+        entry = Merger(name, function, paper, task_vectors, breaks, by_label, breaks_with)
         MERGERS.add(entry, _origin(function))
         return function
 
@@ -326,12 +338,13 @@ def premerge(
     exact: bool = False,
     breaks: tuple[str, ...] = (),
     costly: bool = False,
-    inexact: tuple[str, ...] = (),
+    breaks_with: BreaksWith = NOTHING,
+    reads_base: Claim = True,
 ) -> Callable[[PremergeFn[P]], PremergeFn[P]]:
     """Register a pre-merging method under a name."""
 
     def register(function: PremergeFn[P]) -> PremergeFn[P]:
-        entry = Premerge(name, function, paper, exact, breaks, costly, inexact)
+        entry = Premerge(name, function, paper, exact, breaks, costly, breaks_with, reads_base)
         PREMERGE.add(entry, _origin(function))
         return function
 
@@ -339,12 +352,18 @@ def premerge(
 
 
 def postmerge(
-    name: str, *, paper: str = "", breaks: tuple[str, ...] = ()
+    name: str,
+    *,
+    paper: str = "",
+    breaks: tuple[str, ...] = (),
+    breaks_with: BreaksWith = NOTHING,
+    rereads: Claim = False,
 ) -> Callable[[PostmergeFn[P]], PostmergeFn[P]]:
     """Register a post-merging method under a name."""
 
     def register(function: PostmergeFn[P]) -> PostmergeFn[P]:
-        POSTMERGE.add(Postmerge(name, function, paper, breaks), _origin(function))
+        entry = Postmerge(name, function, paper, breaks, breaks_with, rereads)
+        POSTMERGE.add(entry, _origin(function))
         return function
 
     return register
@@ -359,11 +378,12 @@ def need(
     fault: Callable[[torch.Tensor], str | None] | None = None,
     check: Callable[[Mapping[str, Scalar]], None] | None = None,
     toy: Callable[[Sequence[StateDict]], Any] | None = None,
+    kinds: tuple[KindName, ...] = ALL_KINDS,
 ) -> Callable[[NeedFn], NeedFn]:
     """Register what a method may ask for by a parameter of this name; see `Need`."""
 
     def register(function: NeedFn) -> NeedFn:
-        made = Need(name, function, paper, rows, shapes, fault, check, toy)
+        made = Need(name, function, paper, rows, shapes, fault, check, toy, kinds)
         NEEDS.add(made, _origin(function))
         return function
 
@@ -376,11 +396,13 @@ def protocol(
     paper: str = "",
     adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled",
     check: Callable[..., None] | None = None,
+    transductive: Callable[..., bool] | None = None,
+    by_default: bool = True,
 ) -> Callable[[ProtocolFn[P]], ProtocolFn[P]]:
     """Register an evaluation protocol under a name."""
 
     def register(function: ProtocolFn[P]) -> ProtocolFn[P]:
-        entry = EvaluationProtocol(name, function, paper, adapts, check)
+        entry = EvaluationProtocol(name, function, paper, adapts, check, transductive, by_default)
         PROTOCOLS.add(entry, _origin(function))
         return function
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 import unicodedata
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -9,7 +11,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def plain(text: object) -> str:
     """The text in one line without control characters, which a terminal would obey."""
-    return "".join(sign if _printable(sign) else _escaped(sign) for sign in str(text))
+    text = str(text)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(sign if _printable(sign) else _escaped(sign) for sign in text)
 
 
 def _printable(sign: str) -> bool:
@@ -22,16 +27,68 @@ def _escaped(sign: str) -> str:
     return sign.encode("unicode_escape").decode("ascii")
 
 
+def wrapped(text: str, columns: int | None, *, indent: str = "", further: str = "") -> str:
+    """The text in lines of so many columns, which end between words alone; None: one line.
+
+    `indent` begins the first line and `further` the others.
+    """
+    if columns is None:
+        return indent + text
+    return textwrap.fill(
+        text,
+        columns,
+        initial_indent=indent,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def shortened(text: str, room: int) -> str:
+    """The text with its middle left out where it is longer than `room`: both ends tell names apart.
+
+    By hand: 'sentiment/reviews-of-books' in 15 is 'sentim...-books'.
+    """
+    if len(text) <= room:
+        return text
+    ends = max(room - len(GAP), 2)
+    return f"{text[: (ends + 1) // 2]}{GAP}{text[-(ends // 2) :]}"
+
+
+GAP = "..."
+
+
 def number(value: float, form: str = ".3g") -> str:
     """The number as it is shown; what is rounded to zero has no sign."""
     text = f"{value:{form}}"
     return text.removeprefix("-") if float(text) == 0 else text
 
 
+_MARKS = re.compile(r"[\\|*`~]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")
+
+
 def markdown(text: object) -> str:
-    """The text as a cell of a Markdown table: no column, link or HTML of its own."""
-    shown = plain(text).replace("|", "\\|").replace("](", "]\\(")
-    return shown.replace("<", "&lt;").replace(">", "&gt;")
+    """The text as a cell of a Markdown table: no column, link, emphasis or HTML of its own."""
+    shown = _MARKS.sub(lambda mark: f"\\{mark[0]}", plain(text)).replace("](", "]\\(")
+    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+_TEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "[": "{[}",  # after the end of a row it would open an argument
+    "]": "{]}",
+}
+
+
+def tex(text: object) -> str:
+    """The text as text of LaTeX: no command, column, comment or argument of its own."""
+    return "".join(_TEX.get(sign, sign) for sign in plain(text))
 
 
 def csv_cell(text: object) -> str:

@@ -30,9 +30,16 @@ KindName: TypeAlias = Literal["classification", "regression", "multilabel", "tag
 Scalar: TypeAlias = "bool | int | float | str | list[float] | None"
 Row: TypeAlias = "Mapping[str, Any]"
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it since the last call, and how much in all."""
+"""Called with what is being done, how much since the last call, and how much of such work in all.
+
+Several things that are counted alike share their total: all rows of a run, whatever reads them.
+"""
 Steps: TypeAlias = Callable[[int], None]
 """Called with how much was done since the last call."""
+
+ALL: Literal["all"] = "all"
+"""So many shots that every unit is drawn."""
+Shots: TypeAlias = int | Literal["all"]
 
 Again: TypeAlias = "Callable[[Sequence[int], int], Array]"
 """Some units, by number, once more through a model that drops by a seed: [units, width]."""
@@ -176,6 +183,7 @@ class Checkpoint:
 
     `labels` are the names in the order of the head's outputs: empty for regression, None when the
     checkpoint has no head. `tasks` are the task ids recorded by a fine-tuning or a merge, if any.
+    `words` is the folder of the tokenizer, where that is not beside the weights.
     """
 
     source: str
@@ -184,6 +192,16 @@ class Checkpoint:
     weights: StateDict
     labels: tuple[str, ...] | None
     tasks: tuple[str, ...] = ()
+    words: Path | None = None
+
+    def __repr__(self) -> str:
+        labels = "no head" if self.labels is None else f"labels {', '.join(self.labels) or 'none'}"
+        return f"Checkpoint({self.source!r:.200}, {len(self.weights)} tensors, {labels:.200})"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder of its tokenizer."""
+        return self.words or self.path
 
     @property
     def name(self) -> str:
@@ -192,8 +210,8 @@ class Checkpoint:
         return self.path.resolve().name if last in ("", ".", "..") else last
 
 
-Whose: TypeAlias = Literal["own", "each", "same", "shared", "none"]
-DRAWN = ("own", "each", "same")
+Whose: TypeAlias = Literal["own", "each", "tasks", "same", "shared", "none"]
+DRAWN = ("own", "each", "tasks", "same")
 """Needs that draw rows of the experts' tasks, so many and by a seed."""
 
 
@@ -210,16 +228,18 @@ class Need:
             mapping for each expert.
     each    the `Readings` of all experts on the same rows as above, once: for what is no statistic
             of one expert alone.
+    tasks   the same, but where the merge has one head for all tasks, every expert has that one.
     same    the `Readings` of all experts on training rows of the first expert's task, once.
     shared  the `Judge` of a candidate on held-out rows, once.
     none    the experts' checkpoints as they enter the method, once.
 
-    The first three draw `examples` rows by `seed`, which are among its options. All but the first
-    hand over what they return, and read no row before that is used. `fault` says what keeps a
-    tensor from being one of a statistic; `check` is called with all options before a row is
-    read. `toy` makes up, of toy experts, what the method is handed: a list with an entry for each,
-    or one thing for all of them. Raises HarnessError, where it is made, for fields that do not hold
-    together.
+    The first four draw `examples` rows by `seed`, which are among its options; with an option
+    `rows` that says `test` they are those that are reported, and what is merged has seen them. All
+    but the first hand over what they return, and read no row before that is used. `fault` says what
+    keeps a tensor from being one of a statistic; `check` is called with all options before a row is
+    read. `kinds` are the kinds of task whose rows it can read. `toy` makes up, of toy experts, what
+    the method is handed: a list with an entry for each, or one thing for all of them. Raises
+    HarnessError, where it is made, for fields that do not hold together.
     """
 
     name: str
@@ -230,6 +250,7 @@ class Need:
     fault: Callable[[torch.Tensor], str | None] | None = None
     check: Callable[[Mapping[str, Scalar]], None] | None = None
     toy: Callable[[Sequence[StateDict]], Any] | None = None
+    kinds: tuple[KindName, ...] = typing.get_args(KindName)
 
     def __post_init__(self) -> None:
         if fault := _need_fault(self):
@@ -309,19 +330,38 @@ class Draw:
     those of a sentence.
     """
 
-    shots: int
+    shots: Shots
     seed: int
     rows: tuple[tuple[int, ...], ...]
     examples: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """The units of its examples, where it has any, or of its groups: each once."""
+        parts = self.examples or self.rows
+        return tuple(dict.fromkeys(unit for part in parts for unit in part))
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """An expert of the task on the units of the pool: its features, [units, width], and its head.
+
+    Features and outputs of the head are in the order of those of the model that is read.
+    """
+
+    x: Array
+    head: Head
 
 
 @dataclass(frozen=True)
 class Encoded:
     """What a protocol may read: no text, no model, no metric.
 
-    `pool` holds every row that any draw selects; `teacher` are the experts' outputs on the pool:
-    probabilities of classes, or values, [pool units, outputs]. `again` gives the features of pool
-    units with the encoder's dropout on, as in training.
+    `pool` holds every row that any draw selects; of a protocol that adapts to the test rows they
+    are the pool, and one draw has all of them. `teachers` are the experts on the pool, and
+    `teacher` is the mean of their outputs there: probabilities of classes, or values, [pool units,
+    outputs]. `again` gives the features of pool units with the encoder's dropout on, as in
+    training.
     """
 
     task: str
@@ -333,14 +373,20 @@ class Encoded:
     draws: tuple[Draw, ...]
     teacher: Array64 | None
     again: Again | None = None
+    teachers: tuple[Teacher, ...] = ()
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predicted labels of the test units, [units] or [rows, classes]; by which draw, if any."""
+    """Predicted labels of the test units, [units] or [rows, classes]; by which draw, if any.
+
+    `facts` are numbers that a protocol tells of how it came to them; the record has them. One that
+    fits a map of features tells `rows_per_dimension`: below one, the rows leave the map open.
+    """
 
     values: Array64
     draw: Draw | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,8 @@ if asked ner; then
     merges ner "$task" experts/ner-$task-{0,1,2}
   done
   board ner
+  # A copy of an expert whose hidden units were moved, before and after alignment: README's picture.
+  python benchmarks/moved.py experts/ner-conll2003-0 ner/conll2003 docs/moved
 fi
 
 # One label space, several corpora: in the domains of the experts and, as they are, out of them.

@@ -16,6 +16,8 @@ from harness.rng import rng
 from harness.types import Array, Array64, Units
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+PADDED = 1024
+"""Steps whose units are held at a time: with all rows there are many, of draws unlike in length."""
 
 
 @protocol("ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled")
@@ -51,7 +53,7 @@ def ft_classifier(
         teacher = teacher[[unit for order in orders for example in order for unit in example]]
         orders = _numbered(orders)
     heads = tune(encoded.head, _with_one(x), teacher, orders, encoded.kind, learning_rate)
-    test = _with_one(encoded.test.x)
+    test = _with_one(encoded.test.x).astype(np.float64)
     return [
         Predictions(encoded.kind.predicted(test @ head.T), draw)
         for head, draw in zip(heads, encoded.draws, strict=True)
@@ -93,7 +95,7 @@ def _numbered(orders: Sequence[Order]) -> list[Order]:
 
 def tune(
     head: Head,
-    x: Array64,
+    x: Array | Array64,
     teacher: Array64,
     orders: Sequence[Order],
     kind: Kind,
@@ -108,21 +110,24 @@ def tune(
     """
     ranked = sorted(range(len(orders)), key=lambda run: -len(orders[run]))
     lengths = np.array([len(orders[run]) for run in ranked])
-    units, shares = _padded([orders[run] for run in ranked])
     start = np.column_stack([head.weight, head.bias]).astype(np.float64)
     tuned = np.repeat(start[None], len(orders), axis=0)
     first, second = np.zeros_like(tuned), np.zeros_like(tuned)
     gradients, scratch = np.empty_like(tuned), np.empty_like(tuned)
-    for step in range(units.shape[1]):
-        going = int((lengths > step).sum())
+    for step in range(lengths.max(initial=0)):
+        going, place = int((lengths > step).sum()), step % PADDED
+        if not place:
+            left = [orders[run][step : step + PADDED] for run in ranked[:going]]
+            units, shares = _padded(left)
         w, m, v, g, s = (a[:going] for a in (tuned, first, second, gradients, scratch))
-        seen, wanted = x[units[:going, step]], teacher[units[:going, step]]
+        seen = x[units[:going, place]].astype(np.float64)
+        wanted = teacher[units[:going, place]]
         outputs = np.matmul(w, np.ascontiguousarray(seen.transpose(0, 2, 1))).transpose(0, 2, 1)
         by_output = kind.gradient(outputs, wanted)
         # Adam makes a full step of any gradient: what is only rounding must be exactly zero, or a
         # head that equals its teacher walks away from it
         by_output[np.abs(by_output) <= 1e-12 * (1 + np.abs(wanted))] = 0
-        by_output *= shares[:going, step, :, None]
+        by_output *= shares[:going, place, :, None]
         np.matmul(by_output.transpose(0, 2, 1), seen, out=g)
         m *= BETA1
         m += np.multiply(g, 1 - BETA1, out=s)
@@ -152,5 +157,5 @@ def _padded(orders: Sequence[Order]) -> tuple[Units, Array64]:
     return units, shares
 
 
-def _with_one(x: Array) -> Array64:
-    return np.column_stack([x, np.ones(len(x))]).astype(np.float64)
+def _with_one(x: Array) -> Array:
+    return np.column_stack([x, np.ones(len(x), dtype=np.float32)])

@@ -2,41 +2,179 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import faiss
 import numpy as np
 
 from harness import Encoded, Predictions, protocol
-from harness.errors import BadData, NotFinite
+from harness.errors import BadData, BadOption, NotFinite
+from harness.kinds import Rule
+from harness.options import Count
 from harness.types import Array, Array64, Draw
 
 BATCH = 4096
-"""Rows whose distances are found at a time."""
+"""Rows whose distances are found at a time, at most."""
+PAIRS = 2**24
+"""Distances that are held at a time, in number: with all rows as anchors there are many."""
+NEIGHBOURS = 5
 
 
-@protocol("knn", paper="FT-Classifier, section 4", adapts="labeled")
-def knn(encoded: Encoded) -> list[Predictions]:
+def _check(*, rule: str, neighbours: int) -> None:
+    """Raises BadOption for a number of neighbours where none are counted."""
+    if rule != "vote" and neighbours != NEIGHBOURS:
+        raise BadOption(
+            f"knn has neighbours={neighbours} with rule={rule}, which counts none; "
+            "expected rule=vote"
+        )
+
+
+@protocol("knn", paper="FT-Classifier, section 4", adapts="labeled", check=_check)
+def knn(
+    encoded: Encoded,
+    *,
+    rule: Literal["mean", "vote", "centroid"] = "mean",
+    neighbours: Count = NEIGHBOURS,
+) -> list[Predictions]:
     """One prediction of the test rows per draw, by Euclidean distance to the drawn anchors.
 
     Classification: the class whose anchors are nearest on average, lowest index on ties. It is
     neither a vote of k neighbours nor the nearest class mean. Tagging: the tag, of words alike.
     Multi-label: class by class, whether those that have it or those that have it not are nearer.
     Regression: the mean label of all anchors, weighted by 1 / (distance + 1e-8).
+
+    `rule=vote`: the class of most of the `neighbours` nearest anchors, of those with as many the
+    one with the nearest anchor; of a regression, the mean label of these anchors.
+    `rule=centroid`: the class with the nearest mean of anchors; of a regression, the mean label of
+    the bin with the nearest one.
     """
     if encoded.pool is None or not len(encoded.pool):
         raise BadData(f"protocol 'knn' needs labeled rows of task '{encoded.task}'; found none")
     # of a tagging the pool is every word of the drawn sentences, and few of them are anchors
     anchors = sorted({unit for draw in encoded.draws for rows in draw.rows for unit in rows})
-    far = distances(encoded.test.x, encoded.pool.x[anchors])
-    labels, place = encoded.pool.labels[anchors], {unit: at for at, unit in enumerate(anchors)}
+    place = {unit: at for at, unit in enumerate(anchors)}
+    x, labels = encoded.pool.x[anchors], encoded.pool.labels[anchors]
+    draws = [_placed(draw, place) for draw in encoded.draws]
+    parts: list[list[Array64]] = [[] for _ in draws]
+    for decide in RULES[rule](encoded.test.x, x, neighbours):
+        for part, draw in zip(parts, draws, strict=True):
+            part.append(encoded.kind.decided(decide, labels, draw))
+    return [
+        Predictions(np.concatenate(part), draw)
+        for part, draw in zip(parts, encoded.draws, strict=True)
+    ]
 
-    def predicted(draw: Draw) -> Array64:
-        rows = tuple(tuple(place[unit] for unit in rows) for rows in draw.rows)
-        return encoded.kind.nearest(far, labels, replace(draw, rows=rows))
 
-    return [Predictions(predicted(draw), draw) for draw in encoded.draws]
+def _placed(draw: Draw, place: Mapping[int, int]) -> Draw:
+    """The draw with its units where they are among the anchors."""
+    return replace(draw, rows=tuple(tuple(place[unit] for unit in rows) for rows in draw.rows))
+
+
+# Rules -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mean:
+    """By the distances [rows, anchors] to all anchors."""
+
+    far: Array64
+
+    def group(self, groups: Sequence[Sequence[int]]) -> Array64:
+        """The group whose anchors are nearest on average, lowest index on ties."""
+        never = np.full(len(self.far), np.inf)
+        means = [self.far[:, list(group)].mean(axis=1) if group else never for group in groups]
+        return np.asarray(np.stack(means, axis=1).argmin(axis=1), dtype=np.float64)
+
+    def value(self, groups: Sequence[Sequence[int]], labels: Array64) -> Array64:
+        """The mean label, weighted by 1 / (distance + 1e-8)."""
+        anchors = [unit for group in groups for unit in group]
+        closeness = 1 / (self.far[:, anchors] + 1e-8)
+        return np.asarray(closeness @ labels[anchors] / closeness.sum(axis=1))
+
+
+@dataclass(frozen=True)
+class Vote:
+    """By the nearest so many anchors, of distances [rows, anchors]."""
+
+    far: Array64
+    neighbours: int
+
+    def group(self, groups: Sequence[Sequence[int]]) -> Array64:
+        """The group of most of the nearest, on ties the one with the nearest anchor."""
+        owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+        if not len(owner):
+            return np.zeros(len(self.far))
+        nearest = owner[self._nearest(groups)]
+        votes = (nearest[:, :, None] == np.arange(len(groups))).sum(axis=1)
+        winning = np.take_along_axis(votes, nearest, axis=1) == votes.max(axis=1)[:, None]
+        first = winning.argmax(axis=1)
+        return np.asarray(nearest[np.arange(len(nearest)), first], dtype=np.float64)
+
+    def value(self, groups: Sequence[Sequence[int]], labels: Array64) -> Array64:
+        """The mean label of the nearest."""
+        anchors = np.array([unit for group in groups for unit in group])
+        return np.asarray(labels[anchors][self._nearest(groups)].mean(axis=1))
+
+    def _nearest(self, groups: Sequence[Sequence[int]]) -> Any:
+        """Places of the nearest anchors, [rows, neighbours], in the order of the groups."""
+        anchors = [unit for group in groups for unit in group]
+        return self.far[:, anchors].argsort(axis=1, kind="stable")[:, : self.neighbours]
+
+
+@dataclass(frozen=True)
+class Centroid:
+    """By the distances of features [rows, width] to the means of those of anchors, in float64."""
+
+    x: Array
+    anchors: Array
+
+    def group(self, groups: Sequence[Sequence[int]]) -> Array64:
+        """The group with the nearest mean, lowest index on ties."""
+        from scipy.spatial.distance import cdist
+
+        known = [index for index, group in enumerate(groups) if group]
+        centres = [self.anchors[list(groups[index])].mean(axis=0, dtype=float) for index in known]
+        if not known:
+            return np.zeros(len(self.x))
+        far = cdist(self.x.astype(np.float64), np.stack(centres))
+        return np.asarray(np.array(known, dtype=np.float64)[far.argmin(axis=1)])
+
+    def value(self, groups: Sequence[Sequence[int]], labels: Array64) -> Array64:
+        """The mean label of the group with the nearest mean."""
+        means = np.array([labels[list(group)].mean() if group else np.nan for group in groups])
+        return np.asarray(means[self.group(groups).astype(int)])
+
+
+def _blocks(x: Array, anchors: Array) -> Iterator[Array64]:
+    """Distances of all rows to the anchors, some rows at a time."""
+    count = max(1, min(BATCH, PAIRS // max(1, len(anchors))))
+    for start in range(0, len(x), count):
+        yield distances(x[start : start + count], anchors)
+
+
+def _means(x: Array, anchors: Array, neighbours: int) -> Iterator[Rule]:
+    return (Mean(far) for far in _blocks(x, anchors))
+
+
+def _votes(x: Array, anchors: Array, neighbours: int) -> Iterator[Rule]:
+    return (Vote(far, neighbours) for far in _blocks(x, anchors))
+
+
+def _centroids(x: Array, anchors: Array, neighbours: int) -> Iterator[Rule]:
+    _check_finite(x, anchors)
+    return (Centroid(x[start : start + BATCH], anchors) for start in range(0, len(x), BATCH))
+
+
+RULES: Mapping[str, Callable[[Array, Array, int], Iterator[Rule]]] = {
+    "mean": _means,
+    "vote": _votes,
+    "centroid": _centroids,
+}
+
+
+# Distances ---------------------------------------------------------------------------------
 
 
 def distances(x: Array, anchors: Array) -> Array64:
@@ -45,8 +183,7 @@ def distances(x: Array, anchors: Array) -> Array64:
     Each is that of a pair, subtracted before it is squared: the square expanded, as faiss has it
     for a search of many, cancels where rows lie close together. Raises NotFinite for NaN.
     """
-    if not (np.isfinite(x).all() and np.isfinite(anchors).all()):
-        raise NotFinite("features are NaN or infinite, expected finite ones")
+    _check_finite(x, anchors)
     index: Any = faiss.IndexFlatL2(anchors.shape[1])
     index.add(np.ascontiguousarray(anchors))
     squared = np.empty((len(x), len(anchors)), dtype=np.float32)
@@ -56,3 +193,8 @@ def distances(x: Array, anchors: Array) -> Array64:
         to, of = faiss.swig_ptr(squared[start : start + BATCH]), faiss.swig_ptr(every)
         index.compute_distance_subset(len(rows), faiss.swig_ptr(rows), len(anchors), to, of)
     return np.sqrt(squared.astype(np.float64))
+
+
+def _check_finite(x: Array, anchors: Array) -> None:
+    if not (np.isfinite(x).all() and np.isfinite(anchors).all()):
+        raise NotFinite("features are NaN or infinite, expected finite ones")

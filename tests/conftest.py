@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
+import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,12 +24,30 @@ from harness.registry import MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTO
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+REAL_DATA = "HARNESS_REAL_DATA"
+"""Where the folder of real data is kept for the tests of it: to all others no task has rows that
+they did not make. A variable, for processes of xdist have it from the one that starts them."""
+if "HARNESS_DATA_DIR" in os.environ:
+    os.environ[REAL_DATA] = os.environ.pop("HARNESS_DATA_DIR")
 
 for package in BESIDE:  # found by path, so that tests can import from them
     import_all(package)
 for taker in ("harness.merging.judge", "harness.training.finetune"):
     # they take `forward` by name, and must have it before a test puts another in its place
     importlib.import_module(taker)
+
+
+imported = 0
+"""How many modules were imported when it was last said that they stay."""
+
+
+def pytest_runtest_setup() -> None:
+    """Spare collections what has been imported: every training asks for one, of all there is."""
+    global imported
+    if len(sys.modules) > imported + 50:
+        gc.collect()
+        gc.freeze()
+        imported = len(sys.modules)
 
 
 @pytest.fixture
@@ -94,6 +115,17 @@ def interrupted() -> Iterator[None]:
         patch.setattr(Trainer, "_save_checkpoint", save_and_stop)
         with pytest.raises(KeyboardInterrupt):
             yield
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """A system that lets nobody write more than so many bytes into a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def is_head(name: str) -> bool:
@@ -245,11 +277,20 @@ def loud(
     return of
 
 
+@pytest.fixture(scope="session")
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders, one after another; pytest would read through all there are to number the next."""
+    root = tmp_path_factory.mktemp("caches")
+    return (root / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_cache(_caches: Iterator[Path]) -> Iterator[None]:
     """Features of the tests are cached apart from the user's."""
     before = os.environ.get("HARNESS_CACHE_DIR")
-    os.environ["HARNESS_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    cache = next(_caches)
+    cache.mkdir()
+    os.environ["HARNESS_CACHE_DIR"] = str(cache)
     yield
     os.environ.pop("HARNESS_CACHE_DIR")
     if before is not None:

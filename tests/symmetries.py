@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
 from harness import weights
 from harness.checkpoints.families.family import Unit
@@ -114,6 +117,17 @@ def moved(state: Tensors, axes: Axes, moves: Moves) -> Tensors:
 
     maps = {group: turned(matrix) for group, matrix in moves.items()}
     return dict(weights.moved(state, Symmetry(axes, HEADS), maps))
+
+
+def moved_folder(folder: Path, out: Path, variant: str, moves: Moves) -> Path:
+    """A folder of the same classifier of rows with its groups mapped, in the same type."""
+    state = load_file(folder / "model.safetensors")
+    wide = {name: tensor.double() for name, tensor in state.items()}
+    there = moved(wide, symmetry_of(variant, "row", wide).axes, moves)
+    shutil.copytree(folder, out)
+    narrow = {name: tensor.to(state[name].dtype).contiguous() for name, tensor in there.items()}
+    save_file(narrow, out / "model.safetensors", metadata={"format": "pt"})
+    return out
 
 
 def tensors(made: torch.nn.Module) -> Tensors:

@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("types",),
     ("rng", "text", "files", "ranges", "labels", "readout"),
-    ("options", "kinds"),
+    ("options", "kinds", "caches"),
     ("plugins", "entries"),
     ("registry", "presets"),
     ("methods", "values", "weights"),
@@ -48,7 +48,8 @@ FOLDERS = {
     "harness/premergers": METHODS,
     "harness/postmergers": METHODS,
     "tasks": NOUNS,
-    "protocols": NOUNS | {"harness.kinds"},
+    # of the room of weights, the one polar factor there is
+    "protocols": NOUNS | {"harness.kinds", "harness.weights"},
 }
 #: what the registries scan, and nobody else knows
 SCANNED = ("harness.mergers", "harness.premergers", "harness.postmergers", "harness.needs")

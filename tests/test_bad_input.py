@@ -38,6 +38,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model(root / "noyes", ["no", "yes"], seed=3, near=base)
     model(root / "nameless", ["LABEL_0", "LABEL_1"], seed=4, near=base)
     model(root / "roberta", ENTAILMENT, family="roberta")
+    model(root / "rotary", ENTAILMENT, family="roformer")
     model(root / "deep", ENTAILMENT, num_hidden_layers=3)
     model(root / "wide", ENTAILMENT, intermediate_size=32)
     model(root / "wide-base", intermediate_size=32)
@@ -309,7 +310,10 @@ OPTIONS: dict[str, Case] = {
         lambda p: p.evaluate(protocols="ft-classifier:epoch=1"),
         ["protocol 'ft-classifier' has no option 'epoch'", "did you mean 'epochs'"],
     ),
-    "protocol without": (lambda p: p.evaluate(protocols="knn:k=3"), ["'k'", "known: none"]),
+    "protocol without": (
+        lambda p: p.evaluate(protocols="knn:k=3"),
+        ["'k'", "known: rule, neighbours"],
+    ),
     "shots": (lambda p: p.evaluate(shots="one"), ["--shots", "'one'", "whole numbers"]),
     "no shots": (lambda p: p.evaluate(shots="0"), ["shots 0", "at least one"]),
     "no draws": (lambda p: p.evaluate(draws="0"), ["0 draws", "at least one"]),
@@ -973,6 +977,57 @@ INSPECTED: dict[str, Case] = {
     ),
 }
 
+BIAS = "bert.encoder.layer.1.intermediate.dense.bias"
+
+BROUGHT_TOGETHER: dict[str, Case] = {
+    "more layers": (
+        lambda p: p.merge(p["a"], p["deep"], premerge="permutation"),
+        ["deep has a tensor 'bert.encoder.layer.2."],
+    ),
+    "fewer layers in the base": (
+        lambda p: p.merge(p["deep"], p["deep"], premerge="rotation:anchor=base", base=p["base"]),
+        ["the base", "has no tensor 'bert.encoder.layer.2."],
+    ),
+    "heads that do not divide the width": (
+        lambda p: p.merge(
+            p.config("a", num_attention_heads=3),
+            p.config("b", num_attention_heads=3),
+            premerge="rotation",
+        ),
+        ["copies/a", "(16) is not a multiple", "heads (3)"],
+    ),
+    "a tensor of the table that no expert has": (
+        lambda p: p.merge(
+            p.tensors("a", drop(BIAS)), p.tensors("b", drop(BIAS)), premerge="permutation"
+        ),
+        [f"copies/a has no tensor '{BIAS}'", "expected those of Bert"],
+    ),
+    "attention with a tensor that the table has not": (
+        lambda p: p.merge(
+            p.tensors("a", add("bert.encoder.layer.0.attention.self.distance_embedding.weight")),
+            p.tensors("b", add("bert.encoder.layer.0.attention.self.distance_embedding.weight")),
+            premerge="rotation",
+        ),
+        ["self.distance_embedding.weight' is not in the table of bert"],
+    ),
+    "rotary positions": (
+        lambda p: p.merge(p["rotary"], p["rotary"], premerge="rotation"),
+        ["the symmetries of roformer are not known"],
+    ),
+    "a layer that there is not": (
+        lambda p: p.merge(premerge="rotation:layers=2"),
+        ["layers is '2', expected all", "from 0 to 1"],
+    ),
+    "more layers than there are": (
+        lambda p: p.merge(premerge="procrustes:layers=last:3"),
+        ["layers is 'last:3'", "N from 1 to 2"],
+    ),
+    "an anchor that there is not": (
+        lambda p: p.merge(premerge="activation_matching:anchor=3", tasks="glue/rte"),
+        ["anchor is 3, expected an expert from 1 to 2"],
+    ),
+}
+
 CASES = {
     f"{group}: {name}": case
     for group, cases in (
@@ -980,6 +1035,7 @@ CASES = {
         ("option", OPTIONS),
         ("file", FILES),
         ("weights", WEIGHTS_THAT_DIFFER),
+        ("brought together", BROUGHT_TOGETHER),
         ("head", HEADS),
         ("recipe", RECIPES),
         ("data", DATA),

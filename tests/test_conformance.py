@@ -32,7 +32,7 @@ from harness.checking.battery import (
 )
 from harness.checking.laws import StageName
 from harness.checking.laws.calls import Watch
-from harness.entries import Merger, Premerge
+from harness.entries import BreaksWith, Merger, Premerge
 from harness.errors import BadOption, UnknownName
 from harness.options import parse_choice
 from tests import faults
@@ -85,6 +85,7 @@ def test_every_pre_merging_method_of_ours_keeps_the_laws(name: str) -> None:
 
 #: options of ours, and the laws that break with them
 MERGER_OPTIONS = {
+    "adamerging:by=task,initial=1.0": {"copies"},
     "actmat:matrices=all": set(),
     "average:weights=0.5:0.375:0.125": {"order"},
     "breadcrumbs:density=1.0,gamma=0.0,scale=0.333333333": set(),
@@ -141,16 +142,41 @@ PREMERGE_OPTIONS = {
 @pytest.mark.parametrize("text", MERGER_OPTIONS)
 def test_options_of_mergers_of_ours(text: str) -> None:
     findings = check_merger(parse_choice(text))
-    assert {f.law for f in findings if f.verdict != "holds"} == MERGER_OPTIONS[text], lines(
-        findings
-    )
+    broken = {f.law for f in findings if f.verdict != "holds"}
+    assert (broken, ok(findings)) == (MERGER_OPTIONS[text], True), lines(findings)
 
 
 @pytest.mark.parametrize("text", PREMERGE_OPTIONS)
 def test_options_of_pre_merging_methods_of_ours(text: str) -> None:
     findings = check_premerge(parse_choice(text))
-    found = {f.law for f in findings if f.verdict != "holds"}
-    assert found == PREMERGE_OPTIONS[text], lines(findings)
+    broken = {f.law for f in findings if f.verdict != "holds"}
+    assert (broken, ok(findings)) == (PREMERGE_OPTIONS[text], True), lines(findings)
+
+
+#: of options with further laws that break with them: one of these
+BROKEN_BY: list[tuple[StageName, str, str]] = [
+    ("merger", "actmat:scale=0.3", "copies"),
+    ("merger", "average:weights=1:1:1", "zero"),
+    ("merger", "fisher:weights=1:2:5", "order"),
+    ("merger", "regmean:weights=1:1:1", "copies"),
+    ("merger", "ties:density=0.1:0.5:0.9", "order"),
+    ("merger", "ties:density=1.0,weights=1:2:5", "order"),
+    ("premerge", "dare:on=weights", "zero"),
+    ("premerge", "rotation:anchor=base", "copies"),
+]
+
+
+@pytest.mark.parametrize(("stage", "text", "law"), BROKEN_BY, ids=lambda value: value)
+def test_an_option_of_ours_breaks_what_is_said_of_it(stage: StageName, text: str, law: str) -> None:
+    finding = one(battery(stage, parse_choice(text)), law)
+    assert finding.verdict == "rightly breaks", finding
+
+
+def test_a_layer_of_a_model_without_layers_is_none() -> None:
+    """The toys of the law of size have no layers, and so nothing to match in them."""
+    for name in ("activation_matching", "permutation"):
+        finding = one(battery("premerge", parse_choice(f"{name}:layers=1")), "large")
+        assert finding.verdict == "holds", finding
 
 
 # Planted faults: a law that catches nothing promises nothing -------------------------------
@@ -348,9 +374,9 @@ def test_with_other_options_a_law_may_break_that_is_said_to_hold_and_they_are_pr
     finding = said((), scale=0.5)
     assert not finding.ok
     assert finding.detail.endswith(" (scaled:scale=0.5)")
-    findings = check_merger(parse_choice("average:weights=0.5:0.3:0.2"))
-    assert [f.law for f in findings if not f.ok] == ["order"]
-    assert "(average:weights=0.5:0.3:0.2)" in lines(findings)
+    finding = one(battery("merger", parse_choice("average:weights=0.5:0.3:0.2")), "order")
+    assert finding.ok, "of which it is said"
+    assert finding.detail.endswith(" (average:weights=0.5:0.3:0.2)")
 
 
 def test_options_that_are_the_defaults_are_the_defaults() -> None:
@@ -359,10 +385,67 @@ def test_options_that_are_the_defaults_are_the_defaults() -> None:
     assert found.explicit is None
 
 
+def said_with(breaks_with: BreaksWith, **options: harness.types.Scalar) -> Finding:
+    """Of task arithmetic that is said to keep the law with its default, the mean."""
+
+    def third(experts: Sequence[StateDict], base: StateDict, *, scale: float = 1 / 3) -> StateDict:
+        return scaled(experts, base, scale=scale)
+
+    found = of_merger(Merger("third", third, breaks_with=breaks_with), Choice("third", options))
+    return one(found, "copies")
+
+
+def test_a_law_may_break_with_an_option_of_which_it_is_said() -> None:
+    told = {"scale": ("order", "copies")}
+    assert (said_with(told, scale=0.5).verdict, said_with(told).verdict) == (
+        "rightly breaks",
+        "holds",
+    )
+    assert said_with({}, scale=0.5).verdict == "breaks"
+    assert said_with({"scale": ("order",)}, scale=0.5).verdict == "breaks"
+    finding = said_with(told, scale=0.33333333)
+    assert (finding.verdict, finding.detail.endswith("; not claimed")) == ("holds", True)
+
+
+def test_a_law_may_break_with_one_value_of_an_option() -> None:
+    told = {"scale=0.5": ("copies",)}
+    assert said_with(told, scale=0.5).verdict == "rightly breaks"
+    assert said_with(told, scale=0.25).verdict == "breaks"
+
+
+def test_what_is_said_of_an_option_is_said_of_one_it_has() -> None:
+    with pytest.raises(UnknownName, match="its option 'scal', which it has not; known: scale"):
+        said_with({"scal": ("copies",)})
+    with pytest.raises(BadOption, match="option 'scale' that merger 'third' says something of is"):
+        said_with({"scale=much": ("copies",)})
+
+
 @pytest.mark.parametrize("name", ["copy", "idempotent", "exact"])
 def test_only_a_law_can_be_said_to_break(name: str) -> None:
-    with pytest.raises(UnknownName, match=f"says that it breaks '{name}', no law; "):
-        of_merger(Merger("right", faults.right, breaks=(name,)), Choice("right"))
+    for said in ({"breaks": (name,)}, {"breaks_with": {"scale": (name,)}}):
+        with pytest.raises(UnknownName, match=f"says that it breaks '{name}', no law; "):
+            of_merger(Merger("scaled", scaled, **said), Choice("scaled"))  # type: ignore[arg-type]
+
+
+def test_what_is_said_to_read_no_base_is_given_none() -> None:
+    """So that a base is not asked for in vain, and a method that reads one is found out."""
+
+    def near(
+        experts: Sequence[StateDict], base: StateDict, *, to: str = "first"
+    ) -> list[StateDict]:
+        origin = base if to == "base" else experts[0]
+        return [weights.each_named(lambda name, w: w + 0 * origin[name], e) for e in experts]
+
+    for reads_base, to, verdict in (
+        (False, "first", "holds"),
+        (("to=base",), "base", "holds"),
+        (False, "base", "breaks"),
+        (("to=first",), "base", "breaks"),
+    ):
+        found = of_premerge(
+            Premerge("near", near, reads_base=reads_base), Choice("near", {"to": to})
+        )
+        assert one(found, "shapes").verdict == verdict
 
 
 def test_a_crash_is_no_way_to_break_a_law_rightly() -> None:

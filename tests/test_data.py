@@ -413,6 +413,27 @@ def test_a_draw_that_is_given_is_taken_as_it_is() -> None:
     }
 
 
+def test_all_shots_are_one_draw_of_every_unit() -> None:
+    """Of unlike classes without a warning; the other draws are what they are without it."""
+    rows = labelled(UNEVEN)
+    pool, draws = draw(rows, (1, "all"), (3, 4))
+    assert [(d.shots, d.seed) for d in draws] == [(1, 3), (1, 4), ("all", 3)]
+    every = draws[-1]
+    taken = [{rows.labels[pool[unit]] for unit in group} for group in every.rows]
+    assert taken == [{0.0}, {1.0}]
+    assert [len({*group}) for group in every.rows] == [30, 8]
+    assert sorted(unit for (unit,) in every.examples) == list(range(38))
+    fewer, alone = draw(rows, (1,), (3, 4))
+    for one, other in zip(alone, draws, strict=False):
+        shown = [
+            [[at[unit] for unit in group] for group in d.rows]
+            for at, d in ((fewer, one), (pool, other))
+        ]
+        assert shown[0] == shown[1]
+    reserved, _ = draw(rows, ("all",), (0,), reserved=1)
+    assert reserved == [*range(1, 30), *range(31, 38)]
+
+
 def test_take() -> None:
     rows = labelled([0, 1, 0, 1])
     some = take(rows, [3, 0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,12 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import harness
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.metrics import score
-from harness.data.rows import load_rows
+from harness.data.rows import load_rows, take
+from harness.data.shots import draw, selected
 from harness.evaluation import run
+from harness.evaluation.inference import intervals
+from harness.evaluation.parts import asked_protocols, part_of
+from harness.evaluation.predictions import shelf
 from harness.evaluation.records import identity, read_record, read_records
 from harness.files import cache_dir
 from harness.passes import features as encode
@@ -243,10 +249,17 @@ def test_a_table_and_a_verdict_are_printed(room: Room, evaluate: Evaluate) -> No
     for row in ("expert of the task", "base (base)", "across (task_arithmetic)"):
         assert any(line.startswith(row) for line in lines), row
     assert "±" in out
+    assert re.search(r"^across \(task_arithmetic\) .*\d \[\d+\.\d, \d+\.\d\]", out, re.M)
+    assert any(line.startswith("majority label") for line in lines)
+    assert "[ ]: 95 % interval over the test rows" in out
     assert lines[-1].startswith("Verdict: averaged over 3 tasks, the merge is ")
+    assert "±: standard deviation (n - 1) over the draws, of a mean over the draws' means" in out
+    assert "Shots shown: 2; also in the records: 1." in lines
+    assert f"  harness leaderboard {evaluate.out} --out board" in lines
+    assert re.search(r"within [+-][\d.]+ to [+-][\d.]+ on other rows", lines[-1])
     assert f"records in {evaluate.out}/" in out
     assert "rte@validation" not in out
-    assert "across" in err
+    assert re.search(r" (\d+)/\1 ", err)  # one bar, and it is full
 
 
 def test_a_record_says_which_rows_an_adaptation_saw(room: Room, evaluate: Evaluate) -> None:
@@ -281,6 +294,73 @@ def test_scores_can_be_made_again_from_the_predictions(
             name = "prediction" if one.shots is None else f"shots={one.shots},seed={one.seed}"
             again = score(task, np.array(kept[name], dtype=float), labels)
             assert (again.value, dict(again.parts)) == (one.value, one.parts)
+
+
+def test_intervals_and_the_constant_prediction_are_of_the_stored_predictions(
+    room: Room, evaluate: Evaluate
+) -> None:
+    evaluate(room.across, "--shots", "1,2", "--draws", "2")
+    look = shelf([evaluate.out])
+    constants = {PAIR: 9 / 17, "glue/mnli@validation": 7 / 20, "glue/stsb@validation": 0}
+    for record in read_records([evaluate.out]):
+        predicted = look(record)
+        assert predicted is not None
+        assert record.intervals == intervals(predicted)
+        assert [one.shots for one in record.intervals] == record.shots
+        for one in record.intervals:
+            method = "wilson" if record.protocol == "current" else "bootstrap"
+            assert one.method == ("bootstrap" if "stsb" in record.task else method)
+            assert one.low <= np.mean(record.values(one.shots)) <= one.high
+        assert record.majority is not None
+        assert record.majority.value == pytest.approx(constants[record.task])
+        assert record.majority.parts.keys() == {*record.metrics}
+
+
+def test_two_models_are_compared_by_what_evaluations_left(
+    room: Room, evaluate: Evaluate, no_forward: Callable[[], None], capsys: Any
+) -> None:
+    evaluate(room.same, "--shots", "2", "--draws", "2")
+    no_forward()
+    for protocol, test in (("current", "exact McNemar"), ("knn", "permutation of rows")):
+        command = ["compare", "same", "base", "--protocol", protocol]
+        assert main([*command, "--records", str(evaluate.out)]) == 0
+        out = capsys.readouterr().out
+        assert test in out
+        assert out.splitlines()[-1].startswith("Verdict: ")
+    (evaluate.out / "same" / PAIR).rename(evaluate.out / "moved")
+    assert main([*command, "--records", str(evaluate.out)]) == 0, "wherever the files lie"
+    assert capsys.readouterr().out == out
+
+
+@pytest.mark.parametrize("left", [None, b"PAR1"])
+def test_a_verdict_without_predictions_has_no_interval(
+    left: bytes | None, room: Room, evaluate: Evaluate
+) -> None:
+    """As of records that were handed over, or made before predictions were complete."""
+    flags = ("--shots", "5", "--draws", "2")
+    evaluate(room.same, *flags)
+    for path in evaluate.out.rglob("*.parquet"):
+        path.unlink() if left is None else path.write_bytes(left)
+    out, _ = evaluate(room.same, *flags)
+    assert out.splitlines()[-1].endswith("(No interval: predictions are not at hand.)")
+    assert "within" not in out.splitlines()[-1]
+
+
+def test_a_draw_can_be_made_again_from_the_record_alone(room: Room, evaluate: Evaluate) -> None:
+    """The rows of every draw are in it, in the order in which fewer shots take the first."""
+    records = evaluate.records(room.same, "--shots", "1,3", "--draws", "2", "--seed", "5")
+    record = next(r for r in records if (r["protocol"], r["role"]) == ("knn", "merged"))
+    name, split = record["adaptation"]["split"].split("@")
+    rows = load_rows(TASKS[name], split, folder=room.data)
+    drawn = {int(seed): groups for seed, groups in record["adaptation"]["drawn"].items()}
+    pool, draws = selected(rows, drawn, (1, 3))
+    assert (pool, draws) == draw(rows, (1, 3), (5, 6))
+    assert record["settings"]["pool"] == take(rows, pool).digest
+    for one in draws:
+        for label, group in enumerate(one.rows):
+            units = [pool[place] for place in group]
+            assert units == drawn[one.seed][label][: one.shots]
+            assert {int(rows.labels[unit]) for unit in units} == {label}
 
 
 def test_an_expert_with_its_labels_in_another_order_is_read_by_name(
@@ -347,6 +427,28 @@ def test_every_row_is_encoded_once_by_each_model(
     monkeypatch.setattr(encode, "forward", counted)
     evaluate.records(room.same)
     assert len(seen) == len(set(seen)) == 4 * 2
+
+
+def test_what_is_told_of_progress_is_all_rows_of_the_run_once(room: Room, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    asked = run.Run(model=str(room.same), data_dir=str(room.data), output=str(tmp_path / "records"))
+    harness.evaluate(asked, progress=lambda *step: told.append(step))
+    part = load_rows(TASKS["glue/rte"], "validation", folder=room.data)
+    pool = len(
+        {
+            unit
+            for draw in part_of(asked, PAIR, asked_protocols(asked)).draws
+            for rows in draw.rows
+            for unit in rows
+        }
+    )
+    total = 4 * (len(part) + pool)  # the merge, its base and two experts; the ensemble is theirs
+    assert {in_all for _, _, in_all in told} == {total}
+    assert sum(done for _, done, _ in told) == total
+    assert f"same · {PAIR}" in {what for what, _, _ in told}
+    told.clear()
+    harness.evaluate(asked, progress=lambda *step: told.append(step))
+    assert not told
 
 
 @pytest.mark.parametrize(
@@ -528,6 +630,27 @@ def moved(room: Room, tmp_path: Path) -> Path:
 def test_a_merge_that_moves_with_its_experts_finds_them(moved: Path, evaluate: Evaluate) -> None:
     found = evaluate.records(moved / "merged", "--protocols", "current")
     assert [r["role"] for r in found] == ["merged", "base", "expert", "expert", "ensemble"]
+
+
+def test_a_merge_starts_its_paths_from_its_own_folder(
+    moved: Path, room: Room, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is called so where one happens to be; a link on the way is followed."""
+    elsewhere = tmp_path / "elsewhere"
+    for name in ("rte0", "rte1", "base"):
+        model(elsewhere / name, ENTAILMENT if name != "base" else None, seed=50)
+    monkeypatch.chdir(moved)
+    asked = ["rte0", "rte1", "--base", "base", "--tasks", "glue/rte", "--out", "merged"]
+    assert main(["merge", *asked, "--force"]) == 0
+    monkeypatch.chdir(elsewhere)
+    found = evaluate.records(Path("../new/merged"), "--protocols", "current")
+    sources = [one["source"] for one in next(r for r in found if r["role"] == "merged")["experts"]]
+    assert sources == ["../new/rte0", "../new/rte1"]
+    Path("link").symlink_to("../new/merged")
+    assert evaluate.records(Path("link"), "--protocols", "current")
+    shutil.rmtree(moved / "rte1")
+    _, err = evaluate(Path("../new/merged"), status=2)
+    assert "names rte1, which is not there" in err
 
 
 def test_an_expert_that_is_gone_is_named(moved: Path, evaluate: Evaluate) -> None:
@@ -779,7 +902,7 @@ def test_the_best_single_has_a_row_under_every_protocol_and_says_what_max_is(
     lines = out.splitlines()
     row = next(line for line in lines if line.startswith(BEST_SINGLE))
     assert any(line.split()[1:] == row.split()[3:] for line in lines if line.startswith("rte"))
-    assert "'experts, max' is the best on these very rows: an oracle." in lines
+    assert any("experts, max: the best on these very rows, an oracle." in line for line in lines)
     assert lines[-1].startswith("Verdict: ")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ from harness.training import single as trainers
 from harness.training.miniature import one_thread
 from harness.training.single import with_new_head
 from harness.weights import digest
-from tests.conftest import FAMILIES, FAST, SIZE, interrupted, is_head, model
+from tests.conftest import FAMILIES, FAST, SIZE, interrupted, is_head, model, no_file_above
 
 TASK, REGRESSION = "glue/sst2", "glue/stsb"
 WEIGHTS = "model.safetensors"
@@ -502,17 +501,6 @@ def test_outputs_must_be_finite(
     with pytest.raises(harness.HarnessError, match=f"outputs for {TASK} hold NaN or infinite"):
         trained(room, tmp_path / "out", epochs=1, limit=32)
     assert not list(tmp_path.iterdir())
-
-
-@contextmanager
-def no_file_above(size: int) -> Iterator[None]:
-    """A system that lets nobody write more than so many bytes into a file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("share", [0.5, 1.5])

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -17,9 +17,10 @@ import torch
 from safetensors.torch import load_file
 
 import harness
-from harness import Recipe, StateDict, merge, weights
+from harness import Choice, Recipe, StateDict, merge, weights
 from harness.cli import main
 from harness.errors import CannotWrite
+from harness.files import nameless
 from harness.merging import kept as keeping
 from harness.merging.kept import Kept
 from harness.merging.plan import plan
@@ -135,6 +136,70 @@ def test_a_second_costly_stage_reads_the_first_off_the_disk(
     )
     merge(twice, out=tmp_path / "out")
     assert set(watched["halves"].computed.values()) == {2}  # one for each of the two stages
+
+
+@pytest.fixture
+def mean(as_found: None) -> Counter[str]:
+    """How often each tensor of a merger, the mean, is computed."""
+    computed: Counter[str] = Counter()
+
+    @harness.merger("mean", breaks=("copies",))
+    def mean(experts: Sequence[StateDict], base: StateDict, *, share: float = 0.5) -> StateDict:
+        def fn(name: str, origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+            computed[name] += 1
+            return origin + share * sum(weight - origin for weight in tuned)
+
+        return weights.each_named(fn, base, *experts)
+
+    return computed
+
+
+@pytest.mark.parametrize(
+    ("postmerge", "keeps"),
+    [("lines", True), ("lines:alpha=0.5", False), ("lines:alpha=0.5 lines", True), ("svc", False)],
+)
+def test_what_is_read_twice_after_the_merger_is_computed_once(
+    postmerge: str, keeps: bool, mean: Counter[str], minis: Minis, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The norms of LiNeS are those of all tensors, before the first of them can be scaled."""
+    files = []
+    monkeypatch.setattr(keeping, "nameless", lambda out: files.append(out) or nameless(out))
+    found = minis("bert")
+    stages = tuple(postmerge.split())
+    experts = (str(found["a"]), str(found["b"]))
+    asked = Recipe(experts=experts, base=str(found["base"]), merger="mean", postmerge=stages)
+    done = merge(asked, out=tmp_path / "out")
+    assert {*mean.values()} == {1}
+    assert bool(files) == keeps
+    plain = merge(asked.model_copy(update={"postmerge": ()}), out=tmp_path / "plain")
+    body = {name: plain.merged[name] for name in plain.merged}
+    whole: StateDict = body
+    for stage in done.finishing:
+        whole = stage.run(whole, done.bodies, done.origin)
+    written = tensors(tmp_path / "out")
+    assert all(torch.equal(written[name], whole[name]) for name in body)
+    assert not all(torch.equal(written[name], body[name]) for name in body)
+
+
+def test_what_is_read_twice_of_candidates_is_on_disk_one_by_one(
+    mean: Counter[str], minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep over a hundred values has not the room for a hundred models."""
+    made: list[BinaryIO] = []
+    open_at_once = []
+
+    def counted(out: Path) -> BinaryIO:
+        made.append(nameless(out))
+        open_at_once.append(sum(not file.closed for file in made))
+        return made[-1]
+
+    monkeypatch.setattr(keeping, "nameless", counted)
+    asked = recipe(minis("bert"), "dare", "mean", tasks=("toy/pairs",), tune="share=0.1:0.5:0.2")
+    with registered(TOY):
+        merge(asked.model_copy(update={"postmerge": (Choice("lines"),)}), out=tmp_path / "out")
+    assert set(mean.values()) == {4}, "once for each of three candidates and once to be written"
+    assert open_at_once == [1, 1, 1, 1]
 
 
 def test_a_dry_run_computes_nothing(

@@ -145,6 +145,7 @@ def test_distances_before_and_after_each_stage(family: str, minis: Minis, tmp_pa
     assert two["after"] == pytest.approx(expected[2], rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:there is one expert")
 def test_one_expert_is_at_no_distance(loud: Loud, minis: Minis, tmp_path: Path) -> None:
     asked = recipe(loud, minis, "dare")
     merge(asked.model_copy(update={"experts": asked.experts[:1]}), out=tmp_path / "out")
@@ -218,6 +219,31 @@ def test_without_rows_there_is_no_drift(
     (stage,) = stages(tmp_path / "one")
     assert stage["drift"][0] is None
     assert stage["drift"][1] > 0
+
+
+def test_none_is_measured_where_that_is_said(
+    loud: Loud, minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the recipe, by a file of it, or by the flag beside either; the distance is told."""
+
+    def forward(*_: Any, **__: Any) -> Any:
+        raise AssertionError("an expert is run")
+
+    monkeypatch.setattr(measure, "forward", forward)
+    asked = recipe(loud, minis, "turned", drift=False)
+    merge(asked, out=tmp_path / "value")
+    values = {"experts": list(asked.experts), "base": asked.base, "tasks": ["toy/pairs"]}
+    file, silent = tmp_path / "recipe.json", tmp_path / "silent.json"
+    file.write_text(json.dumps({**values, "premerge": ["turned"]}))
+    silent.write_text(json.dumps({**values, "premerge": ["turned"], "drift": False}))
+    assert main(["merge", str(file), "--no-drift", "--out", str(tmp_path / "flag")]) == 0
+    assert main(["merge", str(silent), "--out", str(tmp_path / "file")]) == 0
+    for name in ("value", "flag", "file"):
+        (stage,) = stages(tmp_path / name)
+        assert "drift" not in stage
+        assert stage["distance"]["before"] > 0
+    with pytest.raises(AssertionError, match="an expert is run"):
+        main(["merge", str(file), "--out", str(tmp_path / "run")])
 
 
 def test_rows_of_a_local_folder(loud: Loud, minis: Minis, tmp_path: Path) -> None:

@@ -516,6 +516,7 @@ def test_a_method_between_two_ends_starts_at_the_first_expert(
     assert json.loads((tmp_path / "kit" / "merge.json").read_text())["heads"] == "merge"
 
 
+@pytest.mark.filterwarnings("ignore:there is one expert")
 def test_half_precision_reaches_mergekit_in_single(
     bench: Bench, stand_in: Path, nothing_left: Path, tmp_path: Path
 ) -> None:
@@ -525,6 +526,7 @@ def test_half_precision_reaches_mergekit_in_single(
     assert all(torch.equal(given[k], v) for k, v in tensors(tmp_path / "kit").items())
 
 
+@pytest.mark.filterwarnings("ignore:there is one expert")
 def test_a_dry_run_runs_nothing(bench: Bench, stand_in: Path, tmp_path: Path) -> None:
     recipe = Recipe(experts=(bench["a"],), merger="mergekit:linear:weight=1")
     merge(recipe, out=tmp_path / "kit", dry_run=True)
@@ -561,6 +563,7 @@ def test_without_mergekit_it_says_what_to_do(
     assert ("HARNESS_MERGEKIT is nowhere" if named else "beside") in said
 
 
+@pytest.mark.filterwarnings("ignore:there is one expert")
 def test_mergekit_is_found_by_its_python_and_on_the_path(
     bench: Bench, stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,8 +20,9 @@ from transformers.utils import logging
 from harness import Recipe, Rows, merge
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
-from harness.errors import BrokenCheckpoint, MissingHead, OutputExists
+from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead, OutputExists
 from harness.merging import write as folders
+from harness.merging.recipes import read_recipe
 from harness.passes.features import forward
 from harness.registry import TASKS
 from harness.weights import digest
@@ -415,12 +416,110 @@ def test_a_dry_run_reads_headers_alone_and_writes_nothing(
     printed = capsys.readouterr()
     assert "ties" in printed.out
     assert str(broken) in printed.out
-    assert "would write" in printed.out
     assert printed.err == ""
+    lines = printed.out.splitlines()
+    assert "heads    average: averaged, beside the method" in lines
+    assert lines[-2].startswith("stage 1  ties, a merger: density=0.2, scale=1.0, ")
+    files = "model.safetensors, config.json, tokenizer.json, tokenizer_config.json, merge.json"
+    assert lines[-1] == (
+        f"would write {tmp_path / 'out' / 'merged'}: {files}, README.md; only headers were read"
+    )
     assert not (tmp_path / "out").exists()
     assert main(command) == 2
     assert f"'{key}' of {broken} has NaN entries" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_says_what_each_stage_asks_for_and_what_is_replaced(
+    minis: Minis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, out = minis("bert"), tmp_path / "merged"
+    experts = [str(found["a"]), str(found["c"]), "--tasks", "glue/rte,glue/mnli"]
+    command = ["merge", *experts, "--base", str(found["base"]), "--out", str(out)]
+    assert main([*command, "--merger", "ties"]) == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert main([*command, "--dry-run"]) == 2
+    assert "holds a merge already" in capsys.readouterr().err
+    staged = ["--premerge", "dare", "--merger", "fisher", "--dry-run", "--force"]
+    assert main([*command, *staged]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-4].startswith("stage 1  dare, a pre-merging method: drop_rate=")
+    assert lines[-3].startswith("stage 2  fisher, a merger: ")
+    assert lines[-3].endswith("; needs fisher (of each expert's own training rows)")
+    assert "heads/glue/rte/, heads/glue/mnli/, merge.json" in lines[-2]
+    assert lines[-1] == "would replace the merge that is there (ties)"
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert main([*command, "--merger", "average", "--force"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"wrote {out}, which replaces the merge that was there"
+
+
+@pytest.mark.filterwarnings("default:there is one expert")
+def test_one_expert_is_no_merge_and_is_told_so(
+    minis: Minis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = minis("bert")
+    command = ["merge", str(found["a"]), "--out", str(tmp_path / "merged")]
+    assert main(command) == 0
+    (line,) = (one for one in capsys.readouterr().err.splitlines() if "warning" in one)
+    assert line.startswith(f"harness: warning: there is one expert, {found['a']}, and nothing")
+    assert content(tmp_path / "merged") == content(found["a"])
+
+
+def test_a_plan_is_shown_in_a_line(minis: Minis, tmp_path: Path) -> None:
+    shown = repr(merge(same_task(minis("bert"), merger="ties"), out=tmp_path / "merged"))
+    assert shown == "Plan('ties' of 2 experts, heads: average, 41 tensors, 0.0 MB)"
+
+
+# Recipes start from where they are ------------------------------------------------------------
+
+
+@pytest.fixture
+def kitchen(minis: Minis, tmp_path: Path) -> Path:
+    """A recipe beside its experts and base, as a folder to hand over."""
+    folder = tmp_path / "kitchen"
+    for name in ("a", "b", "base"):
+        shutil.copytree(minis("bert")[name], folder / "models" / name)
+    recipe = {"experts": ["models/a", "./models/b"], "base": "models/base", "merger": "ties"}
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return folder
+
+
+def test_a_recipe_finds_what_is_beside_it_from_anywhere(
+    kitchen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(kitchen)
+    assert main(["merge", "recipe.yaml", "--out", "merged"]) == 0
+    assert [one["source"] for one in recorded(kitchen / "merged")["experts"]] == [
+        "models/a",
+        "models/b",
+    ]
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b", "base"):  # what is called so from here is not meant
+        (tmp_path / "models" / name).mkdir(parents=True)
+    assert main(["merge", "kitchen/recipe.yaml", "--out", "merged"]) == 0
+    record = recorded(tmp_path / "merged")
+    assert [one["source"] for one in record["experts"]] == ["kitchen/models/a", "kitchen/models/b"]
+    assert record["base"]["relative"] == "../kitchen/models/base"
+    assert content(tmp_path / "merged") == content(kitchen / "merged")
+
+
+def test_a_recipe_says_the_way_from_itself(
+    kitchen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(kitchen)
+    (tmp_path / "recipes").mkdir()
+    moved = (kitchen / "recipe.yaml").rename(tmp_path / "recipes" / "recipe.yaml")
+    with pytest.raises(BadRecipe, match=r"models/a, .* from the recipe: \.\./kitchen/models/a"):
+        read_recipe(moved)
+    moved.write_text("experts: [user/one, ./two]\nstatistics: [f.safetensors]\ndata_dir: data\n")
+    recipe = read_recipe(moved)
+    beside = tmp_path / "recipes"
+    assert recipe.experts == ("user/one", f"{beside}/./two")
+    assert (recipe.statistics, recipe.data_dir) == ((f"{beside}/f.safetensors",), f"{beside}/data")
+    moved.write_text("experts: [x, y]\ntasks: [reviews.yaml, glue/rte]\ntune_on: [a.yml@dev]\n")
+    assert read_recipe(moved).tasks == (f"{beside}/reviews.yaml", "glue/rte")
+    assert read_recipe(moved).tune_on == (f"{beside}/a.yml@dev",)
 
 
 # Where it goes --------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def halved(experts, base, *, gram, power: Share = 0.5):
         for i, e in enumerate(experts)
     ]
 '''
-OURS = ("activations", "fisher", "gram", "gram_through", "score", "symmetry")
+OURS = ("activations", "fisher", "gram", "gram_through", "score", "symmetry", "unlabeled")
 LOUD = """\
 def loudness(inputs):
     return inputs.abs()

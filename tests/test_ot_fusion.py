@@ -175,13 +175,14 @@ def forgetful(
 
 
 def test_an_option_may_cost_exactness_where_its_name_is_given() -> None:
-    for inexact, forget, verdict in (
-        (("forget",), True, "rightly breaks"),
-        ((), True, "breaks"),
-        (("forget",), False, "holds"),
+    told = {"forget": ("exact", "family")}
+    for breaks_with, forget, verdict in (
+        (told, True, "rightly breaks"),
+        ({}, True, "breaks"),
+        (told, False, "holds"),
     ):
         name = f"{__name__}:forgetful"
-        entry = Premerge(name, forgetful, exact=True, inexact=inexact)
+        entry = Premerge(name, forgetful, exact=True, breaks_with=breaks_with)
         found = of_premerge(entry, Choice(name, {"forget": forget}))
         finding = found.find(LAWS["exact"])
         assert finding.verdict == verdict, finding

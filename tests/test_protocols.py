@@ -1,8 +1,9 @@
-"""Laws that every protocol keeps, and agreement with plain implementations of two of them."""
+"""Laws that every protocol keeps, and agreement of KNN and FT-Classifier with plain versions."""
 
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from harness.protocols.ft_classifier import ft_classifier, tune, visits
 from harness.protocols.knn import distances, knn
 
 import harness
-from harness import Choice, Draw, Encoded, Features, Head, Predictions
+from harness import Choice, Draw, Encoded, Features, Head, Predictions, Teacher
 from harness.errors import BadData, BadOption, MissingHead, MissingTeacher
 from harness.kinds import KINDS
 from harness.options import resolve
@@ -27,6 +28,9 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "current": ({}, {"blank_head", "shuffled_lessons"}),
     "ft-classifier": ({"learning_rate": 0.05, "epochs": 20}, {"relabelling"}),
     "knn": ({}, set()),
+    "linear-probe": ({}, set()),
+    "probe": ({"transform": "affine"}, set()),
+    "surgery": ({"steps": 30, "learning_rate": 0.05}, {"shuffled_lessons"}),
 }
 
 Read = Callable[[Encoded], Sequence[Predictions]]
@@ -74,6 +78,7 @@ def classification(noise: float = 1.0, shots: Sequence[int] = (1, 5), seeds: int
         pool=Features(pool_x, through(head, pool_x), pool_labels.astype(np.float64)),
         draws=selections(groups, shots, seeds),
         teacher=softmax(4 * np.eye(CLASSES)[pool_labels]),
+        teachers=(Teacher(pool_x, head),),
     )
 
 
@@ -96,6 +101,7 @@ def regression(shots: Sequence[int] = (1, 5), seeds: int = 3) -> Encoded:
         pool=Features(pool_x, through(head, pool_x), pool_labels.astype(np.float64)),
         draws=selections(groups, shots, seeds),
         teacher=pool_labels[:, None].astype(np.float64),
+        teachers=(Teacher(pool_x, head),),
     )
 
 
@@ -137,6 +143,7 @@ def relabelling(read: Read) -> None:
         with_head(encoded, Head(head.weight[back], head.bias[back])),
         pool=replace(pool, labels=order[pool.labels.astype(int)].astype(float)),
         teacher=teacher[:, back],
+        teachers=(Teacher(encoded.teachers[0].x, Head(head.weight[back], head.bias[back])),),
         draws=tuple(replace(d, rows=tuple(d.rows[i] for i in back)) for d in encoded.draws),
     )
     for one, other in zip(read(encoded), read(renamed), strict=True):
@@ -173,8 +180,11 @@ def shuffled_lessons(read: Read) -> None:
         rows = np.random.default_rng(drawn.seed).permutation(CLASSES * PER_CLASS)
         groups = rows[: CLASSES * drawn.shots].reshape(CLASSES, drawn.shots)
         draws.append(replace(drawn, rows=tuple(tuple(map(int, group)) for group in groups)))
-    teacher = np.random.default_rng(3).permutation(encoded.teacher)
-    found = read(replace(encoded, draws=tuple(draws), teacher=teacher))
+    order = np.random.default_rng(3).permutation(len(encoded.teacher))
+    (one,) = encoded.teachers
+    others = Teacher(one.x[order], one.head)
+    teacher = encoded.teacher[order]
+    found = read(replace(encoded, draws=tuple(draws), teacher=teacher, teachers=(others,)))
     assert len(found) == len(draws)
     assert np.mean(accuracies(found, encoded)) == pytest.approx(1 / CLASSES, abs=0.1)
 
@@ -194,10 +204,12 @@ def inputs_untouched(read: Read) -> None:
         before = copy.deepcopy(encoded)
         read(encoded)
         pairs = [(encoded.test, before.test), (encoded.pool, before.pool)]
-        pairs += [(encoded.head, before.head)]
+        pairs += [(encoded.head, before.head), (encoded.teachers[0], before.teachers[0])]
+        pairs += [(encoded.teachers[0].head, before.teachers[0].head)]
         for now, then in pairs:
             for name, value in vars(then).items():
-                assert np.array_equal(getattr(now, name), value), name
+                if name != "head":
+                    assert np.array_equal(getattr(now, name), value), name
         assert np.array_equal(encoded.teacher, before.teacher)
         assert encoded.draws == before.draws
 
@@ -338,15 +350,17 @@ def test_missing_head(name: str) -> None:
         harness.PROTOCOLS[name].function(replace(classification(), head=None))
 
 
-@pytest.mark.parametrize("lacking", ["teacher", "pool"])
-def test_missing_teacher(lacking: str) -> None:
-    with pytest.raises(MissingTeacher, match=r"'toy/classes'.*--experts"):
-        ft_classifier(replace(classification(), **{lacking: None}))
+@pytest.mark.parametrize("name", ["ft-classifier", "probe", "surgery"])
+@pytest.mark.parametrize("lacking", [{"teacher": None, "teachers": ()}, {"pool": None}])
+def test_missing_teacher(name: str, lacking: dict[str, Any]) -> None:
+    with pytest.raises(MissingTeacher, match=rf"'{name}' needs .* 'toy/classes'.*--experts"):
+        harness.PROTOCOLS[name].function(replace(classification(), **lacking))
 
 
-def test_knn_without_labeled_rows() -> None:
-    with pytest.raises(BadData, match="'toy/classes'"):
-        knn(replace(classification(), pool=None))
+@pytest.mark.parametrize("name", ["knn", "linear-probe"])
+def test_no_labeled_rows(name: str) -> None:
+    with pytest.raises(BadData, match=f"'{name}' needs labeled rows of task 'toy/classes'"):
+        harness.PROTOCOLS[name].function(replace(classification(), pool=None))
 
 
 @pytest.mark.parametrize(
@@ -502,6 +516,118 @@ def test_one_shot_is_the_nearest_anchor() -> None:
         assert np.array_equal(one.values, nearest)
 
 
+def plain_vote(encoded: Encoded, k: int) -> list[Array64]:
+    """The class of most of the k nearest, a row at a time; of as many, that of the nearest."""
+    pool, found = encoded.pool, []
+    assert pool is not None
+    for drawn in encoded.draws:
+        values = np.zeros(len(encoded.test))
+        for i, z in enumerate(encoded.test.x.astype(np.float64)):
+            far = [
+                (float(np.sqrt(((z - pool.x[row]) ** 2).sum())), label, row)
+                for label, rows in enumerate(drawn.rows)
+                for row in rows
+            ]
+            nearest = sorted(far)[:k]
+            if encoded.kind.name == "regression":
+                values[i] = np.mean([pool.labels[row] for _, _, row in nearest])
+                continue
+            counts = Counter(label for _, label, _ in nearest)
+            best = [label for _, label, _ in nearest if counts[label] == max(counts.values())]
+            values[i] = best[0]
+        found.append(values)
+    return found
+
+
+def plain_centroid(encoded: Encoded) -> list[Array64]:
+    """The class, or the mean label of the bin, with the nearest mean of anchors."""
+    pool, found = encoded.pool, []
+    assert pool is not None
+    for drawn in encoded.draws:
+        centres = [pool.x[list(rows)].astype(np.float64).mean(axis=0) for rows in drawn.rows]
+        nearest = [
+            int(np.argmin([((z - centre) ** 2).sum() for centre in centres]))
+            for z in encoded.test.x.astype(np.float64)
+        ]
+        means = [pool.labels[list(rows)].mean() for rows in drawn.rows]
+        regression = encoded.kind.name == "regression"
+        found.append(np.array([means[n] if regression else n for n in nearest], dtype=float))
+    return found
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize("make", [scattered, regression])
+def test_a_vote_agrees_with_plain_loops(make: Callable[..., Encoded], k: int) -> None:
+    encoded = make()
+    for one, expected in zip(
+        knn(encoded, rule="vote", neighbours=k), plain_vote(encoded, k), strict=True
+    ):
+        np.testing.assert_allclose(one.values, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [scattered, regression])
+def test_centroids_agree_with_plain_loops(make: Callable[..., Encoded]) -> None:
+    encoded = make()
+    for one, expected in zip(knn(encoded, rule="centroid"), plain_centroid(encoded), strict=True):
+        np.testing.assert_allclose(one.values, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["mean", "vote", "centroid"])
+def test_rules_decide_class_by_class(rule: Any) -> None:
+    """Of several labels, each has the two groups of those that have it, and have it not."""
+    encoded = scattered()
+    assert encoded.pool is not None
+    has = [np.flatnonzero(encoded.pool.labels == label).tolist() for label in range(3)]
+    pairs = [(has[0], has[1]), (has[2], has[0]), ([], has[1]), ([], [])]
+    many = replace(
+        encoded,
+        kind=KINDS["multilabel"],
+        draws=(Draw(12, 0, tuple(tuple(group) for both in pairs for group in both)),),
+    )
+    (found,) = knn(many, rule=rule)
+    assert found.values.shape == (90, 4)
+    for place, both in enumerate(pairs[:3]):
+        alone = replace(encoded, draws=(Draw(12, 0, tuple(map(tuple, both))),))
+        (one,) = knn(alone, rule=rule)
+        assert found.values[:, place].tolist() == (1 - one.values).tolist()
+    assert set(found.values[:, 2]) == {0.0}
+    assert set(found.values[:, 3]) == {1.0}
+
+
+def test_rules_by_hand() -> None:
+    """A point at 0 with anchors of one class at 1 and 9, of another at 2 and 3."""
+    x = np.zeros((1, 1), dtype=np.float32)
+    anchors = np.array([[1], [9], [2], [3]], dtype=np.float32)
+    pool = Features(anchors, np.zeros((4, 2), dtype=np.float32), np.array([1.0, 2.0, 3.0, 5.0]))
+    test = Features(x, np.zeros((1, 2), dtype=np.float32), np.zeros(1))
+    for kind, expected in (
+        # means 5 and 2.5; two of three nearest; one of two each, 1 the nearer; centres 5 and 2.5
+        ("classification", {"mean": 1, "vote": 1, "pair": 0, "centroid": 1}),
+        # 3 nearest: (1 + 3 + 5) / 3; 2 nearest: (1 + 3) / 2; the bin at 2.5 has a mean of 4
+        ("regression", {"vote": 3, "pair": 2, "centroid": 4}),
+    ):
+        draws = (Draw(2, 0, ((0, 1), (2, 3))),)
+        encoded = Encoded("toy", KINDS[kind], 2, test, None, pool, draws, None)
+        asked: dict[str, dict[str, Any]] = {
+            "mean": {},
+            "vote": {"rule": "vote", "neighbours": 3},
+            "pair": {"rule": "vote", "neighbours": 2},
+            "centroid": {"rule": "centroid"},
+        }
+        for name, value in expected.items():
+            assert knn(encoded, **asked[name])[0].values[0] == pytest.approx(value), (kind, name)
+
+
+@pytest.mark.parametrize("rule", ["mean", "vote", "centroid"])
+def test_rows_are_read_some_at_a_time(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all rows as anchors there are more distances than can be held."""
+    encoded = scattered()
+    whole = knn(encoded, rule=rule)
+    monkeypatch.setattr("harness.protocols.knn.PAIRS", 100)
+    monkeypatch.setattr("harness.protocols.knn.BATCH", 7)
+    assert same(knn(encoded, rule=rule), whole)
+
+
 def small(anchors: list[list[float]], rows: tuple[tuple[int, ...], ...], at: float) -> float:
     """The class of one point under a few anchors."""
     x = np.array([[at, 0]], dtype=np.float32)
@@ -623,6 +749,18 @@ def test_draws_are_tuned_apart() -> None:
     for drawn, one in zip(encoded.draws, together, strict=True):
         alone = ft_classifier(replace(encoded, draws=(drawn,)), learning_rate=0.05)
         assert same([one], alone)
+
+
+@pytest.mark.parametrize("padded", [1, 3, 7])
+def test_steps_are_padded_some_at_a_time(padded: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws of unlike length, and examples of unlike length."""
+    encoded = classification(shots=(5, 1, 2), seeds=2)
+    examples = ((0, 1, 2), (3,), (4, 5))
+    draws = tuple(replace(one, examples=examples[: one.shots]) for one in encoded.draws)
+    encoded = replace(encoded, draws=draws)
+    whole = tuned(encoded, 5e-3, 3)
+    monkeypatch.setattr("harness.protocols.ft_classifier.PADDED", padded)
+    np.testing.assert_allclose(tuned(encoded, 5e-3, 3), whole, rtol=0, atol=1e-12)
 
 
 def test_saturated_logits_stay_finite() -> None:

@@ -47,10 +47,10 @@ def _measured_once(
     folder, known = shared
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(folder / "cache"))
 
-    def measured(choice: Choice, _: Path, progress: Any = None) -> Any:
-        key = str(choice), harness.MERGERS[choice.name].function
+    def measured(choice: Choice, _: Path, progress: Any = None, settings: Any = None) -> Any:
+        key = str(choice), harness.MERGERS[choice.name].function, str(settings)
         if key not in known:
-            known[key] = measure(choice, folder, progress)
+            known[key] = measure(choice, folder, progress, settings)
         return known[key]
 
     monkeypatch.setattr(module, "measure", measured)
@@ -199,7 +199,7 @@ KINDS = {"words": ("names", "names-1"), "classes": ("mentions", "mentions-1")}
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two experts of tags of words and two of several classes, of half the usual training."""
+    """Two experts of tags of words and two of several classes, of a third of the usual training."""
     root = tmp_path_factory.mktemp("others")
     base = Path(shutil.copytree(MINIATURES / "base", root / "base"))
     for name in (name for experts in KINDS.values() for name in experts):
@@ -209,9 +209,9 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"embedded/{task}",
             out=root / name,
             seed=int(seed or 0),
-            learning_rate=1e-3,
-            epochs=1.5,
-            batch_size=8 if task == "mentions" else 32,
+            learning_rate=2e-3,
+            epochs=1,
+            batch_size=16 if task == "mentions" else 32,
             progress=False,
         )
     return root

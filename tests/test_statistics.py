@@ -31,7 +31,7 @@ from harness.kinds import KINDS
 from harness.kinds.information import softmax_roots
 from harness.needs import gram as needed
 from harness.passes import statistics
-from harness.passes.fisher import fisher
+from harness.passes.fisher import BY_EXAMPLE, fisher
 from harness.passes.gram import gram, linear_layers
 from harness.passes.statistics import collect, drawn
 from harness.registry import NEEDS
@@ -431,6 +431,41 @@ def test_exact_fisher_of_a_tagger() -> None:
             if p.grad is not None:
                 expected[name] += logp.detach().exp() * p.grad**2
     near(found, {name: total.numpy() for name, total in expected.items()}, 1e-5)
+
+
+class Stubborn(BertForSequenceClassification):
+    """A model whose steps depend on values, as vmap has none."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        made = super().forward(*args, **kwargs)
+        assert float(made.logits.detach().sum()) < 1e9
+        return made
+
+
+@pytest.mark.parametrize("estimator", BY_EXAMPLE)
+def test_examples_of_one_length_share_their_passes(
+    estimator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine of them and one alone, with words that come back and segments of their own."""
+    network, stubborn = bert(BertForSequenceClassification, 3), bert(Stubborn, 3)
+    examples = [(one(5 if i else 4), torch.tensor([i % 3])) for i in range(10)]
+    for inputs, _ in examples[1:]:
+        inputs["input_ids"][0, 1:3] = inputs["input_ids"][0, 0]
+        inputs["token_type_ids"] = torch.randint(2, (1, 5))
+    calls: list[Any] = []
+    network.register_forward_hook(lambda *_: calls.append(None))
+
+    def of(model: Any) -> dict[str, np.ndarray[Any, Any]]:
+        calls.clear()
+        found = fisher(model, iter(examples), KINDS["classification"], estimator=estimator)
+        return {name: tensor.numpy() for name, tensor in found.items()}
+
+    shared = fisher(network, iter(examples), KINDS["classification"], estimator=estimator)
+    assert len(calls) == 2
+    near(shared, of(stubborn), 2e-6)
+    monkeypatch.setattr("harness.passes.fisher.AT_ONCE", 1)
+    near(shared, of(network), 2e-6)
+    assert len(calls) == 10
 
 
 def test_squares_are_of_examples_and_not_of_batches(loud: Loud) -> None:

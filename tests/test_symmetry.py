@@ -117,9 +117,13 @@ def test_layers_are_chosen_by_their_numbers() -> None:
 
 def test_the_most_central_expert_is_nearest_to_the_mean() -> None:
     experts = [{"a": torch.tensor([float(value)])} for value in (0, 5, 6)]
-    assert weights.place_of("central", experts, experts[0]) == 1
-    assert weights.place_of("central", experts[1:], experts[0]) == 0, "two are equally central"
-    assert weights.place_of(3, experts, experts[0]) == 2
-    assert weights.place_of("base", experts, experts[0]) is None
+    assert weights.place_of("central", experts) == 1
+    assert weights.place_of("central", experts[1:]) == 0, "two are equally central"
+    assert weights.place_of(3, experts) == 2
+    assert weights.place_of("base", experts) is None
+    heads = [torch.tensor([value]) for value in (0.0, 90.0, 0.0)]
+    whole = [{**expert, "top": head} for expert, head in zip(experts, heads, strict=True)]
+    assert weights.place_of("central", whole) == 2
+    assert weights.place_of("central", whole, ("top",)) == 1, "a head does not count"
     with pytest.raises(BadOption, match="anchor is 4, expected an expert from 1 to 3"):
         weights.check_anchor(4, 3)

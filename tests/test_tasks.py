@@ -18,6 +18,7 @@ from harness.data.rows import load_rows
 from harness.data.sources import SUFFIXES
 from harness.kinds import kind_of
 from harness.labels import normal
+from tests.conftest import REAL_DATA
 
 #: name -> (kind, classes, metrics)
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
@@ -167,7 +168,7 @@ def test_generated_tasks_are_whole(name: str) -> None:
 def real_folder() -> Path:
     """HARNESS_DATA_DIR, else shared/data beside the repository; skips where there is neither."""
     beside = Path(__file__).parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("HARNESS_DATA_DIR") or beside)
+    folder = Path(os.environ.get(REAL_DATA) or beside)
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}; say where it is with HARNESS_DATA_DIR")
     return folder

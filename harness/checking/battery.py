@@ -6,13 +6,14 @@ import difflib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal, TypeAlias
 
 from harness.checking.laws import LAWS, Broken, Law, Method, StageName, global_seed
 from harness.entries import Merger, Postmerge, Premerge
 from harness.entries import Method as Entry
 from harness.errors import BadOption, HarnessError, UnknownName
-from harness.methods import needs_of, own_options, resolved
+from harness.methods import is_said, needs_of, own_options, reads_base, resolved
 from harness.registry import MERGERS, POSTMERGE, PREMERGE
 from harness.types import Choice
 
@@ -173,9 +174,9 @@ def of_postmerge(entry: Postmerge, choice: Choice) -> Battery:
 def of_premerge(entry: Premerge, choice: Choice) -> Battery:
     """The battery for a pre-merging method; one that is not said to be exact need not be."""
     strict = _battery("premerge", entry, choice)
-    plain, options = own_options(entry, resolved(entry, Choice(choice.name))), strict.method.choice
-    exact = entry.exact and all(options.options[name] == plain[name] for name in entry.inexact)
-    return strict if exact else replace(strict, unclaimed=("exact", "family"))
+    if entry.exact:
+        return strict
+    return replace(strict, unclaimed=(*strict.unclaimed, "exact", "family"))
 
 
 def _battery(stage: StageName, entry: Entry, choice: Choice) -> Battery:
@@ -185,8 +186,20 @@ def _battery(stage: StageName, entry: Entry, choice: Choice) -> Battery:
     _check_toys(entry)
     # toys stand in for what needs are met with, so that their options are checked and end here
     options = own_options(entry, given)
-    method = Method(stage, Choice(choice.name, options), entry.function, entry.needs)
-    return Battery(_on_enough(method), entry.breaks, (), choice if explicit else None)
+    method = Method(
+        stage,
+        Choice(choice.name, options),
+        entry.function,
+        entry.needs,
+        reads_base=reads_base(entry, given),
+    )
+    unclaimed = [
+        law
+        for said, laws in entry.breaks_with.items()
+        if is_said(entry, said, given)
+        for law in laws
+    ]
+    return Battery(_on_enough(method), entry.breaks, tuple(unclaimed), choice if explicit else None)
 
 
 def _check_toys(entry: Entry) -> None:
@@ -200,7 +213,7 @@ def _check_toys(entry: Entry) -> None:
 
 def _check_said(stage: StageName, entry: Entry) -> None:
     known = [law.name for law in LAWS.values() if stage in law.stages]
-    for name in entry.breaks:
+    for name in [*entry.breaks, *chain(*entry.breaks_with.values())]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"

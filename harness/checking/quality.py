@@ -27,14 +27,15 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.evaluate import evaluate
 from harness.evaluation.parts import POOL_SPLIT
-from harness.evaluation.records import Record, predictions_of, read_as, safe
+from harness.evaluation.predictions import shelf
+from harness.evaluation.records import Record, read_as, safe
 from harness.evaluation.run import DEFAULTS, Run
 from harness.files import check_place, write_json
 from harness.kinds import kind_of
 from harness.merging.merge import merge
 from harness.merging.plan import short_method
 from harness.merging.recipes import Recipe
-from harness.methods import resolved
+from harness.methods import needs_of, resolved
 from harness.registry import MERGERS, TASKS
 from harness.reporting.grid import HEADLINE_SHOTS, PROTOCOL_ORDER
 from harness.types import Choice, Progress, Scalar
@@ -59,6 +60,8 @@ DIGITS = 6
 DEVICE = "cpu"
 """So that a machine with a GPU computes what the baselines were recorded with."""
 
+Settings: TypeAlias = Mapping[str, tuple[str, ...]]
+"""The experts of each setting, by name."""
 Against: TypeAlias = Literal["average", "baseline"]
 Standing: TypeAlias = Literal["better", "same", "worse"]
 Scores: TypeAlias = dict[str, dict[str, tuple[float, ...]]]
@@ -161,11 +164,12 @@ def quality(
     kept = None if record or not path.is_file() else read_baseline(path)
     if kept is not None:
         _check_fresh(kept, choice, path)
+    settings = settings_for(choice)
     with TemporaryDirectory() as folder:
-        measured = measure(choice, Path(folder), progress)
+        measured = measure(choice, Path(folder), progress, settings)
         if kept is not None:
             _check_settings(measured, kept, path)
-        reference = measure(REFERENCE, Path(folder), progress)
+        reference = measure(REFERENCE, Path(folder), progress, settings)
     if record:
         write_baseline(measured, path)
     return Report(
@@ -176,16 +180,38 @@ def quality(
 # Measuring ---------------------------------------------------------------------------------
 
 
-def measure(choice: Choice, folder: Path, progress: Progress | None = None) -> Quality:
+def settings_for(choice: Choice) -> Settings:
+    """The settings, without experts of tasks whose rows a need of the merger cannot read."""
+    needs = needs_of(MERGERS[choice.name])
+
+    def read(name: str) -> bool:
+        (task,) = open_checkpoint(MINIATURES / name).tasks
+        return all(TASKS[task].kind in need.kinds for need in needs)
+
+    return {setting: tuple(filter(read, experts)) for setting, experts in SETTINGS.items()}
+
+
+def measure(
+    choice: Choice,
+    folder: Path,
+    progress: Progress | None = None,
+    settings: Settings | None = None,
+) -> Quality:
     """Merge the miniature experts in each setting and read the merges under every protocol.
 
     Merges and records are written below `folder`; several mergers may share one. A setting whose
-    experts the merger refuses with BadOption is left out; one that refuses every setting raises it.
+    experts the merger refuses with BadOption, or with fewer than two, is left out; a merger that
+    refuses every setting raises it. The settings are those of the merger unless others are given.
     """
     asked = _asked(choice)
     scores: dict[str, Scores] = {}
     refused: dict[str, BadOption] = {}
-    for setting, experts in SETTINGS.items():
+    for setting, experts in (settings or settings_for(choice)).items():
+        if len(experts) < 2:
+            refused[setting] = BadOption(
+                f"{choice.name} reads rows of {len(experts)} of its tasks, expected 2 or more"
+            )
+            continue
         out = folder / safe(setting) / safe(_name(choice))
         sources = tuple(str(MINIATURES / name) for name in experts)
         base = str(MINIATURES / "base")
@@ -238,16 +264,14 @@ def _scores(merged: Path, records: Path, progress: Progress | None) -> Scores:
 
 def _by_part(record: Record, records: Path) -> list[float]:
     """The score of each of some equal parts of the test rows, in their order."""
-    import pyarrow.parquet
-
-    table = pyarrow.parquet.read_table(predictions_of(record, records))
-    columns = (table[name].to_pylist() for name in ("label", "prediction"))
-    labels, predicted = (np.array(column, dtype=np.float64) for column in columns)
+    read = shelf([records])(record)
+    assert read is not None  # it was written a moment ago
+    labels, predicted = read.labels, read.values[None, None]
     test = load_rows(*parse_task(record.task))
     units = kind_of(test.task).units(test)
     split = [rows.tolist() for rows in np.array_split(range(len(test)), PARTS)]
-    read = [(units_of(test, rows), units[rows]) for rows in split]
-    return [score(test.task, predicted[u], labels[u], counts).value for u, counts in read]
+    parts = [(units_of(test, rows), units[rows]) for rows in split]
+    return [score(test.task, predicted[u], labels[u], counts).value for u, counts in parts]
 
 
 @cache

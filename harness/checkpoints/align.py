@@ -22,7 +22,7 @@ def check_architecture(models: Sequence[Checkpoint]) -> None:
             raise IncompatibleWeights(
                 f"{other.source} is a {model_type} model, expected {expected} as {first.source}"
             )
-        words, mine = vocabulary(other.path), vocabulary(first.path)
+        words, mine = vocabulary(other.tokenizer), vocabulary(first.tokenizer)
         if words is not None and mine is not None and words != mine:
             raise IncompatibleWeights(
                 f"the vocabulary of {other.source} ({len(words)} tokens) differs from that of "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -100,9 +100,9 @@ def quiet() -> Iterator[None]:
 
 def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
-    check_tokenizer(checkpoint.path)
-    if (digest := tokenizer_digest(checkpoint.path)) not in _OPENED:
-        open_tokenizer(checkpoint.path)
+    check_tokenizer(checkpoint.tokenizer)
+    if (digest := tokenizer_digest(checkpoint.tokenizer)) not in _OPENED:
+        open_tokenizer(checkpoint.tokenizer)
         _OPENED.add(digest)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
     _check_unit(checkpoint.config, checkpoint.source, unit)
@@ -147,13 +147,27 @@ def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
                 )
 
 
+def check_whole(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
+    """Raise BrokenCheckpoint, naming it, for a parameter that a classifier of this configuration
+    has and the checkpoint has not; no tensor is read."""
+    model = classifier_on_meta(checkpoint.config, checkpoint.source, unit=unit)
+    _check_none_lacks(model, floating(checkpoint.weights), checkpoint.source)
+
+
+def _check_none_lacks(model: torch.nn.Module, names: Collection[str], what: str) -> None:
+    for name, _ in model.named_parameters():
+        if name not in names:
+            raise BrokenCheckpoint(
+                f"{what} has no tensor '{name}', expected those of {type(model).__name__}"
+            )
+
+
 def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
     known = specs(state)
     shapes = {name: known[name].shape for name in floating(state)}
     kind, expected = type(model).__name__, {n: tuple(p.shape) for n, p in model.named_parameters()}
+    _check_none_lacks(model, shapes, what)
     for name, shape in expected.items():
-        if name not in shapes:
-            raise BrokenCheckpoint(f"{what} has no tensor '{name}', expected those of {kind}")
         if shapes[name] != shape:
             raise BrokenCheckpoint(
                 f"{what}: '{name}' is {shapes[name]}, expected {shape} as config.json says"

@@ -14,6 +14,7 @@ from harness.files import LARGEST, Layout, read_json
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 MERGEKIT_FILE = "mergekit_config.yml"
+ADAPTER_FILE = "adapter_config.json"
 VOCABULARY_FILES = (
     "tokenizer.json",
     "vocab.txt",
@@ -42,6 +43,12 @@ MODEL_FILES = (
 """Patterns of all that a folder of a model holds that this program writes."""
 MERGE = Layout("a merge", MERGE_FILE, (MERGE_FILE, *MODEL_FILES))
 EXPERT = Layout("an expert", EXPERT_FILE, (EXPERT_FILE, *MODEL_FILES))
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter of another model, and no model of its own."""
+    whole = any((folder / name).is_file() for name in (SINGLE, INDEX, *PICKLES))
+    return (folder / ADAPTER_FILE).is_file() and not whole
 
 
 def refuse_code(config: Mapping[str, Any], where: Path) -> None:

@@ -14,12 +14,14 @@ from safetensors import SafetensorError, safe_open
 from harness.checkpoints.families.known import family_of
 from harness.checkpoints.hashed import Hashed, identity_of
 from harness.checkpoints.layout import (
+    ADAPTER_FILE,
     INDEX,
     MERGEKIT_FILE,
     MODEL_FILES,
     PICKLES,
     SINGLE,
     check_files,
+    is_adapter,
     refuse_code,
 )
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, recorded_tasks
@@ -46,13 +48,23 @@ DTYPES = {
 
 
 def open_checkpoint(
-    source: str | Path, *, revision: str | None = None, allow_pickle: bool = False
+    source: str | Path,
+    *,
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    base: str | Path | None = None,
 ) -> Checkpoint:
     """Open a Hugging Face folder or Hub id; headers are read, tensors only when asked for.
 
+    A LoRA adapter is opened as the model that it makes of `base`, or of the base that it names.
     Raises BrokenCheckpoint, naming file and cause, for what is not a complete, safe checkpoint.
     """
     path = Path(source) if os.path.exists(source) else _download(str(source), revision)
+    if is_adapter(path):
+        from harness.checkpoints.adapter import open_adapter  # which opens its base by this
+
+        check_files(path)
+        return open_adapter(path, str(source), base, allow_pickle=allow_pickle)
     config = read_json(path / "config.json", "a configuration")
     refuse_code(config, path / "config.json")
     check_files(path)
@@ -110,7 +122,7 @@ def _download(source: str, revision: str | None) -> Path:
         raise BrokenCheckpoint(f"{source} does not exist; expected a folder or a Hub id")
     from huggingface_hub import snapshot_download
 
-    patterns = [*MODEL_FILES, "*.safetensors", MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE]
+    patterns = [*MODEL_FILES, "*.safetensors", MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE, ADAPTER_FILE]
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
     except Exception as error:  # the Hub client raises a different type for each way to fail

@@ -36,7 +36,19 @@ class Origin(Saying):
     task: str | None = None
 
 
-class Merged(Saying):
+class Drawn(Saying):
+    """Whose rows a method was shown: `name@split`. A name that is compared, and never looked up."""
+
+    task: str
+
+
+class Given(Saying):
+    """What a method was given beside weights."""
+
+    statistics: list[Drawn] = Field(default_factory=list)
+
+
+class Merged(Given):
     """What merge.json says.
 
     `digest` is that of the merged weights, `head_digests` those of kept heads by task. `scored_on`
@@ -51,7 +63,15 @@ class Merged(Saying):
     experts: list[Origin] = Field(default_factory=list)
     head_digests: dict[str, str] = Field(default_factory=dict)
     scored_on: list[str] = Field(default_factory=list)
+    premerge: list[Given] = Field(default_factory=list)
+    postmerge: list[Given] = Field(default_factory=list)
     spelled: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The rows that its methods were shown, whatever for, as `name@split`, each once."""
+        methods: tuple[Given, ...] = (*self.premerge, self, *self.postmerge)
+        return tuple(dict.fromkeys(one.task for method in methods for one in method.statistics))
 
 
 class Trained(Saying):

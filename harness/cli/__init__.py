@@ -4,19 +4,24 @@ One file for each command, listed by `harness --help` in the order in which they
 """
 
 from harness.cli import finetune, merge, statistics, check  # isort: skip
-from harness.cli import evaluate, inspect, leaderboard, prepare, listing, demo  # isort: skip
+from harness.cli import evaluate, compare, inspect, leaderboard, plot  # isort: skip
+from harness.cli import export, prepare, listing, cache, demo  # isort: skip
 from harness.cli.program import main
 
 __all__ = [
+    "cache",
     "check",
+    "compare",
     "demo",
     "evaluate",
+    "export",
     "finetune",
     "inspect",
     "leaderboard",
     "listing",
     "main",
     "merge",
+    "plot",
     "prepare",
     "statistics",
 ]

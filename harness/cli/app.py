@@ -8,15 +8,33 @@ from typing import Annotated, Literal
 
 import typer
 
+from harness import __version__
 from harness.errors import BadOption
+from harness.types import ALL, Shots
 
 app = typer.Typer(
     name="harness",
-    help="Is this merge good, and if its score is low, is it the encoder or only the head?",
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"harness {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Is this merge good, and if its score is low, is it the encoder or only the head?"""
+
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Local data: DIR/<suite>/<task>/<split>.parquet.")
@@ -61,8 +79,8 @@ def methods(text: str | None) -> tuple[str, ...]:
     return tuple(re.split(r",(?=[\w.-]+(?::|,|$))(?![\w.-]+=)", text)) if text else ()
 
 
-def numbers(flag: str, text: str) -> tuple[int, ...]:
-    """`1,5` as two numbers. Raises BadOption."""
-    if not all(part.isdigit() for part in listed(text)):
-        raise BadOption(f"{flag} is '{text}', expected whole numbers separated by commas")
-    return tuple(int(part) for part in listed(text))
+def shots_of(flag: str, text: str) -> tuple[Shots, ...]:
+    """`1,5,all` as two numbers, and all there are. Raises BadOption."""
+    if not all(part.isdigit() or part == ALL for part in listed(text)):
+        raise BadOption(f"{flag} is '{text}', expected whole numbers or all, separated by commas")
+    return tuple(ALL if part == ALL else int(part) for part in listed(text))

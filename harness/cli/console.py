@@ -6,9 +6,9 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TextIO
 
-from harness.text import plain
+from harness.text import plain, shortened, wrapped
 from harness.types import Progress
 
 
@@ -19,7 +19,10 @@ def one_line(error: object) -> str:
 
 @contextmanager
 def bars() -> Iterator[Progress]:
-    """A progress bar on stderr for everything that is counted under a name of its own."""
+    """One progress bar on stderr: what is being done, how much of how much, and the time left.
+
+    A bar that is full, or that counted to another total, is over: the next work takes its place.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -27,20 +30,20 @@ def bars() -> Iterator[Progress]:
         TextColumn,
         TimeRemainingColumn,
     )
-    from rich.progress import Progress as Bars
+    from rich.progress import Progress as Bar
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
-    shown = Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True))
-    known: dict[str, Any] = {}
+    shown = Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+    room = max(shown.console.width // 2 - 4, 16)
 
     def advance(what: str, done: int, total: int) -> None:
-        if not known:
+        description = shortened(plain(what), room)
+        if not shown.tasks:
             shown.start()
-        if what not in known:
-            known[what] = shown.add_task(plain(what), total=total)
-        # what is told again was read from the cache: an expert teaches several models
-        if not shown.tasks[known[what]].finished:
-            shown.advance(known[what], done)
+            shown.add_task(description, total=total)
+        elif shown.tasks[0].finished or shown.tasks[0].total != total:
+            shown.reset(shown.task_ids[0], total=total)
+        shown.update(shown.task_ids[0], description=description, advance=done)
 
     try:
         yield advance
@@ -48,10 +51,16 @@ def bars() -> Iterator[Progress]:
         shown.live.transient = True  # the error alone stays on the screen
         shown.live.stop()
         raise
-    if known:
+    if shown.tasks:
         shown.stop()
 
 
-def width() -> int | None:
-    """Columns of the terminal; None where stdout is a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def say(text: str, file: TextIO | None = None) -> None:
+    """Print a sentence, on a terminal in lines that end between words."""
+    stream = file or sys.stdout
+    print(wrapped(text, width(stream)), file=stream)
+
+
+def width(stream: TextIO | None = None) -> int | None:
+    """Columns of the terminal; None where the stream (stdout) is a file or a pipe."""
+    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from harness.cli.app import DataDir, Json, Plugins, PresetOption, app, listed, methods, numbers
-from harness.cli.console import bars, width
+from harness.cli.app import DataDir, Json, Plugins, PresetOption, app, listed, methods, shots_of
+from harness.cli.console import bars, say, width
 from harness.errors import CellsFailed
 from harness.text import plain
 
@@ -30,6 +30,9 @@ def evaluate(
     references: Annotated[
         str | None, typer.Option(help="R1,R2,...: other models to read on the same tasks.")
     ] = None,
+    ceilings: Annotated[
+        str | None, typer.Option(help="emr,tall:threshold=0.4: masks for each task, as references.")
+    ] = None,
     best_single: Annotated[
         bool, typer.Option("--best-single", help="Also choose one of several experts on heldout10.")
     ] = False,
@@ -38,10 +41,10 @@ def evaluate(
     ] = False,
     tasks: Annotated[str | None, typer.Option(help="T1,T2@split,...")] = None,
     protocols: Annotated[
-        str | None, typer.Option(help="P1,P2:key=value,...; default: every protocol.")
+        str | None, typer.Option(help="P1,P2:key=value,...; default: current,knn,ft-classifier.")
     ] = None,
     shots: Annotated[
-        str, typer.Option(help="Rows per class that a protocol adapts on.")
+        str, typer.Option(help="Rows per class that a protocol adapts on; all: each.")
     ] = "1,5,10",
     metrics: Annotated[
         str | None, typer.Option(help="M1,M2,...: instead of those of the tasks.")
@@ -74,13 +77,14 @@ def evaluate(
         "experts": listed(experts),
         "base": base,
         "references": listed(references),
+        "ceilings": methods(ceilings),
         "best_single": best_single,
         "singles": singles,
         "tasks": listed(tasks),
         "protocols": methods(protocols),
         "metrics": listed(metrics),
         "preset": preset,
-        "shots": numbers("--shots", shots),
+        "shots": shots_of("--shots", shots),
         "draws": draws,
         "seed": seed,
         "labels": labels,
@@ -107,14 +111,17 @@ def evaluate(
 
 
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
-    from harness.reporting.grid import MAX
-    from harness.reporting.table import evaluation_table
+    from harness.evaluation.inference import sampler
+    from harness.evaluation.predictions import shelf
+    from harness.reporting.basis import bases, left_open
+    from harness.reporting.table import evaluation_table, legend, other_shots
     from harness.reporting.verdict import verdicts
 
     table = evaluation_table(records, width())
-    print(table)
-    print(f"\nValues x100, ± standard deviation over draws. {len(records)} records in {out}/.")
-    if MAX in table:
-        print(f"'{MAX}' is the best on these very rows: an oracle.")
-    for one in verdicts(records):
-        print(f"Verdict: {plain(one)}")
+    print(f"{table}\n")
+    for line in (legend(table), *other_shots(records), *left_open(records)):
+        say(plain(line))
+    say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
+    print(f"  harness leaderboard {out} --out board")
+    for one in (*verdicts(records, samples=sampler(shelf([out]))), *bases(records)):
+        say(f"Verdict: {plain(one)}")

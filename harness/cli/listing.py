@@ -21,7 +21,7 @@ def list_(
     plugins: Plugins = None,
 ) -> None:
     """List what is registered: name, what it is, source, options with defaults and ranges."""
-    from harness.catalogue import catalogue, rendered
+    from harness.catalogue import remembered, rendered
 
-    entries = catalogue(what)
+    entries = remembered(what)
     print(json.dumps(entries, indent=1) if as_json else rendered(entries, width()))

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from harness.cli.app import DataDir, Force, Plugins, PresetOption, app, listed
-from harness.cli.console import bars
+from harness.cli.console import bars, say
 from harness.errors import BadRecipe
 
 if TYPE_CHECKING:
-    from harness.merging.plan import Plan
     from harness.merging.recipes import Recipe
 
 
@@ -49,9 +48,12 @@ def merge(
     device: Annotated[
         str | None, typer.Option(help="Where statistics and candidates are run.")
     ] = None,
+    no_drift: Annotated[
+        bool, typer.Option("--no-drift", help="Do not run experts to see their logits move.")
+    ] = False,
     preset: PresetOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check headers, write nothing.")
+        bool, typer.Option("--dry-run", help="Print the plan by headers alone, write nothing.")
     ] = False,
     force: Force = False,
     allow_pickle: Annotated[
@@ -61,7 +63,9 @@ def merge(
     plugins: Plugins = None,
 ) -> None:
     """Merge experts into one folder that transformers loads."""
+    from harness.checkpoints.provenance import MERGE_FILE
     from harness.merging.merge import merge as run
+    from harness.merging.summary import forecast, summary
 
     flags = {
         "base": base,
@@ -75,22 +79,25 @@ def merge(
         "tune": tune,
         "tune_on": listed(tune_on) or None,
         "device": device,
+        "drift": False if no_drift else None,
         "preset": preset,
         "data_dir": str(data_dir) if data_dir else None,
     }
     recipe = _recipe(experts, flags)
     if dry_run:
         plan = run(recipe, out=out, force=force, dry_run=True, allow_pickle=allow_pickle)
-        print(_described(plan))
-        print(f"would write {out}; only headers were read")
+        for line in (*summary(plan), *forecast(plan, out)):
+            say(line)
         return
+    replaced = (out / MERGE_FILE).is_file()
     with bars() as advance:
         plan = run(recipe, out=out, force=force, allow_pickle=allow_pickle, progress=advance)
-    print(_described(plan))
-    print(f"wrote {out}")
+    for line in summary(plan):
+        say(line)
+    print(f"wrote {out}{', which replaces the merge that was there' if replaced else ''}")
 
 
-BESIDE = ("device", "data_dir")
+BESIDE = ("device", "data_dir", "drift")
 """Flags that a recipe leaves to the machine it is used on."""
 
 
@@ -114,22 +121,3 @@ def _recipe(experts: Sequence[str], flags: Mapping[str, Any]) -> Recipe:
             "expected one of them: write it into the recipe"
         )
     return validated(Recipe, {**dict(recipe), **given}, "merge")
-
-
-def _described(plan: Plan) -> str:
-    from harness.merging.plan import short_method
-    from harness.weights import size
-
-    tasks = plan.tasks or ("task unknown",) * len(plan.experts)
-    lines = [f"method   {short_method(plan.recipe)}", f"heads    {plan.recipe.heads}"]
-    if plan.base is not None:
-        lines.append(f"base     {plan.base.source}")
-    lines += [f"expert   {e.source} ({t})" for e, t in zip(plan.experts, tasks, strict=True)]
-    if plan.recipe.tune is not None and plan.judge is not None:
-        lines.append(f"tuned    {plan.recipe.tune} on {', '.join(plan.judge.splits)}")
-    told = zip(plan.recipe.premerge, plan.measured, strict=False)
-    for choice, one in told:
-        lines.append(f"{choice.name:<8} {', '.join([*one.changes, f'{one.seconds:.1f} s'])}")
-    entries, megabytes = size(plan.state) / 1e6, plan.size / 1e6
-    lines.append(f"weights  {len(plan.state)} tensors, {entries:.1f} M entries, {megabytes:.1f} MB")
-    return "\n".join(lines)

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from harness.cli.app import app
-from harness.cli.console import one_line
+from harness.cli.console import one_line, say
 from harness.errors import CellsFailed, HarnessError
 
 ClickError: Any = typer.BadParameter.__mro__[2]
@@ -34,15 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             status = app(arguments, prog_name="harness", standalone_mode=False)
             return status if isinstance(status, int) else 0
         except HarnessError as error:
-            print(f"harness: {one_line(error)}", file=sys.stderr)
+            say(f"harness: {one_line(error)}", sys.stderr)
             return 3 if isinstance(error, CellsFailed) else 2
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            print(f"harness: {one_line(error)}", file=sys.stderr)
+            say(f"harness: {one_line(error)}", sys.stderr)
             return 2
         except ClickError as error:
-            print(f"harness: {one_line(error.format_message())}", file=sys.stderr)
+            say(f"harness: {one_line(error.format_message())}", sys.stderr)
             return 2
         except (typer.Abort, KeyboardInterrupt):
             print("harness: interrupted", file=sys.stderr)
@@ -57,4 +57,4 @@ def _dashes(word: str) -> str:
 
 def _warn(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     if issubclass(category, UserWarning):
-        print(f"harness: warning: {one_line(message)}", file=sys.stderr)
+        say(f"harness: warning: {one_line(message)}", sys.stderr)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.app import DataDir, Plugins, PresetOption, app
-from harness.cli.console import bars
+from harness.cli.console import bars, say
 
 
 @app.command()
@@ -47,5 +47,5 @@ def statistics(
             progress=advance,
         )
     shown = ", ".join(f"{name}={value}" for name, value in statistic.options.items())
-    print(f"{statistic.need} of {expert} on {statistic.task}: {shown}")
+    say(f"{statistic.need} of {expert} on {statistic.task}: {shown}")
     print(f"wrote {out}: {len(statistic.tensors)} weights, {out.stat().st_size / 1e6:.1f} MB")

@@ -11,16 +11,22 @@ from harness.data.rows import units_of
 from harness.errors import BadData
 from harness.kinds import kind_of
 from harness.rng import rng
-from harness.types import Draw, Rows
+from harness.types import ALL, Draw, Rows, Shots
+
+
+def amount(shots: Shots | None) -> float:
+    """How many units of a group at most: none where nothing is drawn, any number for `all`."""
+    return float("inf") if shots == ALL else float(shots or 0)
 
 
 def draw(
-    rows: Rows, shots: Sequence[int], seeds: Sequence[int], reserved: int = 0
+    rows: Rows, shots: Sequence[Shots], seeds: Sequence[int], reserved: int = 0
 ) -> tuple[list[int], list[Draw]]:
     """Few-shot selections for every number of shots and seed (methods.md 3.3).
 
     Returns what `selected` returns. Of a class, or bin of labels, that has fewer units than shots
-    all are taken, which is warned of; its first `reserved` ones are never drawn.
+    all are taken, which is warned of; its first `reserved` ones are never drawn. With `all` shots
+    nothing is left to chance, so there is one draw, of the first seed.
     """
     whole = kind_of(rows.task).groups(rows)
     groups = {name: members[reserved:] for name, members in whole.items()}
@@ -29,7 +35,8 @@ def draw(
             f"{rows.task}@{rows.split} has {len(rows)} rows, none of them beyond the first "
             f"{reserved} of its class, which are never drawn; expected more"
         )
-    _warn_of_few(rows, {name: len(members) for name, members in groups.items()}, max(shots))
+    counted = [count for count in shots if count != ALL]
+    _warn_of_few(rows, {name: len(own) for name, own in groups.items()}, max(counted, default=1))
     orders = {
         seed: [
             rng(seed, "fewshot", rows.task.name, index).permutation(members).tolist()
@@ -54,7 +61,7 @@ def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int) -> None:
 
 
 def selected(
-    rows: Rows, orders: Mapping[int, Sequence[Sequence[int]]], shots: Sequence[int]
+    rows: Rows, orders: Mapping[int, Sequence[Sequence[int]]], shots: Sequence[Shots]
 ) -> tuple[list[int], list[Draw]]:
     """Selections by a draw that is given: for every seed, numbers of units by class, as drawn.
 
@@ -62,13 +69,14 @@ def selected(
     hold positions among the units of the pool. With one seed, fewer shots are a prefix of more.
     """
     kind = kind_of(rows.task)
+    asked = [(count, seed) for count in shots for seed in [*orders][: 1 if count == ALL else None]]
+    most = {count: len(rows.labels) if count == ALL else count for count in shots}
     examples = {
-        (count, seed): kind.examples(rows, order, seed, count)
-        for count in shots
-        for seed, order in orders.items()
+        (count, seed): kind.examples(rows, orders[seed], seed, most[count]) for count, seed in asked
     }
-    most = max(shots)
-    drawn = {int(unit) for order in orders.values() for part in order for unit in part[:most]}
+    drawn = {
+        int(unit) for count, seed in asked for part in orders[seed] for unit in part[: most[count]]
+    }
     drawn |= {unit for parts in examples.values() for part in parts for unit in part}
     row_of = np.repeat(np.arange(len(rows)), kind.units(rows))
     pool = sorted({int(row_of[unit]) for unit in drawn})
@@ -78,9 +86,13 @@ def selected(
         return tuple(tuple(place[int(unit)] for unit in part) for part in parts)
 
     draws = [
-        Draw(count, seed, placed([part[:count] for part in order]), placed(examples[count, seed]))
-        for count in shots
-        for seed, order in orders.items()
+        Draw(
+            count,
+            seed,
+            placed([part[: most[count]] for part in orders[seed]]),
+            placed(examples[count, seed]),
+        )
+        for count, seed in asked
     ]
     return pool, draws
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from harness.checkpoints.families.known import by_rules
 from harness.data.rows import load_rows
+from harness.data.shots import amount
 from harness.data.sources import origin
 from harness.data.splits import share_rows
 from harness.errors import BadRecipe, MissingTeacher
+from harness.evaluation.ceiling import ceilings_on, check_ceilings
 from harness.evaluation.model import Model
 from harness.evaluation.parts import POOL_SPLIT, Asked, Part, asked, part_of
 from harness.evaluation.records import CHOICE_SPLIT, Adaptation, record_path
@@ -94,6 +96,8 @@ class Cell:
             "preset": run.preset,
             **self._sources,
             "teachers": [teacher.digest for teacher in self._teaching],
+            "shown": list(system.shown),
+            "transductive": any(_seen(part, rows) for rows in system.shown),
         }
 
     @property
@@ -111,18 +115,25 @@ class Cell:
             **by_rules(self.system.members[0].config),
         }
         if part.left_out:
-            seeds = sorted(part.left_out)[: None if self.asked.adapts else 1]
+            seeds = sorted(part.left_out)[: None if self.asked.draws else 1]
             settings["left_out"] = {str(seed): list(part.left_out[seed]) for seed in seeds}
-        if self.asked.adapts and part.pool is not None:
-            settings |= {"shots": sorted(set(run.shots)), "draws": run.draws, "seed": run.seed}
+        if self.asked.draws and part.pool is not None:
+            shots = sorted(set(run.shots), key=amount)
+            settings |= {"shots": shots, "draws": run.draws, "seed": run.seed}
             settings |= {"pool": part.pool.digest}
+        if self.asked.transductive:
+            settings |= {"seed": run.seed}
         return settings
 
     @property
     def _adaptation(self) -> dict[str, Any] | None:
         """Which data the protocol sees beside the rows that it is scored on."""
         part = self.part
-        if not self.asked.adapts or part.pool is None:
+        if self.asked.transductive:
+            return Adaptation(
+                split=part.name, rows=len(part.test), labels="were not read", transductive=True
+            ).model_dump(mode="json")
+        if not self.asked.draws or part.pool is None:
             return None
         read = self.asked.protocol.adapts == "labeled"
         return Adaptation(
@@ -134,9 +145,9 @@ class Cell:
 
     @property
     def _sources(self) -> dict[str, Any]:
-        """What a merge was made of; of another system nothing is said."""
+        """What a merge, or a ceiling, was made of; of another system nothing is said."""
         model = self.model
-        if self.system.role != "merged":
+        if self.system.role not in ("merged", "ceiling"):
             return {"base": None, "experts": []}
         experts = zip(model.experts, model.expert_digests, strict=True)
         base = None
@@ -151,8 +162,10 @@ class Cell:
     def _unusual(self) -> dict[str, Scalar]:
         """What was asked beside the defaults, for the name of the record."""
         settings = ["labels", "limit", "max_length", "metrics", "preset"]
-        if self.asked.adapts:
+        if self.asked.draws:
             settings += ["draws", "seed", "shots"]
+        if self.asked.transductive:
+            settings += ["seed"]
         unusual = dict(self.asked.unusual)
         for key in settings:
             value = getattr(self.run, key)
@@ -161,17 +174,27 @@ class Cell:
         return unusual
 
 
+def _seen(part: Part, shown: str) -> bool:
+    """Whether rows that a merge was shown, `name@split`, are among those that are scored."""
+    name, _, split = shown.partition("@")
+    return name == part.task.name and share_rows(part.task, part.split, split)
+
+
 def cells_of(run: Run, model: Model, protocols: Sequence[Asked]) -> list[Cell]:
     """Every cell of a run, in the order of its tasks, of the rows of a table, and of protocols.
 
     Raises MissingTeacher where a protocol that somebody asked for has none.
     """
+    check_ceilings(run, model)
     parts = [part_of(run, name, protocols) for name in model.tasks]
     readers = [(part, experts_on(run, model, part.task)) for part in parts]
     cells = [
         Cell(run, model, part, system, tuple(teachers_of(system, experts)), asked)
         for part, experts in readers
-        for system in systems_of(run, model, part.task, experts)
+        for system in (
+            *systems_of(run, model, part.task, experts),
+            *ceilings_on(run, model, part.task),
+        )
         for asked in protocols
     ]
     _check_teachers(run, cells)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
@@ -13,16 +15,19 @@ import numpy as np
 import torch
 
 from harness.checkpoints.build import check_ready
-from harness.data.metrics import finished, score
+from harness.data.metrics import finished
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord, CellsFailed, HarnessError, NotFinite
 from harness.evaluation.cells import Cell, cells_of
+from harness.evaluation.inference import intervals
 from harness.evaluation.parts import Part, asked_protocols
+from harness.evaluation.predictions import predicted_of, write_predictions
 from harness.evaluation.reader import Reader
 from harness.evaluation.records import DrawScore, Record, identity, read_record, write_record
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
 from harness.evaluation.systems import check_singles, warn_of_heads
+from harness.evaluation.workload import Workload
 from harness.files import check_place
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
@@ -50,15 +55,36 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     warn_of_heads(model, preset(run.preset).readout)
     records: list[Record] = []
     failures: list[str] = []
-    for cell, reader in _with_readers(cells, progress):
+    workload = Workload(progress)
+    for cell, reader in _with_readers([one for one in cells if one.path not in known], workload):
+        reader.plan(cell.asked)
+    for cell, reader in _with_readers(cells, workload):
         outcome = known.get(cell.path) or kept(cell) or made(cell, reader)
         if isinstance(outcome, Record):
             records.append(outcome)
         else:
             failures.append(outcome)
+    _warn_of_few_rows(records)
     if failures:
         raise CellsFailed(failures, records)
     return records
+
+
+def _warn_of_few_rows(records: Sequence[Record]) -> None:
+    """Once, as it is so for every model on the same rows."""
+    fewest: dict[str, tuple[float, str]] = {}
+    for record in records:
+        for one in record.scores:
+            told = one.facts.get("rows_per_dimension", 1.0), record.task
+            fewest[record.protocol] = min(fewest.get(record.protocol, told), told)
+    for protocol, (share, task) in fewest.items():
+        if share >= 1:
+            continue
+        warnings.warn(
+            f"{protocol} was fitted to fewer rows than features have dimensions, as on {task} to "
+            f"{share:.2f} rows a dimension, which leaves the map open: see --shots",
+            stacklevel=3,
+        )
 
 
 def _check_device(name: str) -> None:
@@ -80,13 +106,11 @@ def check_cells(cells: Iterable[Cell]) -> None:
                 check_readout(member, cell.readout, cell.max_length)
 
 
-def _with_readers(
-    cells: Sequence[Cell], progress: Progress | None
-) -> Iterator[tuple[Cell, Reader]]:
+def _with_readers(cells: Sequence[Cell], workload: Workload) -> Iterator[tuple[Cell, Reader]]:
     """Every cell with the reader that it shares with those of its system on its rows."""
     for _, group in groupby(cells, key=lambda cell: (id(cell.part), id(cell.system))):
         first, *rest = group
-        reader = Reader(first, progress)
+        reader = Reader(first, workload)
         for cell in (first, *rest):
             yield cell, reader
 
@@ -113,14 +137,22 @@ def made(cell: Cell, reader: Reader) -> Record | str:
     """The record of a cell, computed and written; or why the cell could not be scored."""
     protocol, options = cell.asked.protocol, cell.asked.options
     try:
-        encoded = reader.encoded(protocol)
+        encoded = reader.encoded(cell.asked)
         predictions = _finished(cell.part, encoded, protocol.function(encoded, **options))
         scores = _scores(cell.part, predictions)
     except HarnessError as error:  # what only the forward pass shows of a model and these rows
         return f"{cell}: {error}"
-    unseen, versions = _unseen(encoded), dict(_versions())
-    record = Record(**cell.values, scores=scores, unseen=unseen, versions=versions)
-    write_record(cell.path, record, cell.part.test.labels, predictions)
+    predicted = predicted_of(cell.part, predictions)
+    record = Record(
+        **cell.values,
+        scores=scores,
+        intervals=intervals(predicted),
+        majority=cell.part.majority,
+        unseen=_unseen(encoded),
+        versions=dict(_versions()),
+    )
+    write_predictions(cell.path.with_suffix(".parquet"), predicted)
+    write_record(cell.path, record)
     return record
 
 
@@ -129,7 +161,7 @@ def _finished(
 ) -> list[Predictions]:
     """Predictions of all units, also of those that the model did not see."""
     seen = encoded.test.seen
-    return [Predictions(finished(part.task, one.values, seen), one.draw) for one in predictions]
+    return [replace(one, values=finished(part.task, one.values, seen)) for one in predictions]
 
 
 def _unseen(encoded: Encoded) -> int:
@@ -138,24 +170,13 @@ def _unseen(encoded: Encoded) -> int:
 
 
 def _scores(part: Part, predictions: Sequence[Predictions]) -> tuple[DrawScore, ...]:
-    scores = []
     for prediction in predictions:
         if not np.isfinite(prediction.values).all():
             raise NotFinite("predictions are NaN or infinite, expected finite ones")
-        units = kind_of(part.task).units(part.test)
-        drawn = prediction.draw
-        rows = part.scored(drawn)
-        scored = np.repeat(rows, units)
-        one = score(part.task, prediction.values[scored], part.test.labels[scored], units[rows])
-        scores.append(
-            DrawScore(
-                value=one.value,
-                parts=dict(one.parts),
-                shots=drawn.shots if drawn else None,
-                seed=drawn.seed if drawn else None,
-            )
-        )
-    return tuple(scores)
+        if not np.isfinite([*prediction.facts.values()]).all():
+            told = ", ".join(f"{name} {value}" for name, value in prediction.facts.items())
+            raise NotFinite(f"the facts of a fit are {told}; expected finite numbers")
+    return tuple(part.score(prediction) for prediction in predictions)
 
 
 @cache

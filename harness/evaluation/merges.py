@@ -18,9 +18,10 @@ from harness.files import read_json
 from harness.types import Checkpoint
 
 
-def opened_for(run: Run, source: str) -> Checkpoint:
-    """A checkpoint that a run names, opened as the run allows."""
-    return open_checkpoint(source, allow_pickle=run.allow_pickle)
+def opened_for(run: Run, source: str, base: Checkpoint | None = None) -> Checkpoint:
+    """A checkpoint that a run names, opened as the run allows; an adapter, with the run's base."""
+    of = base.path if base is not None else run.base
+    return open_checkpoint(source, allow_pickle=run.allow_pickle, base=of)
 
 
 def ingredients_of(
@@ -40,10 +41,10 @@ def ingredients_of(
                 f"{run.model} was merged from {len(merged.experts)} experts, found "
                 f"{len(run.experts)} in --experts; expected one for each"
             )
-        given = [opened_for(run, source) for source in run.experts]
+        given = [opened_for(run, source, base) for source in run.experts]
         experts = _in_order(given, merged.experts, run.model, "--experts")
     else:
-        experts = [_place(origin, path, "--experts", run) for origin in merged.experts]
+        experts = [_place(origin, path, "--experts", run, base) for origin in merged.experts]
     return tuple(experts), [origin.task for origin in merged.experts], base
 
 
@@ -65,13 +66,18 @@ def _in_order(
     return ordered
 
 
-def _place(origin: Origin, path: Path, flag: str, run: Run) -> Checkpoint:
-    """A recorded checkpoint, where it is now: as it was named, or beside the merged folder.
+def _place(
+    origin: Origin, path: Path, flag: str, run: Run, base: Checkpoint | None = None
+) -> Checkpoint:
+    """A recorded checkpoint, where it is now: by its full path, by the way to it from the folder of
+    the merge, or on the Hub.
 
     Raises BrokenCheckpoint when it is gone or nothing there holds the weights that were merged.
     """
-    beside = [str(path / origin.relative)] if origin.relative is not None else []
-    there = [place for place in (origin.source, *beside) if os.path.isdir(place)]
+    beside = [_shorter(path / origin.relative)] if origin.relative is not None else []
+    # a shorter path started from where somebody was then, and may be another model from here
+    known = [origin.source] if not beside or os.path.isabs(origin.source) else []
+    there = [place for place in (*known, *beside) if os.path.isdir(place)]
     if not there and beside:
         raise BrokenCheckpoint(
             f"{path / MERGE_FILE} names {origin.source}, which is not there; expected that folder: "
@@ -79,7 +85,7 @@ def _place(origin: Origin, path: Path, flag: str, run: Run) -> Checkpoint:
         )
     changed = []
     for place in there or [origin.source]:
-        opened = opened_for(run, place)
+        opened = opened_for(run, place, base)
         now = weights.digest(opened.weights)
         if now == origin.digest:
             return opened
@@ -89,6 +95,12 @@ def _place(origin: Origin, path: Path, flag: str, run: Run) -> Checkpoint:
         f"{place} has changed since it was merged into {path}: its weights hash to {now[:12]}, "
         f"expected {origin.digest[:12]}; name the right one with {flag}"
     )
+
+
+def _shorter(path: Path) -> str:
+    """`merged/../base` as `base`, where that is the same folder: behind a link it need not be."""
+    short = os.path.normpath(path)
+    return short if os.path.isdir(short) and os.path.samefile(short, path) else str(path)
 
 
 def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint]:

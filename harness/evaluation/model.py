@@ -21,7 +21,8 @@ class Model:
     """A model to evaluate with its base, its experts and the task of each.
 
     `kept` are complete checkpoints by task, for an encoder with one head per task. `references` are
-    models to read beside it, which have neither base nor experts of their own here.
+    models to read beside it, which have neither base nor experts of their own here. `shown` are the
+    rows that a merge was shown, as `name@split`.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Model:
     expert_tasks: tuple[str, ...]
     tasks: tuple[str, ...]
     references: tuple[Model, ...] = ()
+    shown: tuple[str, ...] = ()
 
     @cached_property
     def base_digest(self) -> str:

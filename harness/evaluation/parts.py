@@ -9,17 +9,19 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from harness.data.metrics import check_metrics
+from harness.data.metrics import check_metrics, score
 from harness.data.rows import load_rows, take, units_of
-from harness.data.shots import draw, left_out
+from harness.data.shots import amount, draw, left_out
 from harness.data.splits import parse_task, share_rows
 from harness.entries import EvaluationProtocol
 from harness.errors import BadRecipe
+from harness.evaluation.records import DrawScore
 from harness.evaluation.run import Run
+from harness.kinds import kind_of
 from harness.options import resolve
 from harness.presets import as_read, faithful, preset
 from harness.registry import PROTOCOLS
-from harness.types import Choice, Draw, Rows, Scalar, Task
+from harness.types import ALL, Choice, Draw, Predictions, Rows, Scalar, Task
 
 POOL_SPLIT = "train90"
 
@@ -37,8 +39,19 @@ class Asked:
 
     @property
     def teaches(self) -> bool:
-        """Whether it fits a head to what teachers say."""
+        """Whether it fits something to what teachers say."""
         return self.protocol.adapts == "unlabeled"
+
+    @property
+    def transductive(self) -> bool:
+        """Whether it adapts to the very rows that it is scored on."""
+        says = self.protocol.transductive
+        return self.adapts and says is not None and says(**self.options)
+
+    @property
+    def draws(self) -> bool:
+        """Whether it adapts to rows that are drawn from the pool."""
+        return self.adapts and not self.transductive
 
     @cached_property
     def unusual(self) -> dict[str, Scalar]:
@@ -65,13 +78,36 @@ class Part:
 
     @cached_property
     def drawn(self) -> dict[str, list[list[int]]]:
-        """For each seed, the units that the most shots took, by class, as units of the split."""
-        most = max((draw.shots for draw in self.draws), default=0)
+        """For each seed, the units that the most shots took, by class, as units of the split.
+
+        Not those of `all` shots, which took every one.
+        """
+        most = max((draw.shots for draw in self.draws if draw.shots != ALL), default=0)
         return {
             str(draw.seed): [[self.places[row] for row in rows] for rows in draw.rows]
             for draw in self.draws
             if draw.shots == most
         }
+
+    @cached_property
+    def majority(self) -> DrawScore:
+        """What the best constant prediction scores on the same rows."""
+        constant = kind_of(self.task).constant(self.task, self.test.labels)
+        return self.score(Predictions(constant))
+
+    def score(self, prediction: Predictions) -> DrawScore:
+        """The score of a prediction on the rows that it is scored on."""
+        drawn, units = prediction.draw, kind_of(self.task).units(self.test)
+        rows = self.scored(drawn)
+        scored = np.repeat(rows, units)
+        one = score(self.task, prediction.values[scored], self.test.labels[scored], units[rows])
+        return DrawScore(
+            value=one.value,
+            parts=dict(one.parts),
+            shots=drawn.shots if drawn else None,
+            seed=drawn.seed if drawn else None,
+            facts=dict(prediction.facts),
+        )
 
     def scored(self, draw: Draw | None) -> npt.NDArray[np.bool_]:
         """Which test rows a prediction is scored on; one without a draw is of the first seed."""
@@ -86,10 +122,14 @@ class Part:
 
 
 def asked_protocols(run: Run) -> list[Asked]:
-    """The protocols of a run, every one if it names none, with their options checked."""
-    known = preset(run.preset).protocols or tuple(PROTOCOLS)
+    """The protocols of a run with their options checked.
+
+    If it names none, those of its preset; without one, those that are read by default.
+    """
+    usual = tuple(name for name, one in PROTOCOLS.items() if one.by_default)
+    known = preset(run.preset).protocols or usual
     chosen = run.protocols or tuple(Choice(name) for name in known)
-    if run.draws < 1 or not run.shots or min(run.shots) < 1:
+    if run.draws < 1 or not run.shots or min(map(amount, run.shots)) < 1:
         raise BadRecipe(
             f"shots {', '.join(map(str, run.shots)) or 'none'} with {run.draws} draws; "
             "expected at least one shot and one draw"
@@ -118,19 +158,19 @@ def task_of(run: Run, name: str) -> tuple[Task, str]:
 
 
 def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
-    """The rows of a task and the draws from its training split, if a protocol adapts to any."""
+    """The rows of a task and the draws from its training split, if a protocol adapts to them."""
     task, split = task_of(run, name)
     known = preset(run.preset)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
     seeds = range(run.seed, run.seed + run.draws)
     out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
-    if not any(one.adapts for one in protocols):
+    if not any(one.draws for one in protocols):
         return Part(task, split, test, None, (), left_out=out)
     if share_rows(task, split, POOL_SPLIT):
         raise BadRecipe(
             f"shots are drawn from {task}@{POOL_SPLIT}; expected another split to score"
         )
     train = load_rows(task, POOL_SPLIT, folder=run.data_dir)
-    pool, draws = draw(train, sorted(set(run.shots)), seeds, known.reserved)
+    pool, draws = draw(train, sorted(set(run.shots), key=amount), seeds, known.reserved)
     places = tuple(units_of(train, pool).tolist())
     return Part(task, split, test, take(train, pool), tuple(draws), places, out)

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from harness.entries import EvaluationProtocol
-from harness.errors import (
-    MissingHead,
-)
+from harness.errors import MissingHead
 from harness.evaluation.cells import Cell
-from harness.evaluation.parts import POOL_SPLIT
+from harness.evaluation.parts import POOL_SPLIT, Asked
 from harness.evaluation.systems import System
+from harness.evaluation.workload import Workload
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
 from harness.types import (
+    ALL,
     Again,
     Array64,
     Draw,
     Encoded,
     Features,
     Head,
-    Progress,
     Rows,
+    Teacher,
 )
 
 
@@ -35,11 +34,11 @@ class Reader:
     All cells of a system on the same rows are read by one.
     """
 
-    def __init__(self, cell: Cell, progress: Progress | None) -> None:
-        self._cell, self._progress = cell, progress
+    def __init__(self, cell: Cell, workload: Workload) -> None:
+        self._cell, self._workload = cell, workload
         self._part, self._system, self._teachers = cell.part, cell.system, cell.teachers
 
-    def encoded(self, protocol: EvaluationProtocol) -> Encoded:
+    def encoded(self, asked: Asked) -> Encoded:
         """What a protocol reads. Raises NotFinite for outputs that mean nothing."""
         task, part = self._part.task, self._part
         kind = kind_of(task)
@@ -47,27 +46,50 @@ class Reader:
         if len(self._system.members) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
             return Encoded(task.name, kind, classes, self._ensemble, empty, None, (), None)
-        adapts = protocol.adapts != "nothing" and part.pool is not None
-        return Encoded(
-            task=task.name,
-            kind=kind,
-            classes=classes,
-            test=self._test,
-            head=final_head(self._system.members[0], self._system.columns[0]),
-            pool=self._pool if adapts else None,
-            draws=self._draws(protocol) if adapts else (),
-            teacher=self._teacher if adapts and protocol.adapts == "unlabeled" else None,
-            again=(lambda rows, seed: self._again(rows, seed)) if adapts else None,
+        head = final_head(self._system.members[0], self._system.columns[0])
+        plain = Encoded(task.name, kind, classes, self._test, head, None, (), None)
+        if asked.transductive:
+            return self._adapting(plain, asked, self._test, self._every)
+        if asked.draws and part.pool is not None:
+            adapting = self._adapting(plain, asked, self._pool, part.draws)
+            return replace(adapting, again=lambda rows, seed: self._again(rows, seed))
+        return plain
+
+    def _adapting(
+        self, plain: Encoded, asked: Asked, pool: Features, draws: Sequence[Draw]
+    ) -> Encoded:
+        """With what is adapted to, without units that the model, or a teacher, did not see."""
+        taught: tuple[Lesson, ...] = ()
+        if asked.teaches:
+            taught = self._lessons if asked.draws else self._tests
+        if (seen := _seen([pool, *(one.features for one in taught)])) is not None:
+            gone = {int(unit) for unit in np.flatnonzero(~seen)}
+            draws = [_without(draw, gone) for draw in draws]
+        return replace(
+            plain,
+            pool=pool,
+            draws=tuple(draws),
+            teacher=plain.kind.taught([one.outputs for one in taught]) if taught else None,
+            teachers=tuple(Teacher(one.features.x, one.head) for one in taught),
         )
 
-    def _draws(self, protocol: EvaluationProtocol) -> tuple[Draw, ...]:
-        """The draws, without units that the model, or one that teaches, did not see."""
-        read = [self._pool, *(self._lessons if protocol.adapts == "unlabeled" else [])]
-        seen = _seen(read)
-        if seen is None:
-            return self._part.draws
-        gone = {int(unit) for unit in np.flatnonzero(~seen)}
-        return tuple(_without(draw, gone) for draw in self._part.draws)
+    def plan(self, asked: Asked) -> None:
+        """Count the passes that a protocol needs."""
+        for system, rows in self._passes(asked):
+            self._workload.plan(system, rows)
+
+    def _passes(self, asked: Asked) -> Iterator[tuple[System, Rows]]:
+        part, teachers = self._part, self._teachers if asked.teaches else ()
+        yield self._system, part.test
+        if asked.transductive:
+            yield from ((system, part.test) for system in teachers)
+        elif asked.draws and part.pool is not None:
+            yield from ((system, part.pool) for system in (self._system, *teachers))
+
+    @property
+    def _every(self) -> tuple[Draw, ...]:
+        """All test rows as one draw, of no group."""
+        return (Draw(ALL, self._cell.run.seed, (tuple(range(len(self._test))),)),)
 
     @cached_property
     def _ensemble(self) -> Features:
@@ -86,16 +108,15 @@ class Reader:
         return self._on_pool(self._system)
 
     @cached_property
-    def _lessons(self) -> list[Features]:
+    def _lessons(self) -> tuple[Lesson, ...]:
         """The pool through every teacher."""
-        return [self._on_pool(one) for one in self._teachers]
+        return tuple(_lesson(one, self._on_pool(one)) for one in self._teachers)
 
     @cached_property
-    def _teacher(self) -> Array64:
-        """What the teachers say of the pool."""
-        heads = [final_head(one.members[0], one.columns[0]) for one in self._teachers]
-        pairs = zip(self._lessons, heads, strict=True)
-        return kind_of(self._part.task).taught([_outputs(read, head) for read, head in pairs])
+    def _tests(self) -> tuple[Lesson, ...]:
+        """The test rows through every teacher."""
+        rows, what = self._part.test, self._part.name
+        return tuple(_lesson(one, self._through(one, rows, what)[0]) for one in self._teachers)
 
     @cached_property
     def _again(self) -> Again:
@@ -116,9 +137,7 @@ class Reader:
 
     def _through(self, system: System, rows: Rows, what: str) -> list[Features]:
         """The rows through every member."""
-        cell, tell = self._cell, self._progress
-        total = len(rows) * len(system.members)
-        step = (lambda done: tell(f"{system.name} · {what}", done, total)) if tell else None
+        cell, called = self._cell, f"{system.name} · {what}"
         return [
             encode(
                 member,
@@ -129,7 +148,7 @@ class Reader:
                 readout=cell.readout,
                 batch_size=cell.run.batch_size,
                 device=cell.run.device,
-                progress=step,
+                progress=self._workload.steps(called, digest, rows),
             )
             for member, digest, order in zip(
                 system.members, system.digests, system.columns, strict=True
@@ -137,16 +156,29 @@ class Reader:
         ]
 
 
-def _outputs(features: Features, head: Head | None) -> Array64:
-    """A model's outputs in float64, from its features.
+@dataclass(frozen=True)
+class Lesson:
+    """Some rows through a model that teaches, and its head."""
 
-    Not the float32 logits: Adam scales any gradient up to a full step, so a student that equals
-    its teacher must see a difference of exactly zero, not of rounding.
-    """
+    features: Features
+    head: Head
+
+    @cached_property
+    def outputs(self) -> Array64:
+        """The model's outputs in float64, from its features.
+
+        Not the float32 logits: Adam scales any gradient up to a full step, so a student that equals
+        its teacher must see a difference of exactly zero, not of rounding.
+        """
+        weight, bias = self.head.weight.astype(np.float64), self.head.bias.astype(np.float64)
+        return np.asarray(self.features.x.astype(np.float64) @ weight.T + bias)
+
+
+def _lesson(system: System, features: Features) -> Lesson:
+    head = final_head(system.members[0], system.columns[0])
     if head is None:
         raise MissingHead("an expert has no final linear layer to teach with")
-    weight, bias = head.weight.astype(np.float64), head.bias.astype(np.float64)
-    return np.asarray(features.x.astype(np.float64) @ weight.T + bias)
+    return Lesson(features, head)
 
 
 def _seen(read: Sequence[Features]) -> Seen | None:

@@ -1,24 +1,28 @@
-"""Shell: Record <-> one atomically written JSON file, with the predictions beside it."""
+"""Shell: Record <-> one atomically written JSON file."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import xxhash
 from pydantic import Field, ValidationError
 
+from harness.data.shots import amount
 from harness.errors import BrokenRecord
-from harness.files import read_json, replacing, write_json
-from harness.types import Array64, Predictions
+from harness.files import check_values, read_json, read_text, write_json
+from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
 
-Role = Literal["merged", "base", "expert", "single", "ensemble", "reference"]
-"""An `expert` is read on its own task, a `single` is one read on a task of another."""
+Role = Literal["merged", "base", "expert", "single", "ensemble", "ceiling", "reference"]
+"""An `expert` is read on its own task, a `single` is one read on a task of another. A `ceiling` has
+parts of its own for each task, and is not one model."""
 
 CHOICE_SPLIT = "heldout10"
 """Experts' scores on this split choose the best single one; a choice on the reported split is an
@@ -26,12 +30,16 @@ oracle."""
 
 
 class DrawScore(Frozen):
-    """The score of one prediction: of one draw, or the only one where nothing is drawn."""
+    """The score of one prediction: of one draw, or the only one where nothing is drawn.
+
+    `facts` are what the protocol tells of the fit behind it.
+    """
 
     value: float
     parts: dict[str, float]
-    shots: int | None = None
+    shots: Shots | None = None
     seed: int | None = None
+    facts: dict[str, float] = Field(default_factory=dict)
 
 
 class Interval(Frozen):
@@ -42,7 +50,7 @@ class Interval(Frozen):
 
     low: float
     high: float
-    shots: int | None = None
+    shots: Shots | None = None
     method: Literal["wilson", "bootstrap"]
     level: float = 0.95
 
@@ -51,14 +59,15 @@ class Adaptation(Frozen):
     """Which data a protocol saw besides the rows it is scored on.
 
     `drawn` has, for the seed of each draw, the rows of the split by class (or bin of labels) that
-    the largest number of shots took, counted from 0; fewer shots took the first of them. Of a
-    tagging, it has the words by tag, counted through all rows.
+    the largest number of shots took, counted from 0; fewer shots took the first of them, and `all`
+    took every one. Of a tagging, it has the words by tag, counted through all rows. `transductive`:
+    the rows that it is scored on are those that it saw.
     """
 
     split: str
     rows: int
     drawn: dict[str, list[list[int]]] = Field(default_factory=dict)
-    labels: Literal["chose the rows", "chose the rows and were read"]
+    labels: Literal["chose the rows", "chose the rows and were read", "were not read"]
     transductive: bool = False
 
 
@@ -77,7 +86,9 @@ class Record(Frozen):
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
     `unseen` are the units that the model did not see: words that were cut off, read as no entity.
     `intervals` has one for every number of shots, `majority` the score of the best constant
-    prediction on the same rows. Values are between 0 and 1 (or -1 and 1 for correlations); tables
+    prediction on the same rows. `shown` are the rows that methods of a merge were shown, and
+    `transductive` says that those it is scored on are among them: nobody who has not these very
+    rows gets such a score. Values are between 0 and 1 (or -1 and 1 for correlations); tables
     multiply them by 100.
     """
 
@@ -105,16 +116,18 @@ class Record(Frozen):
     base: Source | None
     experts: tuple[Source, ...]
     teachers: tuple[str, ...]
+    shown: tuple[str, ...] = ()
+    transductive: bool = False
     versions: dict[str, str]
 
-    def values(self, shots: int | None) -> list[float]:
+    def values(self, shots: Shots | None) -> list[float]:
         """Values of the draws with so many shots (None where nothing is drawn)."""
         return [score.value for score in self.scores if score.shots == shots]
 
     @property
-    def shots(self) -> list[int | None]:
+    def shots(self) -> list[Shots | None]:
         """The numbers of shots that were drawn, ascending; [None] where nothing is drawn."""
-        return sorted({score.shots for score in self.scores}, key=lambda count: count or 0)
+        return sorted({score.shots for score in self.scores}, key=amount)
 
 
 LONGEST = 160
@@ -125,13 +138,19 @@ IDENTITY = (
 )  # fmt: skip
 
 
+LATER: Mapping[str, Mapping[str, Scalar]] = {"knn": {"rule": "mean", "neighbours": 5}}
+"""Options that came when there were records already, with what those are of."""
+
+
 def identity(values: Mapping[str, Any]) -> str:
     """A hash of what a record is of: two that share it are the same, scores and all.
 
     Not part of it are names and places: the same rows, base and experts may be found elsewhere.
     """
     known = {key: values[key] for key in IDENTITY}
-    known["dataset"] = values["dataset"]["digest"]
+    before = LATER.get(values["protocol"], {})
+    known["options"] = {k: v for k, v in values["options"].items() if (k, v) not in before.items()}
+    known["dataset"] = values["dataset"].get("digest")
     known["base"] = values["base"] and values["base"]["digest"]
     known["experts"] = [expert["digest"] for expert in values["experts"]]
     text = json.dumps(known, sort_keys=True)
@@ -157,40 +176,24 @@ def record_path(out: Path, values: Mapping[str, Any], unusual: Mapping[str, Any]
 
 
 def predictions_of(record: Record, out: Path) -> Path:
-    """The predictions beside a record below `out`."""
+    """The predictions beside a record that was written below `out`."""
     called = identity(record.model_dump(mode="json"))[:12]
-    folder = out / safe(record.model) / record.task
-    name = next(name for name in os.listdir(folder) if name.endswith(f"-{called}.parquet"))
-    return Path(folder, name)
+    return next((out / safe(record.model) / record.task).glob(f"*-{called}.parquet"))
 
 
-def _column(values: Array64) -> Any:
-    """The labels of units as a column; of several classes, lists."""
-    import pyarrow
-
-    return pyarrow.array(values.tolist() if values.ndim > 1 else values)
-
-
-def write_record(
-    path: Path, record: Record, labels: Array64, predictions: Sequence[Predictions]
-) -> None:
-    """Write the predictions, then the record, each atomically."""
-    import pyarrow
-    import pyarrow.parquet
-
-    columns = {"label": labels}
-    for prediction in predictions:
-        drawn = prediction.draw
-        name = f"shots={drawn.shots},seed={drawn.seed}" if drawn else "prediction"
-        columns[name] = prediction.values
-    table = pyarrow.table({name: _column(column) for name, column in columns.items()})
-    with replacing(path.with_suffix(".parquet")) as file:
-        pyarrow.parquet.write_table(table, file)
+def write_record(path: Path, record: Record) -> None:
+    """Write a record, atomically."""
     write_json(path, record.model_dump(mode="json"), indent=1, sort_keys=True)
 
 
 def read_record(path: Path) -> Record:
     """The record in a file. Raises BrokenRecord naming the file and what is wrong with it."""
+    text = read_text(path, "a record", error=BrokenRecord)
+    with suppress(ValidationError):  # a third of the time; what is wrong is said by the usual way
+        record = Record.model_validate_json(text)
+        free = {"options": record.options, "settings": record.settings, "of": record.dataset}
+        check_values(free, str(path), "a record", error=BrokenRecord)
+        return record
     return read_as(Record, path, "a record")
 
 
@@ -209,14 +212,34 @@ def read_records(places: Iterable[str | Path]) -> list[Record]:
 
     Raises BrokenRecord for a place that does not exist or holds none.
     """
-    records: dict[Path, Record] = {}
+    return [record for _, record in each_record(places)]
+
+
+def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
+    """As `read_records`, one by one with the files they lie in: so many need not fit in memory."""
+    seen: set[str] = set()
     for place in map(Path, places):
         if not os.path.exists(place):
             raise BrokenRecord(f"{place} does not exist; expected a record or a folder of them")
-        files = sorted(place.rglob("*.json")) if place.is_dir() else [place]
+        files = _below(place) if place.is_dir() else [str(place)]
         if not files:
             raise BrokenRecord(f"{place} holds no records; expected JSON files")
+        real = cache(os.path.realpath)
         for file in files:
-            record = read_record(file)
-            records.setdefault(file.resolve(), record)
-    return list(records.values())
+            folder, name = os.path.split(file)
+            whole = os.path.realpath(file) if os.path.islink(file) else f"{real(folder)}/{name}"
+            if whole not in seen:
+                seen.add(whole)
+                path = Path(file)
+                yield path, read_record(path)
+
+
+def _below(folder: Path) -> list[str]:
+    """The JSON files of a folder and those below it, sorted by the parts of their paths."""
+    files = [
+        os.path.join(inside, name)
+        for inside, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".json")
+    ]
+    return sorted(files, key=lambda file: file.split(os.sep))

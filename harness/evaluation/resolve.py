@@ -9,7 +9,6 @@ from pathlib import Path
 from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import ingredients
-from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.provenance import (
     EXPERT_FILE,
     Merged,
@@ -30,7 +29,7 @@ from harness.types import Checkpoint, Task
 
 def resolve_model(run: Run) -> Model:
     """Open the model, its experts and base, as given or as the folder's own record names them."""
-    checkpoint = open_checkpoint(run.model, allow_pickle=run.allow_pickle)
+    checkpoint = opened_for(run, run.model)
     path = checkpoint.path
     merged = merged_by(path)
     kit = _mergekit_file(path)
@@ -68,6 +67,7 @@ def resolve_model(run: Run) -> Model:
         expert_tasks=named,
         tasks=tuple(f"{task.name}@{split}" for task, split in asked),
         references=tuple(_reference(source, run) for source in run.references),
+        shown=merged.shown if merged else (),
     )
     _check_references(model, [task for task, _ in asked])
     return model
@@ -153,6 +153,7 @@ def _reference(source: str, run: Run) -> Model:
         experts=(),
         expert_tasks=(),
         tasks=(),
+        shown=merged.shown if merged else (),
     )
 
 
@@ -224,7 +225,7 @@ def _from_mergekit(run: Run, kit: Path) -> tuple[list[str], str | None]:
 
 def _check_there(source: str, run: Run, hint: str) -> None:
     try:
-        open_checkpoint(source, allow_pickle=run.allow_pickle)
+        opened_for(run, source)
     except BrokenCheckpoint as error:
         raise BrokenCheckpoint(f"{error}; {hint}") from error
 

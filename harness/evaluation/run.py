@@ -9,6 +9,7 @@ from pydantic import (
 )
 
 from harness.presets import PresetName
+from harness.types import Shots
 from harness.values import Chosen, Frozen
 
 
@@ -19,13 +20,14 @@ class Run(Frozen):
     experts: tuple[str, ...] = ()
     base: str | None = None
     references: tuple[str, ...] = ()
+    ceilings: tuple[Chosen, ...] = ()
     best_single: bool = False
     singles: bool = False
     tasks: tuple[str, ...] = ()
     protocols: tuple[Chosen, ...] = ()
     metrics: tuple[str, ...] = ()
     preset: PresetName | None = None
-    shots: tuple[int, ...] = (1, 5, 10)
+    shots: tuple[Shots, ...] = (1, 5, 10)
     draws: int = 5
     seed: int = 0
     labels: Literal["by-name", "by-index"] = "by-name"

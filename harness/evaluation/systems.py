@@ -22,7 +22,10 @@ from harness.types import Checkpoint, StateDict, Task
 
 @dataclass(frozen=True)
 class System:
-    """A model as read on one task: a row of the table. An ensemble has several members."""
+    """A model as read on one task: a row of the table. An ensemble has several members.
+
+    `shown` are the rows that it was merged with a view of, if any.
+    """
 
     name: str
     role: Role
@@ -30,6 +33,7 @@ class System:
     members: tuple[Checkpoint, ...]
     columns: tuple[tuple[int, ...], ...]
     head: str
+    shown: tuple[str, ...] = ()
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
@@ -103,7 +107,8 @@ def systems_of(run: Run, model: Model, task: Task, experts: Sequence[System]) ->
     """The model and its reference rows on one task; `experts` are those that can be read on it."""
     own = _own(experts)
     merged, head = model.on(task)
-    yield system_of(task, run, model.role, model.name, (merged,), head, model.method)
+    system = system_of(task, run, model.role, model.name, (merged,), head, model.method)
+    yield replace(system, shown=model.shown)
     if model.base is not None:
         heads = [one.members[0] for one in own] or others_of(model, task)
         fresh = _fresh(merged, model.base, heads)
@@ -121,7 +126,7 @@ def systems_of(run: Run, model: Model, task: Task, experts: Sequence[System]) ->
         if reference.has_head(task):
             read, head = reference.on(task)
             called = reference.name, (read,), head, reference.method
-            yield system_of(task, run, "reference", *called)
+            yield replace(system_of(task, run, "reference", *called), shown=reference.shown)
 
 
 def _encoder(base: Checkpoint) -> StateDict:

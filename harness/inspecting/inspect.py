@@ -100,7 +100,7 @@ def inspect(
         )
     if out is not None:
         check_output(Path(out), INSPECTION, force=force)
-    opened = [_opened(source, allow_pickle) for source in models]
+    opened = [_opened(source, allow_pickle, base) for source in models]
     origin = _opened(base, allow_pickle) if base is not None else None
     parts = [*opened, *([origin] if origin else [])]
     check_architecture([part.checkpoint for part in parts])
@@ -130,8 +130,8 @@ def inspect(
 # Opening -----------------------------------------------------------------------------------
 
 
-def _opened(source: str | Path, allow_pickle: bool) -> Opened:
-    checkpoint = open_checkpoint(source, allow_pickle=allow_pickle)
+def _opened(source: str | Path, allow_pickle: bool, base: str | Path | None = None) -> Opened:
+    checkpoint = open_checkpoint(source, allow_pickle=allow_pickle, base=base)
     observed = weights.Observed(checkpoint.weights, checkpoint.source)
     state = weights.Lazy(weights.specs(checkpoint.weights), observed.__getitem__)
     return Opened(under_prefix(replace(checkpoint, weights=state)), observed)

@@ -2,7 +2,7 @@
 
 from harness.errors import BadData
 from harness.kinds.classification import Classification
-from harness.kinds.kind import IGNORED, Kind
+from harness.kinds.kind import IGNORED, Kind, Rule
 from harness.kinds.multilabel import Multilabel
 from harness.kinds.regression import Regression
 from harness.kinds.tagging import Tagging
@@ -24,4 +24,4 @@ def check_labels(task: Task) -> None:
         raise BadData(f"task '{task.name}' has {fault}")
 
 
-__all__ = ["IGNORED", "KINDS", "Kind", "check_labels", "kind_of"]
+__all__ = ["IGNORED", "KINDS", "Kind", "Rule", "check_labels", "kind_of"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from harness.kinds.kind import Kind, class_indices, nearest_on_average
+from harness.kinds.kind import Kind, Rule, class_indices
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ class Classification(Kind):
         """The arg max, lowest index on ties."""
         return np.asarray(outputs.argmax(axis=1), dtype=np.float64)
 
+    def constant(self, task: Task, labels: Array64) -> Array64:
+        """The most frequent class, lowest index on ties."""
+        return np.full(len(labels), np.bincount(labels.astype(np.int64)).argmax(), dtype=np.float64)
+
     def taught(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the experts' probabilities."""
         from scipy.special import softmax
@@ -54,9 +58,9 @@ class Classification(Kind):
             for index, name in enumerate(rows.task.labels)
         }
 
-    def nearest(self, far: Array64, labels: Array64, draw: Draw) -> Array64:
-        """The class whose anchors are nearest on average: no vote, and no class mean."""
-        return nearest_on_average(far, draw.rows)
+    def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
+        """Each class is a group."""
+        return rule.group(draw.rows)
 
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
@@ -69,6 +73,12 @@ class Classification(Kind):
             yield from of_places(outputs, counted)
         else:
             yield of_classes(estimator, outputs, labels, counted)
+
+    def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Of one distribution over the classes."""
+        from harness.kinds.information import entropy_of_classes
+
+        return entropy_of_classes(outputs)
 
     def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
         """Each class by its place among the head's outputs."""

@@ -1,4 +1,4 @@
-"""What the likelihood of labels says of outputs: the Fisher information of logits, as rows.
+"""What the likelihood of labels says of outputs: Fisher information of logits, as rows; entropy.
 
 By hand: two classes, p = (0.2, 0.8): the one row of `exact` is (0.4, -0.4), for 0.2 (1 - 0.2)
 (d z_0 - d z_1)^2 is what the definition comes to.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch.nn.functional import log_softmax, one_hot
+from torch.nn.functional import log_softmax, one_hot, softplus
 
 
 def of_bits(
@@ -43,11 +43,28 @@ def of_classes(
 def of_places(logits: torch.Tensor, counted: torch.Tensor) -> Iterator[torch.Tensor]:
     """The rows of `exact`, place by place."""
     p = log_softmax(logits, -1).exp()
-    for place in counted.nonzero().unbind():
-        for row in softmax_roots(p[tuple(place)]):
+    for place, rows in zip(counted.nonzero().tolist(), softmax_roots(p[counted]), strict=True):
+        for row in rows:
             whole = torch.zeros_like(p)
             whole[tuple(place)] = row
             yield whole
+
+
+def entropy_of_classes(logits: torch.Tensor) -> torch.Tensor:
+    """-sum_y p(y) log p(y) of classes of which one holds, over the last axis.
+
+    By hand: outputs (0, 0) say p = (1/2, 1/2), which is log 2.
+    """
+    log = log_softmax(logits, -1)
+    return -(log.exp() * log).sum(-1)
+
+
+def entropy_of_bits(logits: torch.Tensor) -> torch.Tensor:
+    """The sum over the last axis of the entropies of classes that each hold or do not.
+
+    With p = sigmoid(z), that of one is log(1 + e^z) - z p. By hand: z = 0 gives log 2.
+    """
+    return (softplus(logits) - logits * logits.sigmoid()).sum(-1)
 
 
 def _one_by_one(values: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -58,19 +75,18 @@ def _one_by_one(values: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def softmax_roots(p: torch.Tensor) -> torch.Tensor:
-    """Rows v, [classes - 1, classes], with sum of v v^T = diag(p) - p p^T, of probabilities p.
+    """Rows v, [..., classes - 1, classes], with sum of v v^T = diag(p) - p p^T, of probabilities p.
 
     That matrix is the Fisher information of the logits. Row k sets class k against the mixture of
     those after it (its Cholesky factor in closed form), so an example costs one gradient less than
     it has classes.
     """
     # what is left after class k, from the small end, where a difference from one would cancel
-    left = p.double().flip(0).cumsum(0).flip(0)
-    size = len(p)
-    rows = torch.zeros(size - 1, size, dtype=torch.float64, device=p.device)
-    for k in range(size - 1):
-        if left[k] > 0 and left[k + 1] > 0:
-            rows[k, k] = 1
-            rows[k, k + 1 :] = -p[k + 1 :].double() / left[k + 1]
-            rows[k] *= (p[k].double() * left[k + 1] / left[k]).sqrt()
-    return rows.to(p.dtype)
+    left = p.double().flip(-1).cumsum(-1).flip(-1)
+    here, after = left[..., :-1, None], left[..., 1:, None]
+    size = p.shape[-1]
+    own = torch.eye(size - 1, size, dtype=torch.bool, device=p.device)
+    later = torch.ones(size - 1, size, dtype=torch.bool, device=p.device).triu(1)
+    mixed = torch.where(later, -p.double()[..., None, :] / after, own.double())
+    rows = mixed * (p.double()[..., :-1, None] * after / here).sqrt()
+    return torch.where((here > 0) & (after > 0), rows, 0).to(p.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -22,11 +22,24 @@ LONGEST_NAME = 1000
 """Letters of a label: a longer text is a column by mistake, and slow to compare."""
 
 
+class Rule(Protocol):
+    """How drawn units, in groups, decide over those that are predicted."""
+
+    def group(self, groups: Sequence[Sequence[int]]) -> Array64:
+        """The index of the group that each belongs to, [units].
+
+        Never one of which nothing was drawn; where that is so of all of them, 0.
+        """
+
+    def value(self, groups: Sequence[Sequence[int]], labels: Array64) -> Array64:
+        """The number of each, [units], by those that the drawn ones are labelled with."""
+
+
 class Kind(ABC):
     """All that the harness has to know of a kind of label.
 
     How it is read from a row, what the units of a row are, how outputs become predictions, what
-    experts' outputs teach, which units few shots are drawn from, how distances decide, and what
+    experts' outputs teach, which units few shots are drawn from, how those decide, and what
     information its likelihood holds. `outputs` are [units, outputs], in the task's order of labels.
     """
 
@@ -139,6 +152,13 @@ class Kind(ABC):
         """
         return values
 
+    @abstractmethod
+    def constant(self, task: Task, labels: Array64) -> Array64:
+        """The best prediction that is the same for every unit, [units] or [rows, classes].
+
+        What reads nothing of a row can say: a score has to be above that of it.
+        """
+
     # Teaching ------------------------------------------------------------------------------
 
     @abstractmethod
@@ -169,8 +189,8 @@ class Kind(ABC):
         return [[unit] for unit in dict.fromkeys(u for part in orders for u in part[:shots])]
 
     @abstractmethod
-    def nearest(self, far: Array64, labels: Array64, draw: Draw) -> Array64:
-        """Predictions by the distances [units, pool] to anchors that have these labels."""
+    def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
+        """Predictions by a rule, of drawn units that have these labels."""
 
     # Information ---------------------------------------------------------------------------
 
@@ -179,6 +199,10 @@ class Kind(ABC):
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
     ) -> Iterator[torch.Tensor]:
         """Rows v, each of the shape of the outputs, with F = sum over v of (v . d outputs)^2."""
+
+    def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The entropy of the labels that outputs [units, outputs] say, in nats, of each unit."""
+        raise AssertionError(f"a {self.name} has no distribution of labels")
 
     @property
     def loss(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
@@ -240,10 +264,3 @@ def number(value: Any, where: str) -> float:
     if not np.isfinite(label):
         raise BadData(f"{where} has the label {reprlib.repr(value)}, expected a finite number")
     return label
-
-
-def nearest_on_average(far: Array64, groups: Sequence[Sequence[int]]) -> Array64:
-    """The group whose anchors are nearest on average, lowest index on ties; [units]."""
-    never = np.full(len(far), np.inf)
-    by_group = [far[:, list(group)].mean(axis=1) if group else never for group in groups]
-    return np.asarray(np.stack(by_group, axis=1).argmin(axis=1), dtype=np.float64)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from harness.errors import BadData
-from harness.kinds.kind import IGNORED, Kind, nearest_on_average
+from harness.kinds.kind import IGNORED, Kind, Rule
 from harness.labels import spelling
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
@@ -72,6 +72,15 @@ class Multilabel(Kind):
         """1 where the probability is one half or more."""
         return (outputs >= 0).astype(np.float64)
 
+    def constant(self, task: Task, labels: Array64) -> Array64:
+        """Class by class, what most rows have that say whether it holds; that it does not on ties.
+
+        By hand: of 1, 1, 0 and -100 (nobody said) most hold.
+        """
+        known = labels != IGNORED
+        holds = 2 * (known & (labels == 1)).sum(axis=0) > known.sum(axis=0)
+        return np.broadcast_to(holds.astype(np.float64), labels.shape)
+
     def taught(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the experts' probabilities, class by class."""
         from scipy.special import expit
@@ -99,10 +108,10 @@ class Multilabel(Kind):
         known = [has + has_not > 0 for has, has_not in zip(counts[::2], counts[1::2], strict=True)]
         return [group for group in super().short(counts, shots) if known[group // 2]]
 
-    def nearest(self, far: Array64, labels: Array64, draw: Draw) -> Array64:
-        """Class by class: whether those that have it or those that have it not are nearer."""
+    def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
+        """Class by class, of two groups: those that have it, and those that have it not."""
         pairs = zip(draw.rows[::2], draw.rows[1::2], strict=True)
-        return np.stack([1 - nearest_on_average(far, pair) for pair in pairs], axis=1)
+        return np.stack([1 - rule.group(pair) for pair in pairs], axis=1)
 
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
@@ -118,6 +127,12 @@ class Multilabel(Kind):
             yield of_classes(estimator, outputs, labels, counted)
         else:
             yield from of_bits(estimator, outputs, labels, labels != IGNORED)
+
+    def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Of independent classes: the sum of theirs."""
+        from harness.kinds.information import entropy_of_bits
+
+        return entropy_of_bits(outputs)
 
     @property
     def loss(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from harness.kinds.kind import Kind, number
+from harness.kinds.kind import Kind, Rule, number
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ class Regression(Kind):
     def _predicted(self, outputs: Array64) -> Array64:
         return outputs[:, 0]
 
+    def constant(self, task: Task, labels: Array64) -> Array64:
+        """The mean."""
+        return np.full(len(labels), labels.mean())
+
     def taught(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the experts' values."""
         return np.asarray(np.mean(outputs, axis=0))
@@ -60,11 +64,9 @@ class Regression(Kind):
         bins = np.digitize(labels, edges)
         return {f"label bin {index}": np.flatnonzero(bins == index) for index in range(BINS)}
 
-    def nearest(self, far: Array64, labels: Array64, draw: Draw) -> Array64:
-        """The mean label of all anchors, weighted by 1 / (distance + 1e-8)."""
-        anchors = [row for rows in draw.rows for row in rows]
-        closeness = 1 / (far[:, anchors] + 1e-8)
-        return np.asarray(closeness @ labels[anchors] / closeness.sum(axis=1))
+    def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
+        """A number; each bin of the label is a group."""
+        return rule.value(draw.rows, labels)
 
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor

@@ -73,6 +73,10 @@ class Tagging(Classification):
         """How their entities are written."""
         return {"scheme": scheme(rows)}
 
+    def constant(self, task: Task, labels: Array64) -> Array64:
+        """No entity anywhere."""
+        return np.full(len(labels), float(task.labels.index(OUTSIDE)))
+
     def unseen(self, task: Task) -> float:
         """No entity: what was cut off is not found."""
         return float(task.labels.index(OUTSIDE))

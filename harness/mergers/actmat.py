@@ -12,7 +12,7 @@ from harness.mergers.wudi import least_interference
 from harness.weights import Line, Matrices, Vectors, by_matrix, tell
 
 
-@merger("actmat", paper="arXiv:2604.01329")
+@merger("actmat", paper="arXiv:2604.01329", breaks_with={"scale": ("copies",)})
 def actmat(
     experts: Sequence[StateDict],
     base: StateDict,

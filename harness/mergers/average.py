@@ -8,7 +8,12 @@ from harness import StateDict, merger
 from harness.weights import check_one_each, mean, warn_unless_one
 
 
-@merger("average", paper="arXiv:2203.05482", task_vectors=False)
+@merger(
+    "average",
+    paper="arXiv:2203.05482",
+    task_vectors=False,
+    breaks_with={"weights": ("order", "copies", "zero")},
+)
 def average(
     experts: Sequence[StateDict], base: StateDict, *, weights: list[float] | None = None
 ) -> StateDict:

@@ -22,7 +22,13 @@ from harness.weights import (
 )
 
 
-@merger("fisher", paper="arXiv:2111.09832", task_vectors=False, by_label=True)
+@merger(
+    "fisher",
+    paper="arXiv:2111.09832",
+    task_vectors=False,
+    by_label=True,
+    breaks_with={"weights": ("order",)},
+)
 def fisher(
     experts: Sequence[StateDict],
     base: StateDict,

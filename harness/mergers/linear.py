@@ -10,7 +10,12 @@ from harness.errors import BadOption
 from harness.weights import check_one_each, mean
 
 
-@merger("linear", paper="arXiv:2203.05482", task_vectors=False)
+@merger(
+    "linear",
+    paper="arXiv:2203.05482",
+    task_vectors=False,
+    breaks_with={"weights": ("order",), "normalize": ("copies", "zero")},
+)
 def linear(
     experts: Sequence[StateDict],
     base: StateDict,

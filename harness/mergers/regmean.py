@@ -26,7 +26,12 @@ DEAD = 1e-12
 """An input whose summed square is below this share of the largest is one that never moves."""
 
 
-@merger("regmean", paper="arXiv:2212.09849", task_vectors=False)
+@merger(
+    "regmean",
+    paper="arXiv:2212.09849",
+    task_vectors=False,
+    breaks_with={"weights": ("order", "copies", "zero")},
+)
 def regmean(
     experts: Sequence[StateDict],
     base: StateDict,

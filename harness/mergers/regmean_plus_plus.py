@@ -10,7 +10,12 @@ from harness.options import NotNegative, Share
 from harness.weights import Lazy, specs
 
 
-@merger("regmean_plus_plus", paper="arXiv:2508.03121", task_vectors=False)
+@merger(
+    "regmean_plus_plus",
+    paper="arXiv:2508.03121",
+    task_vectors=False,
+    breaks_with={"weights": ("order", "copies", "zero")},
+)
 def regmean_plus_plus(
     experts: Sequence[StateDict],
     base: StateDict,

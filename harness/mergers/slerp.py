@@ -16,7 +16,7 @@ PARALLEL = 0.9995
 """Cosine above which, in magnitude, the arc is taken for its chord."""
 
 
-@merger("slerp", paper="arXiv:2403.13257", task_vectors=False)
+@merger("slerp", paper="arXiv:2403.13257", task_vectors=False, breaks_with={"t": ("order",)})
 def slerp(experts: Sequence[StateDict], base: StateDict, *, t: Share = 0.5) -> StateDict:
     """(sin((1 - t) * angle) * first + sin(t * angle) * second) / sin(angle), for two experts.
 

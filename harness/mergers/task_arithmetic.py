@@ -10,7 +10,12 @@ from harness import StateDict, merger
 from harness.weights import check_one_each, entrywise, total
 
 
-@merger("task_arithmetic", paper="arXiv:2212.04089", breaks=("copies",))
+@merger(
+    "task_arithmetic",
+    paper="arXiv:2212.04089",
+    breaks=("copies",),
+    breaks_with={"weights": ("order",)},
+)
 def task_arithmetic(
     experts: Sequence[StateDict],
     base: StateDict,

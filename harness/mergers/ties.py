@@ -25,7 +25,12 @@ from harness.weights import (
 )
 
 
-@merger("ties", paper="arXiv:2306.01708", breaks=("copies",))
+@merger(
+    "ties",
+    paper="arXiv:2306.01708",
+    breaks=("copies",),
+    breaks_with={"weights": ("order",), "density=several": ("order",)},
+)
 def ties(
     experts: Sequence[StateDict],
     base: StateDict,

@@ -1,4 +1,4 @@
-"""What a costly stage makes, computed once and on disk while the merge lasts."""
+"""What a costly stage makes, or is read twice, computed once and on disk while the merge lasts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Slot(NamedTuple):
 
 
 class Kept:
-    """The tensors that costly stages of a merge have made, in one file on the disk of its output.
+    """The tensors that some stages of a merge have made, in one file on the disk of its output.
 
     The file is made when the first tensor is, and gone when the block ends, whatever ends it; then
     tensors are computed anew.

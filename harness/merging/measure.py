@@ -32,7 +32,8 @@ def measured(plan: Plan) -> tuple[Measured, ...]:
 
     The distance is the mean over pairs of experts of the L2 norm of their difference, over all
     parameters of the encoder. The drift is in the logits of 16 training rows of the expert's task,
-    in float32, of a local folder or generated; nothing is downloaded.
+    in float32, of a local folder or generated; nothing is downloaded, and none is measured of a
+    recipe that says so.
     """
     if not plan.passages:
         return ()
@@ -40,7 +41,7 @@ def measured(plan: Plan) -> tuple[Measured, ...]:
     stages = [plan.passages[0].entering, *(one.leaving for one in plan.passages)]
     names = plan.passages[0].encoder
     between = [distance([weights.select(state, names) for state in one]) for one in stages]
-    drift = _drifts(plan, stages)
+    drift = _drifts(plan, stages) if plan.recipe.drift else None
     return tuple(
         Measured(
             _both(between[number : number + 2]),

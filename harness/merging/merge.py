@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 from harness import weights
@@ -10,7 +11,7 @@ from harness.checkpoints.layout import MERGE
 from harness.errors import OutputExists
 from harness.files import check_output
 from harness.merging.kept import Kept
-from harness.merging.plan import Plan, plan
+from harness.merging.plan import Plan, plan, read_once, short_method
 from harness.merging.recipes import Recipe, read_recipe
 from harness.merging.supplies import prepare
 from harness.merging.tune import candidates, found_once, tuned
@@ -47,11 +48,23 @@ def merge(
                     f"{out} holds {part.source}, which goes into the merge; expected another --out"
                 )
         tried = candidates(draft)
+        _warn_of_one(draft)
         if dry_run:
             return draft
         prepare([supply for stage in draft.stages for supply in stage.supplies], progress)
         trials = None
         if tried:
-            draft, trials = tuned(found_once(tried, kept))
+            draft, trials = tuned(found_once(tried, kept), Path(out))
+        draft = read_once(draft, kept)
         tell = progress or (lambda what, done, total: None)
         return write(draft, Path(out), observed, tell, trials=trials, force=force)
+
+
+def _warn_of_one(draft: Plan) -> None:
+    """Warn where there is nothing to merge with."""
+    if len(draft.experts) == 1:
+        warnings.warn(
+            f"there is one expert, {draft.experts[0].source}, and nothing to merge it with: what "
+            f"is written is that model as {short_method(draft.recipe)} leaves it",
+            stacklevel=3,
+        )

@@ -21,13 +21,13 @@ from harness.merging.label_rows import of_those_who_know
 from harness.merging.passage import Clock, Measured, Passage
 from harness.merging.recipes import Recipe, printed
 from harness.merging.stages import Fold, Stage, entering
-from harness.methods import resolved
+from harness.methods import reads_base, rereads, resolved
 from harness.presets import faithful
 from harness.registry import MERGERS, POSTMERGE, PREMERGE
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A checked merge that has not read a weight yet.
 
@@ -52,6 +52,11 @@ class Plan:
     after: tuple[StateDict, ...] = ()
     state: StateDict = field(default_factory=dict)
     measured: tuple[Measured, ...] = ()
+
+    def __repr__(self) -> str:
+        called, heads = short_method(self.recipe), self.recipe.heads
+        many = f"{len(self.experts)} experts, heads: {heads}, {len(self.state)} tensors"
+        return f"Plan({called!r} of {many}, {self.size / 1e6:.1f} MB)"
 
     @property
     def judge(self) -> Judge | None:
@@ -98,26 +103,23 @@ def plan(
     stages make is put into `kept`, and computed whenever it is asked for without one.
     """
     merger = MERGERS[recipe.merger.name]
-    before = [PREMERGE[choice.name] for choice in recipe.premerge]
-    after = [POSTMERGE[choice.name] for choice in recipe.postmerge]
     recipe = _filled(recipe)
     if not recipe.experts:
         raise BadRecipe("no experts to merge; expected at least one folder or Hub id")
     if recipe.tune is not None:
         checked_values(recipe.tune, merger)
-    if recipe.base is None and (merger.task_vectors or before or after):
-        methods: list[Method] = [*before, *([merger] if merger.task_vectors else []), *after]
-        raise BadRecipe(f"{methods[0].name} is given the base as well; name it with --base")
+    if recipe.base is None:
+        _check_without_base(recipe)
 
-    def opened(source: str) -> Checkpoint:
-        checkpoint = open_checkpoint(source, allow_pickle=allow_pickle)
+    def opened(source: str, base: str | None = None) -> Checkpoint:
+        checkpoint = open_checkpoint(source, allow_pickle=allow_pickle, base=base)
         watched = weights.Observed(checkpoint.weights, source)
         if observed is not None:
             observed[source] = watched
         known = weights.specs(checkpoint.weights)
         return replace(checkpoint, weights=weights.Lazy(known, watched.__getitem__))
 
-    experts = tuple(opened(source) for source in recipe.experts)
+    experts = tuple(opened(source, recipe.base) for source in recipe.experts)
     base = opened(recipe.base) if recipe.base is not None else None
     check_architecture([*experts, *([base] if base else [])])
     tasks = _tasks(recipe, experts)
@@ -145,12 +147,17 @@ def composed(draft: Plan, **changed: Scalar) -> Plan:
     return completed(draft, _like(draft.bodies[0], stage.run(draft.bodies, draft.origin), stage))
 
 
-def completed(draft: Plan, merged: StateDict) -> Plan:
-    """The plan with what its merger returned, and from that what is written."""
+def completed(draft: Plan, merged: StateDict, kept: Kept | None = None) -> Plan:
+    """The plan with what its merger returned, and from that what is written.
+
+    What a post-merging method reads twice is put into `kept`, and computed twice without one.
+    """
     recipe, whole = draft.recipe, merged
     by_label = MERGERS[recipe.merger.name].by_label
     after = []
     for later in draft.finishing:
+        if kept is not None and rereads(later.entry, later.options):
+            (whole,) = kept.states([whole])
         whole = _like(merged, later.run(whole, draft.bodies, draft.origin), later)
         after.append(whole)
     if recipe.heads == "average":
@@ -160,12 +167,18 @@ def completed(draft: Plan, merged: StateDict) -> Plan:
     first = draft.experts[0]
     sources = [draft.base, first] if draft.base else [first]
     moving = set(weights.floating(first.weights))
-    kept = [name for name in first.weights if name not in moving]
-    buffers = [_part(source, kept) for source in sources if source is not None]
+    unmerged = [name for name in first.weights if name not in moving]
+    buffers = [_part(source, unmerged) for source in sources if source is not None]
     whole = weights.union(weights.cast_like(whole, first.weights), *buffers)
     written = [name for name in first.weights if name in weights.specs(whole)]
     state = weights.select(whole, written)
     return replace(draft, merged=merged, after=tuple(after), state=state)
+
+
+def read_once(draft: Plan, kept: Kept) -> Plan:
+    """The plan with what a post-merging method reads twice computed once; itself if none does."""
+    twice = any(rereads(later.entry, later.options) for later in draft.finishing)
+    return completed(draft, draft.merged, kept) if twice else draft
 
 
 def _like(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
@@ -211,6 +224,20 @@ def _short(entry: Method, choice: Choice) -> Choice:
 
 
 # Checks ------------------------------------------------------------------------------------
+
+
+def _check_without_base(recipe: Recipe) -> None:
+    """Raise BadRecipe, naming the first, for a method that reads the base."""
+    methods: list[tuple[Method, Choice]] = [
+        *((PREMERGE[choice.name], choice) for choice in recipe.premerge),
+        (MERGERS[recipe.merger.name], recipe.merger),
+        *((POSTMERGE[choice.name], choice) for choice in recipe.postmerge),
+    ]
+    for entry, choice in methods:
+        if reads_base(entry, choice.options):
+            raise BadRecipe(
+                f"{_short(entry, choice)} is given the base as well; name it with --base"
+            )
 
 
 def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
@@ -350,7 +377,8 @@ def _without(state: StateDict, names: Collection[str]) -> StateDict:
 def _premerged(stage: Stage, wholes: Sequence[StateDict], origin: StateDict) -> Sequence[StateDict]:
     """The experts after a pre-merging method, held to the names and shapes that went in."""
     name = stage.entry.name
-    changed: Sequence[StateDict] = stage.run(wholes, origin)
+    given = origin if reads_base(stage.entry, stage.options) else {}
+    changed: Sequence[StateDict] = stage.run(wholes, given)
     if len(changed) != len(wholes):
         raise IncompatibleWeights(
             f"{name} makes {len(changed)} experts of {len(wholes)}, expected as many"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 from harness.errors import BadRecipe
 from harness.files import read_yaml
 from harness.presets import PresetName
-from harness.registry import MERGERS, POSTMERGE, PREMERGE, TASKS
+from harness.registry import MERGERS, POSTMERGE, PREMERGE, TASKS, YAML
 from harness.types import Choice
 from harness.values import Chosen, Frozen, validated
 
@@ -17,7 +18,11 @@ Heads = Literal["auto", "merge", "average", "keep"]
 
 
 class Recipe(Frozen):
-    """A merge: which checkpoints, by which methods, and what becomes of the heads."""
+    """A merge: which checkpoints, by which methods, and what becomes of the heads.
+
+    `drift`: whether experts are run on rows of their tasks to tell how far pre-merging methods move
+    their logits.
+    """
 
     experts: tuple[str, ...]
     base: str | None = None
@@ -32,6 +37,7 @@ class Recipe(Frozen):
     tune_on: tuple[str, ...] = ()
     data_dir: str | None = None
     device: str = "auto"
+    drift: bool = True
     preset: PresetName | None = None
 
     @property
@@ -47,7 +53,10 @@ def printed(before: Sequence[Choice], merger: Choice, after: Sequence[Choice]) -
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """The recipe in a YAML (or JSON) file. Raises BadRecipe naming the file and the field."""
+    """The recipe in a YAML (or JSON) file, its paths from where the file is.
+
+    Raises BadRecipe naming the file and the field.
+    """
     return recipe_and_fields(path)[0]
 
 
@@ -70,4 +79,43 @@ def recipe_and_fields(path: str | Path) -> tuple[Recipe, frozenset[str]]:
         POSTMERGE.check_name(choice.name, str(path))
     for task in (*recipe.tasks, *recipe.tune_on):
         TASKS.check_name(task.partition("@")[0], str(path))
-    return recipe, frozenset(Recipe.model_fields)
+    return _from_its_place(recipe, Path(path)), frozenset(Recipe.model_fields)
+
+
+# Paths -------------------------------------------------------------------------------------
+
+
+def _from_its_place(recipe: Recipe, file: Path) -> Recipe:
+    """The recipe of a file with its paths from where the file is, and not from where somebody is.
+
+    Models may be Hub ids as well. Raises BadRecipe for one that is there only from where one is.
+    """
+
+    def placed(path: str) -> str:
+        return str(file.parent / path)
+
+    def model(source: str) -> str:
+        beside = placed(source)
+        if os.path.exists(beside):
+            return beside
+        if os.path.exists(source):
+            raise BadRecipe(
+                f"{file} names {source}, which is in the folder you are in and not in that of the "
+                f"recipe; expected the way to it from the recipe: "
+                f"{os.path.relpath(source, file.parent)}"
+            )
+        return os.path.join(file.parent, source) if source.startswith(".") else source
+
+    def task(name: str) -> str:
+        return placed(name) if name.partition("@")[0].endswith(YAML) else name
+
+    return recipe.model_copy(
+        update={
+            "experts": tuple(map(model, recipe.experts)),
+            "base": None if recipe.base is None else model(recipe.base),
+            "tasks": tuple(map(task, recipe.tasks)),
+            "tune_on": tuple(map(task, recipe.tune_on)),
+            "statistics": tuple(map(placed, recipe.statistics)),
+            "data_dir": None if recipe.data_dir is None else placed(recipe.data_dir),
+        }
+    )

@@ -132,7 +132,11 @@ class Fold:
         tuned = isinstance(entry, Merger) and self.recipe.tune is not None
         shared = any(need.rows == "shared" for need in needs)
         judge = judge_of(self, entering, averaged or {}) if tuned or shared else None
-        supplies = [self._supply(need, choice, entering, judge) for need in needs]
+        under = _under(averaged, entering) if averaged else entering
+        supplies = [
+            self._supply(need, choice, under if need.rows == "tasks" else entering, judge)
+            for need in needs
+        ]
         return Stage(entry, choice.options, tuple(supplies), judge)
 
     def _supply(
@@ -172,6 +176,14 @@ def entering(experts: Sequence[Checkpoint], wholes: Sequence[StateDict]) -> tupl
             weights=weights.select(weights.union(whole, expert.weights), expert.weights),
         )
         for expert, whole in zip(experts, wholes, strict=True)
+    )
+
+
+def _under(head: StateDict, experts: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """The experts, each with the same head."""
+    return tuple(
+        replace(one, weights=weights.select(weights.union(head, one.weights), one.weights))
+        for one in experts
     )
 
 

@@ -67,6 +67,17 @@ class Sources:
     device: str = "auto"
 
 
+def check_kinds(need: Need, tasks: Sequence[str]) -> None:
+    """Raise BadRecipe for a task whose rows a need cannot read."""
+    for name in tasks:
+        task = parse_task(name)[0]
+        if task.kind not in need.kinds:
+            raise BadRecipe(
+                f"{need.name} reads rows of {' or '.join(need.kinds)}, found those of {task}, a "
+                f"{task.kind}; expected another method for it"
+            )
+
+
 @dataclass(frozen=True)
 class Draws:
     """The rows of tasks that the options of a need say, read once for all experts of a task."""
@@ -104,6 +115,7 @@ class Together:
         if not known or (not same and known != len(self.checkpoints)):
             whose = "the first expert's task" if same else "each expert's own task"
             raise BadRecipe(f"{self.need.name} needs rows of {whose}; name it with --tasks")
+        check_kinds(self.need, self.sources.tasks)
 
     @cached_property
     def given(self) -> Any:
@@ -114,7 +126,7 @@ class Together:
         """Read rows; models are run when the method asks."""
         for place, checkpoint in enumerate(self.checkpoints):
             rows = self._readings.rows(place)
-            own = kind_of(rows.task).unit if self.need.rows == "each" else unit_of(checkpoint)
+            own = unit_of(checkpoint) if self.need.rows == "same" else kind_of(rows.task).unit
             check_ready(checkpoint, unit=own)
 
     def described(self) -> list[dict[str, Any]]:
@@ -174,11 +186,11 @@ class PerExpert:
 
     def prepare(self, progress: Progress | None) -> None:
         """Obtain all: rows are read and checked for every expert before the first pass."""
-        if not self.sources.files:
-            for task in self.sources.tasks:
-                self._draws(task)
+        tasks = self.sources.tasks if not self.sources.files else ()
+        total = sum(len(self._draws(task)) for task in tasks)
+        of_all = (lambda what, done, _: progress(what, done, total)) if progress and total else None
         for index in range(len(self.checkpoints)):
-            self.obtain(index, progress)
+            self.obtain(index, of_all or progress)
 
     def described(self) -> list[dict[str, Any]]:
         """What was obtained, for the record."""
@@ -196,6 +208,7 @@ class PerExpert:
                 f"{self.need.name} statistics are computed on each expert's own task; name it with "
                 "--tasks, or give files with --statistics"
             )
+        check_kinds(self.need, self.sources.tasks)
 
     def _check_files(self) -> None:
         for file in self.sources.files:

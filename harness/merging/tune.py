@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from harness import weights
 from harness.merging.candidates import checked_values, values_of
 from harness.merging.kept import Kept
-from harness.merging.plan import Plan, completed, composed
+from harness.merging.plan import Plan, completed, composed, read_once
 from harness.registry import MERGERS
 
 
@@ -49,12 +50,18 @@ def _option(candidate: Plan) -> str | None:
     return values_of(candidate.recipe.tune)[0] if candidate.recipe.tune else None
 
 
-def tuned(candidates: dict[float, Plan]) -> tuple[Plan, dict[str, Any]]:
-    """The plan whose merge scores best (of equals, the first), and a record of every trial."""
+def tuned(candidates: dict[float, Plan], out: Path) -> tuple[Plan, dict[str, Any]]:
+    """The plan whose merge scores best (of equals, the first), and a record of every trial.
+
+    What is read twice of a candidate is on the disk of `out` while that one is scored.
+    """
     judge = next(iter(candidates.values())).judge
     assert judge is not None
     judge = replace(judge, expected=len(candidates))
-    scores = {value: judge(candidate.state) for value, candidate in candidates.items()}
+    scores = {}
+    for value, candidate in candidates.items():
+        with Kept(out) as kept:
+            scores[value] = judge(read_once(candidate, kept).state)
     best = max(scores, key=lambda value: scores[value])
     recipe = candidates[best].recipe
     return candidates[best], {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def write(
     with new_folder(out, MERGE, force=force) as folder:
         digests: dict[str, Any] = {"digest": _write_weights(plan.state, folder, progress)}
         first = plan.experts[0]
-        copy_tokenizer(first.path, folder)
+        copy_tokenizer(first.tokenizer, folder)
         if plan.recipe.heads == "keep":
             digests["head_digests"] = _write_heads(plan, folder)
         plan = replace(plan, measured=measured(plan))
@@ -57,33 +58,34 @@ def write(
 
 
 def _write_weights(state: StateDict, folder: Path, progress: Progress) -> str:
-    shards = _shards(state)
+    parts = shards(state)
 
     def step(done: int) -> None:
         progress("merging tensors", done, len(state))
 
     digests: dict[str, str] = {}
     placed: dict[str, str] = {}
-    for number, names in enumerate(shards, start=1):
-        file = SINGLE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+    for number, names in enumerate(parts, start=1):
+        file = SINGLE if len(parts) == 1 else f"model-{number:05}-of-{len(parts):05}.safetensors"
         digests |= write_file(folder / file, weights.select(state, names), step)
         placed |= dict.fromkeys(names, file)
-    if len(shards) > 1:
+    if len(parts) > 1:
         size = sum(spec.bytes for spec in weights.specs(state).values())
         write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": placed})
     return weights.join_digests(digests)
 
 
-def _shards(state: StateDict) -> list[list[str]]:
-    shards: list[list[str]] = [[]]
+def shards(state: StateDict) -> list[list[str]]:
+    """The names of a state's tensors by the file that they go into."""
+    parts: list[list[str]] = [[]]
     filled = 0
     for name, spec in weights.specs(state).items():
-        if shards[-1] and filled + spec.bytes > SHARD_BYTES:
-            shards.append([])
+        if parts[-1] and filled + spec.bytes > SHARD_BYTES:
+            parts.append([])
             filled = 0
-        shards[-1].append(name)
+        parts[-1].append(name)
         filled += spec.bytes
-    return shards
+    return parts
 
 
 def _write_heads(plan: Plan, folder: Path) -> dict[str, str]:
@@ -167,8 +169,13 @@ def _record(
         **({"scored_on": scored_on} if scored_on else {}),
         **({"tuned": dict(trials)} if trials else {}),
         **({"report": dict(plan.report)} if plan.report else {}),
-        "versions": {name: version(name) for name in ("merging-harness", "torch", "safetensors")},
+        "versions": dict(_versions()),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("merging-harness", "torch", "safetensors")}
 
 
 def _scored_on(plan: Plan, *, tried: bool) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.checkpoints.build import unit_of
+from harness.checkpoints.build import check_whole, unit_of
 from harness.checkpoints.families.bert import BERT
 from harness.checkpoints.families.known import FAMILIES, family_of
 from harness.checkpoints.families.symmetry import NUMBER, axes_of
@@ -36,12 +36,15 @@ def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
 def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     """Which axis of which parameter runs over which group, by the table of the family.
 
-    Raises UnknownName for an architecture without one, and IncompatibleWeights for a parameter that
-    its table does not know, or for heads that do not divide the width of attention.
+    Raises UnknownName for an architecture without one, IncompatibleWeights for a parameter that
+    its table does not know, or for heads that do not divide the width of attention, and
+    BrokenCheckpoint for a parameter that is not there, which a group would be moved without.
     """
     first = experts[0]
     family = family_of(first.config, first.source)
-    axes = axes_of(family, first.weights, unit_of(first))
+    unit = unit_of(first)
+    axes = axes_of(family, first.weights, unit)
+    check_whole(first, unit=unit)
     heads, shapes = first.config[family.heads], specs(first.weights)
     for name, groups in axes.items():
         if (groups[0] or "").startswith("qk.") and shapes[name].shape[0] % heads:

@@ -99,7 +99,7 @@ def model_key(checkpoint: Checkpoint, digest: str) -> str:
     The weights, of which `digest` is the hash, the tokenizer and the configuration.
     """
     config = {k: v for k, v in checkpoint.config.items() if k not in LABEL_KEYS}
-    known = [digest, tokenizer_digest(checkpoint.path), config]
+    known = [digest, tokenizer_digest(checkpoint.tokenizer), config]
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
 
@@ -251,7 +251,7 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
     source = checkpoint.source
     model = classifier_on_meta(checkpoint.config, source)
     final = final_module(model, checkpoint.config, source)
-    tokenizer = open_tokenizer(checkpoint.path)
+    tokenizer = open_tokenizer(checkpoint.tokenizer)
     if fault := readout.fault(model, final, tokenizer, max_length):
         raise BrokenCheckpoint(
             f"{source} {fault}: under this preset its features are '{readout.name}'; "
@@ -279,15 +279,15 @@ def tokenize(
     embedding.
     """
     words = kind_of(rows.task).unit == "word"
-    tokenizer = open_tokenizer(checkpoint.path, words=words)
+    tokenizer = open_tokenizer(checkpoint.tokenizer, words=words)
     if words:
-        encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.path)
+        encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.tokenizer)
         encoded[FIRST] = first
     else:
         encoded = token_ids(
             list(zip(*rows.texts, strict=True)),
             lambda segments: readout.tokens(tokenizer, segments, max_length),
-            checkpoint.path,
+            checkpoint.tokenizer,
         )
     known = checkpoint.config.get("vocab_size")
     last = max((max(ids, default=0) for ids in encoded["input_ids"]), default=0)

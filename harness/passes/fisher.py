@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch.func import functional_call, vjp
+from torch.func import functional_call, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import pad
 
 from harness.kinds import Kind
 
 Estimator: TypeAlias = Literal["exact", "empirical", "mergelm", "hard", "soft", "empirical_batch"]
 BY_EXAMPLE = ("exact", "empirical")
 """The estimators that square the gradients of single examples; all others those of a batch."""
+AT_ONCE = 2**22
+"""Entries of gradients of single examples that are held at once: 16 MB in float32.
+
+So many examples of one length share their passes, two at least. A small model gains several times,
+for its time goes into the number of steps; that of a large one goes into the entries themselves, of
+which there are as many, so its examples go one by one.
+"""
+
+Inputs: TypeAlias = Mapping[str, torch.Tensor]
+Example: TypeAlias = tuple[Inputs, torch.Tensor]
+Rows: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]]
 
 
 def fisher(
     model: torch.nn.Module,
-    examples: Iterator[tuple[Mapping[str, torch.Tensor], torch.Tensor]],
+    examples: Iterator[Example],
     kind: Kind,
     *,
     estimator: Estimator = "exact",
@@ -59,66 +74,147 @@ def fisher(
     """
     parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     totals = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    by_example = estimator in BY_EXAMPLE
+    network = _Network(model, parameters, _words(model) if by_example else None)
+    rows_of = partial(kind.fisher_rows, estimator)
     steps = 0
-    for inputs, labels in examples:
-        table = _word_rows(model, parameters, inputs) if estimator in BY_EXAMPLE else None
-        read = _outputs(model, parameters, inputs, table)
-        given = {name: p for name, p in parameters.items() if not table or name != table.name}
-        done: Any = vjp(read, given, *([table.rows] if table else []))
-        logits, pull = done
-        for row in kind.fisher_rows(estimator, logits.detach(), labels):
-            grads = pull(row)
-            for name, grad in grads[0].items():
-                totals[name].addcmul_(grad, grad)
-            if table:
-                totals[table.name].index_add_(0, table.ids, grads[1].square())
-        steps += 1
+    for alike in _alike(examples, network.together() if by_example else 1):
+        for part in network.passed(alike):
+            part.add_squares(rows_of, totals)
+        steps += len(alike)
     count = max(1, steps * (batch_size if estimator == "mergelm" else 1))
     return {name: total.div_(count).cpu() for name, total in totals.items()}
 
 
-@dataclass(frozen=True)
-class _Words:
-    """The rows of the word embedding that one example reads, which alone have a gradient.
+def _alike(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
+    """Lists of at most `size` examples whose tensors have the same shapes: nothing is padded."""
+    waiting: dict[Hashable, list[Example]] = {}
+    for inputs, labels in examples:
+        shapes = (*((name, tensor.shape) for name, tensor in inputs.items()), labels.shape)
+        waiting.setdefault(shapes, []).append((inputs, labels))
+        if len(waiting[shapes]) == size:
+            yield waiting.pop(shapes)
+    yield from waiting.values()
 
-    They are a small part of the largest parameter: with all of it in the gradient of every example
-    most of the time goes into adding zeros.
+
+def _words(model: Any) -> str | None:
+    """The parameter that is the word embedding; None where it is frozen, or known by no name."""
+    table = model.get_input_embeddings().weight
+    return next((n for n, p in model.named_parameters() if p is table and p.requires_grad), None)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Examples that went through a model: what came out, and the way back.
+
+    `logits` are [examples, ...], of each example what a call gives. `pull` takes rows of that shape
+    to the gradients of every parameter, [examples, ...]. The gradient of the parameter `words` is
+    of those rows alone that an example reads; their numbers are `ids`, [examples, rows].
     """
 
-    name: str
+    labels: Sequence[torch.Tensor]
+    logits: torch.Tensor
+    pull: Callable[[torch.Tensor], Mapping[str, torch.Tensor]]
+    words: str | None
     ids: torch.Tensor
-    rows: torch.Tensor
-    places: torch.Tensor
+
+    def add_squares(self, rows_of: Rows, totals: Mapping[str, torch.Tensor]) -> None:
+        """Add what the rows of every example pull back, squared."""
+        rows = [list(rows_of(*pair)) for pair in zip(self.logits, self.labels, strict=True)]
+        nothing = torch.zeros_like(self.logits[0])
+        for row in zip_longest(*rows, fillvalue=nothing):
+            for name, grads in self.pull(torch.stack(row)).items():
+                if name == self.words:
+                    totals[name].index_add_(0, self.ids.flatten(), grads.square().flatten(0, 1))
+                elif len(grads) == 1:
+                    totals[name].addcmul_(grads[0], grads[0])
+                else:
+                    totals[name].add_(grads.square_().sum(0))
 
 
-def _word_rows(
-    model: Any,
-    parameters: Mapping[str, torch.Tensor],
-    inputs: Mapping[str, torch.Tensor],
-) -> _Words | None:
-    table = model.get_input_embeddings().weight
-    names = [name for name, p in model.named_parameters() if p is table]
-    if len(names) != 1:  # frozen, or unknown to the model
-        return None
-    ids, places = torch.unique(inputs["input_ids"], return_inverse=True)
-    return _Words(names[0], ids, parameters[names[0]][ids], places)
+@dataclass(frozen=True)
+class _Network:
+    """A model as a function of its parameters; `words` names the word embedding among them.
 
+    An example reads a few rows of that largest parameter, which alone have a gradient: with all of
+    it in every gradient most of the time goes into adding zeros. So the rows are what is given, and
+    the ids of the words are numbers of those rows.
+    """
 
-def _outputs(
-    model: torch.nn.Module,
-    parameters: Mapping[str, torch.Tensor],
-    inputs: Mapping[str, torch.Tensor],
-    table: _Words | None,
-) -> Callable[..., torch.Tensor]:
-    """The logits as a function of the parameters (and of the rows of the word embedding)."""
-    if table is None:
-        return lambda given: functional_call(model, given, (), dict(inputs)).logits
-    others = {key: value for key, value in inputs.items() if key != "input_ids"}
+    model: torch.nn.Module
+    parameters: Mapping[str, torch.Tensor]
+    words: str | None
 
-    def read(given: Mapping[str, torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
-        known = {**given, table.name: parameters[table.name]}
-        arguments = {**others, "inputs_embeds": rows[table.places]}
-        logits: torch.Tensor = functional_call(model, known, (), arguments).logits
+    def together(self) -> int:
+        """How many examples share their passes."""
+        entries = sum(p.numel() for name, p in self.parameters.items() if name != self.words)
+        return max(1, AT_ONCE // max(1, entries))
+
+    def passed(self, alike: Sequence[Example]) -> Iterator[_Part]:
+        """The examples after their way forwards: together, or else one by one."""
+        parts: Iterable[_Part]
+        try:
+            parts = [self._together(alike)] if len(alike) > 1 else map(self._alone, alike)
+        except RuntimeError:
+            # vmap refuses a model whose steps depend on values; any other fault shows once more
+            parts = map(self._alone, alike)
+        yield from parts
+
+    def _alone(self, example: Example) -> _Part:
+        (inputs,), ids = self._numbered([example[0]])
+        done: Any = vjp(partial(self._logits, inputs), {**self.parameters, **self._read(ids[0])})
+        logits, pull = done
+
+        def pull_one(row: torch.Tensor) -> Mapping[str, torch.Tensor]:
+            return {name: grad[None] for name, grad in pull(row[0])[0].items()}
+
+        return _Part([example[1]], logits.detach()[None], pull_one, self.words, ids)
+
+    def _together(self, alike: Sequence[Example]) -> _Part:
+        """By vmap, for which every example has parameters of its own.
+
+        What the examples have in common stays out of it: above all a mask of ones, for models ask
+        whether it is one.
+        """
+        several, ids = self._numbered([inputs for inputs, _ in alike])
+        first = several[0]
+        common = {n: t for n, t in first.items() if all(torch.equal(t, one[n]) for one in several)}
+        own = {n: torch.stack([one[n] for one in several]) for n in first if n not in common}
+        given = {n: p.expand(len(alike), *p.shape) for n, p in self.parameters.items()}
+
+        def logits_of(own: Inputs, given: Inputs) -> torch.Tensor:
+            return self._logits({**common, **own}, given)
+
+        with sdpa_kernel(SDPBackend.MATH):  # the only one that vmap has a rule for
+            done: Any = vjp(partial(vmap(logits_of), own), {**given, **self._read(ids)})
+        logits, pull = done
+        labels = [label for _, label in alike]
+        return _Part(labels, logits.detach(), lambda row: pull(row)[0], self.words, ids)
+
+    def _numbered(self, several: Sequence[Inputs]) -> tuple[list[Inputs], torch.Tensor]:
+        """Inputs whose words are numbers of rows that are read, and these rows, [examples, rows].
+
+        Examples of fewer words than others read the first row of the table beside, without effect.
+        """
+        if self.words is None:
+            return list(several), torch.empty(len(several), 0)
+        found = [torch.unique(inputs["input_ids"], return_inverse=True) for inputs in several]
+        size = max(len(ids) for ids, _ in found)
+        ids = torch.stack([pad(ids, (0, size - len(ids))) for ids, _ in found])
+        return [
+            {**inputs, "input_ids": places}
+            for inputs, (_, places) in zip(several, found, strict=True)
+        ], ids
+
+    def _read(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The rows of the word embedding with these numbers, in its place."""
+        return {} if self.words is None else {self.words: self.parameters[self.words][ids]}
+
+    def _logits(self, inputs: Inputs, given: Inputs) -> torch.Tensor:
+        """What the model gives for numbered inputs."""
+        known, arguments = dict(given), dict(inputs)
+        if self.words is not None:
+            known[self.words] = self.parameters[self.words]
+            arguments["inputs_embeds"] = given[self.words][arguments.pop("input_ids")]
+        logits: torch.Tensor = functional_call(self.model, known, (), arguments).logits
         return logits
-
-    return read

@@ -50,16 +50,18 @@ SPLIT = "train90"
 # Collecting --------------------------------------------------------------------------------
 
 
-def drawn(task: Task, examples: int, seed: int, folder: str | Path | None) -> Rows:
+def drawn(
+    task: Task, examples: int, seed: int, folder: str | Path | None, split: str = SPLIT
+) -> Rows:
     """The rows that a statistic is computed on: `examples` of `task@train90`, drawn by the seed.
 
     Experts of one task see the same rows. Where there are fewer, all are taken, with a warning.
     `collect` takes the rows of any other draw as well, as `take(load_rows(task, SPLIT), numbers)`.
     """
-    rows = load_rows(task, SPLIT, folder=folder)
+    rows = load_rows(task, split, folder=folder)
     if examples > len(rows):
         warnings.warn(
-            f"{task}@{SPLIT} has {len(rows)} rows, fewer than examples={examples}: all are taken",
+            f"{task}@{split} has {len(rows)} rows, fewer than examples={examples}: all are taken",
             stacklevel=2,
         )
     order = rng(seed, "stats", task.name).permutation(len(rows))
@@ -67,9 +69,13 @@ def drawn(task: Task, examples: int, seed: int, folder: str | Path | None) -> Ro
 
 
 def drawn_as(chosen: Mapping[str, Scalar], task: Task, folder: str | Path | None) -> Rows:
-    """The rows that the options of a need say, `examples` and `seed` among them."""
+    """The rows that the options of a need say, `examples` and `seed` among them.
+
+    They are of the split that is reported where an option `rows` says `test`.
+    """
     examples, seed = (cast(int, chosen[key]) for key in ("examples", "seed"))
-    return drawn(task, examples, seed, folder)
+    split = task.reported if chosen.get("rows") == "test" else SPLIT
+    return drawn(task, examples, seed, folder, split)
 
 
 def steps(

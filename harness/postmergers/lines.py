@@ -17,7 +17,7 @@ NUMBER = re.compile(r"\.(\d+)\.")
 """The number of a layer, in the name of a tensor."""
 
 
-@postmerge("lines", paper="arXiv:2410.17146", breaks=("copies",))
+@postmerge("lines", paper="arXiv:2410.17146", breaks=("copies",), rereads=("alpha=norms",))
 def lines(
     merged: StateDict,
     experts: Sequence[StateDict],
@@ -32,8 +32,9 @@ def lines(
     layer is; so it is in the authors' code. What the base has not stays. With `norms` alpha is, as
     in the paper, the L1 norm of the sum of the task vectors of n experts over n times that of what
     was merged, over all tensors: 1 after the mean, and 1 / n after the plain sum; it is in the
-    report. beta multiplies what was merged, so at 1 it is the scale of the merger that the paper
-    tunes: tune that. For one model alone the paper has alpha + beta = 1.
+    report. What was merged is read twice then, once for the norms: the harness keeps it on disk
+    meanwhile, one model in float32. beta multiplies what was merged, so at 1 it is the scale of the
+    merger that the paper tunes: tune that. For one model alone the paper has alpha + beta = 1.
 
     By hand: task vectors (2, 4) of layer 0 and (1, 3) of layer 1 have the means 3 and 2; alpha is
     (6 + 4) / (2 * (3 + 2)) = 1, and they become 1 * 3 and (1 + 1) * 2.

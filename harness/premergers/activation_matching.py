@@ -24,7 +24,13 @@ from harness.weights import (
 )
 
 
-@premerge("activation_matching", paper="arXiv:2209.04836", exact=True)
+@premerge(
+    "activation_matching",
+    paper="arXiv:2209.04836",
+    exact=True,
+    reads_base=False,
+    breaks_with={"anchor": ("order",)},
+)
 def activation_matching(
     experts: Sequence[StateDict],
     base: StateDict,

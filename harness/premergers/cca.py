@@ -24,7 +24,7 @@ from harness.weights import (
 )
 
 
-@premerge("cca", paper="arXiv:2407.05385", breaks=("order",), costly=True)
+@premerge("cca", paper="arXiv:2407.05385", breaks=("order",), costly=True, reads_base=False)
 def cca(
     experts: Sequence[StateDict],
     base: StateDict,

@@ -14,7 +14,12 @@ from harness.rng import rng
 from harness.weights import check_one_each, each, flat_pieces, select, specs, where_shared
 
 
-@premerge("dare", paper="arXiv:2311.03099", breaks=("order", "copies", "tied"))
+@premerge(
+    "dare",
+    paper="arXiv:2311.03099",
+    breaks=("order", "copies", "tied"),
+    breaks_with={"on": ("zero",)},
+)
 def dare(
     experts: Sequence[StateDict],
     base: StateDict,

@@ -30,7 +30,17 @@ NEARER = 1 - 1e-12
 """A transport that costs more than this share of none is none."""
 
 
-@premerge("ot_fusion", paper="arXiv:1910.05653", exact=True, inexact=("reference_quirks",))
+@premerge(
+    "ot_fusion",
+    paper="arXiv:1910.05653",
+    exact=True,
+    reads_base=("anchor=base",),
+    breaks_with={
+        "anchor": ("order",),
+        "anchor=base": ("copies",),
+        "reference_quirks": ("exact", "family"),
+    },
+)
 def ot_fusion(
     experts: Sequence[StateDict],
     base: StateDict,

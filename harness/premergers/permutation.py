@@ -34,7 +34,13 @@ RESIDUAL = ("width", "embedding", "pooled")
 """The groups of no one layer, those with most tensors first."""
 
 
-@premerge("permutation", paper="arXiv:2209.04836", exact=True)
+@premerge(
+    "permutation",
+    paper="arXiv:2209.04836",
+    exact=True,
+    reads_base=("anchor=base",),
+    breaks_with={"anchor": ("order",), "anchor=base": ("copies",)},
+)
 def permutation(
     experts: Sequence[StateDict],
     base: StateDict,
@@ -57,7 +63,8 @@ def permutation(
     set heads further apart. `residual` permutes the width of the whole model as well, with
     embeddings, normalisations, pooler and head: group after group from the order as it is, each by
     the assignment with the others held, until none brings the expert nearer. Tensors of heads count
-    where they have one shape.
+    where they have one shape. Heads that were turned as well are found only by what they can
+    become, and once the width is in order: `residual`, then `heads` and `rotated`, then `rotation`.
 
     `cycle_consistent` matches all experts at once (C2M3, Crisostomi et al. 2024, arXiv:2405.17897;
     `universe`) from the order that matching to the anchor gives, and tells their orders against
@@ -108,7 +115,7 @@ def _check(
     if len(both := [name for name, one in given.items() if one]) > 1:
         raise BadOption(
             f"{both[0]} and {both[1]} are both given, and no objective is for both; "
-            "expected one of them"
+            "expected one of them, or one after the other: the width first"
         )
 
 

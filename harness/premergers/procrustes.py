@@ -30,7 +30,14 @@ from harness.weights import (
 BASE = "base"
 
 
-@premerge("procrustes", paper="doi:10.1007/BF02291478", breaks=("order",), costly=True)
+@premerge(
+    "procrustes",
+    paper="doi:10.1007/BF02291478",
+    breaks=("order",),
+    costly=True,
+    reads_base=("reference=base",),
+    breaks_with={"reference=base": ("copies",), "reference=random_per_matrix": ("tied",)},
+)
 def procrustes(
     experts: Sequence[StateDict],
     base: StateDict,

@@ -29,7 +29,13 @@ REAL = 1e-9
 """A root whose imaginary part is smaller than this share of it is a real one."""
 
 
-@premerge("rotation", paper="arXiv:2502.00264", exact=True)
+@premerge(
+    "rotation",
+    paper="arXiv:2502.00264",
+    exact=True,
+    reads_base=("anchor=base",),
+    breaks_with={"anchor": ("order",), "anchor=base": ("copies",)},
+)
 def rotation(
     experts: Sequence[StateDict],
     base: StateDict,

@@ -1,7 +1,7 @@
-"""Frozen values -> pictures, each as PNG and as SVG, of the same bytes every time.
+"""The style of all pictures, heat maps, and files: PNG and SVG, of the same bytes every time.
 
-Colours are those of cividis: told apart by colour-blind readers, and in print by their lightness.
-Text in an SVG stays text. matplotlib is loaded when something is drawn.
+Colours of a scale are those of cividis: told apart by colour-blind readers, and in print by their
+lightness. Text in an SVG stays text. matplotlib is loaded when something is drawn.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def heat_map(shown: HeatMap) -> Figure:
     heights = [len(panel.rows) for panel in shown.panels]
     width = max(len(panel.columns) for panel in shown.panels)
     gaps = len(heights) - 1
-    with _style():
+    with styled():
         size = (
             AROUND[0] + CELL[0] * width,
             AROUND[1] + CELL[1] * (sum(heights) + 3 * gaps),
@@ -90,9 +90,8 @@ def heat_map(shown: HeatMap) -> Figure:
         if bar.solids is not None:
             bar.solids.set_rasterized(False)  # colours as shapes: nothing in an SVG is of pixels
             bar.solids.set_edgecolor("face")
-        figure.suptitle(_wrapped(shown.title, size[0]))
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # laid out once, and not again for every file
+        figure.suptitle(wrapped(shown.title, size[0]))
+        settle(figure)
     return figure
 
 
@@ -115,12 +114,12 @@ def _draw(axes: Axes, panel: Panel, colours: Any, form: str) -> None:
                     number(value, form),
                     ha="center",
                     va="center",
-                    color=_readable(colours.to_rgba(value)),
+                    color=readable(colours.to_rgba(value)),
                     in_layout=False,
                 )
 
 
-def _readable(colour: Sequence[float]) -> str:
+def readable(colour: Sequence[float]) -> str:
     """Black or white, whichever is told from the colour better (its relative luminance)."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -136,7 +135,14 @@ def _beyond(shown: HeatMap) -> Any:
     return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[below, above]
 
 
-def _wrapped(text: str, inches: float) -> str:
+def settle(figure: Figure) -> None:
+    """Lay a picture out, once and not again for every file."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
+def wrapped(text: str, inches: float) -> str:
+    """A title of 10 points in lines of so many inches."""
     import textwrap
 
     return "\n".join(textwrap.wrap(text, max(24, int(inches * 12)), break_on_hyphens=False))
@@ -154,14 +160,14 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     paths = []
     for form, metadata in without_date.items():
         path = stem.with_name(f"{stem.name}.{form}")
-        with _style(), replacing(path) as file:
+        with styled(), replacing(path) as file:
             figure.savefig(file, format=form, metadata=metadata)
         paths.append(path)
     return paths
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def styled() -> Iterator[None]:
     """Our settings, whatever the user's own are."""
     import matplotlib
 

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import compress
+from math import fsum, sqrt
+from typing import TypeAlias, TypeVar
 
-import numpy as np
-
+from harness.data.shots import amount
 from harness.errors import BrokenRecord
 from harness.evaluation.records import CHOICE_SPLIT, Record, Role
+from harness.reporting.lines import Line, label, lines_of
+from harness.reporting.names import row_names
+from harness.types import Shots
 
+__all__ = ["label"]
+
+Read = TypeVar("Read", Record, Line)
+CURRENT = "current"
 TUNED = "ft-classifier"
-PROTOCOL_ORDER = ("current", "knn", TUNED)
+PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
 SINGLES = ("expert", "single")
 MAX = "experts, max"
 SUMMARY = ("experts, min", "experts, mean", MAX)
 BEST_SINGLE = f"best single ({CHOICE_SPLIT})"
 AVERAGE_SINGLE = "average single"
+MAJORITY = "majority label"
+"""The best constant prediction: the most frequent label, or the mean of a regression."""
 HEADLINE_SHOTS = 5
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Reading:
     """A protocol with the number of shots it adapts to: a group of columns."""
 
     rank: int
     protocol: str
-    shots: int
+    shots: Shots
 
     def __str__(self) -> str:
         return ", ".join(self.lines)
@@ -42,36 +53,83 @@ class Reading:
 
 @dataclass(frozen=True)
 class Cell:
-    """Scores of one row under one reading on one task (or averaged over all), times 100."""
+    """Scores of one row under one reading on one task (or averaged over all), times 100.
+
+    Three spreads that say different things: `values` are of the draws, `interval` is where their
+    mean would lie on other test rows (None where nobody measured it), `experts` are those of the
+    several experts of which this is the mean.
+    """
 
     values: tuple[float, ...]
+    interval: tuple[float, float] | None = None
+    experts: tuple[float, ...] = ()
 
     @property
     def mean(self) -> float:
-        return float(np.mean(self.values))
+        return _mean(self.values)
 
     @property
     def deviation(self) -> float | None:
         """Standard deviation over draws, divisor n - 1; None where nothing is drawn."""
-        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+        return _deviation(self.values)
+
+    @property
+    def across_experts(self) -> float | None:
+        """Standard deviation over the experts, divisor n - 1; None of a single one."""
+        return _deviation(self.experts)
 
     def __str__(self) -> str:
-        if self.deviation is None:
-            return f"{self.mean:.1f}"
-        return f"{self.mean:.1f} ±{self.deviation:.1f}"
+        deviation = self.deviation
+        return f"{self.mean:.1f}" if deviation is None else f"{self.mean:.1f} ±{deviation:.1f}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fsum(values) / len(values)
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    mean = _mean(values)
+    return sqrt(fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1))
+
+
+def cell_of(record: Record, reading: Reading) -> Cell:
+    """What a record says under a reading."""
+    shots = reading.shots or None
+    ends = [(100 * one.low, 100 * one.high) for one in record.intervals if one.shots == shots]
+    return Cell(tuple(100 * v for v in record.values(shots)), ends[0] if ends else None)
+
+
+Place: TypeAlias = "tuple[str, Reading, str]"
+"""The row, reading and task of a cell."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows by name, readings and tasks in order, and the cells that are known."""
+    """Rows by name, readings and tasks in order, and the cells that are known.
+
+    `lines` are those that cells were read from; a cell without one is computed of others.
+    """
 
     rows: tuple[str, ...]
     readings: tuple[Reading, ...]
     tasks: tuple[str, ...]
-    cells: dict[tuple[str, Reading, str], Cell]
+    cells: dict[Place, Cell]
+    lines: dict[Place, Line] = field(default_factory=dict)
 
     def row(self, name: str, reading: Reading) -> list[Cell | None]:
         """The cells of a row under one reading, and their mean if every task has one."""
+        if (name, reading) not in self._rows:
+            self._rows[name, reading] = self._row(name, reading)
+        return self._rows[name, reading]
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, Reading], list[Cell | None]]:
+        """Rows that were asked for."""
+        return {}
+
+    def _row(self, name: str, reading: Reading) -> list[Cell | None]:
         cells = [self.cells.get((name, reading, task)) for task in self.tasks]
         if len(self.tasks) == 1:
             return cells
@@ -86,32 +144,56 @@ class Grid:
 def _across(cells: Sequence[Cell]) -> Cell:
     """The mean over tasks, draw by draw where every task has the same number of draws."""
     counts = {len(cell.values) for cell in cells}
+    interval = _interval(cells)
     if len(counts) == 1:
-        return Cell(tuple(np.mean([cell.values for cell in cells], axis=0).tolist()))
-    return Cell((float(np.mean([cell.mean for cell in cells])),))
+        draws = zip(*(cell.values for cell in cells), strict=True)
+        return Cell(tuple(map(_mean, draws)), interval)
+    return Cell((_mean([cell.mean for cell in cells]),), interval)
+
+
+def _interval(cells: Sequence[Cell]) -> tuple[float, float] | None:
+    """Where the mean of cells would lie on other rows of each, if every one says it of itself.
+
+    Distances to the ends add as squares, the rows of tasks being others (Zou and Donner 2008,
+    doi:10.1002/sim.3095). By hand: 60 in [57, 62] and 80 in [76, 85] have 70 in [67.5, 72.7].
+    """
+    ends = [(cell.mean, cell.interval) for cell in cells if cell.interval is not None]
+    if len(ends) < len(cells):
+        return None
+    mean = sum(value for value, _ in ends) / len(ends)
+    below = sqrt(sum((value - low) ** 2 for value, (low, _) in ends)) / len(ends)
+    above = sqrt(sum((high - value) ** 2 for value, (_, high) in ends)) / len(ends)
+    return mean - below, mean + above
 
 
 def readings(records: Iterable[Record]) -> list[Reading]:
-    """All protocols with their shots, Current first, then KNN, FT-Classifier and others."""
-    distinct = set()
-    for record in records:
-        known = record.protocol in PROTOCOL_ORDER
-        rank = PROTOCOL_ORDER.index(record.protocol) if known else len(PROTOCOL_ORDER)
-        distinct |= {Reading(rank, label(record), shots or 0) for shots in record.shots}
-    return sorted(distinct)
+    """All protocols with their shots, in the order of columns."""
+    return _readings(_lines(records))
 
 
-def label(record: Record) -> str:
-    """The protocol, with the options that were asked beside its defaults."""
-    from harness.options import resolve
-    from harness.registry import PROTOCOLS
-    from harness.types import Choice
+def in_order(readings: Iterable[Reading]) -> list[Reading]:
+    """Readings with Current first, then KNN, FT-Classifier and others; of each by its shots."""
+    return sorted(readings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
 
-    if record.protocol not in PROTOCOLS:
-        return record.protocol
-    default = resolve("protocol", Choice(record.protocol), PROTOCOLS[record.protocol].function)
-    given = {k: v for k, v in record.options.items() if v != default.get(k)}
-    return str(Choice(record.protocol, given))
+
+def _readings(lines: Iterable[Line]) -> list[Reading]:
+    return in_order({reading_of(line) for line in lines})
+
+
+def reading_of(line: Line) -> Reading:
+    """The group of columns that a line stands in."""
+    return _reading(line.protocol, line.setting, line.shots)
+
+
+@lru_cache
+def _reading(protocol: str, setting: str, shots: Shots) -> Reading:
+    known = protocol in PROTOCOL_ORDER
+    rank = PROTOCOL_ORDER.index(protocol) if known else len(PROTOCOL_ORDER)
+    return Reading(rank, setting, shots)
+
+
+def _lines(records: Iterable[Record]) -> list[Line]:
+    return [*lines_of(("", record) for record in records)]
 
 
 def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
@@ -119,88 +201,125 @@ def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
 
     Rows: the experts (one row if every task has one); where a task has several, min, mean and max
     over them; where experts were read on one another's tasks, the mean over all of them; the best
-    one on held-out rows, if they were read there; the ensemble, other references, the base, then
-    the merged models, by method or by name.
+    one on held-out rows, if they were read there; the ensemble, ceilings, other references, the
+    base, then the merged models, by method or by name; last what the best constant prediction
+    scores.
     """
-    chosen = best_single(records)
-    records = reported(records)
-    _check_same_work(records)
-    tasks = tuple(dict.fromkeys(record.task for record in records))
-    per_task = {
-        task: {r.digest for r in records if r.role == "expert" and r.task == task} for task in tasks
-    }
-    one_each = max((len(digests) for digests in per_task.values()), default=0) <= 1
-    abroad = {record.digest for record in records if record.role == "single"}
-    cells: dict[tuple[str, Reading, str], Cell] = {}
-    owner: dict[tuple[str, Reading, str], str] = {}
-    order: dict[str, list[str]] = {role: [] for role in typing.get_args(Role)}
-    known: dict[tuple[Reading, str], dict[str, Cell]] = {}
-    for record in records:
-        name = row_name(record, by_method=by_method, one_each=one_each)
-        if name not in order[record.role]:
-            order[record.role].append(name)
-        for reading in readings([record]):
-            cell = Cell(tuple(100 * v for v in record.values(reading.shots or None)))
-            if record.role in SINGLES:
-                known.setdefault((reading, record.task), {})[record.digest] = cell
-            # an expert that was read abroad has a row of its own, the same model on every task
-            rows = [name] if record.role != "single" else []
-            if record.digest in abroad and record.role in SINGLES and not by_method:
-                rows.append(record.model)
-            for row in rows:
-                key = (row, reading, record.task)
-                if owner.setdefault(key, record.digest) != record.digest:
-                    raise BrokenRecord(
-                        f"two different models are called '{row}' on {record.task} "
-                        f"({owner[key][:12]}, {record.digest[:12]}); "
-                        "expected one: render them apart"
-                    )
-                cells[key] = cell
-    for (reading, task), read in known.items():
+    return laid_out(_lines(records), by_method=by_method)
+
+
+def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
+    """Lines as the rows and cells of `grid`."""
+    chosen = _best_single(lines)
+    lines = reported(lines)
+    _check_work(lines)
+    tasks = tuple(dict.fromkeys(line.task for line in lines))
+    own = _own(lines)
+    one_each = _one_each(own)
+    filled = _filled(lines, _rows_of(lines, by_method=by_method, one_each=one_each))
+    cells = filled.cells
+    for (reading, task), read in filled.experts.items():
         best = read.get(chosen.get(task, ""))
-        for name, cell in _over_experts(read, per_task[task], best, one_each=one_each).items():
+        mine = own.get(task, set())
+        for name, cell in _over_experts(read, mine, best, one_each=one_each).items():
             cells[name, reading, task] = cell
-    shown = order["expert"] if one_each or not by_method else []
+    order = filled.order
+    shown = [*order["expert"]] if one_each or not by_method else []
     shown = shown if by_method else [*shown, *order["single"]]
-    of_many = [*SUMMARY, AVERAGE_SINGLE, BEST_SINGLE]
-    summary = [name for name in of_many if any(row == name for row, _, _ in cells)]
-    named = [name for role in ("ensemble", "reference", "base", "merged") for name in order[role]]
+    known = {row for row, _, _ in cells}
+    summary = [name for name in (*SUMMARY, AVERAGE_SINGLE, BEST_SINGLE) if name in known]
+    others = ("ensemble", "ceiling", "reference", "base", "merged")
+    rest = [name for role in others for name in order[role]]
+    last = [MAJORITY] if MAJORITY in known else []
     # a merge may stand in the records for itself and, beside another one, as a reference
-    lines = tuple(dict.fromkeys([*shown, *summary, *named]))
-    return Grid(lines, tuple(readings(records)), tasks, cells)
+    rows = tuple(dict.fromkeys([*shown, *summary, *rest, *last]))
+    return Grid(rows, tuple(_readings(lines)), tasks, cells, filled.lines)
+
+
+def named_rows(lines: Sequence[Line]) -> list[str]:
+    """What a board calls the row of each line; of a line that it does not show, the model."""
+    shown = reported(lines)
+    names = row_names(shown, by_method=True, one_each=_one_each(_own(shown)))
+    known = {id(line): name for line, name in zip(shown, names, strict=True)}
+    return [known.get(id(line), line.model) for line in lines]
+
+
+def _own(lines: Iterable[Line]) -> dict[str, set[str]]:
+    """The experts of each task, by digest."""
+    own: dict[str, set[str]] = {}
+    for line in lines:
+        if line.role == "expert":
+            own.setdefault(line.task, set()).add(line.digest)
+    return own
+
+
+def _one_each(own: Mapping[str, Collection[str]]) -> bool:
+    """Whether no task has several experts: a table then has one row for all of them."""
+    return max(map(len, own.values()), default=0) <= 1
+
+
+@dataclass(frozen=True)
+class _Filled:
+    """Cells as they are filled: those of rows, of experts by digest, names in order by role."""
+
+    cells: dict[Place, Cell]
+    lines: dict[Place, Line]
+    experts: dict[tuple[Reading, str], dict[str, Cell]]
+    order: dict[str, dict[str, None]]
+
+
+def _filled(lines: Sequence[Line], rows: Sequence[tuple[str, ...]]) -> _Filled:
+    """The cells that are read, not computed of others; `rows` are those that a line stands in."""
+    filled = _Filled({}, {}, {}, {role: {} for role in typing.get_args(Role)})
+    for line, mine in zip(lines, rows, strict=True):
+        reading = reading_of(line)
+        cell = Cell(line.values, line.interval)
+        if line.role in SINGLES:
+            filled.experts.setdefault((reading, line.task), {})[line.digest] = cell
+        filled.order[line.role].update(dict.fromkeys(mine[:1]))
+        for row in mine:
+            filled.cells[row, reading, line.task] = cell
+            filled.lines[row, reading, line.task] = line
+        if line.majority is not None:
+            constant = Cell((line.majority,))
+            filled.cells.setdefault((MAJORITY, reading, line.task), constant)
+    return filled
+
+
+def _rows_of(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[tuple[str, ...]]:
+    """The rows that each line stands in: an expert that was read abroad has one of its own, too."""
+    named = row_names(lines, by_method=by_method, one_each=one_each)
+    if by_method:
+        pairs = zip(lines, named, strict=True)
+        return [() if line.role == "single" else (name,) for line, name in pairs]
+    away = {line.digest for line in lines if line.role == "single"}
+    among = [line.role in SINGLES and line.digest in away for line in lines]
+    alone = iter(row_names([*compress(lines, among)], by_method=False, one_each=False))
+    rows = []
+    for line, name, is_away in zip(lines, named, among, strict=True):
+        own = (next(alone),) if is_away else ()
+        rows.append(own if line.role == "single" else tuple(dict.fromkeys((name, *own))))
+    return rows
 
 
 def _check_same_work(records: Sequence[Record]) -> None:
     """Raise BrokenRecord, naming both, where a column would mix what is not the same work."""
-    seen: dict[tuple[str, Reading], tuple[dict[str, Any], Record]] = {}
-    for record in records:
-        for reading in readings([record]):
-            mine = _work(record)
-            theirs, other = seen.setdefault((record.task, reading), (mine, record))
-            if differing := next((key for key in mine if mine[key] != theirs[key]), None):
-                raise BrokenRecord(
-                    f"{record.task} under {reading}: '{record.model}' was read with "
-                    f"{differing} {mine[differing]}, '{other.model}' with {theirs[differing]}; "
-                    "expected the same work in a column: render them apart"
-                )
+    _check_work(_lines(records))
 
 
-def _work(record: Record) -> dict[str, Any]:
-    """What has to be the same for two scores to be compared, as it is named to who reads."""
-    rows = f"{record.rows} rows"
-    if record.settings.get("limit") is not None:
-        rows += f" (--limit {record.settings['limit']})"
-    if (out := record.settings.get("left_out")) is not None:
-        rows += f" (in whole batches, shuffled by {', '.join(out)})"
-    work: dict[str, Any] = {
-        "test": f"{rows} {str(record.dataset.get('digest', ''))[:12]}".strip(),
-        "max_length": record.settings.get("max_length"),
-        "features": record.settings.get("features"),
-        "metrics": "+".join(record.metrics),
-    }
-    if record.adaptation is not None:
-        work |= {key: record.settings.get(key) for key in ("draws", "seed")}
-    return work
+def _check_work(lines: Sequence[Line]) -> None:
+    seen: dict[tuple[str, str, Shots], Line] = {}
+    for line in lines:
+        other = seen.setdefault((line.task, line.setting, line.shots), line)
+        if line.work is other.work or line.work == other.work:
+            continue
+        mine, theirs = dict(line.work), dict(other.work)
+        differing = next(key for key in mine if mine[key] != theirs.get(key))
+        raise BrokenRecord(
+            f"{line.task} under {reading_of(line)}: '{line.model}' was read with "
+            f"{differing} {mine[differing]}, '{other.model}' with {theirs.get(differing)}; "
+            "expected the same work in a column: render them apart"
+        )
 
 
 def _over_experts(
@@ -209,13 +328,14 @@ def _over_experts(
     """The rows over the experts that were read on a task, by digest; `own` are those of it."""
     rows = {}
     if read.keys() - own:
-        rows[AVERAGE_SINGLE] = Cell((float(np.mean([cell.mean for cell in read.values()])),))
+        rows[AVERAGE_SINGLE] = Cell((_mean([cell.mean for cell in read.values()]),))
     if best is not None:
         rows[BEST_SINGLE] = best
     means = [cell.mean for digest, cell in read.items() if digest in own]
     if means and not one_each:
-        values = min(means), float(np.mean(means)), max(means)
-        rows |= {name: Cell((value,)) for name, value in zip(SUMMARY, values, strict=True)}
+        least, mean, most = SUMMARY
+        rows |= {least: Cell((min(means),)), most: Cell((max(means),))}
+        rows[mean] = Cell((_mean(means),), experts=tuple(means))
     return rows
 
 
@@ -226,67 +346,58 @@ def best_single(records: Sequence[Record]) -> dict[str, str]:
     where all experts were read under Current Eval on the same held-out rows. Ties go to the first,
     in the order in which they were merged.
     """
-    tasks = dict.fromkeys(record.task for record in reported(records))
+    return _best_single(_lines(records))
+
+
+def _best_single(lines: Sequence[Line]) -> dict[str, str]:
+    tasks = dict.fromkeys(line.task for line in reported(lines))
+    read_on: dict[str, set[str]] = {task: set() for task in tasks}
+    for line in lines:
+        if line.task in read_on and line.role in SINGLES:
+            read_on[line.task].add(line.digest)
     pools = {
-        task: frozenset(r.digest for r in records if r.task == task and r.role in SINGLES)
-        for task in tasks
+        task: frozenset(read)
+        for task, read in read_on.items()
         if task.partition("@")[2] != CHOICE_SPLIT
     }
     best: dict[str, str] = {}
     for pool in dict.fromkeys(pools.values()):
         shared = [task for task in pools if pools[task] == pool]
         names = dict.fromkeys(task.partition("@")[0] for task in shared)
-        values = [_heldout(records, name, pool) for name in names]
+        values = [_heldout(lines, name, pool) for name in names]
         if len(pool) < 2 or not all(values):
             continue
-        ours = [r for r in records if r.task in shared]
-        merged = [source.digest for r in ours if r.role == "merged" for source in r.experts]
-        order = [d for d in dict.fromkeys([*merged, *(r.digest for r in ours)]) if d in pool]
-        scores = {digest: float(np.mean([known[digest] for known in values])) for digest in order}
+        ours = [line for line in lines if line.task in shared]
+        merged = [digest for one in ours if one.role == "merged" for _, digest in one.experts]
+        order = [d for d in dict.fromkeys([*merged, *(one.digest for one in ours)]) if d in pool]
+        scores = {digest: _mean([known[digest] for known in values]) for digest in order}
         best |= dict.fromkeys(shared, max(order, key=lambda digest: scores[digest]))
     return best
 
 
-def _heldout(records: Sequence[Record], task: str, pool: Collection[str]) -> dict[str, float]:
+def _heldout(lines: Sequence[Line], task: str, pool: Collection[str]) -> dict[str, float]:
     """Current Eval of these experts on the held-out rows of a task, by digest; {} unless all."""
     held = f"{task}@{CHOICE_SPLIT}"
-    by_rows: dict[object, dict[str, float]] = {}
-    for record in records:
-        if (record.task, record.protocol) == (held, "current") and record.role in SINGLES:
-            values = by_rows.setdefault(record.dataset.get("digest"), {})
-            values[record.digest] = record.scores[0].value
+    by_rows: dict[str, dict[str, float]] = {}
+    for line in lines:
+        if (line.task, line.protocol) == (held, "current") and line.role in SINGLES:
+            by_rows.setdefault(line.rows_of, {})[line.digest] = line.values[0]
     return next((values for values in by_rows.values() if values.keys() >= {*pool}), {})
 
 
-def reported(records: Sequence[Record]) -> list[Record]:
-    """The records but those that only chose among experts.
+def reported(records: Sequence[Read]) -> list[Read]:
+    """The records (or lines) but those that only chose among experts.
 
     These are of experts on held-out rows of a task that other models were read on other rows of.
     """
     others = {record.task for record in records if record.role not in SINGLES}
     names = {task.partition("@")[0] for task in others}
-
-    def chooses(task: str) -> bool:
+    choosing = set()
+    for task in {record.task for record in records} - others:
         name, _, split = task.partition("@")
-        return split == CHOICE_SPLIT and task not in others and name in names
-
-    return [record for record in records if not chooses(record.task)]
-
-
-def row_name(record: Record, *, by_method: bool, one_each: bool) -> str:
-    """How a table calls the row of a record."""
-    if record.role == "expert":
-        return "expert of the task" if one_each else record.model
-    if record.role == "single":
-        return record.model
-    if record.role == "base":
-        return "base" if by_method else f"base ({record.model})"
-    if record.role == "ensemble":
-        return "logit ensemble" if record.method == record.role else f"logit {record.method}"
-    if record.role == "reference":
-        return f"{record.model} ({record.method})"
-    plain = by_method or record.model == record.method
-    return record.method if plain else f"{record.model} ({record.method})"
+        if split == CHOICE_SPLIT and name in names:
+            choosing.add(task)
+    return [record for record in records if record.task not in choosing]
 
 
 def short_task(task: str, tasks: Sequence[str]) -> str:

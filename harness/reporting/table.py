@@ -6,36 +6,96 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
+from harness.data.shots import amount
+from harness.evaluation.inference import LEVEL
 from harness.evaluation.records import Record
-from harness.reporting.grid import HEADLINE_SHOTS, Cell, Reading, grid, short_task
+from harness.reporting.grid import (
+    CURRENT,
+    HEADLINE_SHOTS,
+    MAJORITY,
+    MAX,
+    Cell,
+    Reading,
+    grid,
+    short_task,
+)
 from harness.text import plain
+from harness.types import Shots
 
 
 def evaluation_table(records: Sequence[Record], width: int | None = None) -> str:
     """One table: rows are the model and its references, columns are protocol x task, values x100.
 
     Of several numbers of shots the one nearest to 5 is shown. Where it is wider than `width`, the
-    columns of each protocol stand below one another, with its name in the corner.
+    columns of each protocol stand below one another, with its name in the corner. Current Eval of
+    the merged model has its interval over the test rows, unless that alone makes it too wide.
     """
     scores = grid(records, by_method=False)
     shown = [reading for reading in scores.readings if reading in _headline(scores.readings)]
     tasks = [plain(short_task(column, scores.tasks)) for column in scores.columns]
+    merged = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
 
-    def render(corner: str, headers: Sequence[str], shown: Sequence[Reading]) -> str:
-        cells = [
-            [c for reading in shown for c in scores.row(name, reading)] for name in scores.rows
-        ]
-        rows = [
-            [plain(name), *map(_text, row)]
-            for name, row in zip(scores.rows, cells, strict=True)
-            if any(row)
-        ]
+    def render(
+        corner: str, headers: Sequence[str], shown: Sequence[Reading], *, within: bool
+    ) -> str:
+        rows = []
+        for name in scores.rows:
+            cells = [(reading, c) for reading in shown for c in scores.row(name, reading)]
+            if any(cell for _, cell in cells):
+                marked = within and name in merged
+                texts = [_shown(c, marked and one.protocol == CURRENT) for one, c in cells]
+                rows.append([plain(name), *texts])
         return tabulate(rows, [corner, *headers], tablefmt="simple", disable_numparse=True)
 
-    whole = render("", [_heading(reading, task) for reading in shown for task in tasks], shown)
-    if width is None or max(map(len, whole.splitlines())) <= width:
+    def fitting(corner: str, headers: Sequence[str], shown: Sequence[Reading]) -> str:
+        with_interval = render(corner, headers, shown, within=True)
+        return (
+            with_interval
+            if fits(with_interval, width)
+            else render(corner, headers, shown, within=False)
+        )
+
+    headers = [_heading(reading, task) for reading in shown for task in tasks]
+    whole = render("", headers, shown, within=True)
+    if fits(whole, width):
         return whole
-    return "\n\n".join(render(plain(str(reading)), tasks, [reading]) for reading in shown)
+    return "\n\n".join(fitting(plain(str(reading)), tasks, [reading]) for reading in shown)
+
+
+def legend(table: str) -> str:
+    """What the marks of a table say, of those that are in it."""
+    marks = {
+        "±": "±: standard deviation (n - 1) over the draws, of a mean over the draws' means; "
+        "no expert is trained anew.",
+        "[": f"[ ]: {100 * LEVEL:.0f} % interval over the test rows, all else held.",
+        "(sd ": "(sd): standard deviation over the experts of a task (n - 1).",
+        MAJORITY: f"{MAJORITY}: the best constant prediction, of a regression the mean.",
+        MAX: f"{MAX}: the best on these very rows, an oracle.",
+    }
+    return " ".join(["Values x100.", *(says for mark, says in marks.items() if mark in table)])
+
+
+def fits(table: str, width: int | None) -> bool:
+    return width is None or max(map(len, table.splitlines())) <= width
+
+
+def other_shots(records: Sequence[Record]) -> list[str]:
+    """Which numbers of shots were read and are not in the table, in a sentence; none if all are."""
+    known = grid(records, by_method=False).readings
+    kept = _shots(_headline(known))
+    rest = [shots for shots in _shots(known) if shots not in kept]
+    return [f"Shots shown: {listed(kept)}; also in the records: {listed(rest)}."] if rest else []
+
+
+def _shots(readings: Sequence[Reading]) -> list[Shots]:
+    """The numbers of shots that were drawn, ascending."""
+    return sorted({reading.shots for reading in readings if reading.shots}, key=amount)
+
+
+def listed(numbers: Sequence[object]) -> str:
+    """`1, 5 and 10`."""
+    first = ", ".join(map(str, numbers[:-1]))
+    return f"{first} and {numbers[-1]}" if first else str(numbers[-1])
 
 
 def _heading(reading: Reading, column: str) -> str:
@@ -45,13 +105,27 @@ def _heading(reading: Reading, column: str) -> str:
 
 def _headline(readings: Sequence[Reading]) -> list[Reading]:
     """One number of shots per protocol, the nearest to the papers' five."""
+
+    def distance(shots: Shots) -> float:
+        return abs(amount(shots) - HEADLINE_SHOTS)
+
     best: dict[str, Reading] = {}
     for reading in readings:
         held = best.get(reading.protocol)
-        if held is None or abs(reading.shots - HEADLINE_SHOTS) < abs(held.shots - HEADLINE_SHOTS):
+        if held is None or distance(reading.shots) < distance(held.shots):
             best[reading.protocol] = reading
     return list(best.values())
 
 
 def _text(cell: Cell | None) -> str:
     return "" if cell is None else str(cell)
+
+
+def _shown(cell: Cell | None, within: bool) -> str:
+    """A cell as the terminal shows it, with the spread over rows or over experts that it has."""
+    if cell is not None and within and cell.interval is not None:
+        low, high = cell.interval
+        return f"{cell} [{low:.1f}, {high:.1f}]"
+    if cell is not None and cell.across_experts is not None:
+        return f"{cell} (sd {cell.across_experts:.1f})"
+    return _text(cell)

@@ -1,14 +1,40 @@
-"""Pure: records -> how much of a loss is the head's."""
+"""Pure: records, and the predictions beside them -> how much of a loss is the head's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
+from harness.data.shots import amount
+from harness.evaluation.inference import Samples, aligned, ends
 from harness.evaluation.records import Record
-from harness.reporting.grid import HEADLINE_SHOTS, TUNED, _check_same_work, label, reported
+from harness.reporting.grid import CURRENT, HEADLINE_SHOTS, TUNED, _check_work, reported
+from harness.reporting.lines import Line, lines_of
+from harness.text import number
+from harness.types import Array64, Shots
+
+Ends: TypeAlias = "tuple[float, float]"
+LEAST = 1.0
+"""Points: without an interval, a smaller loss is not told from none."""
+MOST = 10.0
+"""A share is no larger: beyond all of the loss, how much more is chance."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Between which ends differences lie on other test rows, in points, at 95 %.
+
+    `share` is recovered over loss, 1 for all of it; `above_control` is FT-Classifier Eval of the
+    merge minus that of the base, if the base was read.
+    """
+
+    loss: Ends
+    recovered: Ends
+    share: Ends
+    above_control: Ends | None = None
 
 
 @dataclass(frozen=True)
@@ -16,16 +42,18 @@ class Verdict:
     """How far a merge is below its experts under Current Eval, and what a tuned head wins back.
 
     All in points (x100), averaged over the tasks; `shots` are those of FT-Classifier Eval.
-    `control` is the base under FT-Classifier Eval: what the head can do without any merge.
+    `control` is the base under FT-Classifier Eval: what the head can do without any merge. Without
+    a `spread`, which takes the predictions, differences are taken as they are.
     """
 
     experts: float
     current: float
     tuned: float
-    shots: int
+    shots: Shots
     tasks: int
     control: float | None = None
     setting: str = TUNED
+    spread: Spread | None = None
 
     @property
     def loss(self) -> float:
@@ -35,6 +63,51 @@ class Verdict:
     def recovered(self) -> float:
         return self.tuned - self.current
 
+    @property
+    def standing(self) -> Literal["below", "above", "cannot tell"]:
+        """Where the merge is, of its experts, under Current Eval; what shows as 0.0 is nowhere."""
+        if self.spread is None:
+            unclear = round(abs(self.loss), 6) < LEAST
+        else:
+            unclear = self.spread.loss[0] <= 0 <= self.spread.loss[1]
+        if unclear or self._level:
+            return "cannot tell"
+        return "below" if self.loss > 0 else "above"
+
+    @property
+    def _level(self) -> bool:
+        return number(self.loss, ".1f") == "0.0"
+
+    @property
+    def by_the_base(self) -> bool:
+        """Whether the base reads as much under a tuned head, as far as can be told."""
+        if self.control is None:
+            return False
+        if self.spread is not None and self.spread.above_control is not None:
+            return self.spread.above_control[0] <= 0
+        return round(self.control, 1) >= round(self.tuned, 1)
+
+    @property
+    def share(self) -> str:
+        """How much of the loss the head explains, in a word or in per cent; "" where none is lost.
+
+        Nothing is divided by a loss that cannot be told from none, or by chance alone.
+        """
+        if self.standing != "below":
+            return ""
+        low, high = self.spread.recovered if self.spread else (self.recovered, self.recovered)
+        if self.recovered <= 0 or high <= 0:
+            return "none"
+        if low <= 0:
+            return "cannot tell"
+        if self.by_the_base:
+            return "as the base"
+        beyond = self.spread.share[0] > 1 if self.spread else self.recovered - self.loss >= LEAST
+        if beyond:
+            return "all and more"
+        part = self.recovered / self.loss
+        return "all" if part >= 1 else f"{100 * part:.0f} %"
+
     def __str__(self) -> str:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
         scores = f"{self.current:.1f} against {self.experts:.1f}"
@@ -43,70 +116,187 @@ class Verdict:
             tuned = tuned.replace("Eval", f"Eval ({self.setting})")
         if self.control is not None:
             tuned += f" (the base {self.control:.1f})"
-        if self.loss <= 0:
+        away = f"{abs(self.loss):.1f} points {'below' if self.loss > 0 else 'above'} its experts"
+        if self._level:
+            away = "level with its experts"
+        merge = f"{over}the merge is {away} under Current Eval ({scores})"
+        if self.standing == "above":
+            return f"{merge}{self._within}, so the head hides no loss; {tuned}.{self._without}"
+        if self.standing == "cannot tell":
             return (
-                f"{over}the merge is {abs(self.loss):.1f} points above its experts under "
-                f"Current Eval ({scores}), so the head hides no loss; {tuned}."
+                f"{merge}{self._within}: cannot tell whether anything is lost, so there is no "
+                f"share of it to be the head's; {tuned}.{self._without}"
             )
-        share = 100 * self.recovered / self.loss
-        if self.recovered <= 0:
-            cause = "the head explains none of the loss, which lies in the encoder"
-        elif share >= 100:
-            cause = "the head explains all of the loss"
-        elif share >= 50:
-            cause = f"the head explains most of the loss ({share:.0f} %)"
+        return f"{merge}{self._within}; {tuned}: {self._cause}.{self._without}"
+
+    @property
+    def _within(self) -> str:
+        if self.spread is None:
+            return ""
+        low, high = sorted(-end for end in self.spread.loss)
+        return f", within {low:+.1f} to {high:+.1f} on other rows"
+
+    @property
+    def _without(self) -> str:
+        return "" if self.spread else " (No interval: predictions are not at hand.)"
+
+    @property
+    def _cause(self) -> str:
+        """What of the loss is the head's."""
+        known = {
+            "none": "the head explains none of the loss, which lies in the encoder",
+            "as the base": "the base reads as much, so a tuned head says nothing of the merge",
+            "all and more": "the head explains all of the loss and more",
+        }
+        if self.share in known:
+            return known[self.share]
+        if self.spread is None:
+            share, rest = (self.recovered / self.loss,) * 2
+            within = ""
         else:
-            cause = f"the head explains {share:.0f} % of the loss, the rest lies in the encoder"
-        return (
-            f"{over}the merge is {self.loss:.1f} points below its experts under Current "
-            f"Eval ({scores}); {tuned}: {cause}."
-        )
+            share, rest = self.spread.share
+            within = f"within {_part(share)} to {_part(rest)} %"
+        if self.share == "cannot tell":
+            return f"cannot tell whether the head explains any of the loss ({within} of it)"
+        if self.share == "all":
+            return f"the head explains all of the loss{within and f' ({within})'}"
+        if share >= 0.5:
+            return f"the head explains most of the loss ({self.share}{within and f', {within}'})"
+        encoder = ", the rest lies in the encoder" if rest < 1 else ""
+        return f"the head explains {self.share} of the loss{within and f' ({within})'}{encoder}"
 
 
-def verdicts(records: Sequence[Record]) -> list[Verdict]:
+def _part(share: float) -> str:
+    """A share in per cent, between none and all."""
+    return f"{100 * min(max(share, 0), 1):.0f}"
+
+
+Sampled: TypeAlias = Callable[[Line], "Array64 | None"]
+"""What a line says on resampled rows; None without its predictions."""
+
+
+def verdicts(
+    records: Sequence[Record],
+    *,
+    merged: Sequence[Record] | None = None,
+    samples: Samples | None = None,
+) -> list[Verdict]:
     """The verdict on the merged model for every setting that FT-Classifier Eval was read with.
 
-    None without experts, or where a task was not read.
+    `merged` are its records, if they are not those of that role. With `samples`, differences have
+    an interval: a paired bootstrap of the test rows, the tasks and the draws held. None without
+    experts, or where a task was not read.
     """
     records = reported(records)
-    tuned = [r for r in records if r.role == "merged" and r.protocol == TUNED]
-    per_setting = (_verdict(records, setting) for setting in dict.fromkeys(map(label, tuned)))
-    return [one for one in per_setting if one is not None]
+    given = [r for r in records if r.role == "merged"] if merged is None else merged
+    each = {id(record): record for record in [*records, *given]}
+    of_line = {id(line): (line, r) for r in each.values() for line in lines_of([("", r)])}
+    ours = {id(record) for record in given}
+    lines = [line for line, _ in of_line.values()]
+    mine = [line for line, record in of_line.values() if id(record) in ours]
+
+    def sampled(line: Line) -> Array64 | None:
+        return samples(of_line[id(line)][1], line.shots or None) if samples else None
+
+    return verdicts_of(lines, mine, sampled if samples else None)
 
 
-def _verdict(records: Sequence[Record], setting: str) -> Verdict | None:
-    merged = [record for record in records if record.role == "merged"]
-    tasks = {record.task for record in merged}
-    experts = [r for r in records if r.role == "expert" and r.protocol == "current"]
-    current = [r for r in merged if r.protocol == "current"]
-    tuned = [r for r in merged if r.protocol == TUNED and label(r) == setting]
-    base = [r for r in records if r.role == "base" and r.protocol == TUNED and label(r) == setting]
+def verdicts_of(
+    lines: Sequence[Line], merged: Sequence[Line], sampled: Sampled | None = None
+) -> list[Verdict]:
+    """The verdicts on a model, whose lines are among those that are given."""
+    settings = dict.fromkeys(line.setting for line in merged if line.protocol == TUNED)
+    parts = (_parts(lines, merged, setting) for setting in settings)
+    return [_verdict(one, sampled) for one in parts if one is not None]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The lines that a verdict compares, all of the same tasks, and the shots of the tuned."""
+
+    experts: list[Line]
+    current: list[Line]
+    tuned: list[Line]
+    base: list[Line]
+    shots: Shots
+    setting: str
+
+    @property
+    def tasks(self) -> list[str]:
+        return sorted({line.task for line in self.current})
+
+
+def _parts(lines: Sequence[Line], merged: Sequence[Line], setting: str) -> _Parts | None:
+    tasks = {line.task for line in merged}
+    experts = [one for one in lines if one.role == "expert" and one.protocol == CURRENT]
+    experts = [one for one in experts if one.task in tasks]
+    current = [one for one in merged if one.protocol == CURRENT]
+    tuned = [one for one in merged if one.protocol == TUNED and one.setting == setting]
     for read in (experts, current, tuned):
-        if {record.task for record in read} != tasks:
+        if {line.task for line in read} != tasks:
             return None
-    _check_same_work([*experts, *current])
-    shots = _shots(tuned)
+    _check_work([*experts, *current])
+    shots = min({one.shots for one in tuned}, key=_away)
+    ours = {id(line) for line in merged}
+    base = [one for one in lines if one.role == "base" and one.setting == setting]
+    base = [one for one in base if one.shots == shots and one.task in tasks]
+    if {line.task for line in base} != tasks or any(id(one) in ours for one in base):
+        base = []
+    tuned = [one for one in tuned if one.shots == shots]
+    return _Parts(experts, current, tuned, base, shots, setting)
 
-    def mean(read: Sequence[Record], count: int | None) -> float:
+
+def _away(shots: Shots) -> tuple[float, float]:
+    """How far a number of shots is from the papers' five."""
+    return abs(amount(shots) - HEADLINE_SHOTS), amount(shots)
+
+
+def _verdict(parts: _Parts, sampled: Sampled | None) -> Verdict:
+    def mean(read: Sequence[Line]) -> float:
         by_task = [
-            np.mean([v for r in read if r.task == task for v in r.values(count)])
-            for task in sorted(tasks)
+            np.mean([value for line in read if line.task == task for value in line.values])
+            for task in parts.tasks
         ]
-        return 100 * float(np.mean(by_task))
+        return float(np.mean(by_task))
 
-    control = mean(base, shots) if {record.task for record in base} == tasks else None
     return Verdict(
-        experts=mean(experts, None),
-        current=mean(current, None),
-        tuned=mean(tuned, shots),
-        shots=shots,
-        tasks=len(tasks),
-        control=control,
-        setting=setting,
+        experts=mean(parts.experts),
+        current=mean(parts.current),
+        tuned=mean(parts.tuned),
+        shots=parts.shots,
+        tasks=len(parts.tasks),
+        control=mean(parts.base) if parts.base else None,
+        setting=parts.setting,
+        spread=None if sampled is None else _spread(parts, sampled),
     )
 
 
-def _shots(records: Sequence[Record]) -> int:
-    """The number of shots nearest to the papers' five."""
-    known = {count for record in records for count in record.shots if count}
-    return min(known, key=lambda count: (abs(count - HEADLINE_SHOTS), count))
+def _spread(parts: _Parts, sampled: Sampled) -> Spread | None:
+    """The differences on resampled rows; None unless all predictions are at hand."""
+    experts = _resampled(parts.experts, sampled)
+    current = _resampled(parts.current, sampled)
+    tuned = _resampled(parts.tuned, sampled)
+    if experts is None or current is None or tuned is None:
+        return None
+    base = _resampled(parts.base, sampled) if parts.base else None
+    experts, current, tuned = aligned([experts, current, tuned])
+    loss, recovered = experts - current, tuned - current
+    # where nothing is lost there is no share: at most one resample in forty, if it is asked for
+    share = np.divide(recovered, loss, out=np.full_like(loss, MOST), where=loss > 0)
+    return Spread(
+        loss=ends(loss),
+        recovered=ends(recovered),
+        share=ends(share.clip(-MOST, MOST)),
+        above_control=None if base is None else ends(np.subtract(*aligned([tuned, base]))),
+    )
+
+
+def _resampled(lines: Sequence[Line], sampled: Sampled) -> Array64 | None:
+    """The mean over tasks of the mean over the models of each, in points: [resamples]."""
+    by_task: dict[str, list[Array64]] = {}
+    for line in lines:
+        if (sample := sampled(line)) is None:
+            return None
+        by_task.setdefault(line.task, []).append(100 * sample)
+    means = [aligned(each).mean(axis=0) for each in by_task.values()]
+    return np.asarray(aligned(means).mean(axis=0))

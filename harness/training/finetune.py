@@ -134,7 +134,7 @@ def finetune(
         scores = _train(prepared, source, parts, workdir, shown)
         prepared.trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
-        copy_tokenizer(source.path, folder)
+        copy_tokenizer(source.tokenizer, folder)
         record = {**request, "scores": {name: asdict(one) for name, one in scores.items()}}
         write_json(folder / EXPERT_FILE, record)
     return open_checkpoint(out)
@@ -217,7 +217,7 @@ def _digest(base: Checkpoint) -> str:
         {
             "weights": Observed(encoder.weights, base.source).digest(),
             "config": str(xxhash.xxh3_128_hexdigest(text.encode())),
-            "tokenizer": tokenizer_digest(base.path),
+            "tokenizer": tokenizer_digest(base.tokenizer),
         }
     )
 

@@ -316,7 +316,7 @@ def loss_of(task: Task) -> Callable[..., Any] | None:
 
 def tokenizer_of(source: Checkpoint, task: Task) -> Any:
     """The base's tokenizer, for rows of text or of words."""
-    return open_tokenizer(source.path, words=kind_of(task).unit == "word")
+    return open_tokenizer(source.tokenizer, words=kind_of(task).unit == "word")
 
 
 def collator(tokenizer: Any, task: Task) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -39,11 +39,13 @@ def check_anchor(anchor: str | int, count: int) -> None:
         raise BadOption(f"anchor is {anchor}, expected an expert from 1 to {count}")
 
 
-def place_of(anchor: str | int, experts: Sequence[StateDict], base: StateDict) -> int | None:
+def place_of(
+    anchor: str | int, experts: Sequence[StateDict], head: Collection[str] = ()
+) -> int | None:
     """The place of the expert that all others are matched to; None: it is the base.
 
     `anchor` is `central`, `base`, or the number of an expert, from 1. The most central one is that
-    of the parameters that the base has, too.
+    of the parameters that all have in one shape, but for those of the `head`.
     """
     if anchor == "base":
         return None
@@ -53,7 +55,7 @@ def place_of(anchor: str | int, experts: Sequence[StateDict], base: StateDict) -
     shared = [
         name
         for name, spec in known[0].items()
-        if name in base and all(one[name].shape == spec.shape for one in known)
+        if name not in head and all(one[name].shape == spec.shape for one in known)
     ]
     return most_central(experts, shared)
 
@@ -109,7 +111,7 @@ def alignment(
     report: dict[str, Any] = {}
 
     def place() -> int | None:
-        index = place_of(anchor, experts, base)
+        index = place_of(anchor, experts, symmetry.head)
         report["anchor"] = "base" if index is None else index + 1
         return index
 

@@ -11,7 +11,7 @@ import torch
 
 from harness.errors import BadOption, IncompatibleWeights
 from harness.types import StateDict
-from harness.weights.lazy import Lazy, Spec, select, specs, union
+from harness.weights.lazy import Lazy, Spec, select, spec, specs, union
 from harness.weights.threads import T, by_piece, piece_size, spread
 
 
@@ -45,7 +45,7 @@ def _flat(states: Sequence[StateDict], name: str) -> list[torch.Tensor]:
     def read(state: StateDict) -> torch.Tensor:
         return state[name].reshape(-1)
 
-    if math.prod(specs(states[0])[name].shape) < piece_size():
+    if math.prod(spec(states[0], name).shape) < piece_size():
         return [read(state) for state in states]
     return spread(read, states)
 
@@ -99,15 +99,15 @@ def _widened(states: Sequence[StateDict]) -> dict[str, Spec]:
             )
     return {
         name: Spec(
-            spec.shape,
-            reduce(torch.promote_types, (other[name].dtype for other in others), _float(spec)),
+            one.shape,
+            reduce(torch.promote_types, (other[name].dtype for other in others), _float(one)),
         )
-        for name, spec in first.items()
+        for name, one in first.items()
     }
 
 
-def _float(spec: Spec) -> torch.dtype:
-    return torch.promote_types(spec.dtype, torch.float32)
+def _float(one: Spec) -> torch.dtype:
+    return torch.promote_types(one.dtype, torch.float32)
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:

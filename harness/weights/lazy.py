@@ -81,6 +81,13 @@ def specs(state: StateDict) -> dict[str, Spec]:
     return {name: Spec(tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
 
 
+def spec(state: StateDict, name: str) -> Spec:
+    """Shape and type of one tensor, from its header where the state is lazy."""
+    if isinstance(state, Lazy):
+        return state.specs[name]
+    return Spec(tuple(state[name].shape), state[name].dtype)
+
+
 def size(state: StateDict) -> int:
     """How many entries all tensors have together."""
     return sum(math.prod(spec.shape) for spec in specs(state).values())

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from scipy.linalg import lapack
 
 SINGULAR = 1e-10
 """Below this share of the largest eigenvalue, a direction counts as one that nothing constrains."""
@@ -18,6 +17,8 @@ def least_solution(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tenso
     `left` [n, n] is symmetric and positive semidefinite, `right` [n, k], both float64. By Cholesky;
     where that fails or loses the digits, by the pseudo-inverse.
     """
+    from scipy.linalg import lapack  # a fifth of a second, which few commands need
+
     norm = float(left.abs().sum(0).max())
     factor, failed = lapack.dpotrf(left.numpy(), lower=True)
     share = 0.0 if failed else float(lapack.dpocon(factor, norm, uplo="L")[0])

@@ -7,10 +7,12 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 
 from tabulate import tabulate
 
-from tests.crash.kills import CASES, campaign
+from tests.crash.kills import CASES, Finding, campaign
+from tests.fuzz.campaign import prepared
 from tests.fuzz.forks import ONE_THREAD
 
 
@@ -22,20 +24,27 @@ def main() -> int:
     parser.add_argument("--case", action="append", default=[], choices=[*CASES])
     given = parser.parse_args()
     os.environ.update(ONE_THREAD)
-    started, findings = time.monotonic(), []
-    for finding in campaign(given.kills, seed=given.seed, only=given.case, rounds=given.rounds):
-        findings.append(finding)
+    with prepared() as shelf:
+        asked = {"seed": given.seed, "only": given.case, "rounds": given.rounds}
+        return report(campaign(shelf, given.kills, **asked))
+
+
+def report(findings: Iterable[Finding]) -> int:
+    """Tell of every fault, and of all runs in a table; 1 for a fault."""
+    started, known = time.monotonic(), []
+    for finding in findings:
+        known.append(finding)
         if finding.faults:
             print(finding, file=sys.stderr, flush=True)
-    counts = Counter((f.case, "at once" in f.how, bool(f.faults)) for f in findings)
+    counts = Counter((f.case, "at once" in f.how, bool(f.faults)) for f in known)
     rows = [
         [name, *(counts[name, at_once, bad] for at_once in (False, True) for bad in (False, True))]
-        for name in given.case or CASES
+        for name in dict.fromkeys(finding.case for finding in known)
     ]
     headers = ["command", "kills, well", "kills, faults", "at once, well", "at once, faults"]
     print(tabulate(rows, headers, tablefmt="github"))
-    print(f"{len(findings)} runs disturbed in {time.monotonic() - started:.0f} s")
-    return 1 if any(finding.faults for finding in findings) else 0
+    print(f"{len(known)} runs disturbed in {time.monotonic() - started:.0f} s")
+    return 1 if any(finding.faults for finding in known) else 0
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from random import Random
 from typing import Any
 
 from tests.fuzz import forks, kinds
-from tests.fuzz.campaign import prepare
 from tests.fuzz.kinds import OUT, Command
 
 LATEST = 60.0
@@ -84,14 +83,12 @@ class Finding:
 
 
 def campaign(
-    kills: int, *, seed: int, only: Sequence[str] = (), rounds: int = 1
+    shelf: Path, kills: int, *, seed: int, only: Sequence[str] = (), rounds: int = 1
 ) -> Iterator[Finding]:
     """Findings of so many kills, over all cases in turn, and of so many rounds of runs at once."""
     names = list(only or CASES)
-    with tempfile.TemporaryDirectory(prefix="harness-crash-") as place:
+    with tempfile.TemporaryDirectory(dir=shelf.parent) as place:
         root = Path(place)
-        shelf = root / "shelf"
-        prepare(shelf)
         known = {name: reference(CASES[name], shelf, root) for name in names}
         for number in range(kills):
             name, folder = names[number % len(names)], root / str(number)

@@ -7,9 +7,10 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
-from tests.fuzz.campaign import FAULTS, campaign, cause, table
+from tests.fuzz.campaign import FAULTS, Outcome, campaign, cause, prepared, table
 from tests.fuzz.forks import ONE_THREAD
 
 
@@ -25,22 +26,28 @@ def main() -> int:
     given = parser.parse_args()
     os.environ.update(ONE_THREAD)
     numbers = range(given.first, given.first + given.count)
-    log = given.log.open("w", encoding="utf-8", errors="replace") if given.log else None
-    started, outcomes = time.monotonic(), []
     asked = {"seed": given.seed, "jobs": given.jobs, "only": given.kind, "keep": given.keep}
-    for outcome in campaign(numbers, **asked):
-        outcomes.append(outcome)
+    with prepared() as shelf:
+        return report(campaign(shelf, numbers, **asked), given.log)
+
+
+def report(outcomes: Iterable[Outcome], log: Path | None = None) -> int:
+    """Tell of every mutant in a file, or of faults alone, and of all in a table; 1 for a fault."""
+    started, known = time.monotonic(), []
+    file = log.open("w", encoding="utf-8", errors="replace") if log else None
+    for outcome in outcomes:
+        known.append(outcome)
         said = f"{outcome.verdict:9} {outcome.seconds:5.1f} s {outcome.mutant}\n{outcome.said}\n"
-        if log is not None:
-            print(said, file=log, flush=True)
-        if outcome.verdict in FAULTS and log is None:
+        if file is not None:
+            print(said, file=file, flush=True)
+        if outcome.verdict in FAULTS and file is None:
             print(said, file=sys.stderr, flush=True)
-    print(table(outcomes))
-    faults = Counter(cause(outcome) for outcome in outcomes if outcome.verdict in FAULTS)
+    print(table(known))
+    faults = Counter(cause(outcome) for outcome in known if outcome.verdict in FAULTS)
     for what, count in faults.most_common():
         print(f"{count:5} {what}")
-    print(f"{len(outcomes)} mutants in {time.monotonic() - started:.0f} s")
-    return 1 if any(outcome.verdict in FAULTS for outcome in outcomes) else 0
+    print(f"{len(known)} mutants in {time.monotonic() - started:.0f} s")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

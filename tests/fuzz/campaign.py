@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,13 +42,11 @@ class Outcome:
     seconds: float
 
 
-def campaign(numbers: Sequence[int], *, seed: int, jobs: int, only: Sequence[str] = (),
-             keep: Path | None = None) -> Iterator[Outcome]:  # fmt: skip
+def campaign(shelf: Path, numbers: Sequence[int], *, seed: int, jobs: int,
+             only: Sequence[str] = (), keep: Path | None = None) -> Iterator[Outcome]:  # fmt: skip
     """The outcome of every mutant of these numbers; those with a fault stay in `keep`."""
-    with tempfile.TemporaryDirectory(prefix="harness-fuzz-") as place:
+    with tempfile.TemporaryDirectory(dir=shelf.parent) as place:
         root = Path(place)
-        shelf = root / "shelf"
-        prepare(shelf)
         mutants = {number: mutant(seed, number, only) for number in numbers}
         works = ((n, *_work(mutants[n], shelf, root / str(n))) for n in numbers)
         for number, ended in forks.each(works, jobs):
@@ -57,6 +56,14 @@ def campaign(numbers: Sequence[int], *, seed: int, jobs: int, only: Sequence[str
                 shutil.copytree(folder, keep / str(number), symlinks=True, ignore=_odd_files)
             shutil.rmtree(folder)
             yield outcome
+
+
+@contextmanager
+def prepared() -> Iterator[Path]:
+    """A shelf for campaigns, which share it. This process is the one that they fork from."""
+    with tempfile.TemporaryDirectory(prefix="harness-campaign-") as place:
+        prepare(Path(place) / "shelf")
+        yield Path(place) / "shelf"
 
 
 def prepare(shelf: Path) -> None:

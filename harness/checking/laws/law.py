@@ -30,7 +30,8 @@ class Broken(AssertionError):
 class Method:
     """A method of any stage as the laws see it: with all its options, on n experts.
 
-    What a post-merging method is given is the mean of the experts.
+    What a post-merging method is given is the mean of the experts. One that does not read the base,
+    by what its author says, is given an empty one: it finds nothing there.
     """
 
     stage: StageName
@@ -38,12 +39,14 @@ class Method:
     function: Callable[..., Any]
     needs: tuple[str, ...] = ()
     experts: int = 3
+    reads_base: bool = True
 
     def __call__(self, family: Family) -> list[StateDict]:
         """The merged model alone, or every expert after the pre-merging method."""
         merged = [weights.mean(family.experts)] if self.stage == "postmerge" else []
         given = {**self.choice.options, **family.needs}
-        output = self.function(*merged, family.experts, family.base, **given)
+        base = family.base if self.reads_base else {}
+        output = self.function(*merged, family.experts, base, **given)
         return [output] if self.makes_one else list(output)
 
     @property

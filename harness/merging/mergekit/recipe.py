@@ -48,7 +48,7 @@ def _opened(sources: Sequence[str]) -> Iterator[Checkpoint]:
 
 def _check_embeddings(config: Config, models: Sequence[Checkpoint]) -> None:
     for checkpoint in models:
-        words, rows = vocabulary(checkpoint.path), checkpoint.config.get("vocab_size")
+        words, rows = vocabulary(checkpoint.tokenizer), checkpoint.config.get("vocab_size")
         if words is not None and rows != len(words):
             raise config.refuse(
                 f"{checkpoint.source} has {rows} token embeddings for a tokenizer of {len(words)}, "

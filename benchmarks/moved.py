@@ -1,0 +1,146 @@
+"""An expert and a moved copy of it, averaged: as they are, and brought together first.
+
+python benchmarks/moved.py EXPERT TASK OUT [--limit 500] [--seed 0]
+python benchmarks/moved.py experts/ner-conll2003-0 ner/conll2003 docs/moved
+
+EXPERT is a fine-tuned model of TASK. In the copy the units of every feed-forward layer, the heads
+of every layer and the width of the whole model are in another order, drawn from the seed, and the
+queries and keys of every head, and its values and outputs, are turned by a rotation of their own.
+It computes the same function. The two are averaged, and every model is scored on the first rows of
+the split that the task reports. The picture is OUT.png and OUT.svg, the scores are printed, and
+nothing else is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+import harness
+from harness import weights
+from harness.checkpoints.open import open_checkpoint
+from harness.data.splits import parse_task
+from harness.evaluation.records import Record
+from harness.needs.symmetry import symmetry
+from harness.reporting.figures import save
+from harness.reporting.plots.bars import Bar, Bars, bar_chart
+from harness.rng import rng
+from harness.weights import Maps, Permuted, Symmetry, Turned
+
+WIDTH = "permutation:residual=true"
+HEADS = "permutation:ffn=false,heads=true,rotated=true"
+MERGES = {
+    "plain average": (),
+    "permutation, then average": (WIDTH, HEADS),
+    "rotation, then average": ("rotation",),
+    "both, then average": (WIDTH, HEADS, "rotation"),
+}
+"""What is done to the expert and its copy before they are averaged."""
+
+
+# The copy ----------------------------------------------------------------------------------
+
+
+def moved_copy(expert: Path, out: Path, seed: int) -> Path:
+    """A folder of the same function with all that can be moved in another place."""
+    checkpoint = open_checkpoint(str(expert))
+    known = symmetry([checkpoint])
+    sizes = {
+        group: weights.specs(checkpoint.weights)[member.name].shape[member.axis]
+        for group in sorted(known.groups)
+        for member in known.members(group, checkpoint.weights)[:1]
+    }
+    maps = {group: once(known, group, size, seed) for group, size in sizes.items()}
+    moved = weights.moved(checkpoint.weights, known, maps)
+    shutil.copytree(expert, out, ignore=shutil.ignore_patterns("*.safetensors*", "expert.json"))
+    state = weights.cast_like(moved, checkpoint.weights)
+    save_file({name: state[name] for name in state}, out / "model.safetensors", {"format": "pt"})
+    return out
+
+
+def once(known: Symmetry, group: str, size: int, seed: int) -> Maps:
+    """What a group is moved by: the same whichever of its tensors asks."""
+    kind, _, layer = group.partition(".")
+    if kind not in ("qk", "vo"):
+        return partial(list, [Permuted(drawn_order(size, seed, group))])
+    numbers = rng(seed, "rotations", group)
+    drawn = numbers.normal(size=(known.heads, size // known.heads, size // known.heads))
+    # queries and keys of a head stay with its values: one order for both
+    order = Permuted(drawn_order(known.heads, seed, "heads", layer))
+    return partial(list, [Turned(torch.linalg.qr(torch.from_numpy(drawn)).Q), order])
+
+
+def drawn_order(count: int, seed: int, *names: str) -> torch.Tensor:
+    """An order of so many, by the seed and what they are called."""
+    return torch.from_numpy(rng(seed, "order", *names).permutation(count))
+
+
+# Scores ------------------------------------------------------------------------------------
+
+
+def scores(
+    expert: Path, task: str, limit: int, seed: int, work: Path
+) -> Iterator[tuple[str, Record]]:
+    """What is scored, by name, with its record."""
+
+    def score(folder: Path) -> Record:
+        run = harness.Run(
+            model=str(folder),
+            tasks=(task,),
+            protocols=("current",),
+            limit=limit,
+            output=str(work / "records"),
+        )
+        digest = weights.digest(open_checkpoint(str(folder)).weights)
+        return next(one for one in harness.evaluate(run) if one.digest == digest)
+
+    copy = moved_copy(expert, work / "moved", seed)
+    yield "the expert", score(expert)
+    yield "its copy, moved about", score(copy)
+    for number, (name, stages) in enumerate(MERGES.items()):
+        recipe = harness.Recipe.model_validate(
+            {
+                "experts": [str(expert), str(copy)],
+                "premerge": stages,
+                "tasks": [task.partition("@")[0]],
+                "drift": False,
+            }
+        )
+        out = work / f"merged-{number}"
+        harness.merge(recipe, out=out)
+        yield name, score(out)
+
+
+def main() -> None:
+    """Print the scores and draw them."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("expert", type=Path)
+    parser.add_argument("task")
+    parser.add_argument("out", type=Path, help="the picture, without .png")
+    parser.add_argument("--limit", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    task, split = parse_task(given.task)
+    bars = []
+    with tempfile.TemporaryDirectory(prefix="harness-moved-") as place:
+        rows = given.expert, given.task, given.limit, given.seed, Path(place)
+        for number, (name, record) in enumerate(scores(*rows)):
+            value = 100 * record.scores[0].value
+            print(f"{name:<26} {value:6.2f}", flush=True)
+            bars.append(Bar(name, value, reference=number < 2))
+    title = "An expert and a copy of the same function, averaged"
+    unit = f"{task.metrics[0]} x 100 on {record.rows} rows of {task}@{split}"
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    for path in save(bar_chart(Bars(title, tuple(bars), unit, 100)), given.out):
+        print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

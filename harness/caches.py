@@ -1,0 +1,84 @@
+"""What is kept of earlier runs, by what it is: how much of it there is, and taking it away.
+
+Nothing in a cache is needed: what is gone is made again. Only files that this program names are
+counted or taken away, and nobody follows a link.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.files import cache_dir
+
+KINDS: Mapping[str, str] = {
+    "features": "what models make of rows",
+    "statistics": "what methods ask of an expert's data",
+    "digests": "what the tensors of files hash to",
+    "lists": "what is registered",
+}
+"""Every kind of entry, which is a folder of the cache, and what it is."""
+DAY = 24 * 60 * 60
+_ENTRY = re.compile(r"[0-9a-f]{32}\.(safetensors|json)")
+_PARTIAL = re.compile(rf"\.{_ENTRY.pattern}\.partial")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of the cache, its bytes, and how many days ago it was written."""
+
+    path: Path
+    bytes: int
+    age: float
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The entries of one kind."""
+
+    kind: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.entries)
+
+    @property
+    def oldest(self) -> float:
+        """Days since the oldest was written; 0 where there is none."""
+        return max((entry.age for entry in self.entries), default=0.0)
+
+
+def kept() -> list[Kept]:
+    """What the cache holds, by kind."""
+    return [Kept(kind, tuple(_entries(kind))) for kind in KINDS]
+
+
+def _entries(kind: str) -> Iterator[Entry]:
+    """The entries of a kind, with what killed runs left: a partial file of a day ago or more."""
+    folder = cache_dir(kind)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        partial = _PARTIAL.fullmatch(path.name)
+        if not (partial or _ENTRY.fullmatch(path.name)) or path.is_symlink():
+            continue
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # another run has put it in its place, or taken it away
+            continue
+        age = (time.time() - status.st_mtime) / DAY
+        if not partial or age >= 1:
+            yield Entry(path, status.st_size, age)
+
+
+def cleared(older_than: float = 0) -> list[Kept]:
+    """What was taken away: all entries that were written so many days ago or more, by kind."""
+    gone = [
+        Kept(one.kind, tuple(entry for entry in one.entries if entry.age >= older_than))
+        for one in kept()
+    ]
+    for entry in (entry for one in gone for entry in one.entries):
+        entry.path.unlink(missing_ok=True)
+    return gone

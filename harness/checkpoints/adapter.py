@@ -1,0 +1,218 @@
+"""Shell: a LoRA adapter as peft lays it out, and the model it was trained on -> `Checkpoint`.
+
+An adapted matrix W [out, in] of the base becomes W + s B A with A [r, in] and B [out, r]; s is
+alpha / r (Hu et al. 2021, arXiv:2106.09685) or alpha / sqrt(r) (Kalajdzievski 2023,
+arXiv:2312.03732). Whole tensors of the file, those of the head, are taken as they are. What peft
+has beyond that is refused.
+
+By hand: W = ((1, 0), (0, 1)), A = (1, 2), B = (3, 0)^T, r = 1 and alpha = 2 give ((7, 12), (0, 1)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.checkpoints.build import encoder_of
+from harness.checkpoints.families.family import Family
+from harness.checkpoints.families.known import family_of
+from harness.checkpoints.layout import ADAPTER_FILE, VOCABULARY_FILES, is_adapter, refuse_code
+from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file
+from harness.checkpoints.provenance import recorded_tasks
+from harness.errors import BrokenCheckpoint
+from harness.files import read_json
+from harness.types import Checkpoint, StateDict
+from harness.weights import Lazy, Spec, renamed, select, specs, union
+
+WEIGHTS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+"""What peft puts before the names of the model that it wraps."""
+FIRST, SECOND = ".lora_A.weight", ".lora_B.weight"
+PLAIN: Mapping[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none", None),
+    "init_lora_weights": (True, False, "gaussian", None),
+    **dict.fromkeys(("rank_pattern", "alpha_pattern", "loftq_config"), ({}, None)),
+    **dict.fromkeys(("fan_in_fan_out", "use_dora", "lora_bias", "use_qalora"), (False, None)),
+    **dict.fromkeys(("target_parameters", "trainable_token_indices"), ([], None)),
+    **dict.fromkeys(("layer_replication", "megatron_config", "alora_invocation_tokens"), (None,)),
+    **dict.fromkeys(("corda_config", "eva_config", "lora_ga_config", "arrow_config"), (None,)),
+}
+"""Values of adapter_config.json under which an adapter is what is computed here: others change the
+base, the ranks or the formula."""
+INSTEAD = (
+    "merge it into its base with peft, PeftModel.from_pretrained(model, ADAPTER)"
+    ".merge_and_unload().save_pretrained(FOLDER), and give that folder"
+)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter's folder, what adapter_config.json says in it, and its tensors by name."""
+
+    folder: Path
+    said: Mapping[str, Any]
+    weights: StateDict
+
+    @property
+    def file(self) -> Path:
+        """The configuration."""
+        return self.folder / ADAPTER_FILE
+
+    @property
+    def scale(self) -> float:
+        """What the product of the two factors is multiplied by."""
+        rank, alpha = self.said.get("r", 8), self.said.get("lora_alpha", 8)
+        return float(alpha) / (math.sqrt(rank) if self.said.get("use_rslora") else rank)
+
+    @property
+    def factors(self) -> dict[str, tuple[str, str]]:
+        """The names of A and B by that of the matrix they belong to."""
+        halves = [name for name in self.weights if name.endswith((FIRST, SECOND))]
+        found = dict.fromkeys(name.removesuffix(FIRST).removesuffix(SECOND) for name in halves)
+        return {
+            f"{module.removeprefix(PREFIX)}.weight": (module + FIRST, module + SECOND)
+            for module in found
+        }
+
+    @property
+    def whole(self) -> dict[str, str]:
+        """The names of tensors that are taken as they are, by those in the model."""
+        rest = (name for name in self.weights if not name.endswith((FIRST, SECOND)))
+        return {name.removeprefix(PREFIX): name for name in rest}
+
+
+def open_adapter(
+    folder: Path, source: str, base: str | Path | None, *, allow_pickle: bool = False
+) -> Checkpoint:
+    """The model that an adapter makes of `base`, by default of the base that it names.
+
+    A matrix is computed when it is asked for. Raises BrokenCheckpoint, naming file and cause, for
+    an adapter that is not plain, or not one of this base.
+    """
+    adapter = _read(folder)
+    model = _opened_base(adapter, base, allow_pickle)
+    family = family_of(model.config, model.source)
+    words = adapter.said.get("task_type") == "TOKEN_CLS"
+    encoder = encoder_of(model, unit="word" if words else "row")
+    head = renamed(adapter.weights, _head(adapter, family))
+    changed = _changed(adapter, encoder.weights, family)
+    names = [*encoder.weights, *head]
+    weights = select(union(head, changed, encoder.weights), names)
+    config = _config(adapter, encoder, head, family)
+    check_counts(config, weights, str(adapter.file))
+    own_words = any((folder / name).is_file() for name in VOCABULARY_FILES)
+    return replace(
+        encoder,
+        source=source,
+        path=folder,
+        config=config,
+        weights=weights,
+        labels=labels_of(config, str(adapter.file)) if head else None,
+        tasks=recorded_tasks(folder),
+        words=None if own_words else model.tokenizer,
+    )
+
+
+def _read(folder: Path) -> Adapter:
+    """The adapter in a folder. Raises BrokenCheckpoint unless it is a plain one."""
+    file = folder / ADAPTER_FILE
+    said = read_json(file, "the configuration of an adapter")
+    for key, allowed in PLAIN.items():
+        if (value := said.get(key, allowed[-1] if key != "peft_type" else None)) not in allowed:
+            raise BrokenCheckpoint(
+                f"{file} has the {key} {value!r:.80}, and only W + (alpha / r) B A is computed; "
+                + INSTEAD
+            )
+    for key in ("r", "lora_alpha"):
+        value = said.get(key, 8)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**24:
+            raise BrokenCheckpoint(f"{file} has the {key} {value!r:.80}, expected a number above 0")
+    if not (folder / WEIGHTS).is_file():
+        raise BrokenCheckpoint(
+            f"{folder} is an adapter without {WEIGHTS}; expected that file, which peft writes with "
+            "safe_serialization=True"
+        )
+    return Adapter(folder, said, open_file(folder / WEIGHTS))
+
+
+def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool) -> Checkpoint:
+    named = adapter.said.get("base_model_name_or_path")
+    if given is None and (not isinstance(named, str) or not named):
+        raise BrokenCheckpoint(f"{adapter.file} names no base; expected one: give it with --base")
+    beside = adapter.folder / str(named)
+    place = given if given is not None else str(beside) if beside.is_dir() else str(named)
+    if Path(place).is_dir() and is_adapter(Path(place)):
+        raise BrokenCheckpoint(f"{place}, the base of {adapter.file}, is an adapter; {INSTEAD}")
+    revision = adapter.said.get("revision") if given is None else None
+    try:
+        return open_checkpoint(place, revision=revision, allow_pickle=allow_pickle)
+    except BrokenCheckpoint as error:
+        if given is not None:
+            raise
+        raise BrokenCheckpoint(
+            f"{error}; {adapter.file} names it as its base: say where it is with --base"
+        ) from error
+
+
+def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
+    """The matrices of the encoder that the adapter changes, under the names of the encoder."""
+    known, own = specs(encoder), specs(adapter.weights)
+    places: dict[str, tuple[str, str]] = {}
+    for name, (first, second) in adapter.factors.items():
+        place = name if name in known else family.prefix + name
+        half = next((one for one in (first, second) if one not in own), None)
+        if place not in known or half is not None:
+            lacking = f"there is no '{half}'" if half else f"the base has no '{place}'"
+            raise BrokenCheckpoint(
+                f"{adapter.folder} adapts '{name}', and {lacking}; expected both factors, and the "
+                "base that it was trained on"
+            )
+        rank, shape = adapter.said.get("r", 8), known[place].shape
+        fits = len(shape) == 2 and own[first].shape == (rank, shape[1])
+        if not fits or own[second].shape != (shape[0], rank):
+            raise BrokenCheckpoint(
+                f"'{name}' of {adapter.folder} has the factors {own[second].shape} and "
+                f"{own[first].shape}, expected a product of rank {rank} of the shape {shape} "
+                "of the base's"
+            )
+        places[place] = first, second
+
+    def compute(name: str) -> torch.Tensor:
+        first, second = (adapter.weights[one].float() for one in places[name])
+        matrix = encoder[name]
+        return (matrix.float() + adapter.scale * (second @ first)).to(matrix.dtype)
+
+    return Lazy({name: known[name] for name in places}, compute)
+
+
+def _head(adapter: Adapter, family: Family) -> dict[str, str]:
+    """The names of the head's tensors in the file, by those in the model."""
+    odd = [name for name in adapter.whole if not family.is_head(name) or ".lora_" in name]
+    if odd:
+        raise BrokenCheckpoint(
+            f"{adapter.folder} has the tensor '{odd[0]}', expected factors of matrices and a head; "
+            + INSTEAD
+        )
+    return adapter.whole
+
+
+def _config(
+    adapter: Adapter, encoder: Checkpoint, head: StateDict, family: Family
+) -> dict[str, Any]:
+    """The configuration in the folder, if there is one, else the base's, with as many labels as
+    the head has outputs."""
+    beside = adapter.folder / "config.json"
+    if beside.is_file():
+        config = read_json(beside, "a configuration")
+        refuse_code(config, beside)
+        return config
+    final = family.final(head)
+    known: dict[str, Spec] = specs(head)
+    labels = {"num_labels": known[f"{final}.weight"].shape[0]} if final else {}
+    return {**encoder.config, **labels}

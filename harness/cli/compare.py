@@ -1,0 +1,38 @@
+"""Records of models -> whether they differ, and by how much."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.app import Json, Plugins, app, listed, shots_of
+from harness.cli.console import width
+
+
+@app.command()
+def compare(
+    models: Annotated[
+        list[str], typer.Argument(help="Models by name, or folders of records: two or more.")
+    ],
+    tasks: Annotated[
+        str | None, typer.Option(help="T1,T2@split,...; default: all that they share.")
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="P or P:key=value,...")] = "current",
+    shots: Annotated[
+        str | None, typer.Option(help="Rows per class, or all. Default: what is nearest to 5.")
+    ] = None,
+    records: Annotated[
+        Path, typer.Option(help="The folder that evaluate wrote, with the predictions.")
+    ] = Path("records"),
+    as_json: Json = False,
+    plugins: Plugins = None,
+) -> None:
+    """Tell two models apart, or rank several, on the rows that they were evaluated on."""
+    from harness.reporting.compare import compare as run
+
+    count = next(iter(shots_of("--shots", shots or "")), None)
+    made = run(models, tasks=listed(tasks), protocol=protocol, shots=count, records=records)
+    print(json.dumps(made.as_json(), sort_keys=True) if as_json else made.report(width()))

@@ -1,0 +1,30 @@
+"""Records -> the formats of other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from harness.cli.app import Plugins, app
+
+
+@app.command()
+def export(
+    records: Annotated[list[Path], typer.Argument(help="Record files, or folders of them.")],
+    format: Annotated[
+        Literal["model-index", "every-eval-ever", "lm-eval", "csv"],
+        typer.Option("--format", help="Which program is to read them."),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write to.")],
+    organization: Annotated[
+        str | None, typer.Option(help="Who made the results: every-eval-ever wants to know.")
+    ] = None,
+    plugins: Plugins = None,
+) -> None:
+    """Write records for others: model cards, lm-evaluation-harness, Every Eval Ever, a table."""
+    from harness.reporting.exports.export import export as run
+
+    for path in run(records, format=format, out=out, organization=organization):
+        print(f"wrote {path}")

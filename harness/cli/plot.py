@@ -1,0 +1,71 @@
+"""Records, or a model, -> a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.app import DataDir, Plugins, PresetOption, app, listed, methods
+from harness.cli.console import bars
+
+
+@app.command()
+def plot(
+    what: Annotated[
+        str, typer.Argument(help="protocols, shots, transforms, gains, drop, ranks or tsne.")
+    ],
+    out: Annotated[Path, typer.Option(help="FIG, for FIG.png and FIG.svg.")],
+    records: Annotated[
+        list[Path] | None, typer.Argument(help="Record files, or folders of them; tsne: none.")
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="T1,T2@split,...; default: all.")] = None,
+    protocols: Annotated[
+        str | None, typer.Option(help="P1,P2:key=value,...; default: those of the picture.")
+    ] = None,
+    shots: Annotated[
+        int | None, typer.Option(help="Of protocols that adapt. Default: nearest to 5.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="tsne: a folder that merge wrote, or any HF classifier.")
+    ] = None,
+    experts: Annotated[
+        str | None, typer.Option(help="tsne: E1,E2,..., where the folder does not say.")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="tsne: rows of each task, by class.")] = 500,
+    seed: Annotated[int, typer.Option(help="tsne: which rows, and where they start.")] = 0,
+    preset: PresetOption = None,
+    device: Annotated[str, typer.Option(help="tsne: auto, cpu, cuda, ...")] = "auto",
+    data_dir: DataDir = None,
+    plugins: Plugins = None,
+) -> None:
+    """Draw scores of records, or a model's features (tsne), as PNG and SVG."""
+    from harness.evaluation.run import Run
+    from harness.reporting.plots.plot import plot as run_plot
+    from harness.reporting.plots.scores import View
+    from harness.values import validated
+
+    asked = {
+        "tasks": listed(tasks),
+        "protocols": methods(protocols),
+        "shots": shots,
+        "rows": rows,
+    }
+    run = None
+    if model is not None:
+        given = {
+            "model": model,
+            "experts": listed(experts),
+            "tasks": listed(tasks),
+            "seed": seed,
+            "preset": preset,
+            "device": device,
+            "data_dir": str(data_dir) if data_dir else None,
+        }
+        run = validated(Run, given, "plot")
+    with bars() as advance:
+        view = validated(View, asked, "plot")
+        paths = run_plot(what, records or (), out=out, view=view, run=run, progress=advance)
+    for path in paths:
+        print(f"wrote {path}")

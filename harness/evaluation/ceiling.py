@@ -1,0 +1,103 @@
+"""What several experts and their base reach with parts for each task: references, and no merges."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from harness import weights
+from harness.checkpoints.families.known import family_of
+from harness.errors import BadRecipe, UnknownName
+from harness.evaluation.ceilings.emr import emr
+from harness.evaluation.ceilings.tall import tall
+from harness.evaluation.model import Model
+from harness.evaluation.run import Run
+from harness.evaluation.systems import System, system_of
+from harness.options import resolve
+from harness.types import Checkpoint, Choice, Scalar, StateDict, Task
+
+Ceiling: TypeAlias = Callable[..., Sequence[StateDict]]
+"""Of the experts' encoders, the base's and options: the encoder of each expert's task."""
+CEILINGS: Mapping[str, Ceiling] = {"emr": emr, "tall": tall}
+
+
+def ceilings_on(run: Run, model: Model, task: Task) -> Iterator[System]:
+    """The ceilings that were asked for on a task, under the head of its own expert.
+
+    There is none on a task that no expert is of.
+    """
+    if task.name not in model.expert_tasks:
+        return
+    place = model.expert_tasks.index(task.name)
+    expert = model.experts[place]
+    for asked in run.ceilings:
+        options, default = _resolved(asked), _resolved(Choice(asked.name))
+        unusual = {key: value for key, value in options.items() if value != default[key]}
+        encoder = CEILINGS[asked.name](*_encoders(model), **options)[place]
+        whole = weights.union(weights.cast_like(encoder, expert.weights), expert.weights)
+        read = replace(
+            expert,
+            weights=weights.select(whole, expert.weights),
+            source=f"{asked.name} of {expert.source}",
+        )
+        method = str(Choice(asked.name, unusual))
+        yield system_of(task, run, "ceiling", asked.name, (read,), "own", method)
+
+
+def check_ceilings(run: Run, model: Model) -> None:
+    """Raise BadRecipe, or BadOption, for ceilings that the model's experts cannot make.
+
+    Each needs a mask of its own: there are several experts, and no two are of one task.
+    """
+    if not run.ceilings:
+        return
+    for asked in run.ceilings:
+        _resolved(asked)
+    named = ", ".join(dict.fromkeys(one.name for one in run.ceilings))
+    if model.base is None:
+        raise BadRecipe(
+            f"{named} add task vectors to a base, and that of {model.name} is not known; name it "
+            "with --base"
+        )
+    if len(model.experts) < 2:
+        raise BadRecipe(
+            f"{named} share a task vector among experts, found {len(model.experts)} of "
+            f"{model.name}; expected two or more: name them with --experts"
+        )
+    for task in model.expert_tasks:
+        if (count := model.expert_tasks.count(task)) > 1:
+            raise BadRecipe(
+                f"{named} have a mask for each task, found {count} experts of {task}; expected one "
+                "expert for each task: leave out --ceilings"
+            )
+    _encoders(model)
+
+
+def _resolved(choice: Choice) -> dict[str, Scalar]:
+    """All options of a ceiling. Raises UnknownName for one that there is not."""
+    if choice.name not in CEILINGS:
+        near = difflib.get_close_matches(choice.name, CEILINGS, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(CEILINGS)}"
+        raise UnknownName(f"no ceiling is called '{choice.name}'; {hint}")
+    return resolve("ceiling", choice, CEILINGS[choice.name])
+
+
+def _encoders(model: Model) -> tuple[list[StateDict], StateDict]:
+    """Those of the experts and that of the base: what all of them have, but heads.
+
+    Raises IncompatibleWeights for tensors of other shapes.
+    """
+    base = model.base
+    assert base is not None  # or it was refused
+    models: list[Checkpoint] = [*model.experts, base]
+    is_head = family_of(model.experts[0].config, model.experts[0].source).is_head
+    names = [
+        name
+        for name in weights.floating(base.weights)
+        if not is_head(name) and all(name in one.weights for one in models)
+    ]
+    states = [weights.select(one.weights, names) for one in models]
+    weights.check_same(states, [one.source for one in models])
+    return states[:-1], states[-1]

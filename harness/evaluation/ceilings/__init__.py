@@ -1,0 +1,1 @@
+"""References with parts of their own for each task. One file each."""

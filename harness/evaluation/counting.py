@@ -1,0 +1,333 @@
+"""Metrics of rows that count several times or not at all, which is what a bootstrap asks for.
+
+Rows drawn with replacement are rows with counts. Most metrics are formulas of sums over rows, so a
+thousand resamples are one product of matrices; the others are asked one resample at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+
+from harness.evaluation.predictions import DrawKey, Predicted
+from harness.kinds import IGNORED, kind_of
+from harness.registry import METRICS
+from harness.types import Array64, Shots, Task, Units
+
+Formula: TypeAlias = Callable[[Array64], Array64]
+"""From sums, [..., k], to values, [...]."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """One prediction of some rows, their labels, and how many units each row has."""
+
+    task: Task
+    predicted: Array64
+    labels: Array64
+    units: Units
+
+    @property
+    def row_of(self) -> Units:
+        """The row of each unit."""
+        return np.repeat(np.arange(len(self.units)), self.units)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A metric as a formula of sums over the rows of a table, [rows, k]."""
+
+    table: Array64
+    formula: Formula
+
+    def under(self, counts: Array64) -> Array64:
+        """Its values where rows count so often: [resamples, rows] -> [resamples]."""
+        return self.formula(counts @ self.table)
+
+
+# Formulas ----------------------------------------------------------------------------------
+
+
+def _ratio(above: Array64, below: Array64) -> Array64:
+    """The quotient, 0 where there is nothing to divide by."""
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def _share(sums: Array64) -> Array64:
+    """Of (right, all)."""
+    return _ratio(sums[..., 0], sums[..., 1])
+
+
+def _f1(sums: Array64) -> Array64:
+    """Of (in both, predicted + true): 2 both / (predicted + true)."""
+    return _ratio(2 * sums[..., 0], sums[..., 1])
+
+
+def _present_f1(sums: Array64) -> Array64:
+    """Of (in both, predicted + true) by class: the mean F1 of those there or predicted."""
+    both, either = np.split(sums, 2, axis=-1)
+    return _ratio(_ratio(2 * both, either).sum(-1), (either > 0).sum(-1).astype(np.float64))
+
+
+def _held_f1(sums: Array64) -> Array64:
+    """Of (in both, predicted + true, true) by class: the mean F1 of those that hold for a row."""
+    both, either, true = np.split(sums, 3, axis=-1)
+    held = true > 0
+    each = np.where(held, _ratio(2 * both, either), 0)
+    return _ratio(each.sum(-1), held.sum(-1).astype(np.float64))
+
+
+def _matthews(sums: Array64) -> Array64:
+    """Of (right, all, true by class, predicted by class): R_K of Gorodkin (2004)."""
+    right, count = sums[..., 0], sums[..., 1]
+    true, predicted = np.split(sums[..., 2:], 2, axis=-1)
+    spread = (count**2 - (true**2).sum(-1)) * (count**2 - (predicted**2).sum(-1))
+    return _ratio(right * count - (true * predicted).sum(-1), np.sqrt(np.maximum(spread, 0)))
+
+
+CONSTANT = 1e-12
+"""A variance below this, where that of all rows is 1, is rounding: every row is the same."""
+
+
+def _pearson(sums: Array64) -> Array64:
+    """Of (1, x, y, xx, yy, xy)."""
+    count, x, y, xx, yy, xy = (sums[..., i] / np.maximum(sums[..., 0], 1) for i in range(6))
+    spread = np.stack([xx - x**2, yy - y**2])
+    varied = (count > 0) & (spread > CONSTANT).all(0)
+    return np.where(varied, (xy - x * y) / np.sqrt(np.where(varied, spread.prod(0), 1)), 0.0)
+
+
+# Tables ------------------------------------------------------------------------------------
+
+
+def _right(read: Read) -> Sums:
+    right = read.predicted == read.labels
+    return Sums(np.stack([right, np.ones(len(right))], axis=1).astype(np.float64), _share)
+
+
+def _positive(read: Read) -> Sums:
+    predicted, true = read.predicted == 1, read.labels == 1
+    table = np.stack([predicted & true, 1.0 * predicted + true], axis=1)
+    return Sums(table, _f1)
+
+
+def _classes(read: Read) -> Sums:
+    if read.labels.ndim > 1:
+        return _bits(read)
+    predicted, true = (_one_hot(values, read.task) for values in (read.predicted, read.labels))
+    return Sums(np.hstack([predicted * true, predicted + true]), _present_f1)
+
+
+def _bits(read: Read) -> Sums:
+    known = read.labels != IGNORED
+    true, predicted = known & (read.labels == 1), known & (read.predicted == 1)
+    return Sums(np.hstack([predicted & true, 1.0 * predicted + true, true]), _held_f1)
+
+
+def _one_hot(values: Array64, task: Task) -> Array64:
+    return np.asarray(values[:, None] == np.arange(len(task.labels)), dtype=np.float64)
+
+
+def _agreement(read: Read) -> Sums:
+    classes = [_one_hot(values, read.task) for values in (read.labels, read.predicted)]
+    return Sums(np.hstack([_right(read).table, *classes]), _matthews)
+
+
+def _moments(read: Read) -> Sums:
+    x, y = (_standard(values) for values in (read.predicted, read.labels))
+    return Sums(np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1), _pearson)
+
+
+def _standard(values: Array64) -> Array64:
+    """Values around 0 with variance 1: the squares of large ones would lose their digits."""
+    spread = values.std()
+    return np.asarray((values - values.mean()) / (spread if spread > 0 else 1.0))
+
+
+def _spans(read: Read) -> Sums:
+    predicted, true = (_entities(values, read) for values in (read.predicted, read.labels))
+    both, either = (predicted == true) & (true >= 0), 1.0 * (predicted >= 0) + (true >= 0)
+    row_of = np.repeat(np.arange(len(read.units)), read.units + 1)
+    sums = [np.bincount(row_of, weights=each, minlength=len(read.units)) for each in (both, either)]
+    return Sums(np.stack(sums, axis=1), _f1)
+
+
+def _entities(values: Array64, read: Read) -> Units:
+    """For each word, and the end of each row, which entity ended before it; -1: none did.
+
+    The number stands for where it began and its type, so that equal numbers in one place are
+    equal entities. Where one begins and ends is for seqeval to say, of every pair of tags.
+    """
+    starts, ends, types = _borders(read.task.labels)
+    tags = np.full(len(values) + len(read.units), read.task.labels.index("O"))
+    tags[np.arange(len(values)) + read.row_of] = values.astype(np.int64)
+    before = np.concatenate([[read.task.labels.index("O")], tags[:-1]])
+    places = np.arange(len(tags))
+    last = np.maximum.accumulate(np.where(starts[before, tags], places, 0))
+    began = np.concatenate([[0], last[:-1]])
+    return np.where(ends[before, tags], began * len(types) + types[before], -1)
+
+
+@lru_cache
+def _borders(labels: tuple[str, ...]) -> tuple[Units, Units, Units]:
+    """Whether an entity starts, and whether one ends, between two tags; the type of each tag."""
+    from seqeval.metrics.sequence_labeling import end_of_chunk, start_of_chunk
+
+    parts = [(tag[0], tag[1:].split("-", maxsplit=1)[-1] or "_") for tag in labels]
+    starts, ends = (
+        np.array([[function(a, b, x, y) for b, y in parts] for a, x in parts])
+        for function in (start_of_chunk, end_of_chunk)
+    )
+    types = sorted({kind for _, kind in parts})
+    return starts, ends, np.array([types.index(kind) for _, kind in parts])
+
+
+SUMS: Mapping[str, Callable[[Read], Sums]] = {
+    "accuracy": _right,
+    "f1": _positive,
+    "macro_f1": _classes,
+    "micro_f1": _right,
+    "matthews": _agreement,
+    "pearson": _moments,
+    "span_f1": _spans,
+}
+"""The metrics that are formulas of sums over rows. The micro F1 of classes is their accuracy."""
+EXCHANGED = SUMS.keys() - {"pearson"}
+"""Those whose rows two models may exchange: a correlation has a scale, which is each model's."""
+
+
+# What is no sum ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Spearman's correlation: that of the ranks, which change with how often rows count."""
+
+    read: Read
+
+    def under(self, counts: Array64) -> Array64:
+        """As `Sums.under`. Ranks have the mean (rows + 1) / 2, ties in the middle."""
+        by_row = np.ascontiguousarray(counts.T)
+        true, predicted = _Ties.of(self.read.labels), _Ties.of(self.read.predicted)
+        (x, xx), (y, yy) = predicted.ranks(by_row), true.ranks(by_row)
+        by_row *= y[true.group]
+        return _ratio((x * predicted.sums(by_row)).sum(axis=0), np.sqrt(xx * yy))
+
+
+@dataclass(frozen=True)
+class _Ties:
+    """Rows in the order of their values: `group` is the place of each row's among the different
+    ones, `starts` are where each begins."""
+
+    group: Units
+    order: Units
+    starts: Units
+
+    @classmethod
+    def of(cls, values: Array64) -> _Ties:
+        _, group = np.unique(values, return_inverse=True)
+        order = np.argsort(group, kind="stable")
+        return cls(group, order, np.flatnonzero(np.diff(group[order], prepend=-1)))
+
+    def sums(self, by_row: Array64) -> Array64:
+        """Sums over rows of equal value: [rows, resamples] -> [values, resamples]."""
+        ordered = by_row[self.order]
+        alone = len(self.starts) == len(self.order)
+        return ordered if alone else np.add.reduceat(ordered, self.starts, axis=0)
+
+    def ranks(self, by_row: Array64) -> tuple[Array64, Array64]:
+        """The rank of each value less the mean rank, [values, resamples]; the sum of squares."""
+        sizes = self.sums(by_row)
+        ranks = sizes.cumsum(axis=0)
+        ranks -= (sizes + ranks[-1]) / 2
+        return ranks, np.einsum("vb,vb,vb->b", sizes, ranks, ranks)
+
+
+@dataclass(frozen=True)
+class OneByOne:
+    """Any metric, asked of the rows of one resample after the other."""
+
+    metric: str
+    read: Read
+
+    def under(self, counts: Array64) -> Array64:
+        """As `Sums.under`."""
+        return np.array([self._of(np.repeat(np.arange(len(c)), c.astype(int))) for c in counts])
+
+    def _of(self, rows: Units) -> float:
+        read, kind = self.read, kind_of(self.read.task)
+        starts = np.cumsum(read.units) - read.units
+        spans = [np.arange(starts[row], starts[row] + read.units[row]) for row in rows]
+        units = np.concatenate(spans)
+        both = (
+            kind.for_metrics(read.task, values[units], read.units[rows])
+            for values in (read.predicted, read.labels)
+        )
+        return float(METRICS[self.metric].function(*both))
+
+
+Counted: TypeAlias = Sums | Ranks | OneByOne
+
+
+def counted(metric: str, read: Read) -> Counted:
+    """A metric of a prediction as a function of how often each row counts."""
+    if metric in SUMS:
+        return SUMS[metric](read)
+    return Ranks(read) if metric == "spearman" else OneByOne(metric, read)
+
+
+# Predictions -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The score of several draws of a model on a task, and their mean.
+
+    The score of each is the mean of the task's metrics; `left` are, for each, rows that are not
+    scored.
+    """
+
+    parts: tuple[tuple[Counted, ...], ...]
+    left: tuple[Sequence[int], ...]
+
+    def under(self, counts: Array64) -> Array64:
+        """The mean over the draws where rows count so often: [resamples, rows] -> [resamples]."""
+        each = [
+            np.mean([part.under(_without(left, counts)) for part in parts], axis=0)
+            for parts, left in zip(self.parts, self.left, strict=True)
+        ]
+        return np.asarray(np.mean(each, axis=0))
+
+    def sums(self) -> list[Sums]:
+        """The parts of all draws, whose mean is the score: all of them have to be sums."""
+        flat = []
+        for parts, left in zip(self.parts, self.left, strict=True):
+            for part in parts:
+                assert isinstance(part, Sums)
+                flat.append(replace(part, table=_without(left, part.table.T).T))
+        return flat
+
+
+def _without(left: Sequence[int], counts: Array64) -> Array64:
+    """Counts, [..., rows], with none of some rows."""
+    if not len(left):
+        return counts
+    counts = counts.copy()
+    counts[..., list(left)] = 0
+    return counts
+
+
+def draws_of(predicted: Predicted, shots: Shots | None) -> Draws:
+    """What a model scores with so many shots, as a function of how often each row counts."""
+
+    def parts(key: DrawKey) -> tuple[Counted, ...]:
+        task = predicted.task
+        read = Read(task, predicted.values[key], predicted.labels, predicted.units)
+        return tuple(counted(metric, read) for metric in task.metrics)
+
+    keys = predicted.draws(shots)
+    return Draws(tuple(map(parts, keys)), tuple(map(predicted.left, keys)))

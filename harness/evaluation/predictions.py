@@ -1,0 +1,191 @@
+"""Shell: what a model predicted for every unit of the test rows <-> a Parquet file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from harness.data.splits import parse_task
+from harness.errors import BrokenRecord
+from harness.evaluation.records import Record, identity
+from harness.files import parse_json, replacing
+from harness.kinds import kind_of
+from harness.types import DERIVED, Array64, Predictions, Shots, Task, Units
+
+if TYPE_CHECKING:
+    from harness.evaluation.parts import Part
+
+DrawKey: TypeAlias = "tuple[Shots | None, int | None]"
+"""Shots and seed; None, None where nothing is drawn."""
+LABEL, ROW = "label", "row"
+"""The columns beside predictions: true labels and, of words, the row that each is of."""
+ABOUT = b"harness"
+"""The key of what the file says of the task: its kind, and its labels by index."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a model predicted for the test rows of a task, by shots and seed.
+
+    `labels` and each of the `values` are [units] or [rows, classes]; `units` are how many each row
+    has. `digest` is that of the rows; `left_out` are, by seed, rows that are not scored.
+    """
+
+    task: Task
+    digest: str
+    units: Units
+    labels: Array64
+    values: Mapping[DrawKey, Array64]
+    left_out: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+    def draws(self, shots: Shots | None) -> list[DrawKey]:
+        """The draws with so many shots."""
+        return [key for key in self.values if key[0] == shots]
+
+    def left(self, key: DrawKey) -> Sequence[int]:
+        """Rows that a draw is not scored on; without a draw, those of the first seed."""
+        seed = key[1] if key[1] is not None else min(self.left_out, default=0)
+        return self.left_out.get(seed, ())
+
+
+Lookup: TypeAlias = Callable[[Record], Predicted | None]
+"""The predictions of a record; None where they are not at hand."""
+
+
+def predicted_of(part: Part, predictions: Sequence[Predictions]) -> Predicted:
+    """The predictions of a cell, with the rows that they are of."""
+    draws = [(one.draw.shots, one.draw.seed) if one.draw else (None, None) for one in predictions]
+    return Predicted(
+        task=part.task,
+        digest=part.test.digest,
+        units=kind_of(part.task).units(part.test),
+        labels=part.test.labels,
+        values=dict(zip(draws, (one.values for one in predictions), strict=True)),
+        left_out=part.left_out,
+    )
+
+
+# Writing -----------------------------------------------------------------------------------
+
+
+def write_predictions(path: Path, predicted: Predicted) -> None:
+    """Write labels and predictions, a row for each unit, atomically."""
+    import pyarrow
+    import pyarrow.parquet
+
+    task = predicted.task
+    columns = {LABEL: _column(predicted.labels)}
+    if kind_of(task).unit == "word":
+        columns[ROW] = pyarrow.array(np.repeat(np.arange(len(predicted.units)), predicted.units))
+    columns |= {_name(key): _column(values) for key, values in predicted.values.items()}
+    about = json.dumps({"kind": task.kind, "labels": task.labels})
+    table = pyarrow.table(columns).replace_schema_metadata({ABOUT: about})
+    with replacing(path) as file:
+        pyarrow.parquet.write_table(table, file)
+
+
+def _name(key: DrawKey) -> str:
+    shots, seed = key
+    return "prediction" if shots is None else f"shots={shots},seed={seed}"
+
+
+def _column(values: Array64) -> Any:
+    """The labels of units as a column; of several classes, lists."""
+    import pyarrow
+
+    return pyarrow.array(values.tolist() if values.ndim > 1 else values)
+
+
+# Reading -----------------------------------------------------------------------------------
+
+
+def read_predictions(record: Record, path: Path) -> Predicted:
+    """The predictions of a record in a file. Raises BrokenRecord, naming it, for what is amiss."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        # a file and no data set, which would import pandas: more than half a second
+        table = pyarrow.parquet.ParquetFile(path).read()
+        task = _task(record, (table.schema.metadata or {}).get(ABOUT), path)
+        columns = {name: _values(table[name]) for name in table.column_names}
+    except (pyarrow.ArrowException, ValueError, TypeError, OSError) as error:
+        raise BrokenRecord(f"{path} cannot be read as predictions: {error}") from error
+    keys = [(score.shots, score.seed) for score in record.scores]
+    if absent := [name for name in (LABEL, *map(_name, keys)) if name not in columns]:
+        raise BrokenRecord(f"{path} has no column '{absent[0]}'; found {', '.join(columns)}")
+    return Predicted(
+        task=task,
+        digest=str(record.dataset.get("digest")),
+        units=_units(record, task, columns, path),
+        labels=columns[LABEL],
+        values={key: columns[_name(key)] for key in keys},
+        left_out=_left_out(record),
+    )
+
+
+def _task(record: Record, about: bytes | None, path: Path) -> Task:
+    """The task as far as metrics know it; of a file that does not say, the one of its name."""
+    if about is None:
+        return replace(parse_task(record.task, str(path))[0], metrics=record.metrics)
+    said = parse_json(about.decode(), str(path), "predictions", error=BrokenRecord)
+    return Task(
+        name=record.task.partition("@")[0],
+        kind=said["kind"],
+        text=("text",),
+        label=LABEL,
+        labels=tuple(said["labels"]),
+        metrics=record.metrics,
+        splits={},
+        reported=DERIVED[1],
+    )
+
+
+def _values(column: Any) -> Array64:
+    """A column as numbers, by the buffer: pyarrow's own way imports pandas, over half a second."""
+    import pyarrow
+
+    whole = column.combine_chunks()
+    rows = len(whole)
+    if pyarrow.types.is_list(whole.type):
+        flat = np.from_dlpack(whole.flatten())
+        return flat.astype(np.float64).reshape(rows, -1)
+    return np.from_dlpack(whole).astype(np.float64)
+
+
+def _units(record: Record, task: Task, columns: Mapping[str, Array64], path: Path) -> Units:
+    """How many units each row has: of words, so many as say that they are of the row."""
+    if kind_of(task).unit == "row":
+        return np.ones(len(columns[LABEL]), dtype=np.int64)
+    if ROW not in columns:
+        raise BrokenRecord(
+            f"{path} does not say which row each word is of; expected the column '{ROW}', which "
+            "predictions made before it was there lack: evaluate again into another folder"
+        )
+    counts = np.bincount(columns[ROW].astype(np.int64), minlength=record.rows)
+    return np.asarray(counts, dtype=np.int64)
+
+
+def _left_out(record: Record) -> dict[int, Sequence[int]]:
+    """The rows that are not scored, by seed."""
+    return {int(seed): rows for seed, rows in (record.settings.get("left_out") or {}).items()}
+
+
+def shelf(places: Iterable[str | Path]) -> Lookup:
+    """Looks records up among the predictions beside and below these files and folders."""
+    files: dict[str, Path] = {}
+    for place in map(Path, places):
+        below = place.rglob("*.parquet") if place.is_dir() else [place.with_suffix(".parquet")]
+        # a name ends with what its record is of, wherever the file was moved to
+        files |= {path.stem.rpartition("-")[2]: path for path in below}
+
+    def look(record: Record) -> Predicted | None:
+        path = files.get(identity(record.model_dump(mode="json"))[:12])
+        return read_predictions(record, path) if path is not None and path.is_file() else None
+
+    return look

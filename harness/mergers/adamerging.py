@@ -1,0 +1,114 @@
+"""AdaMerging: coefficients that make a merge sure of unlabeled rows (Yang et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import fsum
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from harness import StateDict, merger
+from harness.options import Positive, Share
+from harness.weights import Lazy, entrywise, once, select, specs, total
+
+Loss: TypeAlias = Callable[[StateDict], tuple[float, StateDict]]
+Shares: TypeAlias = dict[str, list[float]]
+"""The coefficient of every expert, by the name of the tensor."""
+
+
+@merger("adamerging", paper="arXiv:2310.02575", breaks=("copies",))
+def adamerging(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    *,
+    unlabeled: Sequence[Loss],
+    by: Literal["layer", "task"] = "layer",
+    learning_rate: Positive = 1e-3,
+    initial: Share = 0.3,
+) -> StateDict:
+    """base + sum_i c_i * (task vector i), with the c_i that a descent on the losses ends at.
+
+    `unlabeled` is the loss of each step, with its gradient by the merged tensors: the entropy of
+    the merged model on the next unlabeled rows. One step of Adam each, from `initial`, with the
+    authors' rate and moments. `by=task` finds one c_i for each expert, `by=layer` one for each of
+    its tensors, which is what the authors' code calls a layer. As there, c_i is what Adam moves,
+    cut to [0, 1], and the gradient of what was cut is zero. The report has the coefficients, and
+    the losses of the first step and of the last, which are of other rows.
+
+    By hand, on one tensor of one entry: base 0, task vectors 1 and -2, and the loss w^2 / 2. At
+    c = (0.3, 0.3), w = -0.3 is its own gradient, and the gradient by c is (-0.3, 0.6). The first
+    step of Adam is as long as the rate, whatever the gradient: c = (0.301, 0.299) and w = -0.297.
+    """
+    report: dict[str, Any] = {}
+
+    @once
+    def shares() -> Shares:
+        start = torch.full((len(base) if by == "layer" else 1, len(experts)), initial).double()
+        made, losses = _descended(experts, base, unlabeled, start, learning_rate)
+        shown = made if by == "layer" else next(iter(made.values()), [])
+        report.update({"coefficients": shown, "losses": [losses[0], losses[-1]]})
+        return made
+
+    known = specs(entrywise(lambda *tensors: tensors[0], base, *experts))
+    return Lazy(known, lambda name: _moved(experts, base, shares(), name), report)
+
+
+def _descended(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    losses: Sequence[Loss],
+    free: torch.Tensor,
+    learning_rate: float,
+) -> tuple[Shares, list[float]]:
+    """The coefficients after a step of Adam for each loss, and what the losses were.
+
+    `free`, [groups, experts], is what Adam moves, from where it stands: a line for each tensor in
+    the order of their names, or one for all.
+    """
+    names = sorted(base)
+    known = specs(base)
+    adam = torch.optim.Adam([free], lr=learning_rate)
+    values = []
+    for loss in losses:
+        shares = _by_name(free, names)
+        value, gradient = loss(Lazy(known, partial(_moved, experts, base, shares)))
+        values.append(value)
+        slopes = [_slopes(experts, base, gradient, name) for name in names]
+        # sums that do not depend on the order of the tensors in a file
+        lines = slopes if len(free) > 1 else [[fsum(part) for part in zip(*slopes, strict=True)]]
+        inside = (free >= 0) & (free <= 1)
+        free.grad = torch.tensor(lines, dtype=free.dtype).view_as(free) * inside
+        adam.step()
+    return _by_name(free, names), values
+
+
+def _by_name(free: torch.Tensor, names: Sequence[str]) -> Shares:
+    lines: list[list[float]] = free.clamp(0, 1).tolist()
+    return {name: lines[place % len(lines)] for place, name in enumerate(names)}
+
+
+def _slopes(
+    experts: Sequence[StateDict], base: StateDict, gradient: StateDict, name: str
+) -> list[float]:
+    """The gradient by each expert's coefficient of a tensor: that by the tensor, along its vector.
+
+    Zero where the loss does not depend on the tensor.
+    """
+    if name not in gradient:
+        return [0.0] * len(experts)
+    slope, origin = gradient[name].double().flatten(), base[name].double()
+    return [float(slope.dot((one[name].double() - origin).flatten())) for one in experts]
+
+
+def _moved(
+    experts: Sequence[StateDict], base: StateDict, shares: Shares, name: str
+) -> torch.Tensor:
+    """A tensor of base + sum_i c_i * (task vector i)."""
+
+    def add(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
+        pairs = zip(tuned, shares[name], strict=True)
+        return total([(weight - origin).mul_(share) for weight, share in pairs]).add_(origin)
+
+    return entrywise(add, *(select(state, [name]) for state in (base, *experts)))[name]

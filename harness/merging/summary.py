@@ -1,0 +1,81 @@
+"""What is printed of a merge: what goes in and what is done with it, and what is written where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.checkpoints.layout import INDEX, MERGE, SINGLE, TOKENIZER_FILES
+from harness.checkpoints.provenance import MERGE_FILE, merged_by
+from harness.merging.plan import Plan, short_method
+from harness.merging.stages import Stage
+from harness.merging.write import shards
+from harness.types import Scalar
+from harness.weights import size
+
+HEADS = {
+    "merge": "merged with the encoder",
+    "average": "averaged, beside the method",
+    "keep": "kept, one for each task",
+}
+"""What becomes of heads, by the policy of the recipe."""
+
+
+def summary(plan: Plan) -> list[str]:
+    """What goes into a merge, what was done with it and what it measured, in a line each."""
+    heads = str(plan.recipe.heads)
+    lines = [f"method   {short_method(plan.recipe)}", f"heads    {heads}: {HEADS[heads]}"]
+    tasks = plan.tasks or ("task unknown",) * len(plan.experts)
+    if plan.base is not None:
+        lines.append(f"base     {plan.base.source}")
+    lines += [f"expert   {e.source} ({t})" for e, t in zip(plan.experts, tasks, strict=True)]
+    if plan.recipe.tune is not None and plan.judge is not None:
+        lines.append(f"tuned    {plan.recipe.tune} on {', '.join(plan.judge.splits)}")
+    told = zip(plan.recipe.premerge, plan.measured, strict=False)
+    for choice, one in told:
+        lines.append(f"{choice.name:<8} {', '.join([*one.changes, f'{one.seconds:.1f} s'])}")
+    entries, megabytes = size(plan.state) / 1e6, plan.size / 1e6
+    lines.append(f"weights  {len(plan.state)} tensors, {entries:.1f} M entries, {megabytes:.1f} MB")
+    return lines
+
+
+def forecast(plan: Plan, out: Path) -> list[str]:
+    """What a merge that is not made would do: every stage with all its options, and every file."""
+    lines = [
+        f"stage {number}  {stage.entry.name}, a {stage.entry.called}{_said(stage)}"
+        for number, stage in enumerate(plan.stages, start=1)
+    ]
+    lines.append(f"would write {out}: {', '.join(_files(plan))}; only headers were read")
+    if (out / MERGE.marker).is_file():
+        old = merged_by(out)
+        lines.append(f"would replace the merge that is there ({old.method if old else 'unknown'})")
+    return lines
+
+
+def _said(stage: Stage) -> str:
+    options = ", ".join(f"{name}={_shown(value)}" for name, value in stage.options.items())
+    needs = [f"{one.need.name} ({WHOSE[one.need.rows]})" for one in stage.supplies]
+    return (f": {options}" if options else "") + (f"; needs {', '.join(needs)}" if needs else "")
+
+
+WHOSE = {
+    "own": "of each expert's own training rows",
+    "each": "of each expert's own training rows",
+    "same": "of training rows of the first expert's task",
+    "shared": "of held-out rows",
+    "none": "of no rows",
+}
+"""Whose rows a need reads."""
+
+
+def _shown(value: Scalar) -> str:
+    return ":".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _files(plan: Plan) -> list[str]:
+    """The files of a merge, as they are called in its folder."""
+    parts = len(shards(plan.state))
+    first = plan.experts[0].tokenizer
+    words = [name for name in TOKENIZER_FILES if (first / name).is_file()]
+    weights = [SINGLE] if parts == 1 else [f"model-*-of-{parts:05}.safetensors", INDEX]
+    heads = [f"heads/{task}/" for task in plan.tasks] if plan.recipe.heads == "keep" else []
+    return [*weights, "config.json", *words, *heads, MERGE_FILE, "README.md"]

@@ -1,0 +1,51 @@
+"""How sure a model is of unlabeled rows, for methods that make a merge surer of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from harness.options import Count
+from harness.passes.entropy import Loss, entropies
+from harness.passes.reading import Readings
+from harness.registry import need
+from harness.types import StateDict
+
+TOY_STEPS = 3
+
+
+def _toy(experts: Sequence[StateDict]) -> tuple[Loss, ...]:
+    """A made-up loss, the same at every step: half the sum of all squared entries."""
+    return (_half_square,) * TOY_STEPS
+
+
+def _half_square(state: StateDict) -> tuple[float, StateDict]:
+    gradient = {name: state[name].clone() for name in state}
+    return sum(float(one.double().square().sum()) for one in gradient.values()) / 2, gradient
+
+
+@need(
+    "unlabeled",
+    paper="arXiv:2310.02575",
+    rows="tasks",
+    toy=_toy,
+    kinds=("classification", "multilabel", "tagging"),
+)
+def unlabeled(
+    readings: Readings,
+    *,
+    rows: Literal["train", "test"] = "train",
+    steps: Count = 100,
+    examples: Count = 1024,
+    batch_size: Count = 16,
+    seed: int = 0,
+) -> tuple[Loss, ...]:
+    """For each step, the entropy of what a model says of the next rows, with its gradient.
+
+    The entropy is in nats, the mean over the `batch_size` next of the `examples` rows of a task,
+    over their words or over their sums of classes, and the sum over the tasks. No label is read.
+    The rows are of the training split unless `rows=test`, those that are reported: what is merged
+    has seen them then, and its scores are transductive, as the authors' are. They take 500 steps of
+    32 rows, which is out of reach without a GPU.
+    """
+    return entropies(readings, steps, batch_size)

@@ -1,0 +1,111 @@
+"""The entropy of what one model says of unlabeled rows of several tasks, with its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+
+from harness.kinds import kind_of
+from harness.passes.features import FIRST, Tokens, device_of, padded, running, tokenize
+from harness.passes.reading import Reading, Readings
+from harness.types import StateDict, Steps
+from harness.weights import once
+
+Loss: TypeAlias = Callable[[StateDict], tuple[float, StateDict]]
+"""Of a model: a number, and its gradient by tensor, of those that it depends on."""
+
+
+def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[Loss, ...]:
+    """The loss of every step: the sum over the tasks of the mean entropy on the next rows of each.
+
+    An expert lends its tokenizer, its configuration and every tensor that the model has not: of a
+    task that several are of, the first. Rows are read in the order of the draw, again from the
+    first when all were read; nothing is read, and no model is made, before a loss is asked for.
+    """
+
+    def made() -> tuple[tuple[Shown, ...], Steps | None]:
+        places = {readings.rows(place).task.name: place for place in reversed(range(len(readings)))}
+        shown = tuple(_shown(readings.of(place)) for place in sorted(places.values()))
+        total = steps * sum(min(batch_size, len(one.reading.rows)) for one in shown)
+        return shown, readings.steps("reading unlabeled rows", total)
+
+    shared = once(made)  # rows and networks, for all steps
+    return tuple(partial(_loss, shared, batch_size, step) for step in range(steps))
+
+
+def _loss(
+    made: Callable[[], tuple[tuple[Shown, ...], Steps | None]],
+    batch_size: int,
+    step: int,
+    state: StateDict,
+) -> tuple[float, StateDict]:
+    shown, tell = made()
+    tensors = {name: state[name] for name in state}
+    total, gradient = 0.0, dict[str, torch.Tensor]()
+    for one in shown:
+        rows = one.batch(step, batch_size)
+        value, gradients = one.entropy(rows, tensors)
+        total += value
+        for name, part in gradients.items():
+            gradient[name] = gradient[name].add_(part) if name in gradient else part
+        if tell:
+            tell(len(rows))
+    return total, gradient
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A task: its rows as tokens, and a network that takes the tensors of any model.
+
+    `own` are the tensors that a model may leave to it, `columns` the outputs that stand for labels.
+    """
+
+    reading: Reading
+    network: Any
+    own: StateDict
+    tokens: Tokens
+    columns: tuple[int, ...]
+
+    def batch(self, step: int, size: int) -> list[int]:
+        """The rows of a step."""
+        count = len(self.reading.rows)
+        size = min(size, count)
+        return [(step * size + place) % count for place in range(size)]
+
+    def entropy(
+        self, rows: Sequence[int], tensors: StateDict
+    ) -> tuple[float, dict[str, torch.Tensor]]:
+        """The mean entropy over the units of some rows, and its gradient by the given tensors."""
+        device = device_of(self.reading.device)
+        parameters = dict(self.network.named_parameters())
+        for name, parameter in parameters.items():
+            given = tensors[name] if name in tensors else self.own[name]
+            parameter.data = given.to(device, torch.float32)
+        wanted = {name: parameters[name] for name in parameters if name in tensors}
+        checkpoint = self.reading.checkpoint
+        with torch.enable_grad(), running(checkpoint.source):
+            inputs = padded(self.tokens, rows, checkpoint, device)
+            outputs = self._units(self.network(**inputs).logits, rows)[:, list(self.columns)]
+            value = kind_of(self.reading.rows.task).entropy(outputs).mean()
+            parts = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
+        known = zip(wanted, parts, strict=True)
+        return value.item(), {name: part.cpu() for name, part in known if part is not None}
+
+    def _units(self, outputs: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+        """The outputs of the units of a batch: its rows, or its words, each at its first token."""
+        if FIRST not in self.tokens:
+            return outputs
+        first = [[token for token in self.tokens[FIRST][row] if token >= 0] for row in rows]
+        lines = [line for line, tokens in enumerate(first) for _ in tokens]
+        return outputs[lines, [token for tokens in first for token in tokens]]
+
+
+def _shown(reading: Reading) -> Shown:
+    checkpoint, rows = reading.checkpoint, reading.rows
+    columns = kind_of(rows.task).columns(rows.task, checkpoint.labels or (), checkpoint.source)
+    tokens = tokenize(checkpoint, rows, reading.max_length)
+    return Shown(reading, reading.model(), checkpoint.weights, tokens, tuple(columns))

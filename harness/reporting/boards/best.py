@@ -1,0 +1,105 @@
+"""Pure: which cells of a column are the best, and which cannot be told from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from harness.evaluation.inference import aligned, ends
+from harness.reporting.grid import Cell, Grid, Reading
+from harness.reporting.lines import Line
+from harness.reporting.verdict import Sampled
+from harness.types import Array64
+
+Way = Literal["paired", "intervals", "printed"]
+"""How cells are told apart: by a paired bootstrap, stored intervals, or values as printed."""
+WAYS: Mapping[Way, str] = {
+    "paired": "that a paired bootstrap of the test rows does not tell from it at 95 %",
+    "intervals": "whose interval over test rows overlaps with that of the best, where predictions "
+    "are not at hand",
+    "printed": "that are printed alike, where no interval is stored",
+}
+
+
+@dataclass(frozen=True)
+class Best:
+    """The rows of a column that are the best or not told from it, and how they were told."""
+
+    rows: frozenset[str]
+    ways: frozenset[Way]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A cell with the lines that it is of: one, or one for every task of a mean."""
+
+    cell: Cell
+    lines: tuple[Line, ...]
+
+
+def best_of(
+    scores: Grid, rows: Sequence[str], sampled: Sampled | None = None
+) -> dict[tuple[Reading, str], Best]:
+    """For every column of every reading, the best among these rows, ties and all.
+
+    With `sampled`, by the predictions that are at hand. A column with a single one of the rows has
+    no best.
+    """
+    best = {}
+    for reading in scores.readings:
+        table = {row: _places(scores, row, reading) for row in rows}
+        for at, column in enumerate(scores.columns):
+            places = {row: place for row, of in table.items() if (place := of[at]) is not None}
+            if len(places) > 1:
+                best[reading, column] = _best(places, sampled)
+    return best
+
+
+def _places(scores: Grid, row: str, reading: Reading) -> list[_Place | None]:
+    known = {task: scores.lines.get((row, reading, task)) for task in scores.tasks}
+    every = tuple(line for line in known.values() if line is not None)
+    cells = zip(scores.columns, scores.row(row, reading), strict=True)
+    return [
+        None if cell is None else _Place(cell, (line,) if (line := known.get(column)) else every)
+        for column, cell in cells
+    ]
+
+
+def _best(places: Mapping[str, _Place], sampled: Sampled | None) -> Best:
+    top = max(places.values(), key=lambda place: place.cell.mean)
+    told = {row: _alike(top, place, sampled) for row, place in places.items()}
+    return Best(
+        frozenset(row for row, (alike, _) in told.items() if alike),
+        frozenset(way for row, (_, way) in told.items() if places[row] is not top),
+    )
+
+
+def _alike(top: _Place, other: _Place, sampled: Sampled | None) -> tuple[bool, Way]:
+    """Whether a cell cannot be told from the best one, and how that was found.
+
+    Intervals that do not overlap tell two models apart on the same rows as well; where they do, the
+    predictions may tell them apart.
+    """
+    if other is top:
+        return True, "printed"
+    one, two = top.cell, other.cell
+    known = one.interval is not None and two.interval is not None
+    if one.interval and two.interval and two.interval[1] < one.interval[0]:
+        return False, "intervals"
+    if sampled is not None and (sample := _differences(top, other, sampled)) is not None:
+        return ends(sample)[0] <= 0, "paired"
+    return known or f"{one.mean:.1f}" == f"{two.mean:.1f}", "intervals" if known else "printed"
+
+
+def _differences(top: _Place, other: _Place, sampled: Sampled) -> Array64 | None:
+    """How far the best is above the other on resampled rows, in the mean over their tasks."""
+    differences = []
+    for lines in zip(top.lines, other.lines, strict=True):
+        pair = [sampled(line) for line in lines]
+        if pair[0] is None or pair[1] is None:
+            return None
+        differences.append(np.subtract(*aligned([pair[0], pair[1]])))
+    return np.asarray(aligned(differences).mean(axis=0))

@@ -1,0 +1,176 @@
+r"""Pure: a board -> LaTeX in the layouts of the papers, with booktabs.
+
+For each protocol experts' min, mean and max above the merges, the gain of what was done before
+merging as a subscript (Procrustes merging, Tables 1 to 3); methods x protocols with deviations
+(FT-Classifier Eval, Table 2); in-domain and out-of-domain (rotation symmetry, Table 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.reporting.boards.board import MEAN, Board
+from harness.reporting.grid import Cell, Reading, short_task
+from harness.text import tex
+
+RULE = r"\midrule"
+"""A line between groups of rows, as a row."""
+
+
+def rendered(board: Board) -> str:
+    """The tables of a board, for a document that uses booktabs."""
+    head = [
+        r"% \usepackage{booktabs}",
+        r"% Values x100. Subscripts: points gained over the same merge without the first method",
+        r"% before it. \pm: standard deviation over draws (n - 1). Bold: the best merge of a",
+        r"% column and those that are not told from it.",
+    ]
+    return "\n".join([*head, *_gains(board), *_protocols(board), *_domains(board)]) + "\n"
+
+
+def _gains(board: Board) -> Iterator[str]:
+    """For each protocol a table of rows x tasks, merges by what was done before them."""
+    for reading in board.headlines.values():
+        rows = [name for name, _ in board.rows_under(reading)]
+        groups: dict[str, list[str]] = {}
+        for row in rows:
+            line = board.of_row.get(row)
+            merged = line is not None and line.role == "merged"
+            groups.setdefault(line.premerge if line and merged else "references", []).append(row)
+        lines = []
+        for number, group in enumerate(groups.values()):
+            lines += [RULE] if number else []
+            lines += [_with_gains(board, row, reading) for row in group]
+        heads = ["", *(_head(board, column) for column in board.scores.columns)]
+        yield _table(f"{reading}: {_metrics(board)}", heads, lines)
+
+
+def _protocols(board: Board) -> Iterator[str]:
+    """Methods x protocols, each with its deviation over draws."""
+    if len(board.headlines) < 2:
+        return
+    lines: list[str] = []
+    for row in board.scores.rows:
+        read = [one for one in board.headlines.values() if any(board.scores.row(row, one))]
+        if len(read) > 1:
+            lines += [RULE] if lines else []
+            lines += [
+                f"{tex(row) if not number else ''} & {_with_spread(board, row, one)}"
+                for number, one in enumerate(read)
+            ]
+    if lines:
+        heads = ["", "protocol", *(_head(board, column) for column in board.scores.columns)]
+        yield _table(f"Methods and protocols: {_metrics(board)}", heads, lines, texts=2)
+
+
+def _domains(board: Board) -> Iterator[str]:
+    """Rows x tasks in the domains of experts and out of them, with the mean over each."""
+    inside = {line.task for line in board.lines if line.role == "expert"}
+    groups = {
+        "in-domain": [task for task in board.scores.tasks if task in inside],
+        "out-of-domain": [task for task in board.scores.tasks if task not in inside],
+    }
+    if not all(groups.values()):
+        return
+    for reading in board.headlines.values():
+        lines = []
+        for row in board.scores.rows:
+            cells = [
+                [board.scores.cells.get((row, reading, task)) for task in tasks]
+                for tasks in groups.values()
+            ]
+            if any(cell for group in cells for cell in group):
+                shown = [text for group in cells for text in (*map(_plain, group), _mean(group))]
+                lines.append(f"{tex(row)} & {' & '.join(shown)}")
+        heads = [""]
+        for tasks in groups.values():
+            heads += [*(_head(board, task) for task in tasks), MEAN]
+        spans = [f"{name} ({len(tasks)})" for name, tasks in groups.items()]
+        widths = [len(tasks) + 1 for tasks in groups.values()]
+        above = " & ".join(
+            ["", *(rf"\multicolumn{{{n}}}{{c}}{{{s}}}" for n, s in zip(widths, spans, strict=True))]
+        )
+        if lines:
+            yield _table(f"{reading}, in and out of domain", heads, lines, above=above)
+
+
+# Cells -------------------------------------------------------------------------------------
+
+
+def _texts(board: Board, row: str, reading: Reading) -> list[str]:
+    """The values of a row, the best in bold."""
+    shown = []
+    for column, cell in zip(board.scores.columns, board.scores.row(row, reading), strict=True):
+        best = board.best.get((reading, column))
+        text = _plain(cell)
+        shown.append(rf"\textbf{{{text}}}" if cell and best and row in best.rows else text)
+    return shown
+
+
+def _with_gains(board: Board, row: str, reading: Reading) -> str:
+    values = zip(_texts(board, row, reading), board.gains(row, reading), strict=True)
+    cells = [
+        text if gain is None else f"{text}$_{{{round(gain, 1) + 0.0:+.1f}}}$"
+        for text, gain in values
+    ]
+    return " & ".join([tex(row), *cells])
+
+
+def _with_spread(board: Board, row: str, reading: Reading) -> str:
+    values = zip(_texts(board, row, reading), board.scores.row(row, reading), strict=True)
+    cells = [
+        text
+        if cell is None or cell.deviation is None
+        else rf"{text}{{\scriptsize$\pm${cell.deviation:.1f}}}"
+        for text, cell in values
+    ]
+    return " & ".join([tex(reading), *cells])
+
+
+def _plain(cell: Cell | None) -> str:
+    return "" if cell is None else f"{cell.mean:.1f}"
+
+
+def _mean(cells: Sequence[Cell | None]) -> str:
+    known = [cell.mean for cell in cells if cell is not None]
+    return f"{sum(known) / len(known):.1f}" if len(known) == len(cells) else ""
+
+
+# Tables ------------------------------------------------------------------------------------
+
+
+def _head(board: Board, column: str) -> str:
+    """The name of a task, without its group and split where that is clear."""
+    return tex(short_task(column, board.scores.tasks))
+
+
+def _metrics(board: Board) -> str:
+    """The metric of every task, and its rows."""
+    return "; ".join(
+        f"{short_task(task, board.scores.tasks)} {' + '.join(line.metrics)}, {line.rows:,} rows"
+        for task, line in board.tasks.items()
+    )
+
+
+def _table(
+    caption: str, heads: Sequence[str], rows: Sequence[str], *, above: str = "", texts: int = 1
+) -> str:
+    ended = [row if row == RULE else rf"{row} \\" for row in rows]
+    columns = "l" * texts + "r" * (len(heads) - texts)
+    return "\n".join(
+        [
+            "",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{tex(caption)}.}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            *([rf"{above} \\"] if above else []),
+            rf"{' & '.join(heads)} \\",
+            RULE,
+            *ended,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    )

@@ -1,0 +1,49 @@
+"""Pure: what the numbers and marks of a board are, in words that every format shares."""
+
+from __future__ import annotations
+
+from harness.reporting.boards.best import WAYS
+from harness.reporting.boards.board import HOW, Board
+from harness.reporting.grid import Reading
+
+BOLD = "Bold"
+DETERMINED = "rows_per_dimension"
+"""The fact that says, below one, that rows leave a fit open."""
+ADAPTED = {
+    "chose the rows": "adapted to drawn rows whose labels only chose them",
+    "chose the rows and were read": "tuned on drawn rows and their labels",
+    "were not read": "adapted to rows whose labels were not read",
+}
+
+
+def legend(board: Board) -> list[tuple[str, str]]:
+    """Each mark or row with what it is, only where there is any."""
+    said = []
+    if any(len(cell.values) > 1 for cell in board.scores.cells.values()):
+        said.append(
+            (
+                "±",
+                "standard deviation over draws (n - 1); of a mean over tasks, that of the means of "
+                "each draw. It says nothing of other test rows or of another training.",
+            )
+        )
+    if levels := sorted({line.level for line in board.scores.lines.values() if line.level}):
+        held = "with draws, training and model held"
+        said.append(("[ ]", f"{100 * levels[0]:g} % interval over test rows, {held}."))
+    if ways := {way for best in board.best.values() for way in best.ways}:
+        told = ", and those ".join(text for way, text in WAYS.items() if way in ways)
+        said.append((BOLD, f"the best merge of a column, and those {told}."))
+    return said + [(row, f"{text}.") for row, text in HOW.items() if row in board.scores.rows]
+
+
+def notes(board: Board) -> dict[Reading, str]:
+    """What each protocol saw of the tasks beside the rows that it is scored on, '' if nothing."""
+    said: dict[Reading, dict[str, None]] = {reading: {} for reading in board.scores.readings}
+    for (_, reading, _), line in board.scores.lines.items():
+        if line.adapted:
+            said[reading][ADAPTED.get(line.adapted, line.adapted)] = None
+        if line.transductive:
+            said[reading]["transductive: these rows are those that are scored"] = None
+        if dict(line.facts).get(DETERMINED, 1) < 1:
+            said[reading]["fitted to fewer rows than features have dimensions"] = None
+    return {reading: "; ".join(texts) for reading, texts in said.items()}

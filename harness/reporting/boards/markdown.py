@@ -1,0 +1,151 @@
+"""Pure: a board -> Markdown: a table for each protocol, and what is finer folded below it."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from tabulate import tabulate
+
+from harness.reporting.boards.board import MEAN, Board
+from harness.reporting.boards.legend import BOLD, legend, notes
+from harness.reporting.grid import Cell, Reading
+from harness.text import markdown, plain
+
+WIDTH = 120
+"""Signs of a line of text. Rows of a table are as long as they are."""
+
+
+def rendered(board: Board) -> str:
+    """The board as Markdown."""
+    parts = [_legend(board)]
+    said = notes(board)
+    for _, group in groupby(board.scores.readings, key=lambda reading: reading.protocol):
+        parts += _protocol(board, [*group], said)
+    return "\n\n".join([*parts, *_shares(board)]) + "\n"
+
+
+# What is said ------------------------------------------------------------------------------
+
+
+def _legend(board: Board) -> str:
+    said = [
+        f"**{term}**: {text}" if term == BOLD else f"`{term}`: {text}"
+        for term, text in legend(board)
+    ]
+    return "\n".join(_filled(text, bullet="- ") for text in ["Values are x100.", *said])
+
+
+def _filled(text: str, bullet: str = "") -> str:
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=bullet,
+        subsequent_indent=" " * len(bullet),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+# Tables ------------------------------------------------------------------------------------
+
+
+def _protocol(
+    board: Board, readings: Sequence[Reading], notes: Mapping[Reading, str]
+) -> Iterator[str]:
+    """The section of a protocol: the table of one number of shots, the others folded."""
+    first = board.headlines[readings[0].protocol]
+    yield f"## {markdown(first)}"
+    if note := notes[first]:
+        yield _filled(markdown(f"{note[0].upper()}{note[1:]}."))
+    yield _table(board, first, Cell.__str__)
+    for reading in readings:
+        if reading != first:
+            yield from _folded(str(reading), _table(board, reading, Cell.__str__))
+    if any(cell and cell.interval for _, cells in board.rows_under(first) for cell in cells):
+        tables = [f"{markdown(one)}:\n\n{_table(board, one, in_full)}" for one in readings]
+        yield from _folded(f"{first.protocol}: intervals over test rows", "\n\n".join(tables))
+    if parts := [*_parts(board, readings)]:
+        yield from _folded(f"{first.protocol}: each metric", "\n\n".join(parts))
+
+
+def _folded(title: str, body: str) -> Iterator[str]:
+    yield f"<details><summary>{html.escape(plain(title))}</summary>"
+    yield body
+    yield "</details>"
+
+
+def in_full(cell: Cell) -> str:
+    """A cell with its interval."""
+    if cell.interval is None:
+        return str(cell)
+    return f"{cell} [{cell.interval[0]:.1f}, {cell.interval[1]:.1f}]"
+
+
+def _table(board: Board, reading: Reading, text: Callable[[Cell], str]) -> str:
+    """Rows x tasks under one reading, the best in bold."""
+    rows = []
+    for name, cells in board.rows_under(reading):
+        row = [markdown(name)]
+        for column, cell in zip(board.scores.columns, cells, strict=True):
+            best = board.best.get((reading, column))
+            bold = best is not None and name in best.rows and cell is not None
+            shown = "" if cell is None else text(cell)
+            row.append(f"**{shown}**" if bold else shown)
+        rows.append(row)
+    return _markdown(rows, ["", *(_head(board, column) for column in board.scores.columns)])
+
+
+def _head(board: Board, column: str) -> str:
+    """The task with its metrics and rows."""
+    if column not in board.tasks:
+        return MEAN
+    line = board.tasks[column]
+    return f"{markdown(column)}<br>{markdown(' + '.join(line.metrics))}<br>{line.rows:,} rows"
+
+
+def _parts(board: Board, readings: Sequence[Reading]) -> Iterator[str]:
+    """A table for each reading with every metric of the tasks that have several."""
+    several = [task for task, line in board.tasks.items() if len(line.metrics) > 1]
+    columns = [(task, metric) for task in several for metric in board.tasks[task].metrics]
+    for reading in readings if columns else ():
+        rows = []
+        for row in board.scores.rows:
+            lines = {task: board.scores.lines.get((row, reading, task)) for task in several}
+            known = [dict(line.parts) if (line := lines[task]) else {} for task, _ in columns]
+            if any(known):
+                numbers = [of.get(metric) for of, (_, metric) in zip(known, columns, strict=True)]
+                shown = ["" if number is None else f"{number:.1f}" for number in numbers]
+                rows.append([markdown(row), *shown])
+        heads = [f"{markdown(task)}<br>{markdown(metric)}" for task, metric in columns]
+        if rows:
+            yield f"{markdown(reading)}:\n\n{_markdown(rows, ['', *heads])}"
+
+
+def _shares(board: Board) -> Iterator[str]:
+    """How much of the loss of each row the head explains."""
+    for number, (setting, group) in enumerate(groupby(board.shares, key=lambda one: one.setting)):
+        if not number:
+            yield "## How much of the loss is the head's"
+            yield _filled(
+                "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier "
+                "Eval minus Current Eval. Share: recovered over loss, where one can be told from "
+                "none: by its interval over the test rows if the predictions lie beside the "
+                "records, else by a point or more. `as the base`: under a tuned head the base "
+                "reads as much, so that says nothing of the merge."
+            )
+        rows = []
+        for share in group:
+            one = share.verdict
+            numbers = (one.experts, one.current, one.tuned, one.loss, one.recovered)
+            shown = [f"{round(value, 1) + 0.0:.1f}" for value in numbers]
+            rows.append([markdown(share.row), str(one.tasks), *shown, one.share])
+        heads = ["tasks", "experts", "current", markdown(setting), "loss", "recovered", "share"]
+        yield _markdown(rows, ["", *heads])
+
+
+def _markdown(rows: Iterable[Sequence[str]], headers: Sequence[str]) -> str:
+    align = ["left", *["right"] * (len(headers) - 1)]
+    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align)

@@ -1,0 +1,65 @@
+"""How much of the loss of each row of a board is the head's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.reporting.grid import CURRENT, TUNED, Grid, reported
+from harness.reporting.lines import Line
+from harness.reporting.verdict import Sampled, Verdict, verdicts_of
+
+
+@dataclass(frozen=True)
+class Share:
+    """The row of a merge (or the base), and its verdict."""
+
+    row: str
+    verdict: Verdict
+
+    @property
+    def setting(self) -> str:
+        """FT-Classifier Eval as it was read."""
+        return f"{self.verdict.setting}, {self.verdict.shots} shots"
+
+
+def shares(scores: Grid, lines: Sequence[Line], sampled: Sampled | None) -> tuple[Share, ...]:
+    """A share for every row and setting that can have one, settings in the order they come."""
+    against = _against(lines)
+    rows: dict[str, list[Line]] = {row: [] for row in scores.rows}
+    for (row, _, _), line in scores.lines.items():
+        if line.role in ("merged", "base"):
+            rows[row].append(line)
+    made = [
+        Share(row, verdict)
+        for row, mine in rows.items()
+        for verdict in verdicts_of([*_compared(mine, against), *mine], mine, sampled)
+    ]
+    settings = [*dict.fromkeys(share.verdict.setting for share in made)]
+    return tuple(sorted(made, key=lambda share: settings.index(share.verdict.setting)))
+
+
+def _against(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """By task, the lines that merges are compared with: of experts, and of the base as control."""
+    against: dict[str, list[Line]] = {}
+    for line in reported(lines):
+        if (line.role, line.protocol) in (("expert", CURRENT), ("base", TUNED)):
+            against.setdefault(line.task, []).append(line)
+    return against
+
+
+def _compared(mine: Sequence[Line], against: Mapping[str, Sequence[Line]]) -> list[Line]:
+    """What a row is compared with: the experts that were merged, and the base under its head.
+
+    All experts, and every base, of a task where none is of this merge.
+    """
+    compared = []
+    for task, line in {line.task: line for line in mine}.items():
+        merged = {digest for _, digest in line.experts}
+        for role, ours in (
+            ("expert", [one for one in against.get(task, ()) if one.digest in merged]),
+            ("base", [one for one in against.get(task, ()) if one.head == line.head]),
+        ):
+            of_role = [one for one in ours if one.role == role]
+            compared += of_role or [one for one in against.get(task, ()) if one.role == role]
+    return compared

@@ -1,0 +1,254 @@
+"""Shell: records and the predictions beside them -> a comparison of models. No model is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from harness.data.shots import amount
+from harness.errors import BadOption, BrokenRecord, UnknownName
+from harness.evaluation.inference import (
+    aligned,
+    apart,
+    detectable,
+    ends,
+    holm,
+    over_tasks,
+    paired_test,
+    ranks,
+    resampled,
+    rows_needed,
+    tie_groups,
+    win_rates,
+)
+from harness.evaluation.parts import asked
+from harness.evaluation.predictions import Lookup, Predicted, shelf
+from harness.evaluation.records import Record, read_records
+from harness.options import parse_choice
+from harness.reporting.comparison import Comparison, Ranked, Ranking, TaskDifference, Terms
+from harness.reporting.grid import HEADLINE_SHOTS, label, reported
+from harness.reporting.lines import work
+from harness.types import Choice, Shots
+
+
+def compare(
+    models: Sequence[str],
+    *,
+    tasks: Sequence[str] = (),
+    protocol: str = "current",
+    shots: Shots | None = None,
+    records: str | Path = "records",
+) -> Comparison | Ranking:
+    """Two models, or the ranks of several, from records and stored predictions alone.
+
+    `models` are names of models in the folder `records`, or folders of records. Tasks are those
+    that all of them were read on, unless some are asked for. Of several numbers of shots, the one
+    nearest to 5. Raises UnknownName or BrokenRecord, before any arithmetic, for what cannot be
+    compared: unknown names, other rows, splits or limits, predictions that are not there.
+    """
+    if len(models) < 2 or len({*models}) < len(models):
+        raise BadOption(
+            f"{', '.join(models) or 'nothing'} cannot be compared, expected two or more different "
+            "models"
+        )
+    choice = asked(parse_choice(protocol))
+    reading = str(Choice(choice.protocol.name, choice.unusual))
+    sides = [_side(name, Path(records), reading) for name in models]
+    terms = Terms(reading, None, _shared(sides, tasks, reading))
+    terms = Terms(reading, _shots(sides, terms.tasks, shots), terms.tasks)
+    _check_same(sides, terms.tasks)
+    read = _predictions(sides, terms, shelf([records, *models]))
+    return _two(sides, terms, read) if len(sides) == 2 else _several(sides, terms, read)
+
+
+# Reading -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A model under the protocol that is asked for: its record of every task."""
+
+    name: str
+    records: Mapping[str, Record]
+
+
+def _side(name: str, folder: Path, reading: str) -> _Side:
+    everything = reported(read_records([folder])) if folder.is_dir() else []
+    mine = [record for record in everything if record.model == name]
+    if not mine and Path(name).exists():
+        mine = _of_one_model(name, reported(read_records([name])))
+    if not mine:
+        known = ", ".join(sorted({record.model for record in everything})) or "none"
+        raise UnknownName(
+            f"no records of '{name}' in {folder}, where models are: {known}; name one of them, or "
+            "a folder of records"
+        )
+    by_task: dict[str, Record] = {}
+    for record in mine:
+        if label(record) == reading:
+            other = by_task.setdefault(record.task, record)
+            _check_one(name, other, record, reading)
+    if not by_task:
+        known = ", ".join(sorted({label(record) for record in mine}))
+        raise BrokenRecord(f"'{name}' was not read under {reading}, only under {known}")
+    return _Side(name, by_task)
+
+
+def _of_one_model(place: str, records: list[Record]) -> list[Record]:
+    names = sorted({record.model for record in records})
+    if len(names) > 1:
+        raise BrokenRecord(
+            f"{place} holds records of several models ({', '.join(names)}); expected one: name the "
+            "folder of one of them"
+        )
+    return records
+
+
+def _check_one(name: str, first: Record, second: Record, reading: str) -> None:
+    """Raise BrokenRecord for two records of which nobody can say which one is meant."""
+    keys = ("digest", "settings", "rows", "scores", "head", "teachers")
+    differing = next((k for k in keys if getattr(first, k) != getattr(second, k)), None)
+    if differing:
+        raise BrokenRecord(
+            f"'{name}' has two records of {first.task} under {reading}, which differ in "
+            f"{differing}; expected one: keep what is not compared in another folder"
+        )
+
+
+def _shared(sides: Sequence[_Side], asked_for: Sequence[str], reading: str) -> tuple[str, ...]:
+    """The tasks that are compared: all that are asked for, or all that every model has."""
+    if not asked_for:
+        shared = [task for task in sides[0].records if all(task in s.records for s in sides)]
+        if not shared:
+            each = "; ".join(f"'{side.name}' on {', '.join(side.records)}" for side in sides)
+            raise BrokenRecord(f"no task was read by all models under {reading}: {each}")
+        return tuple(shared)
+    tasks: dict[str, None] = {}
+    for name in asked_for:
+        fitting = {t for side in sides for t in side.records if name in (t, t.partition("@")[0])}
+        for side in sides:
+            if lacking := sorted((fitting or {name}) - side.records.keys()):
+                raise BrokenRecord(
+                    f"'{side.name}' was not read on {lacking[0]} under {reading}, only on "
+                    f"{', '.join(side.records)}"
+                )
+        tasks |= dict.fromkeys(sorted(fitting))
+    return tuple(tasks)
+
+
+def _shots(sides: Sequence[_Side], tasks: Iterable[str], wanted: Shots | None) -> Shots | None:
+    """The number of shots that all records have and that is asked for, or nearest to the usual."""
+    each = [{*side.records[task].shots} for task in tasks for side in sides]
+    shared = sorted(set.intersection(*each), key=amount)
+    if wanted is not None and wanted not in shared:
+        known = ", ".join(str(count) for count in shared if count) or "none"
+        raise BadOption(f"shots is {wanted}, but all models were read with {known}")
+    if not shared:
+        raise BrokenRecord("the models share no number of shots; evaluate them with the same")
+    if wanted is not None:
+        return wanted
+    return min(shared, key=lambda count: abs(amount(count) - HEADLINE_SHOTS))
+
+
+def _check_same(sides: Sequence[_Side], tasks: Iterable[str]) -> None:
+    """Raise BrokenRecord where two models were not read on the same rows in the same way."""
+    first, *others = sides
+    for task in tasks:
+        mine = work(first.records[task])
+        for other in others:
+            theirs = work(other.records[task])
+            if differing := next((key for key in mine if mine[key] != theirs[key]), None):
+                raise BrokenRecord(
+                    f"{task}: '{first.name}' was read with {differing} {mine[differing]}, "
+                    f"'{other.name}' with {theirs[differing]}; expected the same: evaluate both "
+                    "alike"
+                )
+
+
+def _predictions(sides: Sequence[_Side], terms: Terms, look: Lookup) -> list[list[Predicted]]:
+    """What each model predicted on each task. Raises BrokenRecord where it is not there."""
+    read = []
+    for side in sides:
+        each = []
+        for task in terms.tasks:
+            predicted = look(side.records[task])
+            if predicted is None:
+                raise BrokenRecord(
+                    f"no predictions of '{side.name}' on {task} were found; they lie beside the "
+                    "records as Parquet files and are not committed: evaluate it again"
+                )
+            each.append(predicted)
+        read.append(each)
+    return read
+
+
+# Arithmetic --------------------------------------------------------------------------------
+
+
+def _score(side: _Side, task: str, shots: Shots | None) -> float:
+    return float(np.mean(side.records[task].values(shots)))
+
+
+def _two(sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predicted]]) -> Comparison:
+    first, second = sides
+    samples, tests = [], []
+    for one, other in zip(*read, strict=True):
+        samples.append(np.subtract(*aligned([resampled(p, terms.shots) for p in (one, other)])))
+        tests.append(paired_test(one, other, terms.shots))
+    adjusted = holm([test.p for test in tests])
+    tasks = tuple(
+        TaskDifference(
+            task=task,
+            metrics=first.records[task].metrics,
+            rows=first.records[task].rows,
+            first=_score(first, task, terms.shots),
+            second=_score(second, task, terms.shots),
+            within=ends(samples[place]),
+            test=tests[place].name,
+            p=tests[place].p,
+            adjusted=adjusted[place],
+            detectable=detectable(samples[place]),
+        )
+        for place, task in enumerate(terms.tasks)
+    )
+    whole = aligned(samples)
+    difference = float(np.mean([one.difference for one in tasks]))
+    return Comparison(
+        first=first.name,
+        second=second.name,
+        terms=terms,
+        tasks=tasks,
+        within_rows=ends(whole.mean(axis=0)),
+        within=ends(over_tasks(whole)),
+        needed=rows_needed(difference, sum(one.rows for one in tasks), whole),
+    )
+
+
+def _several(sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predicted]]) -> Ranking:
+    values = np.array([[_score(side, task, terms.shots) for task in terms.tasks] for side in sides])
+    flat = aligned([resampled(one, terms.shots) for each in read for one in each])
+    samples = flat.reshape(len(sides), len(terms.tasks), -1)
+    mean_ranks, wins = ranks(values).mean(axis=1), win_rates(values)
+    within = [ends(sample) for sample in over_tasks(ranks(samples))]
+    names = [side.name for side in sides]
+    order = sorted(range(len(sides)), key=lambda place: (mean_ranks[place], -values[place].mean()))
+    known = apart(samples)
+    alike = [place for place in order if (*sorted((order[0], place)),) not in known]
+    return Ranking(
+        terms=terms,
+        models=tuple(
+            Ranked(
+                model=names[place],
+                score=float(values[place].mean()),
+                rank=float(mean_ranks[place]),
+                within=within[place],
+                wins=float(wins[place]),
+            )
+            for place in order
+        ),
+        groups=tuple(tuple(names[place] for place in group) for group in tie_groups(order, known)),
+        leaders=tuple(names[place] for place in alike),
+    )

@@ -1,0 +1,1 @@
+"""Records -> what other programs read: one small module for each format, and `export`."""

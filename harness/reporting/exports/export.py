@@ -1,0 +1,73 @@
+"""Shell: records -> the files of another program's format."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from harness.errors import BadOption
+from harness.evaluation.records import each_record, safe
+from harness.files import check_place, write_text
+from harness.reporting.boards.tidy import as_csv, table
+from harness.reporting.exports import every_eval_ever, lm_eval, model_index
+from harness.reporting.exports.results import Result, results_of
+from harness.reporting.grid import named_rows
+from harness.reporting.lines import read_lines
+
+Format: TypeAlias = Literal["model-index", "every-eval-ever", "lm-eval", "csv"]
+Writer: TypeAlias = Callable[[str, Sequence[Result]], str]
+
+
+def export(
+    places: Sequence[str | Path],
+    *,
+    format: Format,
+    out: str | Path,
+    organization: str | None = None,
+) -> list[Path]:
+    """Write the records in files and folders in a format; the paths.
+
+    `csv` is one tidy table, out/records.csv; all others have a folder for each model:
+    README.md (`model-index`), every_eval_ever.json (which names an `organization`), results.json
+    (`lm-eval`). Raises BadOption and BrokenRecord, before anything is written.
+    """
+    folder = Path(out)
+    check_place(folder.absolute())
+    if (organization is None) == (format == "every-eval-ever"):
+        said = "is missing" if organization is None else f"is '{organization}'"
+        raise BadOption(
+            f"the organization {said}; expected one for every-eval-ever, who made the results, and "
+            "none for another format"
+        )
+    texts = _table(places) if format == "csv" else _documents(places, format, organization or "")
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return [folder / name for name in texts]
+
+
+def _table(places: Sequence[str | Path]) -> dict[str, str]:
+    lines = read_lines(places)
+    return {"records.csv": as_csv(table(lines, named_rows(lines), [line.path for line in lines]))}
+
+
+def _documents(places: Sequence[str | Path], format: Format, organization: str) -> dict[str, str]:
+    at = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    every = partial(every_eval_ever.rendered, organization=organization, at=at)
+    writers: dict[str, tuple[str, Writer]] = {
+        "model-index": ("README.md", model_index.rendered),
+        "every-eval-ever": ("every_eval_ever.json", every),
+        "lm-eval": ("results.json", lm_eval.rendered),
+    }
+    name, write = writers[format]
+    models = results_of(each_record(places))
+    texts: dict[str, str] = {}
+    for model, results in models.items():
+        folder = safe(model)
+        while f"{folder}/{name}" in texts:  # another model whose name has other signs there
+            folder += "-"
+        texts[f"{folder}/{name}"] = write(model, results)
+    return texts

@@ -1,0 +1,268 @@
+"""Records -> lines: what a board needs of a record, for each number of shots it was read with.
+
+A hundred thousand records hold gigabytes of drawn rows and single scores; their lines are small.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import fsum, isfinite, isnan
+from pathlib import Path
+from typing import Any, TypeVar
+
+import xxhash
+
+from harness.errors import BrokenRecord
+from harness.evaluation.records import DrawScore, Record, Role, each_record
+from harness.types import Choice, Shots
+
+T = TypeVar("T")
+BEYOND = 1e6
+"""A metric of somebody's own may be larger than 1; what is larger than this is none."""
+LARGEST = 2**53
+"""Beyond, counts are no longer told apart in a table."""
+_STAGES = re.compile(r"(?P<premerge>[^\[\]]+)\[(?P<merger>[^\[\]]+)\](?P<after>[^\[\]]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One model on one task under one protocol with one number of shots; 0: nothing is drawn.
+
+    Scores are times 100: `values` has one for each draw, `parts` the mean of every metric over
+    them, `interval` is over the test rows at `level`, `majority` that of the best constant
+    prediction. `facts` are the means of what the protocol tells of its fits, as they are. `setting`
+    is the protocol with the options that are not its defaults, `options` has all of them as JSON.
+    `identity` is one hash for all that makes this model's row another one; `work` is what has to be
+    the same in a column; `rows_of` is the hash of the test rows. `adapted` says how drawn rows were
+    used, and `transductive` that they are those that are scored; `made_on_test`, that the model was
+    made with the rows that are scored.
+    """
+
+    task: str
+    split: str
+    kind: str
+    metrics: tuple[str, ...]
+    rows: int
+    protocol: str
+    setting: str
+    options: str
+    shots: Shots
+    model: str
+    role: Role
+    method: str
+    premerge: str
+    merger: str
+    head: str
+    labels: str
+    preset: str
+    digest: str
+    identity: str
+    rows_of: str
+    experts: tuple[tuple[str, str], ...]
+    teachers: tuple[str, ...]
+    adapted: str
+    transductive: bool
+    made_on_test: bool
+    values: tuple[float, ...]
+    parts: tuple[tuple[str, float], ...]
+    facts: tuple[tuple[str, float], ...]
+    interval: tuple[float, float] | None
+    level: float | None
+    majority: float | None
+    work: tuple[tuple[str, str], ...]
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The task without its split."""
+        return self.task.partition("@")[0]
+
+
+NAMES = tuple(field.name for field in fields(Line))
+
+
+def read_lines(places: Iterable[str | Path]) -> list[Line]:
+    """The lines of all records in files and folders. Raises BrokenRecord."""
+    return [*lines_of((str(path), record) for path, record in each_record(places))]
+
+
+def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
+    """The lines of records that lie in these files; what is equal in many is held once."""
+    once: dict[Any, Any] = {}
+
+    def shared(value: T) -> T:
+        known: T = once.setdefault((type(value), value), value)  # True is not 1
+        return known
+
+    labels: dict[tuple[str, str], str] = {}
+    kinds: dict[tuple[str, tuple[str, ...]], str] = {}
+    for path, record in records:
+        options = shared(json.dumps(record.options, sort_keys=True))
+        asked = record.protocol, options
+        if asked not in labels:
+            labels[asked] = label(record)
+        read = record.task, record.metrics
+        if read not in kinds:
+            kinds[read] = kind(record)
+        check_numbers(record, path)
+        said = _said(record)
+        said |= {"options": options, "setting": labels[asked], "kind": kinds[read], "path": path}
+        said = {name: shared(value) for name, value in said.items()}
+        for shots in record.shots:
+            yield Line(**said, **_scores(record, shots))
+
+
+def check_numbers(record: Record, path: str) -> None:
+    """Raise BrokenRecord for what no table can hold: no score, one that is NaN, a huge count."""
+    where = path or f"the record of '{record.model}' on {record.task}"
+    if not record.scores:
+        raise BrokenRecord(f"{where} has no scores, expected one or more")
+    constants = (record.majority,) if record.majority else ()
+    values = [end for one in record.intervals for end in (one.low, one.high)]
+    for one in (*record.scores, *constants):
+        values += (one.value, *one.parts.values())
+    values += [
+        0 if isfinite(fact) else fact for one in record.scores for fact in one.facts.values()
+    ]
+    if not (min(values) >= -BEYOND and max(values) <= BEYOND) or any(map(isnan, values)):
+        odd = next(value for value in values if not abs(value) <= BEYOND)
+        raise BrokenRecord(f"{where} has the score {odd}, expected a number, usually of -1 to 1")
+    shots = [one.shots for one in record.scores if isinstance(one.shots, int)]
+    if not all(0 <= count < LARGEST for count in (record.rows, *shots)):
+        raise BrokenRecord(f"{where} has a number of rows or shots that is no count")
+
+
+def _said(record: Record) -> dict[str, Any]:
+    """What a record says whatever the number of shots."""
+    adaptation = record.adaptation
+    premerge, merger = stages(record.method) if record.role in ("merged", "reference") else ("", "")
+    return {
+        "task": record.task,
+        "split": record.task.partition("@")[2],
+        "metrics": record.metrics,
+        "rows": record.rows,
+        "protocol": record.protocol,
+        "model": record.model,
+        "role": record.role,
+        "method": record.method,
+        "premerge": premerge,
+        "merger": merger,
+        "head": record.head,
+        "labels": record.labels,
+        "preset": record.preset or "",
+        "digest": record.digest,
+        "identity": _identity(record),
+        "rows_of": str(record.dataset.get("digest", "")),
+        "experts": tuple((one.source, one.digest) for one in record.experts),
+        "teachers": record.teachers,
+        "adapted": adaptation.labels if adaptation else "",
+        "transductive": adaptation is not None and adaptation.transductive,
+        "made_on_test": record.transductive,
+        "work": tuple(work(record).items()),
+    }
+
+
+def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
+    """What a record says of one number of shots, times 100."""
+    scores = [score for score in record.scores if score.shots == shots]
+    interval = next((one for one in record.intervals if one.shots == shots), None)
+    means = {
+        name: 100 * fsum([score.parts[name] for score in scores]) / len(scores)
+        for name in scores[0].parts
+    }
+    return {
+        "shots": shots or 0,
+        "values": tuple([100 * score.value for score in scores]),
+        "parts": tuple(means.items()),
+        "facts": tuple((name, _mean_fact(name, scores)) for name in scores[0].facts),
+        "interval": interval and (100 * interval.low, 100 * interval.high),
+        "level": interval and interval.level,
+        "majority": record.majority and 100 * record.majority.value,
+    }
+
+
+def _mean_fact(name: str, scores: Sequence[DrawScore]) -> float:
+    told = [score.facts[name] for score in scores if name in score.facts]
+    return fsum(told) / len(told)
+
+
+def _identity(record: Record) -> str:
+    """What makes the row of a record another one than that of a record with the same name."""
+    parts = (record.digest, record.content, *record.teachers, record.preset or "")
+    return str(xxhash.xxh3_64_hexdigest(" ".join(parts).encode()))
+
+
+def work(record: Record) -> dict[str, str]:
+    """What has to be the same for two scores to be compared, as it is named to who reads."""
+    rows = f"{record.rows} rows"
+    if record.settings.get("limit") is not None:
+        rows += f" (--limit {record.settings['limit']})"
+    if (out := record.settings.get("left_out")) is not None:
+        rows += f" (in whole batches, shuffled by {', '.join(out)})"
+    said: dict[str, Any] = {
+        "test": f"{rows} {str(record.dataset.get('digest', ''))[:12]}".strip(),
+        "max_length": record.settings.get("max_length"),
+        "features": record.settings.get("features"),
+        "metrics": "+".join(record.metrics),
+    }
+    if record.adaptation is not None:
+        said |= {key: record.settings.get(key) for key in ("draws", "seed")}
+    return {key: str(value) for key, value in said.items()}
+
+
+def label(record: Record) -> str:
+    """The protocol, with the options that were asked beside its defaults."""
+    from harness.options import resolve
+    from harness.registry import PROTOCOLS
+
+    if record.protocol not in PROTOCOLS:
+        return record.protocol
+    default = resolve("protocol", Choice(record.protocol), PROTOCOLS[record.protocol].function)
+    given = {k: v for k, v in record.options.items() if v != default.get(k)}
+    return str(Choice(record.protocol, given))
+
+
+def kind(record: Record) -> str:
+    """The kind of a record's task: as registered, else what its metric measures alone, else ''."""
+    from harness.registry import METRICS, TASKS
+
+    name = record.task.partition("@")[0]
+    if name in TASKS:
+        return TASKS[name].kind
+    fit = [{*METRICS[metric].kinds} for metric in record.metrics if metric in METRICS]
+    common = set.intersection(*fit) if fit else set()
+    return str(next(iter(common))) if len(common) == 1 else ""
+
+
+def stages(method: str) -> tuple[str, str]:
+    """`procrustes+dare[ties]` as what was done before merging and the merger.
+
+    By hand: `dare[ties]+lines` is `dare`, `ties+lines`; `ties` is nothing, `ties`.
+    """
+    if parts := _STAGES.fullmatch(method):
+        return parts["premerge"], parts["merger"] + parts["after"]
+    return "", method
+
+
+def without_first(method: str) -> str | None:
+    """The method without the first of what is done before merging: what its gain is over.
+
+    By hand: `procrustes+dare[ties]` gains over `dare[ties]`, that over `ties`, that over nothing.
+    """
+    premerge, _, rest = method.partition("[")
+    if not rest:
+        return None
+    _, _, others = premerge.partition("+")
+    merger, _, after = rest.rpartition("]")
+    return f"{others}[{rest}" if others else merger + after
+
+
+def tasks_by(lines: Iterable[Line]) -> Mapping[str, Line]:
+    """A line of every task, in the order in which tasks come."""
+    first: dict[str, Line] = {}
+    for line in lines:
+        first.setdefault(line.task, line)
+    return first

@@ -1,0 +1,115 @@
+"""Pure: lines -> what the rows of a board are called; rows of one name are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from harness.reporting.lines import Line
+from harness.types import Shots
+
+EXPERT = "expert of the task"
+FEW = 3
+"""Experts whose names stand in the name of a row; of more, their number."""
+
+
+def row_names(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[str]:
+    """How a table calls the row of each line, models of one name told apart."""
+    names = [row_name(line, by_method=by_method, one_each=one_each) for line in lines]
+    return told_apart(lines, names)
+
+
+def told_apart(lines: Sequence[Line], names: Sequence[str]) -> list[str]:
+    """The names of lines, such that no two models share a name and a column.
+
+    Where two would, what differs follows the name: the head, who taught it, the model, the
+    experts, at last the hash of its weights.
+    """
+    owners: dict[tuple[str, str, str, Shots], str] = {}
+    clashing = set()
+    for line, name in zip(lines, names, strict=True):
+        column = (name, line.task, line.setting, line.shots)
+        if owners.setdefault(column, line.identity) != line.identity:
+            clashing.add(name)
+    told: dict[str, Callable[[Line], str]] = {
+        name: _difference([one for one, called in zip(lines, names, strict=True) if called == name])
+        for name in sorted(clashing)
+    }
+    return [
+        f"{name}{told[name](line)}" if name in told else name
+        for line, name in zip(lines, names, strict=True)
+    ]
+
+
+def row_name(line: Line, *, by_method: bool, one_each: bool) -> str:
+    """How a table calls the row of a line, if no other is called so."""
+    if line.role == "expert":
+        return EXPERT if one_each else line.model
+    if line.role == "single":
+        return line.model
+    if line.role == "base":
+        return "base" if by_method else f"base ({line.model})"
+    if line.role == "ensemble":
+        return "logit ensemble" if line.method == line.role else f"logit {line.method}"
+    if line.role == "ceiling":
+        return f"ceiling: {line.method} (not one model)"
+    method = f"{line.method} (transductive)" if line.made_on_test else line.method
+    if line.role == "reference":
+        return f"{line.model} ({method})"
+    plain = by_method or line.model == line.method
+    return method if plain else f"{line.model} ({method})"
+
+
+def _experts(line: Line) -> str:
+    names = [source.rstrip("/").rpartition("/")[2] for source, _ in line.experts]
+    if not names:
+        return ""
+    return " + ".join(names) if len(names) <= FEW else f"{len(names)} experts"
+
+
+TRAITS: tuple[Callable[[Line], str], ...] = (
+    lambda line: f"{line.head} head",
+    lambda line: f"{len(line.teachers)} teachers" if line.teachers else "",
+    lambda line: f"preset {line.preset}" if line.preset else "",
+    lambda line: f"labels {line.labels}",
+    lambda line: line.model,
+    _experts,
+)
+"""What may differ between models of one name, the plainest first."""
+HASHES: tuple[Callable[[Line], str], ...] = (
+    lambda line: line.digest[:8],
+    lambda line: line.identity[:8],
+)
+"""What always differs, and says nothing."""
+
+
+def _difference(lines: Sequence[Line]) -> Callable[[Line], str]:
+    """What to add to the name of these lines, ` (...)`: the trait that tells most of them apart.
+
+    If that is not all, those that each tell more of the rest apart; the first of equals.
+    """
+    used: list[Callable[[Line], str]] = []
+    left = _left(lines, used)
+    for traits in (TRAITS, *((one,) for one in HASHES)):
+        while left:
+            best = min(traits, key=lambda trait: _left(lines, [*used, trait]))
+            if (fewer := _left(lines, [*used, best])) == left:
+                break
+            used, left = [*used, best], fewer
+
+    def added(line: Line) -> str:
+        text = ", ".join(filter(None, (trait(line) for trait in used)))
+        return f" ({text})" if text else ""
+
+    return added
+
+
+def _left(lines: Iterable[Line], traits: Sequence[Callable[[Line], str]]) -> int:
+    """How many lines still share a row and a column with that of another model."""
+    owners: dict[tuple[str, str, Shots, tuple[str, ...]], str] = {}
+    return sum(
+        owners.setdefault(
+            (one.task, one.setting, one.shots, tuple(trait(one) for trait in traits)), one.identity
+        )
+        != one.identity
+        for one in lines
+    )

@@ -1,0 +1,234 @@
+"""What a method before merging adds to the same merger without it (Procrustes, Figures 2 and 3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.errors import MissingScores
+from harness.evaluation.records import Record
+from harness.reporting.grid import PROTOCOL_ORDER, Cell, Reading
+from harness.reporting.plots.marks import (
+    BLACK,
+    Layout,
+    Mark,
+    drawn,
+    height_of,
+    legend,
+    marks,
+    named,
+    of_rows,
+    units,
+    width_of,
+)
+from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
+from harness.text import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAKE = (
+    "harness merge EXPERTS --merger M --out MERGED, once with --premerge P and once without, "
+    "and harness evaluate of both"
+)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Points that a method before merging adds, with their deviation over draws, if there are any.
+
+    Draws are those of the same rows with it and without, so differences are taken draw by draw.
+    """
+
+    value: float
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Gains on a task, by merger and then by what went before it; None where not read."""
+
+    title: str
+    unit: str
+    gains: tuple[tuple[Gain | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Panels of gains over the mergers, by what went before them, under one reading."""
+
+    mergers: tuple[str, ...]
+    before: tuple[str, ...]
+    reading: Reading
+    panels: tuple[Panel, ...]
+    spread: str
+
+
+def pairs(methods: Iterable[str]) -> dict[tuple[str, str], str]:
+    """Methods that are others with something before: by the other and by what goes before it.
+
+    Of several stages the first is what is added, if the others are there alone: `p+dare[ties]` is
+    `p` before `dare[ties]`, and without that, `p+dare` before `ties`.
+    """
+    known = dict.fromkeys(methods)
+    made = {}
+    for method in known:
+        if (
+            match := re.fullmatch(r"(?P<before>[^\[]+)\[(?P<merger>.+)\](?P<after>.*)", method)
+        ) is None:
+            continue
+        stages = match["before"].split("+")
+        for count in range(1, len(stages) + 1):
+            rest, bare = "+".join(stages[count:]), match["merger"] + match["after"]
+            other = f"{rest}[{match['merger']}]{match['after']}" if rest else bare
+            if other in known:
+                made[other, "+".join(stages[:count])] = method
+                break
+    return made
+
+
+def picture(records: Sequence[Record], view: View) -> Figure:
+    """Gains of all that goes before merging, by merger and task."""
+    return draw(gains(records, view))
+
+
+def gains(records: Sequence[Record], view: View) -> Gains:
+    """Differences between pairs of methods that something before merging tells apart.
+
+    Under Current Eval, unless the view names another protocol. Raises MissingScores without pairs.
+    """
+    asked = view.protocols or (PROTOCOL_ORDER[0],)
+    scores = scores_of(shown(records, view.model_copy(update={"protocols": asked})))
+    known = pairs(scores.merges)
+    if not known:
+        raise MissingScores(
+            "gains shows merges with something before them beside the same without, found no such "
+            f"pair among {', '.join(scores.merges) or 'no merges'}; make them with {MAKE}"
+        )
+    reading = one_reading("gains", scores, view)
+    mergers = tuple(dict.fromkeys(merger for merger, _ in known))
+    before = tuple(dict.fromkeys(stage for _, stage in known))
+    panels = tuple(
+        Panel(
+            scores.title(column),
+            f"gain in {scores.unit(column)}",
+            tuple(
+                tuple(
+                    _gain(scores, reading, column, known.get((merger, stage)), merger)
+                    for stage in before
+                )
+                for merger in mergers
+            ),
+        )
+        for column in scores.columns_of([reading])
+    )
+    return Gains(mergers, before, reading, panels, scores.spread)
+
+
+def one_reading(what: str, scores: Scores, view: View) -> Reading:
+    """The only reading of a picture of one protocol. Raises MissingScores for several."""
+    known = headline(scores.readings, view.shots)
+    if len(known) != 1:
+        raise MissingScores(
+            f"{what} shows one protocol, found {'; '.join(map(str, known))}; name one with its "
+            "options"
+        )
+    return known[0]
+
+
+def _gain(
+    scores: Scores, reading: Reading, column: str, method: str | None, merger: str
+) -> Gain | None:
+    with_it = scores.cell(method, reading, column) if method else None
+    without = scores.cell(merger, reading, column)
+    if with_it is None or without is None:
+        return None
+    if len(with_it.values) != len(without.values):
+        return Gain(with_it.mean - without.mean)
+    difference = Cell(tuple(np.subtract(with_it.values, without.values).tolist()))
+    return Gain(difference.mean, difference.deviation)
+
+
+def draw(shown: Gains) -> Figure:
+    """Bars from zero, a hatch for each method before merging."""
+    looks = marks(shown.before)
+    each = max(height_of(shown.mergers), 0.12 + 0.16 * len(shown.before))
+    layout = Layout(
+        len(shown.panels), (2.3, 0.75 + each * len(shown.mergers)), left=width_of(shown.mergers)
+    )
+    title = f"Gain over the same merger without, under {shown.reading}"
+    with drawn(title, layout) as (figure, panels):
+        of_rows(panels, shown.mergers)
+        for axes, panel in zip(panels, shown.panels, strict=True):
+            axes.axvline(0, color=BLACK, linewidth=1)
+            axes.set_xlim(_limits(shown))
+            for at, stage in enumerate(shown.before):
+                _bars(axes, shown, panel, at, looks[stage])
+        named(panels, [panel.title for panel in shown.panels])
+        units(panels, [panel.unit for panel in shown.panels])
+        legend(figure, _handles(shown, looks))
+    return figure
+
+
+def _bars(axes: Axes, shown: Gains, panel: Panel, at: int, look: Mark) -> None:
+    thick = 0.8 / len(shown.before)
+    for row, gains in enumerate(panel.gains):
+        gain, y = gains[at], row - 0.4 + thick * (at + 0.5)
+        if gain is None:
+            continue
+        spread = gain.deviation or 0
+        axes.barh(y, gain.value, height=0.86 * thick, xerr=spread or None, **_look(look))
+        side = 1 if gain.value >= 0 else -1
+        axes.annotate(
+            number(gain.value, "+.1f").replace("+0.0", "0.0"),
+            (gain.value + side * spread, y),
+            (4 * side, 0),
+            textcoords="offset points",
+            ha="left" if side > 0 else "right",
+            va="center",
+            fontsize=6.5,
+        )
+
+
+def _limits(shown: Gains) -> tuple[float, float]:
+    """The scale of all panels, with room for the numbers at the ends of the bars."""
+    known = [
+        gain
+        for panel in shown.panels
+        for gains in panel.gains
+        for gain in gains
+        if gain is not None
+    ]
+    low = min(0, *(gain.value - (gain.deviation or 0) for gain in known))
+    high = max(0, *(gain.value + (gain.deviation or 0) for gain in known))
+    room = 0.22 * (high - low) or 1
+    return low - room, high + room
+
+
+def _look(look: Mark) -> dict[str, Any]:
+    return {
+        "facecolor": look.colour,
+        "edgecolor": "white" if look.hatch else look.colour,
+        "hatch": look.hatch,
+        "linewidth": 0,
+        "error_kw": {"elinewidth": 1, "capsize": 2, "ecolor": BLACK},
+    }
+
+
+def _handles(shown: Gains, looks: dict[str, Mark]) -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = []
+    for stage, look in looks.items():
+        how = {key: value for key, value in _look(look).items() if key != "error_kw"}
+        handles.append(Patch(label=stage, **how))
+    every = [gain for panel in shown.panels for gains in panel.gains for gain in gains]
+    if any(gain is not None and gain.deviation is not None for gain in every):
+        handles.append(Line2D([], [], color=BLACK, marker="|", linewidth=1, label=shown.spread))
+    return handles

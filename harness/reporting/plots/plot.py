@@ -1,0 +1,82 @@
+"""Shell: what was asked, and records or a model -> a picture in two files."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadRecipe, UnknownName
+from harness.evaluation.records import read_records
+from harness.evaluation.run import Run
+from harness.files import check_place
+from harness.reporting.figures import save
+from harness.reporting.plots.scores import View
+from harness.types import Progress
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OF_RECORDS = ("protocols", "shots", "transforms", "gains", "drop", "ranks")
+OF_FEATURES = "tsne"
+FORMS = (".png", ".svg")
+
+
+def plot(
+    what: str,
+    records: Sequence[str | Path] = (),
+    *,
+    out: str | Path,
+    view: View | None = None,
+    run: Run | None = None,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Draw a picture of records, or of a run's features, and write it as PNG and SVG; both paths.
+
+    `what` is one of protocols, shots, transforms, gains, drop and ranks, of records in files and
+    folders; or tsne, of the model, the experts and the tasks of a run. `out` is a path without an
+    ending, or with one of the two. Raises MissingScores where records lack what a picture shows;
+    nothing is written before the picture is whole.
+    """
+    check_what(what)
+    stem = stem_of(Path(out))
+    check_place(stem.absolute().parent)
+    view = View() if view is None else view
+    if what == OF_FEATURES:
+        return save(_of_run(records, run, view, progress), stem)
+    if run is not None or not records:
+        found = "a model" if run is not None else "no records"
+        raise BadRecipe(f"{what} is drawn of records, found {found}; name files or folders of them")
+    known = read_records(records)
+    module = importlib.import_module(f"{__package__}.{what}")
+    return save(module.picture(known, view), stem)
+
+
+def check_what(what: str) -> None:
+    """Raise UnknownName, with all that there are, for no picture."""
+    known = (*OF_RECORDS, OF_FEATURES)
+    if what not in known:
+        near = difflib.get_close_matches(what, known, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise UnknownName(f"no picture is called '{what}'{hint} known: {', '.join(known)}")
+
+
+def stem_of(out: Path) -> Path:
+    """The path of both files without their endings."""
+    return out.with_suffix("") if out.suffix.lower() in FORMS else out
+
+
+def _of_run(
+    records: Sequence[str | Path], run: Run | None, view: View, progress: Progress | None
+) -> Figure:
+    from harness.reporting.plots.tsne import clouds, draw
+
+    if records or run is None:
+        found = "records" if records else "none"
+        raise BadRecipe(
+            f"{OF_FEATURES} is drawn of the features of a model, found {found}; name one with "
+            "--model"
+        )
+    return draw(clouds(run, view.rows, progress))

@@ -1,0 +1,259 @@
+"""Current Eval against the protocols that read the same features otherwise: the gap between them.
+
+What few shots win back of a score was in the encoder all along (FT-Classifier, Tables 2 and 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import MissingScores
+from harness.evaluation.records import Record
+from harness.reporting.grid import PROTOCOL_ORDER, Reading
+from harness.reporting.plots.marks import (
+    BLACK,
+    GREY,
+    PALE,
+    Layout,
+    Mark,
+    drawn,
+    height_of,
+    legend,
+    marks,
+    named,
+    of_rows,
+    units,
+    width_of,
+)
+from harness.reporting.plots.scores import View, headline, scores_of, shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CURRENT = PROTOCOL_ORDER[0]
+MAKE = "harness evaluate --model MODEL --protocols current,knn,ft-classifier"
+BACK = 0.35
+"""How opaque the bars over test rows are, behind the marks."""
+FAR = 0.5
+"""By how much the base may widen the scale of the merges; what is farther off is a number."""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A score x100 with its deviation over draws and its interval over test rows, if known."""
+
+    value: float
+    deviation: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The scores on a task: a line for each row, a dot for each reading, None where not read."""
+
+    title: str
+    unit: str
+    dots: tuple[tuple[Dot | None, ...], ...]
+    expert: float | None
+    constant: float | None
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Panels for tasks, and for their mean; the first reading is Current Eval.
+
+    Of the rows the first are those of the `merges`, the rest those of bases.
+    """
+
+    rows: tuple[str, ...]
+    merges: int
+    readings: tuple[Reading, ...]
+    panels: tuple[Panel, ...]
+    spread: str
+
+
+def gaps(records: Sequence[Record], view: View) -> Gaps:
+    """Merges by their Current Eval, the best first, then the base. Raises MissingScores."""
+    scores = scores_of(shown(records, view))
+    known = [
+        one
+        for one in headline(scores.readings, view.shots)
+        if view.protocols or one.protocol.partition(":")[0] in PROTOCOL_ORDER
+    ]
+    read = scores.read
+    merges = [row for row in scores.merges if any((row, one) in read for one in known)]
+    if not merges or len(known) < 2 or known[0].protocol != CURRENT:
+        names = "; ".join(map(str, known)) or "none"
+        raise MissingScores(
+            f"protocols shows merges under current and another protocol, found {names} of "
+            f"{len(merges)} merges; make them with {MAKE}"
+        )
+
+    def dot(row: str, reading: Reading, column: str) -> Dot | None:
+        cell = scores.cell(row, reading, column)
+        if cell is None:
+            return None
+        return Dot(cell.mean, cell.deviation, scores.intervals.get((row, reading, column)))
+
+    def height(row: str) -> float:
+        cell = scores.cell(row, known[0], scores.columns_of(known)[-1])
+        return float("-inf") if cell is None else cell.mean
+
+    rows = (*sorted(merges, key=height, reverse=True), *scores.bases)
+    panels = tuple(
+        Panel(
+            scores.title(column),
+            scores.unit(column),
+            tuple(tuple(dot(row, one, column) for one in known) for row in rows),
+            scores.expert(known[0], column),
+            scores.baseline(column),
+        )
+        for column in scores.columns_of(known)
+    )
+    return Gaps(rows, len(merges), tuple(known), panels, scores.spread)
+
+
+def picture(records: Sequence[Record], view: View) -> Figure:
+    """The gap between protocols for every merge and task."""
+    return draw(gaps(records, view))
+
+
+def draw(shown: Gaps) -> Figure:
+    """Dots on a line for every row; the bar from Current Eval to the last reading is the gap."""
+    look_of = marks(one.protocol for one in shown.readings)
+    looks = [look_of[one.protocol] for one in shown.readings]
+    layout = Layout(
+        len(shown.panels),
+        (2.45, 0.75 + height_of(shown.rows) * len(shown.rows)),
+        left=width_of(shown.rows),
+    )
+    last = shown.readings[-1]
+    title = f"The same encoders under Current Eval and under {last}"
+    with drawn(title, layout) as (figure, panels):
+        of_rows(panels, shown.rows)
+        for axes, panel in zip(panels, shown.panels, strict=True):
+            _reference_lines(axes, panel)
+            axes.set_xlim(_limits(shown))
+            _bars(axes, panel)
+            for number, look in enumerate(looks):
+                _marks(axes, [dots[number] for dots in panel.dots], look)
+            for at, dots in enumerate(panel.dots):
+                _beyond(axes, at, dots, looks)
+        named(panels, [panel.title for panel in shown.panels])
+        units(panels, [panel.unit for panel in shown.panels])
+        legend(figure, _handles(shown, looks))
+    return figure
+
+
+def _reference_lines(axes: Axes, panel: Panel) -> None:
+    for value, line in ((panel.expert, "--"), (panel.constant, ":")):
+        if value is not None:
+            axes.axvline(value, color=BLACK, linestyle=line, linewidth=1, zorder=1)
+
+
+def _bars(axes: Axes, panel: Panel) -> None:
+    ends = [(at, dots[0], dots[-1]) for at, dots in enumerate(panel.dots)]
+    spans = [(at, one.value, other.value) for at, one, other in ends if one and other]
+    rows, first, last = ([span[part] for span in spans] for part in range(3))
+    axes.hlines(rows, first, last, color=PALE, linewidth=4.5, zorder=1.5)
+
+
+def _marks(axes: Axes, dots: Sequence[Dot | None], look: Mark) -> None:
+    """One sign for each row that was read, with the bars of its deviation and its interval."""
+    known = [(at, dot) for at, dot in enumerate(dots) if dot is not None]
+    for at, dot in known:
+        if dot.interval is not None:
+            axes.hlines(at, *dot.interval, color=look.colour, linewidth=3, alpha=BACK, zorder=2)
+    spread = [float("nan") if dot.deviation is None else dot.deviation for _, dot in known]
+    axes.errorbar(
+        [dot.value for _, dot in known],
+        [at for at, _ in known],
+        xerr=spread if any(dot.deviation is not None for _, dot in known) else None,
+        color=look.colour,
+        marker=look.sign,
+        markerfacecolor=look.face,
+        markersize=look.size,
+        linestyle="none",
+        elinewidth=1,
+        capsize=2,
+        zorder=4 if look.hollow else 3,
+    )
+
+
+def _limits(shown: Gaps) -> tuple[float, float]:
+    """Where the scale begins and ends: around the merges, and around the base if it is near."""
+    spans = [
+        (dot.value - (dot.deviation or 0), dot.value + (dot.deviation or 0), at)
+        for panel in shown.panels
+        for at, row in enumerate(panel.dots)
+        for dot in row
+        if dot is not None
+    ]
+    experts = [panel.expert for panel in shown.panels if panel.expert is not None]
+    high = max([*experts, *(one for _, one, _ in spans)])
+    low = min([*experts, *(one for one, _, at in spans if at < shown.merges)])
+    lowest = min(one for one, _, _ in spans)
+    if low - lowest <= FAR * (high - low):
+        low = min(low, lowest)
+    margin = 0.04 * (high - low) or 1
+    return low - margin, high + margin
+
+
+def _beyond(axes: Axes, at: int, dots: Sequence[Dot | None], looks: Sequence[Mark]) -> None:
+    """Numbers at the left edge, in the place of what lies beyond it."""
+    low, _ = axes.get_xlim()
+    outside = [
+        (dot, look)
+        for dot, look in zip(dots, looks, strict=True)
+        if dot is not None and dot.value < low
+    ]
+    where: Any = axes.get_yaxis_transform()
+    for number, (dot, look) in enumerate(outside):
+        x = 0.09 + 0.17 * number
+        axes.plot(
+            x,
+            at,
+            color=look.colour,
+            marker=look.sign,
+            markerfacecolor=look.face,
+            markersize=look.size,
+            transform=where,
+            zorder=5,
+        )
+        axes.text(x + 0.035, at, f"{dot.value:.0f}", transform=where, va="center", fontsize=7.5)
+    if outside:
+        axes.text(0.01, at, "◂", transform=where, va="center", color=GREY)
+
+
+def _handles(shown: Gaps, looks: Sequence[Mark]) -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    def line(label: str, **how: Any) -> Line2D:
+        return Line2D([], [], label=label, **how)
+
+    handles = [
+        line(
+            str(reading),
+            color=look.colour,
+            marker=look.sign,
+            markerfacecolor=look.face,
+            markersize=look.size,
+            linestyle="none",
+        )
+        for reading, look in zip(shown.readings, looks, strict=True)
+    ]
+    handles.append(line(f"gap to {shown.readings[-1].protocol}", color=PALE, linewidth=4.5))
+    dots = [dot for panel in shown.panels for row in panel.dots for dot in row if dot is not None]
+    if any(dot.deviation is not None for dot in dots):
+        handles.append(line(shown.spread, color=GREY, marker="|", linewidth=1))
+    if any(dot.interval is not None for dot in dots):
+        sign = "95 % interval over test rows"
+        handles.append(line(sign, color=GREY, linewidth=3, alpha=BACK))
+    if any(panel.expert is not None for panel in shown.panels):
+        handles.append(line("experts under current", color=BLACK, linestyle="--", linewidth=1))
+    if any(panel.constant is not None for panel in shown.panels):
+        handles.append(line("best constant prediction", color=BLACK, linestyle=":", linewidth=1))
+    return handles

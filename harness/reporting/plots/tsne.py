@@ -1,0 +1,249 @@
+"""Features of a model beside those of its experts in the plane, by class (FT-Classifier, Figure 1).
+
+A picture, not a measure: t-SNE keeps neighbours together, and neither distances nor densities.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.data.rows import take
+from harness.errors import BadData, BadRecipe
+from harness.evaluation.cells import Cell, cells_of
+from harness.evaluation.evaluate import check_cells
+from harness.evaluation.parts import asked
+from harness.evaluation.resolve import resolve_model
+from harness.evaluation.run import Run
+from harness.kinds import kind_of
+from harness.passes.features import encode
+from harness.reporting.figures import readable
+from harness.reporting.grid import short_task
+from harness.reporting.plots.marks import BLACK, GREY, PALETTE, Layout, drawn, legend, named
+from harness.rng import rng
+from harness.text import plain
+from harness.types import Array, Array64, Choice, Features, Progress, Rows, Units
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PERPLEXITY = 30
+FEWEST = 8
+"""Points that can be laid out at all: two models on four rows."""
+EXPERT, MODEL = "o", "^"
+"""The signs of an expert's points and of the model's."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """The points of a task in the plane, [models, units, 2]: of its expert and of the model.
+
+    `of` is the class of each unit, by number; classes without a unit are not among them.
+    """
+
+    task: str
+    classes: tuple[str, ...]
+    of: Units
+    models: tuple[str, str]
+    points: Array64
+
+
+# Which rows --------------------------------------------------------------------------------
+
+
+def balanced(rows: Rows, most: int, seed: int) -> dict[int, str]:
+    """Units of rows with their classes, about `most` in all and as many of each class.
+
+    A unit of several classes stands for the first of them that draws it.
+    """
+    classes = _classes(rows)
+    units: dict[int, str] = {}
+    for name, members in classes.items():
+        order = rng(seed, "tsne", rows.task.name, name).permutation(members)
+        fresh = [unit for unit in order.tolist() if unit not in units]
+        units |= dict.fromkeys(fresh[: max(1, most // len(classes))], name)
+    return dict(sorted(units.items()))
+
+
+def _classes(rows: Rows) -> Mapping[str, Units]:
+    """The units of each class, or bin of labels, or tag, that has any."""
+    if rows.labels.ndim > 1:  # several may hold: those that do not are no class
+        labels = enumerate(rows.task.labels)
+        groups = {name: np.flatnonzero(rows.labels[:, at] == 1) for at, name in labels}
+    else:
+        groups = {
+            name.removeprefix("label ").strip("'"): members
+            for name, members in kind_of(rows.task).groups(rows).items()
+        }
+    return {name: members for name, members in groups.items() if len(members)}
+
+
+# Features ----------------------------------------------------------------------------------
+
+
+def clouds(run: Run, most: int, progress: Progress | None = None) -> list[Cloud]:
+    """The points of a model and of an expert of each task, the first where there are several.
+
+    Everything is checked before the first forward pass; features are cached as those of evaluate.
+    Raises BadRecipe for a task without an expert, BadData where there are too few rows.
+    """
+    model = resolve_model(run)
+    cells = cells_of(run, model, [asked(Choice("current"))])
+    pairs = []
+    for part, group in groupby(cells, key=lambda cell: cell.part):
+        own = list(group)
+        experts = [cell for cell in own[1:] if cell.system.role == "expert"]
+        if not experts:
+            raise BadRecipe(
+                f"tsne shows a model beside an expert of its task, found none of {part.name}; name "
+                "it with --experts"
+            )
+        pairs.append((experts[0], own[0]))
+    check_cells([cell for pair in pairs for cell in pair])
+    return [_cloud(expert, merge, most, progress) for expert, merge in pairs]
+
+
+def _cloud(expert: Cell, merge: Cell, most: int, progress: Progress | None) -> Cloud:
+    rows, seed = merge.part.test, merge.run.seed
+    drawn_units = balanced(rows, most, seed)
+    row_of = np.repeat(np.arange(len(rows)), kind_of(rows.task).units(rows))
+    picked = sorted({int(row_of[unit]) for unit in drawn_units})
+    some = take(rows, picked)
+    place = {int(u): at for at, u in enumerate(np.flatnonzero(np.isin(row_of, picked)))}
+    read = [_features(cell, some, progress) for cell in (expert, merge)]
+    seen = [
+        (place[unit], name)
+        for unit, name in drawn_units.items()
+        if all(one.seen is None or one.seen[place[unit]] for one in read)
+    ]
+    names = [name for name in _classes(rows) if name in {name for _, name in seen}]
+    units = [at for at, _ in seen]
+    return Cloud(
+        merge.part.name,
+        tuple(names),
+        np.array([names.index(name) for _, name in seen], dtype=np.int64),
+        (expert.system.name, merge.system.name),
+        in_the_plane([one.x[units] for one in read], seed, merge.part.name),
+    )
+
+
+def _features(cell: Cell, rows: Rows, progress: Progress | None) -> Features:
+    system = cell.system
+    what = f"{system.name} · {cell.part.name}, {len(rows)} rows"
+    return encode(
+        system.members[0],
+        rows,
+        digest=system.digests[0],
+        columns=system.columns[0],
+        max_length=cell.max_length,
+        readout=cell.readout,
+        batch_size=cell.run.batch_size,
+        device=cell.run.device,
+        progress=(lambda done: progress(what, done, len(rows))) if progress else None,
+    )
+
+
+def in_the_plane(features: Sequence[Array], seed: int, task: str) -> Array64:
+    """Features of some models on the same units, laid out together: [models, units, 2].
+
+    scikit-learn's t-SNE from the first two principal components (methods.md 3.8), with a
+    perplexity of 30, or a third of the points where there are few.
+    """
+    from sklearn.manifold import TSNE
+
+    if len({one.shape for one in features}) > 1:
+        widths = " and ".join(str(one.shape[1]) for one in features)
+        raise BadRecipe(
+            f"the features of the models on {task} are {widths} wide, expected one width"
+        )
+    stacked = np.concatenate(features).astype(np.float64)
+    if len(stacked) < FEWEST:
+        raise BadData(
+            f"tsne lays out {len(stacked)} points of {task}, expected {FEWEST} or more; "
+            "ask for more with --rows"
+        )
+    perplexity = min(PERPLEXITY, (len(stacked) - 1) / 3)
+    how = TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed)
+    plane = np.asarray(how.fit_transform(stacked), dtype=np.float64)
+    return plane.reshape(len(features), -1, 2)
+
+
+# The picture -------------------------------------------------------------------------------
+
+
+def draw(shown: Sequence[Cloud]) -> Figure:
+    """A panel for each task: colours and numbers for classes, signs for models."""
+    layout = Layout(len(shown), (3.3, 3.5), left=0.2, share_x=False, share_y=False)
+    tasks = [cloud.task for cloud in shown]
+    title = "Features of a merge and of its experts, by class (t-SNE: neighbourhoods, no scale)"
+    with drawn(title, layout) as (figure, panels):
+        for axes, cloud in zip(panels, shown, strict=True):
+            axes.set_xticks([])
+            axes.set_yticks([])
+            _scatter(axes, cloud)
+            axes.set_xlabel(_key(cloud.classes), fontsize=7, color=GREY)
+        named(panels, [short_task(task, tasks) for task in tasks])
+        legend(figure, _handles(shown))
+    return figure
+
+
+def _scatter(axes: Axes, cloud: Cloud) -> None:
+    colours = [PALETTE[number % len(PALETTE)] for number in cloud.of]
+    expert, merge = cloud.points
+    hollow: Any = {"facecolors": "none", "edgecolors": colours, "linewidths": 0.8}
+    axes.scatter(expert[:, 0], expert[:, 1], s=13, marker=EXPERT, **hollow)
+    axes.scatter(merge[:, 0], merge[:, 1], s=13, marker=MODEL, c=colours, linewidths=0)
+    for number in range(len(cloud.classes)):
+        for points, shape, filled in ((expert, "circle", False), (merge, "square", True)):
+            _badge(axes, number, points[cloud.of == number], shape, filled=filled)
+
+
+def _badge(axes: Axes, number: int, points: Array64, shape: str, *, filled: bool) -> None:
+    """The number of a class in the middle of its points, in a frame as the model's signs are."""
+    colour = PALETTE[number % len(PALETTE)]
+    x, y = np.median(points, axis=0)
+    axes.text(
+        x,
+        y,
+        str(number + 1),
+        ha="center",
+        va="center",
+        fontsize=7,
+        color=readable(_rgb(colour)) if filled else BLACK,
+        bbox={
+            "boxstyle": f"{shape},pad=0.2",
+            "facecolor": colour if filled else "white",
+            "edgecolor": BLACK if filled else colour,
+            "linewidth": 0.8,
+        },
+    )
+
+
+def _rgb(colour: str) -> tuple[float, ...]:
+    return tuple(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+
+
+def _key(classes: Sequence[str]) -> str:
+    # a space that no line breaks at, between a number and its name
+    keyed = " · ".join(
+        f"{number}\u00a0{plain(name)}" for number, name in enumerate(classes, start=1)
+    )
+    return textwrap.fill(keyed, 56, break_on_hyphens=False)
+
+
+def _handles(shown: Sequence[Cloud]) -> Iterator[Any]:
+    from matplotlib.lines import Line2D
+
+    names = {cloud.models[1] for cloud in shown}
+    merge = names.pop() if len(names) == 1 else "the merge"
+    experts = {cloud.models[0] for cloud in shown}
+    expert = experts.pop() if len(experts) == 1 else "the expert of the task"
+    how: Any = {"color": BLACK, "linestyle": "none", "markersize": 4.5}
+    yield Line2D([], [], marker=EXPERT, markerfacecolor="none", label=expert, **how)
+    yield Line2D([], [], marker=MODEL, label=merge, **how)

@@ -1,0 +1,70 @@
+"""Linear probe: what does a linear classifier read off the features, given a few labels?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness import Encoded, Predictions, protocol
+from harness.errors import BadData, NotFinite
+from harness.options import Positive
+from harness.types import Array, Array64
+
+ITERATIONS = 1000
+"""Of lbfgs at most; scikit-learn warns where it stops there."""
+
+
+@protocol("linear-probe", adapts="labeled", by_default=False)
+def linear_probe(encoded: Encoded, *, penalty: Positive = 1.0) -> list[Predictions]:
+    """One prediction of the test rows per draw, by a linear model fitted to the drawn labels.
+
+    Classification: multinomial logistic regression of scikit-learn on the features as they are,
+    with its standard settings (lbfgs, an intercept, half the squared norm of the weights times
+    `penalty` beside the sum of the losses, C = 1 / penalty). Tagging: the same, of the drawn words.
+    Multi-label: one for each class, of those that have it and those that have it not. Regression:
+    ridge with alpha = penalty. Classes of which nothing is drawn are never predicted, and where one
+    alone is, it always is.
+    """
+    pool = encoded.pool
+    if pool is None or not len(pool):
+        raise BadData(
+            f"protocol 'linear-probe' needs labeled rows of task '{encoded.task}'; found none"
+        )
+    if not (np.isfinite(encoded.test.x).all() and np.isfinite(pool.x).all()):
+        raise NotFinite("features are NaN or infinite, expected finite ones")
+    rule = Linear(encoded.test.x.astype(np.float64), pool.x, penalty)
+    return [
+        Predictions(encoded.kind.decided(rule, pool.labels, draw), draw) for draw in encoded.draws
+    ]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """By a linear model of features, [rows, width] of those predicted and of the pool."""
+
+    x: Array64
+    pool: Array
+    penalty: float
+
+    def group(self, groups: Sequence[Sequence[int]]) -> Array64:
+        """The group that a logistic regression names; of no group with units, the first."""
+        from sklearn.linear_model import LogisticRegression
+
+        units = [unit for group in groups for unit in group]
+        owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+        if len({*owner.tolist()}) < 2:
+            return np.full(len(self.x), float(owner[0]) if len(owner) else 0.0)
+        model = LogisticRegression(C=1 / self.penalty, max_iter=ITERATIONS)
+        model.fit(self.pool[units].astype(np.float64), owner)
+        return np.asarray(model.predict(self.x), dtype=np.float64)
+
+    def value(self, groups: Sequence[Sequence[int]], labels: Array64) -> Array64:
+        """The value of a ridge regression."""
+        from sklearn.linear_model import Ridge
+
+        units = [unit for group in groups for unit in group]
+        model = Ridge(alpha=self.penalty)
+        model.fit(self.pool[units].astype(np.float64), labels[units])
+        return np.asarray(model.predict(self.x), dtype=np.float64)

@@ -1,0 +1,279 @@
+"""Alignment probes: is the merged encoder the expert's up to a simple map? (FT-Classifier paper)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from harness import Encoded, Predictions, Teacher, protocol
+from harness.errors import BadData, BadOption, IncompatibleWeights, MissingTeacher
+from harness.options import Count, NotNegative, Positive
+from harness.types import Array64
+
+if TYPE_CHECKING:
+    import torch
+
+Transform: TypeAlias = Literal[
+    "orthogonal", "euclidean", "linear", "invertible", "affine", "scaling", "similarity"
+]
+GRADIENT = {"steps": 200, "learning_rate": 1e-2, "penalty": 1.0}
+SINGULAR = 1e-8
+"""Of the largest singular value: `invertible` raises those below to it."""
+ANY_WIDTH = ("linear", "affine")
+"""Maps between features of unlike width."""
+
+
+def _check(*, fit: str, **options: object) -> None:
+    """Raises BadOption for an option of the gradient where there is none."""
+    odd = [name for name, usual in GRADIENT.items() if options[name] != usual]
+    if fit == "closed" and odd:
+        raise BadOption(
+            f"probe has {odd[0]}={options[odd[0]]} with fit=closed, which makes no steps; "
+            "expected fit=gradient"
+        )
+
+
+@protocol(
+    "probe",
+    paper="FT-Classifier, section 3",
+    adapts="unlabeled",
+    check=_check,
+    transductive=lambda *, rows, **_: bool(rows == "test"),
+    by_default=False,
+)
+def probe(
+    encoded: Encoded,
+    *,
+    transform: Transform = "orthogonal",
+    rows: Literal["shots", "test"] = "shots",
+    fit: Literal["closed", "gradient"] = "closed",
+    steps: Count = 200,
+    learning_rate: Positive = 1e-2,
+    penalty: NotNegative = 1.0,
+) -> list[Predictions]:
+    """One prediction of the test rows per draw, by the expert's head on features mapped to its own.
+
+    The map z A + c takes the model's features of some rows to the expert's of the same rows, with
+    the least mean squared distance (methods.md 3.5), under the constraint that `transform` names:
+
+    affine        none
+    linear        c = 0
+    invertible    c = 0, A has an inverse
+    euclidean     A^T A = I
+    orthogonal    c = 0, A^T A = I
+    scaling       c = 0, A = s I
+    similarity    A = s R, R^T R = I
+
+    Reflections are allowed. `rows` are those of a draw, whose labels are not used (of a tagging the
+    words of its sentences), or all test rows, as the paper has it: then the fit is transductive,
+    and there is one prediction. `fit=closed` is the solution in float64: where rows leave a
+    turn open it is the nearest to the identity, and of linear and affine maps it is the one of
+    least norm. `fit=gradient` is Adam from the identity on the squared distance and, of transforms
+    with A^T A = I, `penalty` ||A^T A - I||_F^2 in place of the constraint. Of several experts each
+    has a map of its own, and the outputs of their heads are averaged, as the logit ensemble has it.
+
+    By hand: (1, 0) and (0, 1) of the model that are (0, 2) and (-2, 0) of the expert give the
+    orthogonal A = ((0, 1), (-1, 0)), the linear A = ((0, 2), (-2, 0)) and the scaling s = 0.
+
+    Facts, in the mean over experts: `fit_error` is the mean squared distance, `orthogonality` is
+    ||A^T A - I||_F, and `rows_per_dimension` says whether the rows determine the map: below one an
+    affine or a linear map fits any rows.
+    """
+    if encoded.pool is None or not encoded.teachers:
+        raise MissingTeacher(
+            f"protocol 'probe' needs an expert of task '{encoded.task}' as teacher; "
+            "name it with --experts"
+        )
+    _check_widths(encoded.pool.x.shape[1], encoded.teachers, transform)
+    solve = CLOSED[transform]
+    if fit == "gradient":
+        descent = Descent(transform, steps, learning_rate, penalty)
+        solve = descent.solved
+    test, found = encoded.test.x.astype(np.float64), []
+    for draw in encoded.draws:
+        units = list(draw.units)
+        if not units:
+            raise BadData(f"protocol 'probe' has no row of '{encoded.task}' to fit to")
+        x = encoded.pool.x[units].astype(np.float64)
+        targets = [teacher.x[units].astype(np.float64) for teacher in encoded.teachers]
+        maps = [solve(x, y) for y in targets]
+        pairs = zip(maps, encoded.teachers, strict=True)
+        outputs = np.mean([one.outputs(test, teacher) for one, teacher in pairs], axis=0)
+        told = [one.facts(x, y) for one, y in zip(maps, targets, strict=True)]
+        facts = {name: float(np.mean([one[name] for one in told])) for name in told[0]}
+        shown = draw if rows == "shots" else None
+        found.append(Predictions(encoded.kind.predicted(outputs), shown, facts))
+    return found
+
+
+def _check_widths(width: int, teachers: Sequence[Teacher], transform: str) -> None:
+    """Raise IncompatibleWeights for features that no map with an inverse takes to one another."""
+    if transform not in ANY_WIDTH:
+        for other in {teacher.x.shape[1] for teacher in teachers} - {width}:
+            raise IncompatibleWeights(
+                f"features have {width} dimensions and an expert's {other}; expected as many for "
+                f"transform={transform}: {' and '.join(ANY_WIDTH)} take any"
+            )
+
+
+# Maps --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Map:
+    """z A + c of features as rows: A is [width, width of the expert's], c [width of the expert's].
+
+    Both are float64.
+    """
+
+    a: Array64
+    c: Array64
+
+    def outputs(self, x: Array64, teacher: Teacher) -> Array64:
+        """The outputs of an expert's head on features x [units, width] that are mapped."""
+        weight = teacher.head.weight.astype(np.float64).T
+        return np.asarray(x @ (self.a @ weight) + (self.c @ weight + teacher.head.bias))
+
+    def facts(self, x: Array64, y: Array64) -> dict[str, float]:
+        """What is told of it as a map from rows x to rows y."""
+        rest = x @ self.a + self.c - y
+        return {
+            "fit_error": float((rest**2).sum(axis=1).mean()),
+            "orthogonality": float(np.linalg.norm(self.a.T @ self.a - np.eye(self.a.shape[1]))),
+            "rows_per_dimension": len(x) / x.shape[1],
+        }
+
+
+Solve: TypeAlias = Callable[[Array64, Array64], Map]
+"""The map that takes rows x nearest to rows y, [rows, width] each."""
+
+
+def _linear(x: Array64, y: Array64) -> Map:
+    return Map(np.asarray(np.linalg.lstsq(x, y, rcond=None)[0]), np.zeros(y.shape[1]))
+
+
+def _affine(x: Array64, y: Array64) -> Map:
+    both = _linear(np.column_stack([x, np.ones(len(x))]), y).a
+    return Map(both[:-1], both[-1])
+
+
+def _invertible(x: Array64, y: Array64) -> Map:
+    left, values, right = np.linalg.svd(_linear(x, y).a)
+    raised = np.maximum(values, SINGULAR * values.max())
+    return Map(np.asarray(left * raised @ right), np.zeros(y.shape[1]))
+
+
+def _orthogonal(x: Array64, y: Array64) -> Map:
+    return Map(_turn(x, y), np.zeros(y.shape[1]))
+
+
+def _scaling(x: Array64, y: Array64) -> Map:
+    return Map(_ratio(x, x, y) * np.eye(x.shape[1]), np.zeros(y.shape[1]))
+
+
+def _euclidean(x: Array64, y: Array64) -> Map:
+    return _about_means(x, y, _turn)
+
+
+def _similarity(x: Array64, y: Array64) -> Map:
+    def scaled(x: Array64, y: Array64) -> Array64:
+        turn = _turn(x, y)
+        return _ratio(x, x @ turn, y) * turn
+
+    return _about_means(x, y, scaled)
+
+
+def _about_means(x: Array64, y: Array64, solve: Callable[[Array64, Array64], Array64]) -> Map:
+    """The best map with a shift, which takes the mean of the rows to the mean."""
+    mean, wanted = x.mean(axis=0), y.mean(axis=0)
+    a = solve(x - mean, y - wanted)
+    return Map(a, wanted - mean @ a)
+
+
+def _turn(x: Array64, y: Array64) -> Array64:
+    """The orthogonal matrix of x^T y, [width, width]; what rows leave open stays as it is."""
+    import torch
+
+    from harness import weights
+
+    (turn,) = weights.turns_to(torch.from_numpy(y), [torch.from_numpy(x)])
+    return np.asarray(turn(torch.eye(x.shape[1], dtype=torch.float64)))
+
+
+def _ratio(x: Array64, moved: Array64, y: Array64) -> float:
+    """The factor of moved rows that are nearest to y; 1 where all are zero."""
+    size = float((x**2).sum())
+    return float((moved * y).sum()) / size if size else 1.0
+
+
+CLOSED: Mapping[str, Solve] = {
+    "affine": _affine,
+    "linear": _linear,
+    "invertible": _invertible,
+    "euclidean": _euclidean,
+    "orthogonal": _orthogonal,
+    "scaling": _scaling,
+    "similarity": _similarity,
+}
+
+
+# By gradient -------------------------------------------------------------------------------
+
+SHIFTED = ("affine", "euclidean", "similarity")
+TURNED = ("euclidean", "orthogonal", "similarity")
+SCALED = ("scaling", "similarity")
+RIDGE = 0.01
+"""An invertible A is M^T M + RIDGE I."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Adam with full batches from the identity, the constraint of a turn being a penalty."""
+
+    transform: str
+    steps: int
+    learning_rate: float
+    penalty: float
+
+    def solved(self, x: Array64, y: Array64) -> Map:
+        """The map after the last step."""
+        import torch
+
+        rows, wanted = torch.from_numpy(x), torch.from_numpy(y)
+        leaves = self._start(x.shape[1], y.shape[1])
+        adam = torch.optim.Adam([one for one in leaves if one.requires_grad], lr=self.learning_rate)
+        for _ in range(self.steps):
+            a, c = self._map(*leaves)
+            loss = ((rows @ a + c - wanted) ** 2).sum(dim=1).mean()
+            if self.transform in TURNED:
+                rest = leaves[0].mT @ leaves[0] - torch.eye(len(c), dtype=c.dtype)
+                loss = loss + self.penalty * (rest**2).sum()
+            adam.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            adam.step()
+        a, c = self._map(*leaves)
+        return Map(a.detach().numpy(), c.detach().numpy())
+
+    def _start(self, width: int, wide: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """A matrix, a shift and a factor that are the identity; what is held asks no gradient."""
+        import torch
+
+        kept, matrix = self.transform, torch.eye(width, wide, dtype=torch.float64)
+        if kept == "invertible":
+            matrix *= (1 - RIDGE) ** 0.5
+        shift, factor = matrix.new_zeros(wide), matrix.new_ones(())
+        return (
+            matrix.requires_grad_(kept != "scaling"),
+            shift.requires_grad_(kept in SHIFTED),
+            factor.requires_grad_(kept in SCALED),
+        )
+
+    def _map(
+        self, matrix: torch.Tensor, shift: torch.Tensor, factor: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.transform == "invertible":
+            matrix = matrix.mT @ matrix + RIDGE * matrix.new_ones(len(matrix)).diag()
+        return factor * matrix, shift

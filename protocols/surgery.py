@@ -1,0 +1,181 @@
+"""Representation Surgery: is the loss a small correction of features? (Yang et al. 2024)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from harness import Draw, Encoded, Predictions, Teacher, protocol
+from harness.errors import BadData, IncompatibleWeights, MissingTeacher
+from harness.options import Count, Positive
+from harness.rng import rng
+from harness.types import Array64, Units
+
+if TYPE_CHECKING:
+    import torch
+
+BATCH = 16
+"""Rows of a step."""
+
+
+@protocol(
+    "surgery",
+    paper="Representation Surgery; FT-Classifier, figure 7",
+    adapts="unlabeled",
+    transductive=lambda *, rows, **_: bool(rows == "test"),
+    by_default=False,
+)
+def surgery(
+    encoded: Encoded,
+    *,
+    rows: Literal["shots", "test"] = "shots",
+    rank: Count = 16,
+    steps: Count = 1000,
+    learning_rate: Positive = 1e-3,
+) -> list[Predictions]:
+    """One prediction of the test rows per draw, by the expert's head on corrected features.
+
+    Features z become z - U relu(D z), with D [rank, width] and U [width, rank], fitted to the
+    expert's features of the same rows by the mean absolute difference: Adam, 16 rows a step. D
+    begins uniform in +-1 / sqrt(width), U as zeros, so that nothing is corrected at first
+    (methods.md 3.7). `rows` are those of a draw, whose labels are not used (of a tagging the words
+    of its sentences), shuffled and gone through again and again until all steps are made; or all
+    test rows, as the paper has it: then the fit is transductive, and there is one prediction. Of
+    several experts each has a correction of its own, and the outputs of their heads are averaged,
+    as the logit ensemble has it.
+
+    Facts, in the mean over experts: `fit_error` is the mean absolute difference afterwards,
+    `rows_per_dimension` says how many rows there were to a dimension of the features.
+    """
+    if encoded.pool is None or not encoded.teachers:
+        raise MissingTeacher(
+            f"protocol 'surgery' needs an expert of task '{encoded.task}' as teacher; "
+            "name it with --experts"
+        )
+    _check(encoded)
+    lessons = [
+        Lesson(encoded, draw, place, teacher)
+        for draw in encoded.draws
+        for place, teacher in enumerate(encoded.teachers)
+    ]
+    down, up = _fitted(lessons, rank, steps, learning_rate)
+    test, each = encoded.test.x.astype(np.float64), len(encoded.teachers)
+    found = []
+    for start, draw in zip(range(0, len(lessons), each), encoded.draws, strict=True):
+        runs = range(start, start + each)
+        outputs = [_outputs(corrected(test, down[r], up[r]), lessons[r].teacher) for r in runs]
+        rest = [corrected(lessons[r].x, down[r], up[r]) - lessons[r].y for r in runs]
+        facts = {
+            "fit_error": float(np.mean([np.abs(one).mean() for one in rest])),
+            "rows_per_dimension": len(draw.units) / test.shape[1],
+        }
+        values = encoded.kind.predicted(np.mean(outputs, axis=0))
+        found.append(Predictions(values, draw if rows == "shots" else None, facts))
+    return found
+
+
+def corrected(x: Array64, down: Array64, up: Array64) -> Array64:
+    """Features x [units, width] less U relu(D x).
+
+    By hand: x = (3, 4), D = (1, 0), U = (0, 1)^T gives (3, 4 - 3) = (3, 1), and D = (-1, 0) leaves
+    x as it is.
+    """
+    return np.asarray(x - np.maximum(x @ down.T, 0) @ up.T)
+
+
+def _outputs(x: Array64, teacher: Teacher) -> Array64:
+    return np.asarray(x @ teacher.head.weight.astype(np.float64).T + teacher.head.bias)
+
+
+def _check(encoded: Encoded) -> None:
+    """Raise for features of unlike width, and for a draw of no row."""
+    width = encoded.test.x.shape[1]
+    for other in {teacher.x.shape[1] for teacher in encoded.teachers} - {width}:
+        raise IncompatibleWeights(
+            f"features have {width} dimensions and an expert's {other}; expected as many, of "
+            "models of one width"
+        )
+    if not all(draw.units for draw in encoded.draws):
+        raise BadData(f"protocol 'surgery' has no row of '{encoded.task}' to fit to")
+
+
+# The fit -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """The rows of a draw, through the model and through one of its teachers."""
+
+    encoded: Encoded
+    draw: Draw
+    place: int
+    teacher: Teacher
+
+    @property
+    def x(self) -> Array64:
+        """Features of the model, [rows, width]."""
+        assert self.encoded.pool is not None
+        return self.encoded.pool.x[list(self.draw.units)].astype(np.float64)
+
+    @property
+    def y(self) -> Array64:
+        """Features of the teacher, [rows, width]."""
+        return self.teacher.x[list(self.draw.units)].astype(np.float64)
+
+    def start(self, rank: int) -> Array64:
+        """D before the first step: kaiming uniform with a = sqrt 5, as torch begins a layer."""
+        width = self.teacher.x.shape[1]
+        random = rng(self.draw.seed, "surgery_start", self.encoded.task, self.place)
+        return np.asarray(random.uniform(-1, 1, size=(rank, width)) / width**0.5)
+
+    def batches(self, steps: int) -> Units:
+        """The units of the pool that each step sees, [steps, 16]."""
+        rows, seen = np.array(self.draw.units), steps * BATCH
+        passes = -(-seen // len(rows))
+        orders = (
+            rng(self.draw.seed, "surgery", self.encoded.task, one).permutation(len(rows))
+            for one in range(passes)
+        )
+        return np.asarray(rows[np.concatenate([*orders])[:seen].reshape(steps, BATCH)])
+
+
+def _fitted(
+    lessons: Sequence[Lesson], rank: int, steps: int, learning_rate: float
+) -> tuple[Array64, Array64]:
+    """D [lessons, rank, width] and U [lessons, width, rank]: all lessons in one batched Adam.
+
+    Losses are summed over the lessons, so no lesson moves the matrices of another.
+    """
+    import torch
+
+    down = torch.from_numpy(np.stack([one.start(rank) for one in lessons]))
+    up = torch.zeros_like(down.mT).contiguous()
+    for leaf in (down, up):
+        leaf.requires_grad_()
+    adam = torch.optim.Adam([down, up], lr=learning_rate)
+    for x, y in _steps(lessons, steps):
+        loss = (x - (x @ down.mT).relu() @ up.mT - y).abs().mean(dim=(1, 2)).sum()
+        adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+    return down.detach().numpy(), up.detach().numpy()
+
+
+Step: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
+
+
+def _steps(lessons: Sequence[Lesson], steps: int) -> Iterator[Step]:
+    """Features of model and teachers at each step, [lessons, 16, width] each."""
+    import torch
+
+    pool = lessons[0].encoded.pool
+    assert pool is not None
+    orders = [one.batches(steps) for one in lessons]
+    for step in range(steps):
+        x = np.stack([pool.x[order[step]] for order in orders])
+        pairs = zip(lessons, orders, strict=True)
+        y = np.stack([one.teacher.x[order[step]] for one, order in pairs])
+        yield torch.from_numpy(x).double(), torch.from_numpy(y).double()

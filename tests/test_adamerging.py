@@ -1,0 +1,459 @@
+"""AdaMerging: against float64 models of one's own, and which rows it is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.func import functional_call
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+import harness
+from harness import Choice, Recipe, Run, StateDict, cli, merge
+from harness.checkpoints.open import open_checkpoint
+from harness.data.rows import load_rows
+from harness.errors import BadOption, BadRecipe
+from harness.kinds import kind_of
+from harness.passes.entropy import entropies
+from harness.passes.reading import Reading, Readings
+from harness.passes.statistics import drawn
+from harness.reporting.grid import grid
+from tests.conftest import is_head, model
+from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, registered
+
+Minis = Callable[[str], dict[str, Path]]
+Loud = Callable[..., Path]
+Shares = dict[str, list[float]]
+STEPS, SIZE, EXAMPLES, RATE = 4, 5, 12, 0.05
+ADA = harness.MERGERS["adamerging"].function
+OPTIONS: dict[str, Any] = {
+    "steps": STEPS,
+    "batch_size": SIZE,
+    "examples": EXAMPLES,
+    "learning_rate": RATE,
+}
+
+
+@pytest.fixture(autouse=True)
+def _toys() -> Iterator[None]:
+    with registered(TOY, THREE, VALUE, MOODS, TAGS):
+        yield
+
+
+def asked(
+    folders: Sequence[Path], base: Path, tasks: Sequence[harness.Task], **options: Any
+) -> Recipe:
+    return Recipe(
+        experts=tuple(map(str, folders)),
+        base=str(base),
+        merger=Choice("adamerging", {**OPTIONS, **options}),
+        tasks=tuple(task.name for task in tasks),
+        device="cpu",
+    )
+
+
+def report_of(out: Path) -> Any:
+    return json.loads((out / "merge.json").read_text())["report"]
+
+
+# An independent one ------------------------------------------------------------------------
+
+
+def shown(folder: Path, task: harness.Task, words: bool) -> Iterator[tuple[Any, Any]]:
+    """Row by row: the tokens, and where its words begin."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for texts in drawn(task, EXAMPLES, 0, None).texts:
+        if not words:
+            yield tokenizer(*texts, return_tensors="pt"), [0]
+            continue
+        encoded = tokenizer(list(texts), is_split_into_words=True, return_tensors="pt")
+        numbers = encoded.word_ids()
+        first = [i for i, n in enumerate(numbers) if n is not None and n not in numbers[:i]]
+        yield encoded, first
+
+
+def entropy(logits: torch.Tensor, task: harness.Task) -> torch.Tensor:
+    """Of one unit, straight from the definition."""
+    if task.kind == "multilabel":
+        p = logits.sigmoid()
+        return -(p * p.log() + (1 - p) * (1 - p).log()).sum()
+    p = logits.softmax(-1)
+    return -(p * p.log()).sum()
+
+
+class Loop:
+    """A copy of the model for every task, and coefficients that torch itself differentiates."""
+
+    def __init__(
+        self, folders: Sequence[Path], base: Path, tasks: Sequence[harness.Task], by: str
+    ) -> None:
+        states = [load_file(folder / "model.safetensors") for folder in folders]
+        origin = open_checkpoint(base).weights
+        prefix = next(name.partition(".")[0] for name in states[0] if not is_head(name))
+        self.origin = {f"{prefix}.{n}": origin[n].double() for n in origin}
+        self.origin = {n: t for n, t in self.origin.items() if n in states[0]}
+        self.vectors = {n: [s[n].double() - t for s in states] for n, t in self.origin.items()}
+        self.by, self.tasks = by, [t for i, t in enumerate(tasks) if t not in tasks[:i]]
+        heads = [{n: t.double() for n, t in s.items() if n not in self.origin} for s in states]
+        if len(self.tasks) == 1:  # one head for all, which is the mean
+            heads = [{n: sum(h[n] for h in heads) / len(heads) for n in heads[0]}]
+        self.heads = heads
+        words = self.tasks[0].kind == "tagging"
+        made = AutoModelForTokenClassification if words else AutoModelForSequenceClassification
+        self.networks = [made.from_pretrained(f).double().eval() for f in folders]
+        self.rows = [list(shown(f, t, words)) for f, t in zip(folders, self.tasks, strict=False)]
+        groups = list(self.origin) if by == "layer" else ["all"]
+        self.free = {
+            g: torch.full((len(folders),), 0.3, dtype=torch.float64, requires_grad=True)
+            for g in groups
+        }
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        merged = {}
+        for name, origin in self.origin.items():
+            shares = self.free[name if self.by == "layer" else "all"].clamp(0, 1)
+            merged[name] = origin + sum(
+                share * vector for share, vector in zip(shares, self.vectors[name], strict=True)
+            )
+        return merged
+
+    def loss(self, step: int) -> torch.Tensor:
+        merged, total = self.weights(), torch.zeros((), dtype=torch.float64)
+        parts = zip(self.tasks, self.heads, self.networks, self.rows, strict=False)
+        for task, head, network, rows in parts:
+            each = []
+            for place in range(step * SIZE, (step + 1) * SIZE):
+                inputs, first = rows[place % len(rows)]
+                logits = functional_call(network, {**merged, **head}, (), dict(inputs)).logits[0]
+                lines = logits[first] if task.kind == "tagging" else [logits]
+                each += [entropy(line, task) for line in lines]
+            total = total + sum(each) / len(each)
+        return total
+
+    def run(self) -> list[float]:
+        """All steps; the losses."""
+        adam = torch.optim.Adam(list(self.free.values()), lr=RATE)
+        losses = []
+        for step in range(STEPS):
+            loss = self.loss(step)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            losses.append(loss.item())
+        return losses
+
+    @property
+    def shares(self) -> dict[str, list[float]]:
+        return {name: free.clamp(0, 1).tolist() for name, free in self.free.items()}
+
+
+def experts_of(
+    task: harness.Task, minis: Minis, root: Path, seeds: Sequence[int] = (1, 2)
+) -> list[Path]:
+    """Experts whose outputs are no near tie, so that the descent has somewhere to go."""
+    unit: Any = "word" if task.kind == "tagging" else "row"
+    multi = {"problem_type": "multi_label_classification"} if task is MOODS else {}
+    folders = []
+    for seed in seeds:
+        folder = model(
+            root / f"{task.name.replace('/', '-')}-{seed}", list(task.labels), seed=seed,
+            near=minis("bert")["base"], unit=unit, **multi,
+        )  # fmt: skip
+        state = load_file(folder / "model.safetensors")
+        far = torch.Generator().manual_seed(seed)
+        moved = {
+            n: t + (1.0 if is_head(n) else 0.1) * torch.randn(t.shape, generator=far)
+            for n, t in state.items()
+        }
+        save_file(moved, folder / "model.safetensors", metadata={"format": "pt"})
+        folders.append(folder)
+    return folders
+
+
+def alike(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("task", [TOY, MOODS, TAGS], ids=lambda task: task.kind)
+@pytest.mark.parametrize("by", ["task", "layer"])
+def test_coefficients_agree_with_a_plain_loop(
+    task: harness.Task, by: str, minis: Minis, tmp_path: Path
+) -> None:
+    """From text to the merged folder, of every kind: one head, the mean, reads both experts."""
+    folders, base = experts_of(task, minis, tmp_path), minis("bert")["base"]
+    merge(asked(folders, base, [task, task], by=by), out=tmp_path / "m")
+    loop = Loop(folders, base, [task, task], by)
+    losses = loop.run()
+    report = report_of(tmp_path / "m")
+    alike(report["losses"], [losses[0], losses[-1]])
+    if by == "task":
+        alike(report["coefficients"], loop.shares["all"])
+    else:
+        assert report["coefficients"].keys() == loop.shares.keys()
+        for name, shares in loop.shares.items():
+            # no share: what every output is alike in, as the bias of all keys, is only rounding
+            if "key.bias" not in name:
+                alike(report["coefficients"][name], shares)
+    merged = load_file(tmp_path / "m" / "model.safetensors")
+    for name, tensor in loop.weights().items():
+        if "key.bias" not in name:
+            alike(merged[name].double().numpy(), tensor.detach().numpy())
+
+
+def test_every_task_is_read_through_its_own_head(minis: Minis, tmp_path: Path) -> None:
+    """Of different tasks, whose heads are kept, the losses add up."""
+    folders = [*experts_of(TOY, minis, tmp_path, [1]), *experts_of(THREE, minis, tmp_path, [2])]
+    base = minis("bert")["base"]
+    merge(asked(folders, base, [TOY, THREE], by="task"), out=tmp_path / "m")
+    loop = Loop(folders, base, [TOY, THREE], "task")
+    losses = loop.run()
+    alike(report_of(tmp_path / "m")["coefficients"], loop.shares["all"])
+    alike(report_of(tmp_path / "m")["losses"], [losses[0], losses[-1]])
+
+
+# The gradient, by differences --------------------------------------------------------------
+
+
+def readings(folders: Sequence[Path], task: harness.Task) -> Readings:
+    checkpoints = tuple(open_checkpoint(folder) for folder in folders)
+    return Readings(checkpoints, lambda place: drawn(task, EXAMPLES, 0, None), "cpu")
+
+
+def moved(states: Sequence[StateDict], base: StateDict, shares: Shares) -> dict[str, torch.Tensor]:
+    first, second = states
+    return {
+        n: base[n] + shares[n][0] * (first[n] - base[n]) + shares[n][1] * (second[n] - base[n])
+        for n in base
+    }
+
+
+@pytest.mark.parametrize("task", [TOY, MOODS, TAGS], ids=lambda task: task.kind)
+def test_a_layers_gradient_is_what_differences_say(
+    task: harness.Task, minis: Minis, tmp_path: Path
+) -> None:
+    folders = experts_of(task, minis, tmp_path)
+    (loss,) = entropies(readings(folders, task), 1, SIZE)
+    states = [load_file(folder / "model.safetensors") for folder in folders]
+    states = [{n: t for n, t in s.items() if not is_head(n)} for s in states]
+    origin = open_checkpoint(minis("bert")["base"]).weights
+    base = {n: origin[n.partition(".")[2]] for n in states[0] if n.partition(".")[2] in origin}
+    shares = {name: [0.3, 0.3] for name in base}
+    _, gradient = loss(moved(states, base, shares))
+    layer = "bert.encoder.layer.1.output.dense"
+    for name in ("bert.embeddings.word_embeddings.weight", f"{layer}.bias"):
+        slope = float((gradient[name] * (states[1][name] - base[name])).sum())
+        above, below = (
+            loss(moved(states, base, {**shares, name: [0.3, 0.3 + step]}))[0]
+            for step in (0.01, -0.01)
+        )
+        assert slope == pytest.approx((above - below) / 0.02, rel=0.02, abs=1e-4)
+
+
+def test_words_that_were_cut_off_count_for_nothing(minis: Minis, tmp_path: Path) -> None:
+    (folder,) = experts_of(TAGS, minis, tmp_path, [1])
+    short = replace(TAGS, finetune=replace(TAGS.finetune, max_length=5))
+    rows = replace(drawn(TAGS, EXAMPLES, 0, None), task=short)
+    (loss,) = entropies(Readings((open_checkpoint(folder),), lambda _: rows, "cpu"), 1, EXAMPLES)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    network, each = AutoModelForTokenClassification.from_pretrained(folder).eval(), []
+    for words in rows.texts:
+        cut = {"truncation": True, "max_length": 5, "return_tensors": "pt"}
+        logits = network(**tokenizer(list(words), is_split_into_words=True, **cut)).logits[0]
+        each += [entropy(line, TAGS).item() for line in logits[1:-1]]
+    assert len(each) < sum(map(len, rows.texts))
+    value = loss(load_file(folder / "model.safetensors"))[0]
+    assert value == pytest.approx(np.mean(each), rel=1e-5)
+
+
+def test_the_entropy_falls(minis: Minis, tmp_path: Path) -> None:
+    """On the same rows, which every step reads: what a descent is for, and a climb is not."""
+    folders, base = experts_of(TOY, minis, tmp_path), minis("bert")["base"]
+    every = {"batch_size": EXAMPLES, "steps": 12, "learning_rate": 0.02}
+    merge(asked(folders, base, [TOY, TOY], **every), out=tmp_path / "m")
+    first, last = report_of(tmp_path / "m")["losses"]
+    assert last < first - 0.01
+
+
+# By hand -----------------------------------------------------------------------------------
+
+
+def one(value: float) -> dict[str, torch.Tensor]:
+    return {"w": torch.tensor([value])}
+
+
+def half_square(state: StateDict) -> tuple[float, StateDict]:
+    return float(state["w"].square().sum()) / 2, {"w": state["w"]}
+
+
+def test_the_case_by_hand() -> None:
+    merged = ADA([one(1), one(-2)], one(0), unlabeled=(half_square,), by="task")
+    assert float(merged["w"]) == pytest.approx(0.301 - 2 * 0.299)
+    assert merged.report["coefficients"] == pytest.approx([0.301, 0.299])
+    assert merged.report["losses"] == pytest.approx([0.045, 0.045])
+
+
+def downhill(slope: float) -> Callable[[StateDict], tuple[float, StateDict]]:
+    return lambda state: (slope * float(state["w"]), {"w": torch.tensor([slope])})
+
+
+def test_coefficients_stay_between_nothing_and_all() -> None:
+    merged = ADA([one(1), one(-2)], one(0), unlabeled=(downhill(-1),) * 2, learning_rate=0.5)
+    assert float(merged["w"]) == 1
+    assert merged.report["coefficients"] == {"w": [1.0, 0.0]}
+
+
+def test_what_was_cut_has_no_gradient() -> None:
+    """As in the authors' code: what has gone below nothing does not come back."""
+    there_and_back = (downhill(-1), *[downhill(1)] * 9)
+    merged = ADA([one(1), one(-2)], one(0), unlabeled=there_and_back, learning_rate=0.5)
+    assert float(merged["w"]) == 0
+    assert merged.report["coefficients"] == {"w": [0.0, 0.0]}
+
+
+def test_what_no_loss_depends_on_keeps_the_coefficients_it_began_with() -> None:
+    merged = ADA([one(1)], one(0), unlabeled=(lambda state: (0.5, {}),), initial=0.25)
+    assert float(merged["w"]) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("kind", "outputs", "expected"),
+    [
+        (TOY, [[0.0, 0.0]], np.log(2)),
+        (MOODS, [[0.0, 0.0, 100.0]], 2 * np.log(2)),
+        (TAGS, [[0.0] * 5], np.log(5)),
+    ],
+)
+def test_entropies_by_hand(kind: harness.Task, outputs: Any, expected: float) -> None:
+    assert float(kind_of(kind).entropy(torch.tensor(outputs))) == pytest.approx(expected)
+
+
+# Which rows --------------------------------------------------------------------------------
+
+
+def test_the_record_says_which_rows_were_shown(minis: Minis, tmp_path: Path) -> None:
+    folders, base = experts_of(TOY, minis, tmp_path), minis("bert")["base"]
+    merge(asked(folders, base, [TOY, TOY]), out=tmp_path / "m")
+    first, second = json.loads((tmp_path / "m" / "merge.json").read_text())["statistics"]
+    assert first["kind"] == second["kind"] == "unlabeled"
+    assert first["task"] == second["task"] == "toy/pairs@train90"
+    assert first["rows"] == drawn(TOY, EXAMPLES, 0, None).digest
+    assert first["options"]["rows"] == "train"
+
+
+def records_of(out: Path, tmp_path: Path) -> Mapping[str, Any]:
+    run = Run(
+        model=str(out), tasks=("toy/pairs",), protocols=(Choice("current"),), device="cpu",
+        output=str(tmp_path / "records"),
+    )  # fmt: skip
+    return {record.role: record for record in harness.evaluate(run)}
+
+
+def test_reported_rows_make_a_score_transductive(minis: Minis, tmp_path: Path) -> None:
+    """In merge.json, in the record, in the table: from one end to the other."""
+    folders, base = experts_of(TOY, minis, tmp_path), minis("bert")["base"]
+    known = {}
+    for rows in ("train", "test"):
+        merge(asked(folders, base, [TOY, TOY], rows=rows), out=tmp_path / rows)
+        records = records_of(tmp_path / rows, tmp_path)
+        known[rows] = records["merged"]
+        assert not records["base"].transductive
+        assert not records["base"].shown
+    given = json.loads((tmp_path / "test" / "merge.json").read_text())["statistics"][0]
+    assert given["task"] == "toy/pairs@test"
+    assert given["rows"] == drawn(TOY, EXAMPLES, 0, None, "test").digest
+    assert given["rows"] != drawn(TOY, EXAMPLES, 0, None).digest
+    assert (known["test"].shown, known["test"].transductive) == (("toy/pairs@test",), True)
+    assert (known["train"].shown, known["train"].transductive) == (("toy/pairs@train90",), False)
+    names = [name for name in grid([known["test"]], by_method=True).rows if "transd" in name]
+    assert len(names) == 1
+    assert names[0].endswith(" (transductive)")
+    assert not any("transd" in name for name in grid([known["train"]], by_method=True).rows)
+
+
+def test_test_rows_are_those_that_are_scored(minis: Minis, tmp_path: Path) -> None:
+    folders, base = experts_of(TOY, minis, tmp_path), minis("bert")["base"]
+    merge(asked(folders, base, [TOY, TOY], rows="test"), out=tmp_path / "m")
+    report, rows = report_of(tmp_path / "m"), drawn(TOY, EXAMPLES, 0, None, "test")
+    assert set(rows.texts) <= set(load_rows(TOY, "test").texts)
+    loop = Loop(folders, base, [TOY, TOY], "layer")
+    assert abs(report["losses"][0] - loop.loss(0).item()) > 1e-5  # other rows
+
+
+def test_every_step_shares_one_network_of_a_task(
+    minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    plain = Reading.model
+    monkeypatch.setattr(
+        Reading, "model", lambda self: made.append(self.rows.task.name) or plain(self)
+    )
+    folders = [*experts_of(TOY, minis, tmp_path, [1]), *experts_of(THREE, minis, tmp_path, [2])]
+    merge(asked(folders, minis("bert")["base"], [TOY, THREE]), out=tmp_path / "m")
+    assert made == ["toy/pairs", "toy/three"]
+
+
+def test_no_label_is_read(minis: Minis, tmp_path: Path) -> None:
+    """Other gold labels on the same rows: the same merge."""
+    folders, base = experts_of(TOY, minis, tmp_path), minis("bert")["base"]
+    merge(asked(folders, base, [TOY, TOY]), out=tmp_path / "m")
+    (loss,) = entropies(readings(folders, TOY), 1, SIZE)
+    other = Readings(
+        tuple(open_checkpoint(folder) for folder in folders),
+        lambda place: _mislabelled(),
+        "cpu",
+    )
+    (again,) = entropies(other, 1, SIZE)
+    state = load_file(folders[0] / "model.safetensors")
+    assert loss(state)[0] == again(state)[0]
+
+
+def _mislabelled() -> harness.Rows:
+    rows = drawn(TOY, EXAMPLES, 0, None)
+    return replace(rows, labels=1 - rows.labels)
+
+
+# What is refused ---------------------------------------------------------------------------
+
+
+def test_a_regression_is_refused_before_anything_is_read(
+    minis: Minis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [
+        model(tmp_path / str(seed), [], seed=seed, near=minis("bert")["base"]) for seed in (1, 2)
+    ]
+    with pytest.raises(BadRecipe, match=r"unlabeled reads rows of .*, found those of toy/value"):
+        merge(asked(folders, minis("bert")["base"], [VALUE, VALUE]), out=tmp_path / "m")
+    capsys.readouterr()
+    code = cli.main([
+        "merge", "--experts", ",".join(map(str, folders)), "--base", str(minis("bert")["base"]),
+        "--merger", "adamerging", "--tasks", "toy/value", "--out", str(tmp_path / "m"),
+    ])  # fmt: skip
+    assert code == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("option", ["rows=validation", "steps=0", "initial=1.5", "by=model"])
+def test_options_have_ranges(option: str, minis: Minis, tmp_path: Path) -> None:
+    folders, base = experts_of(TOY, minis, tmp_path, [1]), minis("bert")["base"]
+    name, _, value = option.partition("=")
+    with pytest.raises(BadOption, match=f"'{name}' of merger 'adamerging' is"):
+        merge(asked(folders, base, [TOY], **{name: value}), out=tmp_path / "m")
+
+
+def test_the_tasks_must_be_known(minis: Minis, tmp_path: Path) -> None:
+    folders, base = experts_of(TOY, minis, tmp_path), minis("bert")["base"]
+    recipe = asked(folders, base, [TOY]).model_copy(update={"tasks": ()})
+    with pytest.raises(BadRecipe, match="rows of each expert's own task; name it with --tasks"):
+        merge(recipe, out=tmp_path / "m")

@@ -1,0 +1,309 @@
+"""LoRA adapters as peft lays them out: what is computed, where the base comes from, refusals.
+
+peft itself is not installed: the layout is written by hand, and what a model with an adapter
+computes by adding the two small products to what every adapted layer gives.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
+
+import harness
+from harness import Recipe, Rows, merge
+from harness.checkpoints.open import open_checkpoint
+from harness.cli import main
+from harness.errors import BrokenCheckpoint
+from harness.passes.features import forward
+from harness.registry import TASKS
+from tests.conftest import model
+
+PREFIX = "base_model.model."
+QUERY = "bert.encoder.layer.{}.attention.self.query"
+UP = "bert.encoder.layer.1.intermediate.dense"
+MODULES = (QUERY.format(0), QUERY.format(1), UP)
+TEXTS = (("word1 word2 word3", "word4 word5"), ("word6", "word7 word8 word9 word10"))
+Change = Callable[[dict[str, torch.Tensor]], Any]
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model(tmp_path_factory.mktemp("adapters") / "base")
+
+
+def adapter(folder: Path, base: Path, seed: int = 0, **said: Any) -> Path:
+    """An adapter of rank 3 of three matrices of the base, with a head of two labels."""
+    torch.manual_seed(seed)
+    known = {
+        name.removeprefix("bert."): one
+        for name, one in load_file(base / "model.safetensors").items()
+    }
+    tensors = {
+        f"{PREFIX}classifier.weight": torch.randn(2, 16),
+        f"{PREFIX}classifier.bias": torch.randn(2),
+    }
+    for module in MODULES:
+        out, width = known[f"{module.removeprefix('bert.')}.weight"].shape
+        tensors[f"{PREFIX}{module}.lora_A.weight"] = torch.randn(3, width)
+        tensors[f"{PREFIX}{module}.lora_B.weight"] = torch.randn(out, 3)
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    known_of_peft = {
+        "peft_type": "LORA",
+        "task_type": "SEQ_CLS",
+        "base_model_name_or_path": str(base),
+        "r": 3,
+        "lora_alpha": 6,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "init_lora_weights": True,
+        "modules_to_save": ["classifier", "score"],
+        "target_modules": ["query", "intermediate.dense"],
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "use_dora": False,
+        "use_rslora": False,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps({**known_of_peft, **said}))
+    return folder
+
+
+def rows() -> Rows:
+    return Rows(TASKS["glue/rte"], "test", TEXTS, np.zeros(len(TEXTS)), "")
+
+
+def ours(folder: Path, **given: Any) -> np.ndarray[Any, Any]:
+    return forward(open_checkpoint(folder, **given), rows(), max_length=40)[1]
+
+
+def by_hooks(folder: Path, base: Path, scale: float) -> np.ndarray[Any, Any]:
+    """The outputs of the base under the head, with what A and then B make of inputs added."""
+    tensors = load_file(folder / "adapter_model.safetensors")
+    network: Any = AutoModelForSequenceClassification.from_pretrained(base, num_labels=2)
+    head = {name: tensors[f"{PREFIX}classifier.{name}"] for name in ("weight", "bias")}
+    network.classifier.load_state_dict(head)
+
+    def added(first: torch.Tensor, second: torch.Tensor) -> Callable[..., torch.Tensor]:
+        return lambda _, inputs, output: output + scale * (inputs[0] @ first.T) @ second.T
+
+    for module in MODULES:
+        pair = (tensors[f"{PREFIX}{module}.lora_{one}.weight"] for one in "AB")
+        network.get_submodule(module).register_forward_hook(added(*pair))
+    words = open_words(base)
+    with torch.no_grad():
+        outputs = [network.eval()(**words(*pair, return_tensors="pt")).logits[0] for pair in TEXTS]
+    return torch.stack(outputs).numpy()
+
+
+def open_words(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("said", "scale"),
+    [({}, 2.0), ({"lora_alpha": 1.5}, 0.5), ({"use_rslora": True}, 6 / math.sqrt(3))],
+    ids=["alpha / r", "another alpha", "rank-stabilised"],
+)
+def test_an_adapter_computes_what_its_base_with_the_added_products_does(
+    said: dict[str, Any], scale: float, base: Path, tmp_path: Path
+) -> None:
+    folder = adapter(tmp_path / "adapter", base, **said)
+    np.testing.assert_allclose(ours(folder), by_hooks(folder, base, scale), rtol=0, atol=2e-5)
+    assert np.abs(ours(folder) - by_hooks(folder, base, 0.9 * scale)).max() > 1e-3
+
+
+def test_a_product_by_hand(base: Path, tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "adapter", base, r=1, lora_alpha=2)
+    name = f"{PREFIX}{UP}"
+    first, second = torch.zeros(1, 16), torch.zeros(24, 1)
+    first[0, :2], second[0, 0] = torch.tensor([1.0, 2.0]), 3.0
+    tensors = {f"{name}.lora_A.weight": first, f"{name}.lora_B.weight": second}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    before = load_file(base / "model.safetensors")[f"{UP.removeprefix('bert.')}.weight"]
+    moved = open_checkpoint(folder).weights[f"{UP}.weight"] - before
+    expected = torch.zeros(24, 16)
+    expected[0, :2] = torch.tensor([6.0, 12.0])
+    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-5)
+
+
+def test_no_matrix_is_computed_before_it_is_asked_for(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = adapter(tmp_path / "adapter", base)
+    products: list[tuple[int, ...]] = []
+    plain = torch.Tensor.__matmul__
+
+    def counted(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        products.append((*self.shape, *other.shape))
+        return plain(self, other)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", counted)
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.labels == ("LABEL_0", "LABEL_1")
+    assert not products
+    _ = checkpoint.weights[f"{UP}.weight"]
+    assert products == [(24, 3, 3, 16)]
+
+
+def test_adapters_are_merged_and_read_like_models(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The mean of two adapters is that of the models that they make, and its record finds them."""
+    one, two = (adapter(tmp_path / f"lora-{seed}", base, seed) for seed in (1, 2))
+    command = ["merge", str(one), str(two), "--merger", "average", "--tasks", "glue/rte"]
+    assert main([*command, "--base", str(base), "--out", str(tmp_path / "merged")]) == 0
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    wholes = [open_checkpoint(folder).weights for folder in (one, two)]
+    assert {*merged} == {*wholes[0]}
+    for name, tensor in merged.items():
+        mean = (wholes[0][name] + wholes[1][name]) / 2
+        torch.testing.assert_close(tensor, mean, rtol=0, atol=1e-6)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
+    assert loaded.config.num_labels == 2
+    assert all((tmp_path / "merged" / name).is_file() for name in TOKENIZER)
+    data = tmp_path / "data" / "glue" / "rte"
+    data.mkdir(parents=True)
+    lines = [
+        {"sentence1": "word1 word2", "sentence2": f"word{i}", "label": i % 2} for i in range(8)
+    ]
+    (data / "validation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    capsys.readouterr()
+    command = ["evaluate", "--model", str(tmp_path / "merged"), "--protocols", "current", "--json"]
+    places = ["--data-dir", str(tmp_path / "data"), "--output-path", str(tmp_path / "records")]
+    assert main([*command, *places, "--labels", "by-index"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [r["model"] for r in records if r["role"] == "expert"] == ["lora-1", "lora-2"]
+
+
+def test_labels_come_from_a_configuration_beside_it(base: Path, tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "adapter", base)
+    config = json.loads((base / "config.json").read_text())
+    names = {"0": "no", "1": "yes"}
+    (folder / "config.json").write_text(json.dumps({**config, "id2label": names}))
+    assert open_checkpoint(folder).labels == ("no", "yes")
+
+
+def test_the_base_is_the_one_given_else_beside_the_adapter_else_as_it_is_named(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = model(tmp_path / "other", seed=9)
+    folder = adapter(tmp_path / "adapter", base, base_model_name_or_path="my-base")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(other, tmp_path / "my-base")
+    named = ours(folder)
+    np.testing.assert_allclose(named, by_hooks(folder, other, 2.0), rtol=0, atol=2e-5)
+    shutil.copytree(base, folder / "my-base")
+    beside = ours(folder)
+    np.testing.assert_allclose(beside, by_hooks(folder, base, 2.0), rtol=0, atol=2e-5)
+    assert np.abs(named - beside).max() > 1e-3
+    assert np.array_equal(ours(folder, base=other), named)
+    with pytest.raises(BrokenCheckpoint, match=r"nowhere.*names it as its base: .*--base"):
+        open_checkpoint(adapter(tmp_path / "lost", base, base_model_name_or_path="./nowhere"))
+    recipe = Recipe(experts=(str(tmp_path / "lost"), str(folder)), base=str(base))
+    assert len(merge(recipe, out=tmp_path / "merged").state) > 10
+
+
+def test_an_adapter_with_a_model_beside_it_is_that_model(base: Path, tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "adapter", base)
+    for path in base.iterdir():
+        shutil.copy(path, folder)
+    assert open_checkpoint(folder).labels is None
+
+
+def dropped(tensors: dict[str, torch.Tensor]) -> None:
+    tensors.pop(f"{PREFIX}{UP}.lora_B.weight")
+
+
+def halved(tensors: dict[str, torch.Tensor]) -> None:
+    tensors.pop(f"{PREFIX}{UP}.lora_A.weight")
+
+
+def flat(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{PREFIX}{UP}.lora_A.weight"] = torch.ones(48)
+
+
+def stranger(tensors: dict[str, torch.Tensor]) -> None:
+    for factor, shape in (("A", (3, 24)), ("B", (16, 3))):
+        tensors[f"{PREFIX}bert.encoder.layer.7.output.dense.lora_{factor}.weight"] = torch.ones(
+            shape
+        )
+
+
+def wide(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{PREFIX}{UP}.lora_A.weight"] = torch.ones(3, 17)
+
+
+def embedding(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{PREFIX}bert.embeddings.word_embeddings.lora_embedding_A"] = torch.ones(3, 45)
+
+
+def magnitude(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{PREFIX}classifier.lora_magnitude_vector"] = torch.ones(2)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], Change | None, str]] = {
+    "another method": ({"peft_type": "IA3"}, None, r"peft_type 'IA3'.*merge_and_unload"),
+    "no method": ({"peft_type": None}, None, "peft_type None"),
+    "turned": ({"fan_in_fan_out": True}, None, "fan_in_fan_out True"),
+    "ranks": ({"rank_pattern": {"query": 2}}, None, "rank_pattern"),
+    "alphas": ({"alpha_pattern": {"query": 2}}, None, "alpha_pattern"),
+    "DoRA": ({"use_dora": True}, None, "use_dora True"),
+    "biases": ({"bias": "all"}, None, "bias 'all'"),
+    "a changed base": ({"init_lora_weights": "pissa"}, None, "init_lora_weights 'pissa'"),
+    "rank of nothing": ({"r": 0}, None, "the r 0, expected a number above 0"),
+    "alpha of text": ({"lora_alpha": "6"}, None, "the lora_alpha '6'"),
+    "another rank": ({"r": 4}, None, r"the factors .* expected a product of rank 4"),
+    "no base": ({"base_model_name_or_path": None}, None, "names no base.*--base"),
+    "the other half": ({}, halved, r"there is no 'base_model.*lora_A"),
+    "a vector": ({}, flat, "expected a product of rank 3"),
+    "half a pair": ({}, dropped, r"there is no 'base_model.*lora_B"),
+    "another base": ({}, stranger, r"the base has no .*layer\.7"),
+    "another width": ({}, wide, r"\(24, 16\) of the base's"),
+    "embeddings": ({}, embedding, "lora_embedding_A"),
+    "a magnitude": ({}, magnitude, "lora_magnitude_vector"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_plain_is_one_line(
+    what: str, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, change, expected = REFUSED[what]
+    folder = adapter(tmp_path / "adapter", base, **said)
+    if change is not None:
+        tensors = load_file(folder / "adapter_model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "adapter_model.safetensors")
+    with pytest.raises(BrokenCheckpoint, match=expected):
+        open_checkpoint(folder)
+    assert main(["merge", str(folder), str(folder), "--out", str(tmp_path / "merged")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_base_that_is_an_adapter_or_a_pickle_is_one_line(base: Path, tmp_path: Path) -> None:
+    first = adapter(tmp_path / "first", base)
+    with pytest.raises(BrokenCheckpoint, match="is an adapter"):
+        open_checkpoint(adapter(tmp_path / "second", base, base_model_name_or_path=str(first)))
+    (first / "adapter_model.safetensors").rename(first / "adapter_model.bin")
+    with pytest.raises(BrokenCheckpoint, match="safe_serialization=True"):
+        open_checkpoint(first)
+
+
+def test_a_checkpoint_is_shown_in_a_line(base: Path, tmp_path: Path) -> None:
+    shown = repr(open_checkpoint(adapter(tmp_path / "adapter", base)))
+    assert shown == f"Checkpoint('{tmp_path / 'adapter'}', 41 tensors, labels LABEL_0, LABEL_1)"
+    assert harness.Checkpoint.__repr__(open_checkpoint(base)).endswith("no head)")

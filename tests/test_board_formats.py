@@ -1,0 +1,637 @@
+"""What a board is in every format: the same numbers, told what they are, and text that is text."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+import harness
+from harness import Record
+from harness.cli import main
+from harness.errors import BrokenRecord
+from harness.evaluation.predictions import Predicted, write_predictions
+from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
+from harness.reporting.boards.board import Board, board_of
+from harness.reporting.boards.leaderboard import rendered
+from harness.reporting.boards.tidy import COLUMNS
+from harness.reporting.grid import Cell, _across
+from harness.reporting.lines import lines_of, stages, without_first
+from harness.text import csv_cell, markdown, tex
+from harness.types import Array64
+from tests.test_boards import MRPC, RTE, record, two_tasks, written
+
+HOSTILE = "<script>alert(1)</script>|a\n\x1b[31m`*_]($%&{}\\ =1+1"
+
+
+def made(records: list[Record]) -> Board:
+    return board_of([*lines_of((f"{i}.json", r) for i, r in enumerate(records))])
+
+
+def texts(records: list[Record]) -> dict[str, str]:
+    return rendered(made(records), Path())
+
+
+def interval(low: float, high: float, shots: int | None = None) -> tuple[Interval, ...]:
+    return (Interval(low=low, high=high, shots=shots, method="bootstrap"),)
+
+
+def merges(*values: float, task: str = RTE, **given: Any) -> list[Record]:
+    """One merge for each value, by the methods a, b, ..."""
+    return [
+        record("merged", name, task, "current", value, method=name, **given)
+        for name, value in zip("abcdef", values, strict=False)
+    ]
+
+
+# Markdown -------------------------------------------------------------------------------------
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """The rows of the first table of a Markdown text."""
+    table = text[text.index("\n|") :].strip().split("\n\n")[0]
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines()]
+    return {
+        row[0].strip(): [cell.strip() for cell in row[1:]] for row in cells if "---" not in row[1]
+    }
+
+
+def test_a_protocol_has_one_table_and_the_rest_is_folded() -> None:
+    records = [
+        record("merged", "m", RTE, "current", 0.6),
+        record("merged", "m", RTE, "knn", {1: [0.5, 0.7], 5: [0.6, 0.7], 10: [0.8, 0.9]}),
+    ]
+    text = texts(records)["board.md"]
+    assert re.findall(r"^## (.*)", text, re.M) == ["current", "knn, 5 shots"]
+    assert re.findall(r"<summary>(.*)</summary>", text) == ["knn, 1 shot", "knn, 10 shots"]
+    _, _, knn = text.partition("## knn")
+    assert rows_of(knn)["ties"] == ["65.0 ±7.1"]
+    assert rows_of(knn.partition("10 shots")[2])["ties"] == ["85.0 ±7.1"]
+
+
+def test_a_head_has_task_metric_and_rows() -> None:
+    head = texts(merges(0.5, rows=1821))["board.md"].partition("\n|")[2].splitlines()[0]
+    assert f"{RTE}<br>accuracy<br>1,821 rows" in head
+
+
+def test_the_parts_of_a_metric_are_shown() -> None:
+    scores = tuple(
+        DrawScore(value=(a + f) / 2, parts={"accuracy": a, "f1": f}, shots=5, seed=seed)
+        for seed, (a, f) in enumerate([(0.8, 0.6), (0.9, 0.8)])
+    )
+    base = record("merged", "m", MRPC, "knn", 0.5, metrics=("accuracy", "f1"))
+    text = texts([base.model_copy(update={"scores": scores})])["board.md"]
+    folded = text.partition("<summary>knn: each metric</summary>")[2]
+    assert rows_of(folded) == {
+        "": [f"{MRPC}<br>accuracy", f"{MRPC}<br>f1"],
+        "ties": ["85.0", "70.0"],
+    }
+    assert "each metric" not in texts(merges(0.5))["board.md"]
+
+
+def test_no_line_but_of_a_table_is_long() -> None:
+    for path in Path(__file__).parents[1].glob("leaderboards/*/board.md"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert max(len(line) for line in lines if not line.startswith("|")) <= 120, path
+
+
+def test_the_legend_says_what_is_there_and_nothing_else() -> None:
+    plain = texts(merges(0.5))["board.md"].partition("##")[0]
+    assert plain.strip() == "- Values are x100."
+    drawn = texts([record("merged", "m", RTE, "knn", {5: [0.5, 0.6]})])["board.md"]
+    assert "`±`: standard deviation over draws (n - 1)" in drawn
+    rows = texts(merges(0.5, 0.6, intervals=interval(0.4, 0.7)))["board.md"].partition("##")[0]
+    assert "`[ ]`: 95 % interval over test rows" in rows
+    assert "whose interval over test rows overlaps" in rows
+    assert "printed alike" not in rows
+
+
+def test_how_a_protocol_adapted_is_said() -> None:
+    seen = Adaptation(
+        split="x@test", rows=9, labels="chose the rows and were read", transductive=True
+    )
+    one = record("merged", "m", RTE, "knn", {5: [0.5]}, adaptation=seen)
+    files = texts([one])
+    said = "uned on drawn rows and their labels; transductive: these rows are those that are scored"
+    assert f"T{said}." in files["board.md"]
+    assert data(files["index.html"])["readings"][0]["note"] == f"t{said}"
+    row = next(csv.DictReader(io.StringIO(files["board.csv"])))
+    assert (row["transductive"], row["adapted"]) == ("1", "chose the rows and were read")
+
+
+# What is best -----------------------------------------------------------------------------------
+
+
+def bold(records: list[Record], column: str = RTE) -> set[str]:
+    board = made(records)
+    return {*board.best[board.scores.readings[0], column].rows}
+
+
+def test_ties_are_ties_as_they_are_printed() -> None:
+    assert bold(merges(0.6004, 0.5996, 0.5994)) == {"a", "b"}
+
+
+def test_what_overlaps_with_the_best_is_bold_too() -> None:
+    records = [
+        *merges(0.60, intervals=interval(0.55, 0.65)),
+        *merges(0, 0.52, intervals=interval(0.49, 0.551))[1:],
+        *merges(0, 0, 0.52, intervals=interval(0.49, 0.549))[2:],
+        *merges(0, 0, 0, 0.5999)[3:],
+        *merges(0, 0, 0, 0, 0.598)[4:],  # without an interval, by what is printed
+    ]
+    assert bold(records) == {"a", "b", "d"}
+    made_of = made(records).best
+    assert next(iter(made_of.values())).ways == {"intervals", "printed"}
+
+
+def right_on(name: str, places: Array64, folder: Path) -> None:
+    """A merge that is right on these of 300 rows, with its predictions beside its record."""
+    labels = np.arange(300) % 2.0
+    guesses = np.where(np.isin(np.arange(300), places), labels, 1 - labels)
+    task = harness.TASKS["glue/rte"]
+    ones = np.ones(300, dtype=np.int64)
+    share = len(places) / 300
+    [one] = merges(
+        share, rows=300, dataset={"digest": "d"}, intervals=interval(share - 0.05, share + 0.05)
+    )
+    one = one.model_copy(update={"method": name, "model": name, "digest": name * 32})
+    path = folder / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(one.model_dump_json())
+    values = {(None, None): guesses}
+    predicted = Predicted(task=task, digest="d", units=ones, labels=labels, values=values)
+    write_predictions(path.with_suffix(".parquet"), predicted)
+
+
+def test_the_predictions_tell_apart_what_overlaps(tmp_path: Path) -> None:
+    """`b` is right on six rows fewer and on no other: that is told; of `c` others are right."""
+    folder = tmp_path / "records"
+    right_on("a", np.arange(200), folder)
+    right_on("b", np.arange(194), folder)
+    right_on("c", np.arange(100, 294), folder)
+    harness.leaderboard([folder], out=tmp_path)
+    text = (tmp_path / "board.md").read_text()
+    assert [rows_of(text)[name] for name in "abc"] == [["**66.7**"], ["64.7"], ["**64.7**"]]
+    assert "a paired bootstrap of the test rows does not tell" in text
+    for path in folder.glob("*.parquet"):
+        path.unlink()
+    harness.leaderboard([folder], out=tmp_path)
+    text = (tmp_path / "board.md").read_text()
+    assert rows_of(text)["b"] == ["**64.7**"]
+    assert "paired" not in text
+
+
+def test_predictions_that_cannot_be_read_are_done_without(tmp_path: Path) -> None:
+    for name in "ab":
+        right_on(name, np.arange(200), tmp_path / "records")
+    (tmp_path / "records" / "a.parquet").write_text("none")
+    harness.leaderboard([tmp_path / "records"], out=tmp_path)
+    assert "where predictions are not at hand" in (tmp_path / "board.md").read_text().replace(
+        "\n  ", " "
+    )
+
+
+def test_only_merges_compete_and_one_alone_is_not_the_best() -> None:
+    records = [*merges(0.5, 0.4), record("expert", "e", RTE, "current", 0.9)]
+    assert bold(records) == {"a"}
+    assert made([*merges(0.5), *records[2:]]).best == {}
+
+
+def test_the_mean_over_tasks_has_an_interval_of_its_own() -> None:
+    """60 in [57, 62] and 80 in [76, 85], by hand: 70 - sqrt(9 + 16) / 2, 70 + sqrt(4 + 25) / 2."""
+    cells = [Cell((60.0,), (57.0, 62.0)), Cell((80.0,), (76.0, 85.0))]
+    assert _across(cells).interval == pytest.approx((67.5, 72.6926), abs=1e-4)
+    assert _across([cells[0], Cell((80.0,))]).interval is None
+
+
+# Gains and shares -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "premerge", "merger", "over"),
+    [
+        ("ties", "", "ties", None),
+        ("dare[ties]", "dare", "ties", "ties"),
+        ("procrustes+dare[ties]", "procrustes+dare", "ties", "dare[ties]"),
+        ("dare:rate=0.5[ties:density=0.3]+lines", "dare:rate=0.5", *["ties:density=0.3+lines"] * 2),
+        ("odd[", "", "odd[", None),
+    ],
+)  # fmt: skip
+def test_a_method_is_taken_apart(method: str, premerge: str, merger: str, over: str | None) -> None:
+    assert stages(method) == (premerge, merger)
+    if method != "odd[":
+        assert without_first(method) == over
+
+
+def pairs() -> list[Record]:
+    """Three experts, and TIES with and without DARE on two tasks."""
+    values = {("ties", RTE): 0.6, ("dare[ties]", RTE): 0.65, ("ties", MRPC): 0.8}
+    values |= {("dare[ties]", MRPC): 0.7}
+    records = [
+        record("merged", method, task, protocol, value, method=method)
+        for (method, task), value in values.items()
+        for protocol in ("current", "ft-classifier")
+    ]
+    return [*records, *(record("expert", f"e{i}", RTE, "current", 0.7 + i / 10) for i in range(3))]
+
+
+def test_a_gain_is_over_the_same_without_the_first_method() -> None:
+    board = made(pairs())
+    current = board.scores.readings[0]
+    assert board.gains("dare[ties]", current) == pytest.approx([5, -10, -2.5])
+    assert board.gains("ties", current) == [None, None, None]
+
+
+def test_a_gain_is_over_the_nearest_that_is_there() -> None:
+    methods = ("ties", "procrustes+dare[ties]", "procrustes+dare[average]", "dare[average]")
+    records = [record("merged", one, RTE, "current", 0.5, method=one) for one in methods]
+    assert made(records).counterparts == {
+        "procrustes+dare[ties]": "ties",
+        "procrustes+dare[average]": "dare[average]",
+    }
+
+
+def under_both(role: Any, model: str, current: float, tuned: float, **given: Any) -> list[Record]:
+    return [
+        record(role, model, RTE, "current", current, **given),
+        record(role, model, RTE, "ft-classifier", tuned, **given),
+    ]
+
+
+def test_a_share_is_against_the_experts_that_were_merged_and_their_base() -> None:
+    """A merge of two experts and one of three, each with the base under the head it has."""
+    experts = {f"e{i}": 0.5 + i / 10 for i in range(3)}
+    records = [
+        record("expert", name, RTE, "current", v, digest=name) for name, v in experts.items()
+    ]
+    for head, count in (("own", 2), ("kept", 3)):
+        merged = tuple(Source(source=name, digest=name) for name in [*experts][:count])
+        given = {"head": head, "experts": merged}
+        records += under_both("merged", f"m-{head}", 0.4, 0.45, digest=f"m-{head}", **given)
+        records += under_both("base", "b", 0.2, 0.2 + count / 10, digest=f"b-{head}", **given)
+    found = {share.row: share.verdict for share in made(records).shares}
+    assert {row: one.experts for row, one in found.items()} == pytest.approx(
+        {
+            "base (own head)": 55,
+            "base (kept head)": 60,
+            "ties (own head)": 55,
+            "ties (kept head)": 60,
+        }
+    )
+    controls = {row: one.control for row, one in found.items()}
+    assert controls == {
+        "base (own head)": None,
+        "base (kept head)": None,
+        "ties (own head)": pytest.approx(40),
+        "ties (kept head)": pytest.approx(50),
+    }
+    assert found["ties (kept head)"].share == "as the base"
+
+
+# Tidy tables ------------------------------------------------------------------------------------
+
+
+def full() -> list[Record]:
+    """A record with everything, and one with nothing of it."""
+    scores = tuple(
+        DrawScore(value=v, parts={"accuracy": v - 0.1, "f1": v + 0.1}, shots=5, seed=i)
+        for i, v in enumerate((0.5, 0.6, 0.8))
+    )
+    whole = record(
+        "merged", "m", MRPC, "knn", 0.5,
+        method="dare[ties]", metrics=("accuracy", "f1"), rows=408, head="kept", preset="rotation",
+        options={"k": 5}, intervals=interval(0.55, 0.7, 5), dataset={"digest": "d"},
+        majority=DrawScore(value=0.4, parts={"accuracy": 0.4}), digest="ab" * 16,
+        adaptation=Adaptation(split="x@train90", rows=9, labels="chose the rows and were read"),
+    )  # fmt: skip
+    return [
+        whole.model_copy(update={"scores": scores}),
+        record("merged", "n", RTE, "current", 0.25),
+    ]
+
+
+EXPECTED = {
+    "task": "glue/mrpc", "split": "validation", "kind": "classification",
+    "metric": "accuracy+f1", "rows": 408, "protocol": "knn", "options": '{"k": 5}', "shots": 5,
+    "row": "dare[ties]", "role": "merged", "model": "m", "method": "dare[ties]",
+    "premerge": "dare", "merger": "ties", "head": "kept", "preset": "rotation",
+    "adapted": "chose the rows and were read", "transductive": False,
+    "value": 100 * (0.5 + 0.6 + 0.8) / 3, "sd": 100 * stdev((0.5, 0.6, 0.8)), "draws": 3,
+    "low": 55, "high": 70, "level": 0.95, "majority": 40, "digest": "ab" * 16,
+}  # fmt: skip
+
+
+def test_the_table_has_a_line_for_every_record_and_number_of_shots() -> None:
+    first, second = csv.DictReader(io.StringIO(texts(full())["board.csv"]))
+    assert [*first] == [*COLUMNS]
+    for name, value in EXPECTED.items():
+        shown = first[name]
+        assert (
+            shown == value
+            if isinstance(value, str)
+            else float(shown) == pytest.approx(float(value), abs=1e-4)
+        )
+    assert json.loads(first["parts"]) == pytest.approx({"accuracy": 53.3333, "f1": 73.3333})
+    assert (first["record"], second["record"]) == ("./0.json", "./1.json")
+    unknown = {name for name, value in second.items() if value == ""}
+    assert unknown == {
+        *("premerge", "preset", "adapted", "sd", "low", "high", "level", "majority", "facts")
+    }
+
+
+def test_parquet_and_pandas_have_the_same(tmp_path: Path) -> None:
+    folder = written(tmp_path / "records", full())
+    harness.leaderboard([folder], out=tmp_path / "board")
+    first, second = pyarrow.parquet.read_table(tmp_path / "board" / "board.parquet").to_pylist()
+    assert {name: first[name] for name in EXPECTED} == pytest.approx(EXPECTED)
+    assert (second["sd"], second["low"], second["majority"]) == (None, None, None)
+    records = harness.read_records(folder)
+    assert [*records] == full()
+    frame = records.to_pandas()
+    assert [*frame.columns] == [*COLUMNS]
+    assert frame.iloc[0][[*EXPECTED]].to_dict() == pytest.approx(EXPECTED)
+    assert Path(frame.record[0]) == records.paths[0] == folder / "0" / "knn.json"
+    assert harness.Record(**json.loads(Path(frame.record[1]).read_text())) == records[1]
+
+
+def test_all_shots_and_what_a_fit_tells(tmp_path: Path) -> None:
+    facts = {"rows_per_dimension": 0.25, "fit_error": 0.5}
+    scores = tuple(
+        DrawScore(value=0.5, parts={"accuracy": 0.5}, shots=shots, seed=0, facts=facts)
+        for shots in (5, "all")
+    )
+    usual = record("merged", "m", RTE, "probe", 0.5)
+    folder = written(tmp_path / "records", [usual.model_copy(update={"scores": scores})])
+    harness.leaderboard([folder], out=tmp_path)
+    rows = [*csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text()))]
+    assert [row["shots"] for row in rows] == ["5", "all"]
+    assert [json.loads(row["facts"]) for row in rows] == [facts, facts]
+    assert harness.read_records(folder).to_pandas().shots.tolist() == [5, float("inf")]
+    text = (tmp_path / "board.md").read_text()
+    assert re.findall("^## (.*)", text, re.M) == ["probe, 5 shots"]
+    assert "Fitted to fewer rows than features have dimensions." in text
+
+
+def test_records_are_a_sequence(tmp_path: Path) -> None:
+    folder = written(tmp_path, two_tasks())
+    records = harness.read_records(folder, folder / "0")
+    assert len(records) == 6
+    assert records[:2].paths == records.paths[:2]
+    assert repr(records) == "Records(6 of 2 tasks)"
+    assert records.to_pandas().groupby("protocol", observed=True).value.mean()[
+        "knn"
+    ] == pytest.approx(70)
+
+
+def test_records_are_found_from_the_board(tmp_path: Path) -> None:
+    written(tmp_path / "deep" / "records", full())
+    out = tmp_path / "boards" / "one"
+    harness.leaderboard([tmp_path / "deep" / "records"], out=out)
+    files = [row["record"] for row in csv.DictReader(io.StringIO((out / "board.csv").read_text()))]
+    assert files == [f"../../deep/records/{i}/{n}.json" for i, n in enumerate(("knn", "current"))]
+    assert all((out / file).is_file() for file in files)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"rows": 10**20}, "a number of rows or shots that is no count"),
+        ({"rows": -1}, "a number of rows or shots that is no count"),
+        ({"scores": []}, "has no scores"),
+        ({"scores": [{"value": float("nan"), "parts": {}}]}, "has the score nan"),
+        ({"scores": [{"value": 0.5, "parts": {"f1": float("inf")}}]}, "has the score inf"),
+        ({"scores": [{"value": 0, "parts": {}, "facts": {"x": -math.inf}}]}, "has the score -inf"),
+        ({"intervals": [{"low": -1e9, "high": 1, "method": "wilson"}]}, "has the score -100000"),
+    ],
+)  # fmt: skip
+def test_what_no_table_can_hold_is_one_line(
+    values: dict[str, Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps({**full()[1].model_dump(mode="json"), **values}))
+    for command in (["leaderboard"], ["export", "--format", "lm-eval"]):
+        assert main([*command, str(path), "--out", str(tmp_path / "out")]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"harness: {path} ")
+        assert says in err
+        assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+# LaTeX ------------------------------------------------------------------------------------------
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The cells of every table, checked to be of one width."""
+    found = []
+    for body in re.findall(r"\\begin{tabular}{([lr]+)}(.*?)\\end{tabular}", text, re.S):
+        columns, rows = body
+        cells = [row.split(" & ") for row in re.findall(r"^(.*) \\\\$", rows, re.M)]
+        assert {len(row) for row in cells if "multicolumn" not in row[1]} == {len(columns)}
+        found.append(cells)
+    return found
+
+
+def test_latex_has_gains_and_what_they_are_over() -> None:
+    text = texts(pairs())["board.tex"]
+    current = {row[0]: row[1:] for row in tables(text)[0]}
+    assert current["dare{[}ties{]}"] == [
+        *(r"\textbf{65.0}$_{+5.0}$", r"70.0$_{-10.0}$", r"67.5$_{-2.5}$")
+    ]
+    assert current["ties"] == ["60.0", r"\textbf{80.0}", r"\textbf{70.0}"]
+    assert [*current][1:4] == ["experts, min", "experts, mean", "experts, max"]
+    assert text.count(r"\midrule") > text.count(r"\toprule")
+
+
+def test_latex_has_methods_by_protocols_with_deviations() -> None:
+    records = [
+        record("merged", "m", RTE, "current", 0.6),
+        record("merged", "m", RTE, "ft-classifier", {5: [0.7, 0.8]}),
+    ]
+    both = tables(texts(records)["board.tex"])[-1]
+    assert both[1:] == [
+        ["ties", "current", "60.0"],
+        ["", "ft-classifier, 5 shots", r"75.0{\scriptsize$\pm$7.1}"],
+    ]
+
+
+def test_latex_has_what_lies_in_and_out_of_domain() -> None:
+    records = [
+        *merges(0.6, 0.7),
+        *merges(0.2, 0.4, task=MRPC),
+        record("expert", "e", RTE, "current", 0.9),
+        record("single", "e", MRPC, "current", 0.3),
+    ]
+    text = texts(records)["board.tex"]
+    assert r"\multicolumn{2}{c}{in-domain (1)} & \multicolumn{2}{c}{out-of-domain (1)}" in text
+    rows = {row[0]: row[1:] for row in tables(text)[-1]}
+    assert rows["b"] == ["70.0", "70.0", "40.0", "40.0"]
+    assert "in-domain" not in texts(two_tasks())["board.tex"]
+
+
+def test_latex_is_balanced() -> None:
+    text = texts([*pairs(), record("merged", HOSTILE, RTE, "knn", 0.5, method=HOSTILE)])[
+        "board.tex"
+    ]
+    bare = re.sub(r"\\[{}]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert text.count(r"\begin{") == text.count(r"\end{")
+    assert (
+        bare.count("$") - bare.count(r"\$") * 1 == bare.count("$_") * 2 + bare.count(r"$\pm$") * 2
+    )
+
+
+# The page ---------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """The elements of a page, and the text of its scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: dict[str, list[str]] = {"script": [], "style": [], "title": []}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] in self.inside and data.strip():
+            self.inside[self.tags[-1][0]].append(data)
+
+
+def data(text: str) -> dict[str, Any]:
+    """What a page shows."""
+    read: dict[str, Any] = json.loads(Page(text).inside["script"][0])
+    return read
+
+
+def test_a_page_needs_nothing_and_runs_only_its_own() -> None:
+    text = texts(full())["index.html"]
+    page = Page(text)
+    assert [tag for tag, _ in page.tags if tag in ("link", "img", "iframe", "object")] == []
+    assert not [
+        attrs for _, attrs in page.tags if "src" in attrs or "href" in attrs or "style" in attrs
+    ]
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
+    policy = next(attrs["content"] for tag, attrs in page.tags if "http-equiv" in attrs)
+    data_, script = page.inside["script"][0], page.inside["script"][-1]
+    assert data_ != script
+    for kind, source in (("script", script), ("style", page.inside["style"][0])):
+        digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in str(policy)
+    assert str(policy).startswith("default-src 'none'")
+
+
+def test_a_page_holds_the_cells_of_the_board() -> None:
+    board = made(full())
+    shown = data(rendered(board, Path())["index.html"])
+    cells = shown["cells"]
+    names = [shown["rows"][row]["name"] for row in cells["row"]]
+    place = names.index("dare[ties]")
+    at = {name: cells[name][place] for name in cells}
+    assert shown["tasks"][at["task"]] == {
+        "name": MRPC, "short": "mrpc", "kind": "classification", "metric": "accuracy + f1",
+        "rows": 408,
+    }  # fmt: skip
+    numbers = (at["value"], at["sd"], at["low"], at["high"])
+    assert numbers == pytest.approx((63.333333, 15.275252, 55, 70), abs=1e-6)
+    said = {name: shown["texts"][places[place]] for name, places in shown["records"].items()}
+    assert said["parts"] == "accuracy 53.3, f1 73.3"
+    assert said["draws"] == "50.0, 60.0, 80.0"
+    assert (said["folder"], said["file"], said["digest"]) == (".", "0.json", "ab" * 16)
+    assert {len(column) for column in (*cells.values(), *shown["records"].values())} == {
+        sum(cell is not None for row in board.scores.rows for one in board.scores.readings
+            for cell in board.scores.row(row, one))
+    }  # fmt: skip
+
+
+# Text is text -----------------------------------------------------------------------------------
+
+
+def hostile() -> list[Record]:
+    """Every text that a record can hold is one that means something somewhere."""
+    return [
+        record(
+            role, HOSTILE, f"{HOSTILE}@{HOSTILE}", protocol, {5: [0.5, 0.6]},
+            method=f"{HOSTILE}[ties]" if role == "merged" else HOSTILE, metrics=(HOSTILE, "f1"),
+            options={HOSTILE: HOSTILE}, head=HOSTILE, digest=HOSTILE * number,
+            experts=(Source(source=HOSTILE, digest=HOSTILE),),
+        )
+        for number, (role, protocol) in enumerate(
+            [("merged", "knn"), ("merged", "knn"), ("reference", "current"), ("base", HOSTILE)], 1
+        )
+    ]  # fmt: skip
+
+
+def test_text_of_records_does_no_harm_anywhere() -> None:
+    files = texts(hostile())
+    for name, text in files.items():
+        assert "\x1b" not in text, name
+    page = Page(files["index.html"])
+    assert [tag for tag, _ in page.tags].count("script") == 2
+    assert any("<script>alert(1)" in row["name"] for row in data(files["index.html"])["rows"])
+    assert "<script" not in files["board.md"]
+    widths = {
+        len(re.split(r"(?<!\\)(?:\\\\)*\|", line))
+        for line in files["board.md"].splitlines()
+        if line[:1] == "|"
+    }
+    assert widths == {4, 5}  # the task with and without its metrics
+    rows = [*csv.reader(io.StringIO(files["board.csv"]))]
+    assert {len(row) for row in rows} == {len(COLUMNS)}
+    assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "-", "@"))]
+    tables(files["board.tex"])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a|b", r"a\|b"),
+        (r"a\|b", r"a\\\|b"),
+        ("**a** `b` ~~c~~", r"\*\*a\*\* \`b\` \~\~c\~\~"),
+        ("_a_ task_arithmetic", r"\_a\_ task_arithmetic"),
+        ("<b> &lt;", "&lt;b&gt; &amp;lt;"),
+        ("[x](y)", r"[x]\(y)"),
+        ("https://x.y www.z", r"https\://x.y www\.z"),
+        ("a\nb\x1b", r"a\\nb\\x1b"),
+    ],
+)
+def test_markdown_of_a_text_is_that_text(text: str, shown: str) -> None:
+    assert markdown(text) == shown
+
+
+def test_the_other_formats_of_a_text() -> None:
+    assert tex(r"a_b & 50% \x [#] {~^}") == (
+        r"a\_b \& 50\% \textbackslash{}x {[}\#{]} \{\textasciitilde{}\textasciicircum{}\}"
+    )
+    assert csv_cell("=1+1") == "'=1+1"
+
+
+def test_a_record_that_is_nothing_special_is_read_as_any_other(tmp_path: Path) -> None:
+    """The quick way of reading refuses what the usual one does."""
+    values = full()[1].model_dump(mode="json")
+    deep: Any = []
+    for _ in range(100):
+        deep = [deep]
+    for name, odd, says in (
+        ("options", {"x": deep}, "nested more than 64 deep"),
+        ("settings", {"x": 10**400}, "whole number of 1329 bits"),
+    ):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({**values, name: odd}))
+        with pytest.raises(BrokenRecord, match=says):
+            harness.read_records(path)

@@ -1,0 +1,400 @@
+"""`harness compare`: models against one another, from records and stored predictions alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import binomtest
+
+import harness
+from harness import Comparison, Ranking, Task
+from harness.cli import main
+from harness.data.metrics import score
+from harness.errors import BrokenRecord, UnknownName
+from harness.evaluation.inference import holm
+from harness.evaluation.predictions import DrawKey, Predicted, shelf, write_predictions
+from harness.evaluation.records import Record, read_records, record_path, write_record
+from harness.types import Array64, KindName
+
+ONE: DrawKey = (None, None)
+TAGS = ("O", "B-PER", "I-PER")
+
+
+def task(name: str, kind: KindName, *metrics: str, labels: tuple[str, ...] = ("no", "yes")) -> Task:
+    return Task(name, kind, ("text",), "label", labels, metrics, {"test": "test"}, "test")
+
+
+TASKS = {
+    "toy/a": task("toy/a", "classification", "accuracy"),
+    "toy/b": task("toy/b", "classification", "accuracy", "f1"),
+    "toy/c": task("toy/c", "regression", "pearson", "spearman", labels=()),
+    "toy/d": task("toy/d", "tagging", "span_f1", labels=TAGS),
+    "toy/e": task("toy/e", "multilabel", "macro_f1", labels=("x", "y", "z")),
+}
+
+
+def truth(name: str, rows: int) -> tuple[Array64, Any]:
+    """Labels of all units, and how many units each row has."""
+    random = np.random.default_rng(len(name) + ord(name[-1]))
+    units = np.ones(rows, dtype=np.int64)
+    kind = TASKS[name].kind
+    if kind == "regression":
+        return random.normal(size=rows), units
+    if kind == "multilabel":
+        return random.integers(2, size=(rows, 3)).astype(float), units
+    if kind == "tagging":
+        units = random.integers(1, 6, size=rows)
+    return random.integers(len(TASKS[name].labels), size=units.sum()).astype(float), units
+
+
+def spoilt(labels: Array64, known: Task, wrong: float, seed: int) -> Array64:
+    """Predictions of which about so many are wrong."""
+    random = np.random.default_rng(seed)
+    if known.kind == "regression":
+        return labels + 4 * wrong * random.normal(size=len(labels))
+    other = (labels + 1) % (2 if known.kind == "multilabel" else len(known.labels))
+    return np.where(random.random(labels.shape) < wrong, other, labels)
+
+
+def read_once(
+    folder: Path,
+    model: str,
+    name: str,
+    wrong: float,
+    *,
+    seed: int = 0,
+    rows: int = 200,
+    protocol: str = "current",
+    keys: Sequence[DrawKey] = (ONE,),
+    **given: Any,
+) -> Record:
+    """Write what an evaluation of a model on a task leaves behind."""
+    known = TASKS[name]
+    labels, units = truth(name, rows)
+    values = {key: spoilt(labels, known, wrong, seed + 10 * i) for i, key in enumerate(keys)}
+    made = Predicted(known, f"{name} {rows}", units, labels, values)
+    scores = []
+    for (shots, drawn), guess in values.items():
+        one = score(known, guess, labels, units)
+        parts = {"value": one.value, "parts": dict(one.parts), "shots": shots, "seed": drawn}
+        scores.append(parts)
+    usual = {
+        "model": model,
+        "role": "merged",
+        "method": "ties",
+        "digest": model.ljust(32, "0"),
+        "task": f"{name}@test",
+        "protocol": protocol,
+        "options": {},
+        "settings": {"limit": None},
+        "metrics": known.metrics,
+        "rows": rows,
+        "scores": scores,
+        "adaptation": None,
+        "dataset": {"digest": made.digest},
+        "head": "own",
+        "labels": "by-name",
+        "base": None,
+        "experts": (),
+        "teachers": (),
+        "versions": {},
+    }
+    record = Record(**{**usual, **given})
+    path = record_path(folder, record.model_dump(mode="json"), {})
+    write_predictions(path.with_suffix(".parquet"), made)
+    write_record(path, record)
+    return record
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three models on five tasks: good and fair are far apart, fair and poor are not."""
+    folder = tmp_path_factory.mktemp("written")
+    for seed, (model, wrong) in enumerate({"good": 0.05, "fair": 0.3, "poor": 0.31}.items()):
+        for place, name in enumerate(TASKS):
+            read_once(folder, model, name, wrong, seed=100 * place + seed)
+    return folder
+
+
+@pytest.fixture
+def records(written: Path, tmp_path: Path) -> Path:
+    """The records, to be changed."""
+    return Path(shutil.copytree(written, tmp_path / "records"))
+
+
+# Predictions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_predictions_are_read_back(name: str, tmp_path: Path) -> None:
+    """With all that their metrics need: neither task nor data is looked up."""
+    record = read_once(tmp_path, "m", name, 0.2, protocol="knn", keys=[(1, 0), (1, 1), (5, 0)])
+    read = shelf([tmp_path])(record)
+    assert read is not None
+    known = TASKS[name]
+    assert (read.task.kind, read.task.labels, read.task.metrics) == (
+        known.kind,
+        known.labels,
+        known.metrics,
+    )
+    labels, units = truth(name, 200)
+    assert read.units.tolist() == units.tolist()
+    again = [score(read.task, values, read.labels, read.units) for values in read.values.values()]
+    assert [one.value for one in again] == [one.value for one in record.scores]
+    assert read.labels.tolist() == labels.tolist()
+
+
+def test_rows_without_words_are_rows(tmp_path: Path) -> None:
+    """Also at the end, where no word says so."""
+    known, labels = TASKS["toy/d"], np.array([1.0, 2.0])
+    record = read_once(tmp_path, "m", "toy/d", 0.2, rows=3)
+    path = next(tmp_path.rglob("*.parquet"))
+    write_predictions(path, Predicted(known, "", np.array([0, 2, 0]), labels, {ONE: labels}))
+    read = shelf([tmp_path])(record)
+    assert read is not None
+    assert read.units.tolist() == [0, 2, 0]
+
+
+# Two models -----------------------------------------------------------------------------------
+
+
+def two(records: Path, *names: str, **given: Any) -> Comparison:
+    made = harness.compare([*names], records=records, **given)
+    assert isinstance(made, Comparison)
+    return made
+
+
+def test_what_is_told_of_two_models(records: Path) -> None:
+    made = two(records, "good", "fair")
+    assert made.outcome == "better"
+    assert [one.task for one in made.tasks] == [f"{name}@test" for name in TASKS]
+    tests = [one.test for one in made.tasks]
+    assert tests == ["McNemar", "permutation", "bootstrap", "permutation", "permutation"]
+    by_model = {(r.model, r.task): r for r in read_records([records])}
+    for one in made.tasks:
+        a, b = (by_model[name, one.task].scores[0].value for name in ("good", "fair"))
+        assert (one.first, one.second, one.difference) == (a, b, a - b)
+        assert one.within[0] < one.difference < one.within[1]
+        assert one.p < 0.05
+        assert 0 < one.detectable < one.difference
+    assert [one.adjusted for one in made.tasks] == [*holm([one.p for one in made.tasks])]
+    assert made.within[0] <= made.within_rows[0] < made.difference < made.within_rows[1]
+    other = two(records, "fair", "good")
+    assert other.outcome == "worse"
+    assert other.difference == pytest.approx(-made.difference)
+    assert other.within == pytest.approx((-made.within[1], -made.within[0]), abs=2e-6)
+
+
+def test_accuracy_is_tested_by_the_rows_that_one_alone_is_right_on(records: Path) -> None:
+    (one,) = two(records, "good", "fair", tasks=["toy/a"]).tasks
+    tables = [pq.read_table(p) for p in sorted(records.glob("*/toy/a@test/*.parquet"))]
+    fair, good, _ = (np.array(table["prediction"]) == np.array(table["label"]) for table in tables)
+    only = int((good & ~fair).sum()), int((fair & ~good).sum())
+    assert one.p == one.adjusted == pytest.approx(binomtest(only[0], sum(only)).pvalue)
+
+
+def test_what_cannot_be_told_is_said(records: Path) -> None:
+    made = two(records, "fair", "poor")
+    assert made.outcome == "cannot tell"
+    assert made.verdict.startswith("cannot tell fair from poor: ")
+    one = two(records, "fair", "poor", tasks=["toy/a@test"])
+    assert one.outcome == "cannot tell"
+    assert one.needed is not None
+    assert one.needed > 200
+    assert re.search(r"needs about \d+ rows, here are 200$", one.verdict)
+
+
+def test_a_model_and_its_copy_do_not_differ(records: Path) -> None:
+    for place, name in enumerate(TASKS):
+        read_once(records, "copy", name, 0.05, seed=100 * place)
+    made = two(records, "good", "copy")
+    assert {one.p for one in made.tasks} == {1.0}
+    assert made.within == (0, 0)
+    assert made.verdict.endswith("there is no difference that more rows would show")
+
+
+def test_draws_are_compared_in_the_mean(tmp_path: Path) -> None:
+    keys: list[DrawKey] = [(shots, seed) for shots in (1, 5) for seed in range(3)]
+    keys.append(("all", 0))
+    adapted = {"adaptation": {"split": "t", "rows": 5, "labels": "chose the rows"}}
+    for seed, (model, wrong) in enumerate({"good": 0.1, "fair": 0.3}.items()):
+        given = {"seed": seed, "protocol": "knn", "keys": keys, **adapted}
+        read_once(tmp_path, model, "toy/a", wrong, **given)
+    made = two(tmp_path, "good", "fair", protocol="knn")
+    assert made.terms.shots == 5
+    assert made.tasks[0].test == "permutation", "rows of several draws are no single trials"
+    assert made.outcome == "better"
+    assert "The draws of shots are held" in str(made)
+    assert two(tmp_path, "good", "fair", protocol="knn", shots=1).terms.shots == 1
+    assert str(two(tmp_path, "good", "fair", protocol="knn", shots="all").terms) == "knn, all shots"
+
+
+def test_a_null_comparison_rejects_at_its_level(tmp_path: Path) -> None:
+    """Of two models of the same worth, about one in twenty."""
+    told = 0
+    for seed in range(20):
+        folder = tmp_path / str(seed)
+        for place, model in enumerate(("one", "other")):
+            for name in ("toy/a", "toy/c"):
+                read_once(folder, model, name, 0.2, seed=1000 * place + seed + ord(name[-1]))
+        told += two(folder, "one", "other").outcome != "cannot tell"
+    assert told <= 3
+
+
+def test_folders_of_records_are_compared(records: Path, tmp_path: Path) -> None:
+    """Of the same model before and after, say."""
+    places = [str(records / name) for name in ("good", "fair")]
+    assert two(tmp_path / "nowhere", *places).difference == two(records, "good", "fair").difference
+
+
+# Several models -------------------------------------------------------------------------------
+
+
+def test_several_models_are_ranked(records: Path) -> None:
+    made = harness.compare(["poor", "good", "fair"], records=records)
+    assert isinstance(made, Ranking)
+    first, *others = made.models
+    assert (first.model, first.rank, first.wins) == ("good", 1, 1)
+    assert first.within == (1, 1)
+    assert sum(one.rank for one in made.models) == 6
+    assert {*made.groups[0]} == {"good"}
+    assert {*made.groups[1]} == {"fair", "poor"}
+    assert made.leaders == ("good",)
+    assert made.verdict == "good is better than all others"
+    assert all(one.within[0] <= one.rank <= one.within[1] for one in others)
+    lines = str(made).splitlines()
+    letters = {line.split()[0]: line.split()[-1] for line in lines[4:7]}
+    assert letters == {"good": "a", "fair": "b", "poor": "b"}
+    close = harness.compare(["poor", "fair", "good"], tasks=["toy/a"], records=records)
+    assert "on a." in str(close)
+    assert "tasks say little" not in str(close)
+
+
+# The command ----------------------------------------------------------------------------------
+
+
+def test_the_command_says_all_of_it(
+    records: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["compare", "good", "fair", "--records", str(records)]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    made = two(records, "good", "fair")
+    assert out == f"{made}\n"
+    for said in ("exact McNemar, permutation", "Holm over the tasks", "power of 80 %"):
+        assert said in out
+    assert "Mean over 5 tasks: +" in out
+    assert "Fewer than 6 tasks say little of other tasks." in out
+    assert out.splitlines()[-1].startswith("Verdict: good is better than fair: +")
+    assert main([*command, "--tasks", "toy/a,toy/b@test", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["outcome"] == "better"
+    assert [one["task"] for one in told["tasks"]] == ["toy/a@test", "toy/b@test"]
+    assert told["tasks"][0]["test"] == "McNemar"
+    monkeypatch.setattr("harness.cli.compare.width", lambda: 80)
+    for more in ([], ["poor"]):
+        assert main([*command[:3], *more, *command[3:]]) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def drop(records: Path) -> None:
+    next(records.glob("good/toy/a@test/*.parquet")).unlink()
+
+
+def damage(records: Path) -> None:
+    next(records.glob("good/toy/a@test/*.parquet")).write_bytes(b"PAR1")
+
+
+def columns(names: Sequence[str]) -> Callable[[Path], None]:
+    def without(records: Path) -> None:
+        path = next(records.glob("good/toy/d@test/*.parquet"))
+        pq.write_table(pq.read_table(path).drop_columns(names), path)
+
+    return without
+
+
+def other(**given: Any) -> Callable[[Path], None]:
+    """Another model's record of the first task, the only one that is looked at."""
+    return lambda records: (read_once(records, "odd", "toy/a", 0.1, **given), None)[1]
+
+
+def twice(records: Path) -> None:
+    """Two models of one name."""
+    for sign in "ab":
+        read_once(records, "odd", "toy/a", 0.1, digest=sign * 32)
+
+
+GOOD, LIMITED = ["good", "fair"], {"rows": 50, "settings": {"limit": 50}}
+BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
+    "one": (None, ["good"], "good cannot be compared, expected two or more"),
+    "twice": (None, ["good", "good"], "good, good cannot be compared"),
+    "unknown": (None, ["good", "great"], "no records of 'great' in"),
+    "known": (None, ["good", "great"], "where models are: fair, good, poor; name one of them"),
+    "protocol": (None, [*GOOD, "--protocol", "knn"], "'good' was not read under knn, only under"),
+    "no protocol": (None, [*GOOD, "--protocol", "nearest"], "no protocol is called 'nearest'"),
+    "task": (None, [*GOOD, "--tasks", "toy/z"], "'good' was not read on toy/z under current, only"),
+    "shots": (None, [*GOOD, "--shots", "5"], "shots is 5, but all models were read with none"),
+    "limits": (other(**LIMITED), ["good", "odd"], "with test 200 rows toy/a 200, 'odd' with 50"),
+    "limit": (other(**LIMITED), ["odd", "good"], "50 rows (--limit 50) toy/a 50, 'good' with"),
+    "metrics": (other(metrics=("f1",)), ["good", "odd"], "with metrics accuracy, 'odd' with f1"),
+    "splits": (other(task="toy/a@dev"), ["good", "odd"], "no task was read by all models under"),
+    "split": (
+        other(task="toy/a@dev"),
+        ["good", "odd", "--tasks", "toy/a"],
+        "'good' was not read on toy/a@dev under current, only on toy/a@test",
+    ),
+    "predictions": (drop, GOOD, "no predictions of 'good' on toy/a@test were found; they lie"),
+    "damaged": (damage, GOOD, "cannot be read as predictions"),
+    "column": (columns(["prediction"]), GOOD, "has no column 'prediction'; found label, row"),
+    "sentences": (columns(["row"]), GOOD, "does not say which row each word is of"),
+    "two": (
+        twice,
+        ["good", "odd"],
+        "'odd' has two records of toy/a@test under current, which differ in digest",
+    ),
+    "models": (None, ["good", "."], "holds records of several models (fair, good, poor)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_compared_is_refused_in_one_line(
+    name: str,
+    records: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    change, arguments, says = BAD[name]
+    if change is not None:
+        change(records)
+    monkeypatch.chdir(records)
+    assert main(["compare", *arguments, "--records", str(records)]) == 2
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert printed.err.startswith("harness: ")
+    assert printed.err.count("\n") == 1
+    assert not printed.out
+
+
+def test_errors_are_of_their_kinds(records: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName):
+        harness.compare(["good", "great"], records=records)
+    drop(records)
+    with pytest.raises(BrokenRecord, match="no predictions of 'good'"):
+        harness.compare(["good", "fair"], records=records)
+    with pytest.raises(UnknownName, match="where models are: none"):
+        harness.compare(["good", "fair"], records=tmp_path / "nowhere")
+
+
+def test_names_do_no_harm(tmp_path: Path) -> None:
+    for model in ("\x1b[31mred", "<script>"):
+        read_once(tmp_path, model, "toy/a", 0.1)
+    text = str(harness.compare(["\x1b[31mred", "<script>"], records=tmp_path))
+    assert "\x1b" not in text

@@ -1,0 +1,118 @@
+"""What a terminal is shown beside results: one bar, lines that end between words, first flags."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+
+import pytest
+
+import harness
+from harness.cli import console, main
+from harness.text import shortened, wrapped
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_long_name_loses_its_middle() -> None:
+    assert shortened("sentiment/reviews-of-books", 15) == "sentim...-books"
+    assert shortened("fits", 4) == "fits"
+    assert [len(shortened("x" * 40, room)) for room in (5, 16, 17, 39)] == [5, 16, 17, 39]
+
+
+def test_lines_end_between_words() -> None:
+    text = "the FT-Classifier explains a-very-long-name-of-a-folder"
+    assert wrapped(text, 12) == "the\nFT-Classifier\nexplains\na-very-long-name-of-a-folder"
+    assert wrapped(text, None) == text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_sentence_is_wrapped_on_a_terminal_alone(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    stream = Terminal() if terminal else io.StringIO()
+    console.say("a sentence of more than thirty columns", stream)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == (2 if terminal else 1)
+    assert " ".join(lines) == "a sentence of more than thirty columns"
+
+
+def shown(
+    steps: Callable[[harness.types.Progress], None], capsys: pytest.CaptureFixture[str]
+) -> str:
+    """What is left of the bar on stderr."""
+    with console.bars() as advance:
+        steps(advance)
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+
+
+def test_there_is_one_bar_for_all_that_is_counted_alike(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def steps(advance: harness.types.Progress) -> None:
+        advance("first · a/task@test", 10, 40)
+        advance("an-expert-with-a-long-name · sentiment/reviews@test", 25, 40)
+
+    lines = shown(steps, capsys).strip().splitlines()
+    assert len(lines) == 1
+    assert "35/40" in lines[0]
+    assert lines[0].startswith("an-expert-with-a-...ent/reviews@test ")
+    assert lines[0].count("━") >= 15
+
+
+@pytest.mark.parametrize("total", [10, 3], ids=["as many", "others"])
+def test_what_is_counted_otherwise_takes_the_place_of_a_bar(
+    total: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def steps(advance: harness.types.Progress) -> None:
+        advance("gram of a", 10, 10)
+        advance("merging tensors", 1, total)
+        advance("merging tensors", 1, total)
+
+    left = re.findall(r"(\w+) ━.* (\d+/\d+)", shown(steps, capsys))
+    assert left == [("tensors", f"2/{total}")]
+
+
+def test_no_bar_is_left_of_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    def steps(advance: harness.types.Progress) -> None:
+        advance("reading", 1, 3)
+        raise harness.HarnessError("no room")
+
+    with pytest.raises(harness.HarnessError, match="no room"):
+        shown(steps, capsys)
+    assert "━" not in capsys.readouterr().err
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"harness {harness.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["merge"], ["list"]])
+def test_h_is_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "-h"]) == 0
+    short = capsys.readouterr().out
+    assert main([*command, "--help"]) == 0
+    assert capsys.readouterr().out == short
+    assert "Usage: harness" in short
+
+
+def test_a_shell_is_told_the_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_HARNESS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "harness ev")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.split() == ["evaluate"]

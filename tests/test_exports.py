@@ -1,0 +1,196 @@
+"""What other programs read: valid by their own schemas, with the numbers of the records."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from harness import Record
+from harness.cli import main
+from harness.evaluation.records import DrawScore, Interval, Source
+from harness.reporting.boards.tidy import COLUMNS
+from tests.formats import Card, EvalResults, EveryEvalEver
+from tests.test_board_formats import HOSTILE, hostile
+from tests.test_boards import MRPC, RTE, record, written
+
+LEADERBOARDS = Path(__file__).parent.parent / "leaderboards" / "records"
+ASKED = {
+    "model-index": ("README.md", []),
+    "every-eval-ever": ("every_eval_ever.json", ["--organization", "A lab"]),
+    "lm-eval": ("results.json", []),
+}
+HUB = {"source": "nyu-mll/glue", "revision": "bcdc", "digest": "d"}
+
+
+def one_model() -> list[Record]:
+    """A merge on two tasks: one metric with an interval, two metrics over draws."""
+    ends = (Interval(low=0.5, high=0.7, shots=None, method="wilson"),)
+    own = {"experts": (Source(source="e/mrpc", digest="e" * 32),)}
+    rte = record("merged", "m", RTE, "current", 0.6, rows=277, dataset=HUB, intervals=ends, **own)
+    both = tuple(
+        DrawScore(value=(a + f) / 2, parts={"accuracy": a, "f1": f}, shots=5, seed=seed)
+        for seed, (a, f) in enumerate([(0.8, 0.6), (0.9, 0.8)])
+    )
+    mrpc = record("merged", "m", MRPC, "knn", 0.5, rows=408, metrics=("accuracy", "f1"))
+    made = {"scores": both, "dataset": {"source": "local folder"}, **own}
+    return [rte, mrpc.model_copy(update=made)]
+
+
+def exported(records: list[Record], format: str, tmp_path: Path) -> dict[str, str]:
+    """The files of an export by their path."""
+    folder, out = written(tmp_path / "records", records), tmp_path / "out"
+    flags = ASKED.get(format, ("", []))[1]
+    command = ["export", str(folder), "--format", format, "--out", str(out), *flags]
+    assert main(command) == 0
+    return {path.relative_to(out).as_posix(): path.read_text() for path in out.rglob("*.*")}
+
+
+def card(text: str) -> dict[str, Any]:
+    """The metadata of a model card."""
+    assert text.startswith("---\n")
+    assert text.endswith("\n---\n")
+    read: dict[str, Any] = yaml.safe_load(text.strip("-\n"))
+    return read
+
+
+def check(format: str, text: str) -> None:
+    """Raise what pydantic says of a text that is not as the format has it."""
+    if format == "model-index":
+        Card(**card(text))
+    else:
+        kinds = {"lm-eval": EvalResults, "every-eval-ever": EveryEvalEver}
+        kinds[format](**json.loads(text))
+
+
+@pytest.mark.parametrize("format", ASKED)
+def test_an_export_is_valid(format: str, tmp_path: Path) -> None:
+    files = exported(one_model(), format, tmp_path)
+    name, _ = ASKED[format]
+    assert [*files] == [f"m/{name}"]
+    check(format, files[f"m/{name}"])
+
+
+@pytest.mark.parametrize("format", ASKED)
+def test_text_of_records_is_text_in_every_export(format: str, tmp_path: Path) -> None:
+    files = exported(hostile(), format, tmp_path)
+    assert len(files) == 4  # models of one name, told apart
+    for path, text in files.items():
+        check(format, text)
+        assert "\x1b" not in text
+        assert len(Path(path).parts) == 2
+
+
+@pytest.mark.parametrize("format", ASKED)
+def test_real_records_are_valid(format: str, tmp_path: Path) -> None:
+    folder = LEADERBOARDS / "ner" / "ncbi_disease-ties"
+    command = ["export", str(folder), "--format", format, "--out", str(tmp_path)]
+    assert main([*command, *ASKED[format][1]]) == 0
+    check(format, (tmp_path / "ncbi_disease-ties" / ASKED[format][0]).read_text())
+
+
+def test_a_card_has_every_metric_under_every_protocol(tmp_path: Path) -> None:
+    text = exported(one_model(), "model-index", tmp_path)["m/README.md"]
+    results = ModelCard(text).data.eval_results
+    assert results is not None
+    found = {(r.dataset_name, r.metric_name): (r.metric_type, r.metric_value) for r in results}
+    assert found == {
+        ("glue/rte", "Accuracy (current)"): ("accuracy", 0.6),
+        ("glue/mrpc", "Accuracy (knn, 5 shots)"): ("accuracy", 0.85),
+        ("glue/mrpc", "F1 (knn, 5 shots)"): ("f1", 0.7),
+    }
+    assert {(r.dataset_type, r.dataset_config, r.dataset_split) for r in results} == {
+        ("nyu-mll/glue", "rte", "validation"),
+        ("nyu-mll/glue", "mrpc", "validation"),
+    }
+
+
+def test_every_eval_ever_has_scores_intervals_and_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    text = exported(one_model(), "every-eval-ever", tmp_path)["m/every_eval_ever.json"]
+    made = EveryEvalEver(**json.loads(text))
+    assert made.retrieved_timestamp == "1700000000"
+    assert made.source_metadata.source_organization_name == "A lab"
+    by_metric = {one.metric_config.metric_id: one for one in made.evaluation_results}
+    scores = {name: one.score_details.score for name, one in by_metric.items()}
+    assert scores == pytest.approx({"accuracy": 0.85, "f1": 0.7, "mean(accuracy,f1)": 0.775})
+    first = made.evaluation_results[0]
+    assert first.source_data.model_dump(include={"hf_repo", "hf_revision", "samples_number"}) == {
+        "hf_repo": "nyu-mll/glue",
+        "hf_revision": "bcdc",
+        "samples_number": 277,
+    }
+    uncertainty = first.score_details.uncertainty
+    assert uncertainty is not None
+    ends = uncertainty.confidence_interval
+    assert (ends.lower, ends.upper, ends.confidence_level) == pytest.approx((0.5, 0.7, 0.95))
+    assert by_metric["f1"].source_data.source_type == "other"
+    assert made.model_info.additional_details["experts"] == "e/mrpc"
+
+
+def test_lm_eval_has_the_protocol_for_a_filter(tmp_path: Path) -> None:
+    made = json.loads(exported(one_model(), "lm-eval", tmp_path)["m/results.json"])
+    rte, mrpc = made["results"][RTE], made["results"][MRPC]
+    assert rte["accuracy,current"] == pytest.approx(0.6)
+    assert rte["accuracy_stderr,current"] == pytest.approx(0.2 / 2 / 1.96, rel=1e-4)
+    assert mrpc["accuracy,knn-5-shots"] == pytest.approx(0.85)
+    assert mrpc["f1,knn-5-shots"] == pytest.approx(0.7)
+    assert not [key for key in mrpc if "stderr" in key]  # of a mean of two, each has none
+    assert made["n-samples"][MRPC] == {"original": 408, "effective": 408}
+
+
+def test_csv_is_the_tidy_table(tmp_path: Path) -> None:
+    files = exported(one_model(), "csv", tmp_path)
+    rows = [*csv.DictReader(io.StringIO(files["records.csv"]))]
+    assert [*rows[0]] == [*COLUMNS]
+    assert [(row["task"], float(row["value"])) for row in rows] == [
+        ("glue/rte", 60),
+        ("glue/mrpc", 77.5),
+    ]
+    assert all(Path(row["record"]).is_file() for row in rows)
+
+
+def test_an_ensemble_and_a_ceiling_are_no_models(tmp_path: Path) -> None:
+    records = [*one_model(), record("ensemble", "ensemble", RTE, "current", 0.9)]
+    records.append(record("ceiling", "emr", RTE, "current", 0.9))
+    assert [*exported(records, "lm-eval", tmp_path)] == ["m/results.json"]
+
+
+def test_names_that_are_one_folder_are_two(tmp_path: Path) -> None:
+    pair = [record("merged", name, RTE, "current", 0.5) for name in ("a b", "a-b")]
+    assert {*exported(pair, "lm-eval", tmp_path)} == {"a-b/results.json", "a-b-/results.json"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--format", "every-eval-ever"], "the organization is missing; expected one for"),
+        (["--format", "csv", "--organization", "x"], "the organization is 'x'; expected one for"),
+        (["--format", "bibtex"], "'bibtex' is not one of"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    flags: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = written(tmp_path / "records", one_model())
+    assert main(["export", str(folder), *flags, "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_hostile_text_is_what_it_was(tmp_path: Path) -> None:
+    """Nothing is lost of it but that it could do anything."""
+    files = exported(hostile(), "lm-eval", tmp_path)
+    names = {json.loads(text)["model_name"] for text in files.values()}
+    shown = HOSTILE.replace("\n", "\\n").replace("\x1b", "\\x1b")
+    assert all(name.startswith(shown) for name in names)

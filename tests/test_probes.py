@@ -1,0 +1,580 @@
+"""Probe, Surgery and the linear probe, against plain versions in float64."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from harness.protocols import linear_probe as linear_probe_module
+from harness.protocols import probe as probe_module
+from harness.protocols import surgery as surgery_module
+from harness.protocols.linear_probe import linear_probe
+from harness.protocols.probe import CLOSED, Map, probe
+from harness.protocols.surgery import corrected, surgery
+from scipy.linalg import orthogonal_procrustes, pinv
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import logsumexp
+from scipy.stats import ortho_group
+
+from harness import Draw, Encoded, Features, Head, Teacher
+from harness.errors import BadData, IncompatibleWeights, NotFinite
+from harness.kinds import KINDS
+from harness.rng import rng
+from harness.types import Array64
+
+Pair: TypeAlias = tuple[Array64, Array64]
+WIDTH = 6
+
+
+def pair(rows: int, width: int = WIDTH, seed: int = 0) -> Pair:
+    """Features of two models that have something, and not all, to do with one another."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(rows, width)) + 0.2
+    turn = ortho_group.rvs(width, random_state=seed)
+    return x, 1.5 * x @ turn + 0.5 * random.normal(size=(rows, width)) - 2
+
+
+# Closed forms ------------------------------------------------------------------------------
+
+
+def plain_affine(x: Array64, y: Array64) -> Map:
+    both = pinv(np.column_stack([x, np.ones(len(x))])) @ y
+    return Map(both[:-1], both[-1])
+
+
+def plain_linear(x: Array64, y: Array64) -> Map:
+    return Map(pinv(x) @ y, np.zeros(len(y.T)))
+
+
+def plain_orthogonal(x: Array64, y: Array64) -> Map:
+    return Map(orthogonal_procrustes(x, y)[0], np.zeros(len(y.T)))
+
+
+def plain_euclidean(x: Array64, y: Array64) -> Map:
+    turn, _ = orthogonal_procrustes(x - x.mean(0), y - y.mean(0))
+    return Map(turn, y.mean(0) - x.mean(0) @ turn)
+
+
+def plain_similarity(x: Array64, y: Array64) -> Map:
+    turn, size = orthogonal_procrustes(x - x.mean(0), y - y.mean(0))
+    a = size / ((x - x.mean(0)) ** 2).sum() * turn
+    return Map(a, y.mean(0) - x.mean(0) @ a)
+
+
+def plain_scaling(x: Array64, y: Array64) -> Map:
+    best = minimize_scalar(lambda s: ((s * x - y) ** 2).sum(), tol=1e-12)
+    return Map(best.x * np.eye(len(x.T)), np.zeros(len(y.T)))
+
+
+PLAIN: dict[str, Callable[[Array64, Array64], Map]] = {
+    "affine": plain_affine,
+    "linear": plain_linear,
+    "invertible": plain_linear,
+    "euclidean": plain_euclidean,
+    "orthogonal": plain_orthogonal,
+    "scaling": plain_scaling,
+    "similarity": plain_similarity,
+}
+
+
+def test_every_transform_has_a_plain_version() -> None:
+    assert set(PLAIN) == set(CLOSED)
+
+
+@pytest.mark.parametrize("transform", CLOSED)
+def test_closed_forms_agree_with_scipy(transform: str) -> None:
+    x, y = pair(40)
+    made, expected = CLOSED[transform](x, y), PLAIN[transform](x, y)
+    np.testing.assert_allclose(made.a, expected.a, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(made.c, expected.c, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("transform", ["affine", "linear"])
+def test_with_few_rows_the_least_of_all_solutions(transform: str) -> None:
+    """They fit any rows."""
+    x, y = pair(4)
+    made, expected = CLOSED[transform](x, y), PLAIN[transform](x, y)
+    np.testing.assert_allclose(made.a, expected.a, rtol=0, atol=1e-10)
+    assert made.facts(x, y)["fit_error"] < 1e-20
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("transform", ["orthogonal", "euclidean"])
+def test_what_few_rows_leave_open_stays(transform: str, rows: int) -> None:
+    """The limit of the turn that is drawn to the identity ever more weakly."""
+    x, y = pair(rows, seed=rows)
+    made = CLOSED[transform](x, y)
+    if transform == "euclidean":
+        x, y = x - x.mean(0), y - y.mean(0)
+    left, _, right = np.linalg.svd(x.T @ y + 1e-7 * np.eye(WIDTH))
+    np.testing.assert_allclose(made.a, left @ right, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(made.a.T @ made.a, np.eye(WIDTH), rtol=0, atol=1e-12)
+
+
+def test_an_invertible_map_has_an_inverse() -> None:
+    x, y = pair(4)
+    values = np.linalg.svd(CLOSED["invertible"](x, y).a, compute_uv=False)
+    assert values[-1] / values[0] == pytest.approx(1e-8, rel=1e-4)
+    assert np.linalg.svd(CLOSED["linear"](x, y).a, compute_uv=False)[-1] < 1e-12
+
+
+def test_transforms_by_hand() -> None:
+    """(1, 0) and (0, 1) of the model are (0, 2) and (-2, 0) of the expert."""
+    x, y = np.eye(2), np.array([[0.0, 2.0], [-2.0, 0.0]])
+    by_hand = {
+        "orthogonal": ([[0, 1], [-1, 0]], [0, 0]),
+        "linear": ([[0, 2], [-2, 0]], [0, 0]),
+        "scaling": ([[0, 0], [0, 0]], [0, 0]),
+    }
+    for transform, (a, c) in by_hand.items():
+        made = CLOSED[transform](x, y)
+        np.testing.assert_allclose(made.a, a, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(made.c, c, rtol=0, atol=1e-12)
+    facts = CLOSED["orthogonal"](x, y).facts(x, y)
+    assert facts["fit_error"] == pytest.approx(1)  # (0, 1) for (0, 2), a distance of 1, twice
+    assert facts["orthogonality"] == pytest.approx(0, abs=1e-12)
+    assert facts["rows_per_dimension"] == 1
+    assert CLOSED["linear"](x, y).facts(x, y)["orthogonality"] == pytest.approx(18**0.5)  # 4 I - I
+    assert CLOSED["scaling"](np.zeros((2, 2)), y).a.tolist() == np.eye(2).tolist()
+
+
+@pytest.mark.parametrize(
+    ("weaker", "stronger"),
+    [
+        ("affine", "linear"),
+        ("affine", "similarity"),
+        ("similarity", "euclidean"),
+        ("linear", "orthogonal"),
+        ("linear", "scaling"),
+        ("euclidean", "orthogonal"),
+    ],
+)
+def test_a_weaker_constraint_fits_better(weaker: str, stronger: str) -> None:
+    x, y = pair(40)
+    errors = [CLOSED[one](x, y).facts(x, y)["fit_error"] for one in (weaker, stronger)]
+    assert errors[0] < errors[1]
+
+
+# Gradient ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transform", ["affine", "linear", "scaling"])
+def test_descent_comes_to_the_closed_form(transform: str) -> None:
+    """Where the objective is convex, and there is no penalty."""
+    x, y = pair(40)
+    solved = probe_module.Descent(transform, 600, 0.05, 1.0).solved(x, y)
+    expected = CLOSED[transform](x, y)
+    np.testing.assert_allclose(solved.a, expected.a, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(solved.c, expected.c, rtol=0, atol=1e-4)
+
+
+def turned(transform: str, rows: int = 40) -> Pair:
+    """Rows that a map of this kind, near the identity, takes to one another exactly."""
+    x, _ = pair(rows)
+    random = np.random.default_rng(3)
+    skew = 0.2 * random.normal(size=(WIDTH, WIDTH))
+    shift = random.normal(size=WIDTH) if transform in probe_module.SHIFTED else 0
+    factor = 1.3 if transform in probe_module.SCALED else 1
+    left, _, right = np.linalg.svd(np.eye(WIDTH) + skew - skew.T)
+    return x, factor * x @ (left @ right) + shift
+
+
+@pytest.mark.parametrize("transform", probe_module.TURNED)
+def test_descent_comes_to_the_turn_there_is(transform: str) -> None:
+    """The penalty is zero there, so it agrees with the constraint."""
+    x, y = turned(transform)
+    solved = probe_module.Descent(transform, 600, 0.05, 1.0).solved(x, y)
+    expected = CLOSED[transform](x, y)
+    np.testing.assert_allclose(solved.a, expected.a, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(solved.c, expected.c, rtol=0, atol=1e-4)
+
+
+def test_a_penalty_is_not_a_constraint() -> None:
+    """Where no turn fits, a weaker one fits better and is further from a turn."""
+    x, y = pair(40)
+    made = [
+        probe_module.Descent("orthogonal", 400, 0.02, penalty).solved(x, y).facts(x, y)
+        for penalty in (0.1, 10.0)
+    ]
+    assert made[0]["fit_error"] < made[1]["fit_error"]
+    assert made[0]["orthogonality"] > made[1]["orthogonality"] > 1e-3
+
+
+def test_descent_to_an_inverse_is_symmetric() -> None:
+    """M^T M + 0.01 I begins at the identity, and fits what is of this form."""
+    x, _ = pair(40)
+    root = np.eye(WIDTH) + 0.1 * np.random.default_rng(5).normal(size=(WIDTH, WIDTH))
+    wanted = root.T @ root + 0.01 * np.eye(WIDTH)
+    begun = probe_module.Descent("invertible", 1, 1e-12, 1.0).solved(x, x @ wanted)
+    np.testing.assert_allclose(begun.a, np.eye(WIDTH), rtol=0, atol=1e-9)
+    solved = probe_module.Descent("invertible", 600, 0.02, 1.0).solved(x, x @ wanted)
+    np.testing.assert_allclose(solved.a, wanted, rtol=0, atol=1e-3)
+
+
+def test_one_step_of_descent_by_hand() -> None:
+    """Adam's first step is the learning rate against the sign of the gradient."""
+    x, y = np.array([[1.0, 0.0]]), np.array([[3.0, 0.0]])
+    made = probe_module.Descent("affine", 1, 0.1, 1.0).solved(x, y)
+    np.testing.assert_allclose(made.a, [[1.1, 0], [0, 1]], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(made.c, [0.1, 0], rtol=0, atol=1e-6)
+
+
+# The protocols on features ------------------------------------------------------------------
+
+
+def encoded_of(kind: str = "classification", teachers: int = 1, width: int = WIDTH) -> Encoded:
+    """Features of a model, and of experts whose features are other turns of them with noise."""
+    random = np.random.default_rng(9)
+    outputs = {"regression": 1}.get(kind, 3)
+    x, pool = (random.normal(size=(n, width)).astype(np.float32) for n in (50, 36))
+    if kind == "regression":
+        held = (2 * pool[:, 0] + pool[:, 1] + 1).astype(float)
+    elif kind == "multilabel":
+        held = (pool[:, :3] + random.normal(size=(36, 3)) > 0).astype(float)
+    else:
+        held = np.arange(36) % 3.0
+    experts = []
+    for seed in range(teachers):
+        turn = ortho_group.rvs(width, random_state=seed)
+        seen = pool @ turn + 0.1 * random.normal(size=pool.shape) + 0.3
+        weight = random.normal(size=(outputs, width)).astype(np.float32)
+        bias = random.normal(size=outputs).astype(np.float32)
+        experts.append(Teacher(seen.astype(np.float32), Head(weight, bias)))
+    return Encoded(
+        task="toy/turns",
+        kind=KINDS[kind],
+        classes=outputs,
+        test=Features(x, np.zeros((50, outputs), dtype=np.float32), np.zeros(50)),
+        head=None,
+        pool=Features(pool, np.zeros((36, outputs), dtype=np.float32), held),
+        draws=tuple(drawn(kind, held, shots, seed) for shots in (3, 9) for seed in (0, 1)),
+        teacher=None,
+        teachers=tuple(experts),
+    )
+
+
+def drawn(kind: str, labels: Array64, shots: int, seed: int) -> Draw:
+    random = np.random.default_rng([shots, seed])
+    if kind == "regression":
+        groups = np.array_split(labels.argsort(), 5)
+    elif kind == "multilabel":
+        groups = [np.flatnonzero(labels[:, c] == has) for c in range(3) for has in (1, 0)]
+    else:
+        groups = [np.flatnonzero(labels == c) for c in range(3)]
+    rows = [tuple(random.permutation(group)[:shots].tolist()) for group in groups]
+    return Draw(shots, seed, tuple(rows))
+
+
+ROWS_OF_SENTENCES = ((0, 1, 2), (7,), (3, 4, 5, 6, 12, 13, 14))
+
+
+def plain_probe(encoded: Encoded, draw: Draw, transform: str) -> Array64:
+    """The mean over experts of the outputs of their heads on mapped features."""
+    assert encoded.pool is not None
+    units = sorted({unit for part in (draw.examples or draw.rows) for unit in part})
+    outputs = []
+    for teacher in encoded.teachers:
+        fitted = PLAIN[transform](
+            encoded.pool.x[units].astype(float), teacher.x[units].astype(float)
+        )
+        features = np.stack([fitted.a.T @ row + fitted.c for row in encoded.test.x.astype(float)])
+        weight, bias = teacher.head.weight.astype(float), teacher.head.bias.astype(float)
+        outputs.append(features @ weight.T + bias)
+    return np.asarray(np.mean(outputs, axis=0))
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "multilabel", "tagging"])
+@pytest.mark.parametrize("transform", ["euclidean", "affine"])
+@pytest.mark.parametrize("teachers", [1, 2])
+def test_probe_agrees_with_a_plain_version(kind: str, transform: str, teachers: int) -> None:
+    encoded = encoded_of(kind, teachers)
+    if kind == "tagging":
+        draws = [replace(one, examples=ROWS_OF_SENTENCES) for one in encoded.draws]
+        encoded = replace(encoded, draws=tuple(draws))
+    for one, draw in zip(probe(encoded, transform=transform), encoded.draws, strict=True):
+        expected = encoded.kind.predicted(plain_probe(encoded, draw, transform))
+        np.testing.assert_allclose(one.values, expected, rtol=0, atol=1e-8)
+        assert one.draw == draw
+
+
+def test_probe_reads_no_labels() -> None:
+    encoded = encoded_of()
+    assert encoded.pool is not None
+    other = replace(encoded, pool=replace(encoded.pool, labels=np.full(36, np.nan)))
+    pairs = zip(probe(encoded), probe(other), strict=True)
+    assert all(np.array_equal(one.values, two.values) for one, two in pairs)
+
+
+def test_facts_are_means_over_experts() -> None:
+    both = encoded_of(teachers=2)
+    alone = [replace(both, teachers=(one,)) for one in both.teachers]
+    apart = [[one.facts for one in probe(each)] for each in alone]
+    for place, one in enumerate(probe(both)):
+        for name, value in one.facts.items():
+            assert value == pytest.approx(np.mean([told[place][name] for told in apart]))
+    assert [one.facts["rows_per_dimension"] for one in probe(both)] == [1.5, 1.5, 4.5, 4.5]
+
+
+def test_a_draw_of_nothing_is_an_error() -> None:
+    encoded = replace(encoded_of(), draws=(Draw(1, 0, ((),)),))
+    for protocol in (probe, surgery):
+        with pytest.raises(BadData, match="has no row of 'toy/turns' to fit to"):
+            protocol(encoded)
+
+
+def test_only_some_maps_take_features_of_another_width() -> None:
+    encoded = encoded_of()
+    (one,) = encoded.teachers
+    wide = Teacher(
+        np.column_stack([one.x, one.x]), Head(np.tile(one.head.weight, (1, 2)), one.head.bias)
+    )
+    encoded = replace(encoded, teachers=(wide,))
+    for read in (probe, surgery):
+        with pytest.raises(IncompatibleWeights, match="have 6 dimensions and an expert's 12"):
+            read(encoded)
+    with pytest.raises(IncompatibleWeights, match="transform=scaling: linear and affine take any"):
+        probe(encoded, transform="scaling")
+    for transform in ("linear", "affine"):
+        for fit in ("closed", "gradient"):
+            assert len(probe(encoded, transform=transform, fit=fit, steps=2)) == 4
+
+
+# Surgery -----------------------------------------------------------------------------------
+
+
+def plain_surgery(
+    encoded: Encoded, draw: Draw, place: int, rank: int, steps: int, rate: float
+) -> Pair:
+    """D and U by gradients written out and Adam, a lesson at a time."""
+    assert encoded.pool is not None
+    units = np.array(list(dict.fromkeys(unit for rows in draw.rows for unit in rows)))
+    x = encoded.pool.x.astype(float)
+    y = encoded.teachers[place].x.astype(float)
+    width = len(x.T)
+    first = rng(draw.seed, "surgery_start", encoded.task, place)
+    down = first.uniform(-1, 1, size=(rank, width)) / np.sqrt(width)
+    up = np.zeros((width, rank))
+    queue: list[int] = []
+    passes = 0
+    moments = [[np.zeros_like(one), np.zeros_like(one)] for one in (down, up)]
+    for step in range(1, steps + 1):
+        while len(queue) < 16:
+            order = rng(draw.seed, "surgery", encoded.task, passes).permutation(len(units))
+            queue += units[order].tolist()
+            passes += 1
+        batch, queue = queue[:16], queue[16:]
+        by_down, by_up = np.zeros_like(down), np.zeros_like(up)
+        for unit in batch:
+            hidden = np.maximum(down @ x[unit], 0)
+            sign = np.sign(x[unit] - up @ hidden - y[unit]) / (16 * width)
+            by_up -= np.outer(sign, hidden)
+            by_down -= np.outer((up.T @ sign) * (hidden > 0), x[unit])
+        for matrix, gradient, (m, v) in zip((down, up), (by_down, by_up), moments, strict=True):
+            m[:] = 0.9 * m + 0.1 * gradient
+            v[:] = 0.999 * v + 0.001 * gradient**2
+            matrix -= rate * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
+    return down, up
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "multilabel"])
+def test_surgery_agrees_with_plain_loops(kind: str) -> None:
+    encoded, settings = encoded_of(kind, teachers=2), {"rank": 3, "steps": 40}
+    test = encoded.test.x.astype(float)
+    for one, draw in zip(
+        surgery(encoded, learning_rate=0.02, **settings), encoded.draws, strict=True
+    ):
+        outputs, errors = [], []
+        for place, teacher in enumerate(encoded.teachers):
+            down, up = plain_surgery(encoded, draw, place, rate=0.02, **settings)
+            moved = [row - up @ np.maximum(down @ row, 0) for row in test]
+            outputs.append(moved @ teacher.head.weight.T.astype(float) + teacher.head.bias)
+            units = list(draw.units)
+            assert encoded.pool is not None
+            rows = encoded.pool.x[units].astype(float)
+            rest = [row - up @ np.maximum(down @ row, 0) for row in rows] - teacher.x[units]
+            errors.append(np.abs(rest).mean())
+        expected = encoded.kind.predicted(np.mean(outputs, axis=0))
+        np.testing.assert_allclose(one.values, expected, rtol=0, atol=1e-7)
+        assert one.facts["fit_error"] == pytest.approx(np.mean(errors), abs=1e-7)
+        assert one.facts["rows_per_dimension"] == len(draw.units) / WIDTH
+
+
+def test_surgery_by_hand() -> None:
+    x, up = np.array([[3.0, 4.0]]), np.array([[0.0], [1.0]])
+    assert corrected(x, np.array([[1.0, 0.0]]), up).tolist() == [[3, 1]]
+    assert corrected(x, np.array([[-1.0, 0.0]]), up).tolist() == [[3, 4]]
+
+
+def test_surgery_of_an_expert_by_itself_corrects_nothing() -> None:
+    encoded = encoded_of()
+    assert encoded.pool is not None
+    (one,) = encoded.teachers
+    encoded = replace(encoded, teachers=(Teacher(encoded.pool.x, one.head),))
+    expected = encoded.test.x.astype(float) @ one.head.weight.T + one.head.bias
+    for made in surgery(encoded, steps=20):
+        assert made.values.tolist() == expected.argmax(axis=1).tolist()
+        assert made.facts["fit_error"] == 0
+
+
+def test_more_steps_of_surgery_fit_better() -> None:
+    encoded = encoded_of()
+    errors = [
+        [one.facts["fit_error"] for one in surgery(encoded, steps=steps, learning_rate=0.01)]
+        for steps in (1, 300)
+    ]
+    assert all(late < 0.8 * early for early, late in zip(*errors, strict=True))
+
+
+# The linear probe ---------------------------------------------------------------------------
+
+
+def plain_logistic(x: Array64, owner: Any, classes: int, penalty: float) -> Callable[[Any], Any]:
+    """Logistic regression as an objective that scipy minimises, the intercept free."""
+    width = len(x.T)
+    rows = 1 if classes == 2 else classes
+
+    def outputs(flat: Array64, given: Array64) -> Array64:
+        weight, bias = flat[: rows * width].reshape(rows, width), flat[rows * width :]
+        logits = given @ weight.T + bias
+        return np.column_stack([0 * logits, logits]) if classes == 2 else np.asarray(logits)
+
+    def objective(flat: Array64) -> float:
+        logits = outputs(flat, x)
+        losses = logsumexp(logits, axis=1) - logits[np.arange(len(x)), owner]
+        return float(losses.sum() + penalty / 2 * (flat[: rows * width] ** 2).sum())
+
+    best = minimize(objective, np.zeros(rows * width + rows), tol=1e-8)
+    return lambda given: outputs(best.x, given).argmax(axis=1)
+
+
+def plain_ridge(x: Array64, y: Array64, penalty: float) -> Callable[[Any], Any]:
+    centred = x - x.mean(0)
+    weight = np.linalg.solve(centred.T @ centred + penalty * np.eye(len(x.T)), centred.T @ y)
+    return lambda given: (given - x.mean(0)) @ weight + y.mean()
+
+
+def plain_linear_probe(encoded: Encoded, draw: Draw, penalty: float) -> Array64:
+    assert encoded.pool is not None
+    x, test = encoded.pool.x.astype(float), encoded.test.x.astype(float)
+
+    def named(groups: Sequence[Sequence[int]]) -> Any:
+        units = [unit for group in groups for unit in group]
+        owner = np.array([index for index, group in enumerate(groups) for _ in group])
+        return plain_logistic(x[units], owner, len(groups), penalty)(test)
+
+    if encoded.kind.name == "regression":
+        units = [unit for group in draw.rows for unit in group]
+        return np.asarray(plain_ridge(x[units], encoded.pool.labels[units], penalty)(test))
+    if encoded.kind.name == "multilabel":
+        pairs = zip(draw.rows[::2], draw.rows[1::2], strict=True)
+        return np.stack([1 - named(both) for both in pairs], axis=1)
+    return np.asarray(named(draw.rows))
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "multilabel", "tagging"])
+@pytest.mark.parametrize("penalty", [1.0, 0.1])
+def test_the_linear_probe_agrees_with_plain_objectives(kind: str, penalty: float) -> None:
+    encoded = encoded_of(kind)
+    encoded = replace(encoded, draws=encoded.draws[1:3])
+    found = linear_probe(encoded, penalty=penalty)
+    for one, draw in zip(found, encoded.draws, strict=True):
+        expected = plain_linear_probe(encoded, draw, penalty)
+        if kind == "regression":
+            np.testing.assert_allclose(one.values, expected, rtol=0, atol=1e-8)
+        else:
+            assert (
+                one.values == expected
+            ).mean() >= 0.98  # but a tie within the solver's tolerance
+        assert one.draw == draw
+
+
+def test_classes_without_rows_are_never_predicted() -> None:
+    encoded = encoded_of()
+    one = encoded.draws[2].rows
+    draws = (Draw(9, 0, ((), one[1], one[2])), Draw(9, 0, ((), one[1], ())), Draw(9, 0, ((), ())))
+    two, alone, none = linear_probe(replace(encoded, draws=draws))
+    assert set(two.values) == {1.0, 2.0}
+    assert set(alone.values) == {1.0}
+    assert set(none.values) == {0.0}
+
+
+def test_the_linear_probe_refuses_what_is_not_finite() -> None:
+    encoded = encoded_of()
+    x = np.full_like(encoded.test.x, np.nan)
+    with pytest.raises(NotFinite, match="expected finite ones"):
+        linear_probe(replace(encoded, test=replace(encoded.test, x=x)))
+
+
+# Planted faults ----------------------------------------------------------------------------
+
+Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+
+
+def around(place: Any, name: str, wrong: Callable[..., Any]) -> Plant:
+    """Puts `wrong`, which is given what was there before its arguments, in the place of a name."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(place, name)
+        patch.setattr(place, name, lambda *given, **asked: wrong(right, *given, **asked))
+
+    return plant
+
+
+def of_closed(transform: str, wrong: Callable[..., Map]) -> Plant:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        right = CLOSED[transform]
+        patch.setitem(CLOSED, transform, lambda x, y: wrong(right, x, y))  # type: ignore[arg-type]
+
+    return plant
+
+
+FAULTS: dict[str, tuple[Plant, Callable[[], None]]] = {
+    "a turn is the one back": (
+        of_closed("orthogonal", lambda right, x, y: right(y, x)),
+        lambda: test_closed_forms_agree_with_scipy("orthogonal"),
+    ),
+    "a shift is forgotten": (
+        of_closed("euclidean", lambda right, x, y: replace(right(x, y), c=np.zeros(WIDTH))),
+        lambda: test_closed_forms_agree_with_scipy("euclidean"),
+    ),
+    "means are not taken off": (
+        of_closed("euclidean", lambda right, x, y: CLOSED["orthogonal"](x, y)),
+        lambda: test_closed_forms_agree_with_scipy("euclidean"),
+    ),
+    "features are not mapped": (
+        around(Map, "outputs", lambda right, own, *given: right(Map(np.eye(WIDTH), own.c), *given)),
+        lambda: test_probe_agrees_with_a_plain_version("classification", "affine", 1),
+    ),
+    "the first expert alone is heard": (
+        around(
+            sys.modules[__name__],
+            "probe",
+            lambda right, given, **asked: right(
+                replace(given, teachers=given.teachers[:1]), **asked
+            ),
+        ),
+        lambda: test_probe_agrees_with_a_plain_version("regression", "affine", 2),
+    ),
+    "surgery adds what it should take off": (
+        around(surgery_module, "corrected", lambda right, x, d, u: 2 * x - right(x, d, u)),
+        lambda: test_surgery_agrees_with_plain_loops("classification"),
+    ),
+    "the penalty is C": (
+        around(
+            linear_probe_module, "Linear", lambda right, *given: right(*given[:2], 1 / given[2])
+        ),
+        lambda: test_the_linear_probe_agrees_with_plain_objectives("regression", 0.1),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, notice = FAULTS[fault]
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        notice()

@@ -1,0 +1,515 @@
+"""What a probe tells through the public door: a turn that was planted in an expert comes undone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from harness.protocols import probe as probe_module
+from safetensors.torch import load_file, save_file
+
+import harness
+from harness import Encoded, Predictions, Record, Row, Run, Task
+from harness.checkpoints.open import open_checkpoint
+from harness.cli import main
+from harness.data.rows import load_rows
+from harness.errors import CellsFailed, MissingTeacher
+from harness.evaluation.records import identity, predictions_of, read_record
+from harness.passes import features
+from harness.registry import PROTOCOLS
+from harness.reporting.basis import Basis, bases, left_open
+from harness.reporting.grid import Reading, readings
+from tests.conftest import WORDS, model
+from tests.toys import MOODS, TAGS, TOY, VALUE, registered
+
+Edit: TypeAlias = Callable[[dict[str, torch.Tensor]], None]
+SIZES = {"train": 100, "test": 60}
+WIDTH = 16
+
+
+def rows_of(task: Task) -> Callable[[str], Sequence[Row]]:
+    """Random rows of a task; words of a tagging in sentences of up to nine."""
+
+    def made(split: str) -> list[dict[str, Any]]:
+        random = np.random.default_rng([len(split), len(task.kind)])
+        rows = []
+        for index in range(SIZES[split]):
+            words = random.choice(WORDS, random.integers(2, 10)).tolist()
+            row: dict[str, Any] = {name: " ".join(words) for name in task.text}
+            row |= {"label": index % 2, "score": float(random.normal())}
+            row |= {"tokens": words, "ner_tags": [(index + i) % 5 for i in range(len(words))]}
+            rows.append({**row, "moods": random.integers(0, 2, 3).tolist()})
+        return rows
+
+    return made
+
+
+TASKS = {
+    task.kind: replace(task, name=f"turned/{task.kind}", generate=rows_of(task))
+    for task in (TOY, VALUE, MOODS, TAGS)
+}
+
+
+def turned(kind: str) -> Edit:
+    """A change of basis of the features: an orthogonal map of what the head reads.
+
+    tanh is odd, so that units of a pooler may be moved and turned over; of words, those of the last
+    normalisation may be turned over.
+    """
+    random = np.random.default_rng(4)
+    order = torch.from_numpy(random.permutation(WIDTH))
+    signs = torch.from_numpy(random.choice([-1.0, 1.0], WIDTH)).float()
+
+    def edit(state: dict[str, torch.Tensor]) -> None:
+        if kind == "tagging":
+            for name in ("weight", "bias"):
+                state[f"bert.encoder.layer.1.output.LayerNorm.{name}"] *= signs
+        else:
+            for name in ("weight", "bias"):
+                key = f"bert.pooler.dense.{name}"
+                moved = state[key][order]
+                state[key] = moved * (signs[:, None] if moved.ndim == 2 else signs)
+
+    return edit
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _known() -> Iterator[None]:
+    with registered(*TASKS.values()):
+        yield
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An expert of each kind, and the same one in another basis with its own head."""
+    root = tmp_path_factory.mktemp("probing")
+    for kind, task in TASKS.items():
+        unit: Any = "word" if kind == "tagging" else "row"
+        sizes = {"initializer_range": 0.5, "unit": unit}
+        if kind == "multilabel":
+            sizes["problem_type"] = "multi_label_classification"
+        for seed, name in ((1, kind), (2, f"{kind}-2")):
+            folder = model(root / name, list(task.labels), seed=seed, **sizes)
+            (folder / "expert.json").write_text(json.dumps({"tasks": [task.name]}))
+            edited(folder, undecided(folder, task))
+        edited(Path(shutil.copytree(root / kind, root / f"{kind}-turned")), turned(kind))
+        (root / f"{kind}-turned" / "expert.json").unlink()
+    return root
+
+
+def edited(folder: Path, edit: Edit) -> None:
+    state = load_file(folder / "model.safetensors")
+    edit(state)
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def undecided(folder: Path, task: Task) -> Edit:
+    """A bias of the head with which it does not call all rows the same."""
+    rows = load_rows(task, "test")
+    _, logits, _ = features.forward(open_checkpoint(folder), rows, max_length=24)
+
+    def edit(state: dict[str, torch.Tensor]) -> None:
+        state["classifier.bias"] -= torch.from_numpy(np.median(logits, axis=0))
+
+    return edit
+
+
+def read(room: Path, kind: str, out: Path, *protocols: str, **values: Any) -> list[Record]:
+    usual: dict[str, Any] = {
+        "experts": (str(room / kind),),
+        "shots": ("all",),
+        "draws": 2,
+        "max_length": 24,
+        "device": "cpu",
+    }
+    return harness.evaluate(
+        Run(
+            model=str(room / f"{kind}-turned"),
+            tasks=(TASKS[kind].name,),
+            protocols=tuple(harness.parse_choice(one) for one in protocols),
+            output=str(out),
+            **{**usual, **values},
+        )
+    )
+
+
+def predictions(record: Record, out: Path) -> Mapping[str, Any]:
+    table = pq.read_table(predictions_of(record, out))
+    return {
+        name: np.array(table[name].to_pylist(), dtype=float)
+        for name in table.column_names
+        if name != "label"
+    }
+
+
+def one(records: Sequence[Record], role: str, **options: Any) -> Record:
+    (found,) = [
+        r
+        for r in records
+        if r.role == role and all(r.options.get(key) == value for key, value in options.items())
+    ]
+    return found
+
+
+UNDONE = ("orthogonal", "euclidean", "similarity", "linear", "invertible", "affine")
+
+
+def test_every_transform_is_tried() -> None:
+    assert {*UNDONE, "scaling"} == set(probe_module.CLOSED)
+
+
+def undone(room: Path, kind: str, out: Path) -> None:
+    """The turned expert is read as the expert under every map that a turn is one of."""
+    names = [f"probe:transform={name}" for name in (*UNDONE, "scaling")]
+    records = read(room, kind, out, *names, "current")
+    current = [record for record in records if record.protocol == "current"]
+    merged, expert = (predictions(one(current, role), out) for role in ("merged", "expert"))
+    probes = [record for record in records if record.protocol == "probe"]
+    for name in UNDONE:
+        record = one(probes, "merged", transform=name)
+        values = predictions(record, out)["shots=all,seed=0"]
+        np.testing.assert_allclose(values, expert["prediction"], rtol=0, atol=2e-4)
+        (score,) = record.scores
+        assert score.facts["fit_error"] < 1e-8
+        assert score.facts["orthogonality"] < 1e-3
+        assert score.facts["rows_per_dimension"] > 1
+    scaled = one(probes, "merged", transform="scaling")
+    apart = np.abs(predictions(scaled, out)["shots=all,seed=0"] - expert["prediction"])
+    assert (apart > 1e-2).mean() > 0.1
+    assert scaled.scores[0].facts["fit_error"] > 0.1
+    assert (np.abs(merged["prediction"] - expert["prediction"]) > 1e-2).mean() > 0.1
+    for name in (*UNDONE, "scaling"):  # an expert is its own teacher
+        values = predictions(one(probes, "expert", transform=name), out)["shots=all,seed=0"]
+        np.testing.assert_allclose(values, expert["prediction"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_planted_turn_comes_undone(kind: str, room: Path, tmp_path: Path) -> None:
+    undone(room, kind, tmp_path)
+
+
+def around(
+    place: Any, name: str, wrong: Callable[..., Any]
+) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(place, name)
+        patch.setattr(place, name, lambda *given: wrong(right, *given))
+
+    return plant
+
+
+FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "features are not mapped": around(
+        probe_module.Map,
+        "outputs",
+        lambda right, own, x, teacher: right(replace(own, a=np.eye(WIDTH)), x, teacher),
+    ),
+    "the map is the one back": around(
+        probe_module, "_turn", lambda right, x, y: np.asarray(right(x, y)).T
+    ),
+    "rows of model and expert are not the same": around(
+        probe_module, "_turn", lambda right, x, y: right(x, np.roll(y, 1, axis=0))
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_noticed(
+    fault: str, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FAULTS[fault](monkeypatch)
+    with pytest.raises(AssertionError):
+        undone(room, "classification", tmp_path)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_of_several_experts_outputs_are_averaged(kind: str, room: Path, tmp_path: Path) -> None:
+    """As the ensemble has it: maps that fit all exactly give its predictions."""
+    experts = (str(room / kind), str(room / f"{kind}-2"))
+    records = read(room, kind, tmp_path, "probe:transform=affine,rows=test", experts=experts,
+                   limit=16)  # fmt: skip
+    (ensemble,) = read(room, kind, tmp_path, "current", experts=experts, limit=16)[-1:]
+    assert ensemble.role == "ensemble"
+    values = predictions(one(records, "merged"), tmp_path)["prediction"]
+    expected = predictions(ensemble, tmp_path)["prediction"]
+    if kind == "tagging":  # more words than dimensions: no longer exact
+        assert one(records, "merged").scores[0].facts["fit_error"] > 1e-3
+    else:
+        np.testing.assert_allclose(values, expected, rtol=0, atol=1e-4)
+
+
+# Transductive -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["probe", "surgery"])
+def test_a_fit_to_the_test_rows_says_so(protocol: str, room: Path, tmp_path: Path) -> None:
+    """And reads no training split: there may be none."""
+    kind = "classification"
+
+    def test_only(split: str) -> Sequence[Row]:
+        assert split == "test"
+        return rows_of(TASKS[kind])(split)
+
+    steps = ",steps=20" if protocol == "surgery" else ""
+    with registered(replace(TASKS[kind], generate=test_only)):
+        records = read(room, kind, tmp_path, f"{protocol}:rows=test{steps}", "current")
+    record = next(r for r in records if (r.role, r.protocol) == ("merged", protocol))
+    assert record.adaptation is not None
+    assert record.adaptation.model_dump() == {
+        "split": "turned/classification@test",
+        "rows": SIZES["test"],
+        "drawn": {},
+        "labels": "were not read",
+        "transductive": True,
+    }
+    (score,) = record.scores
+    assert (score.shots, score.seed) == (None, None)
+    assert score.facts["rows_per_dimension"] == SIZES["test"] / WIDTH
+    assert record.settings["seed"] == 0
+    assert not {"shots", "draws", "pool"} & {*record.settings}
+    assert all("rows=test" in str(one) for one in readings([record]))
+    assert record == read(room, kind, tmp_path, f"{protocol}:rows=test{steps}")[0]
+
+
+def test_fewer_rows_than_dimensions_are_warned_of_once(room: Path, tmp_path: Path) -> None:
+    """However many models and draws there are."""
+    expected = (
+        r"probe was fitted to fewer rows .* on turned/regression@test to 0.31 rows a dimension"
+    )
+    with pytest.warns(UserWarning, match=expected) as told:
+        read(room, "regression", tmp_path, "probe", "probe:transform=affine", shots=(1,))
+    assert len(told) == 1
+
+
+def test_with_drawn_rows_it_is_not_transductive(room: Path, tmp_path: Path) -> None:
+    record = one(read(room, "classification", tmp_path, "probe", shots=(9,)), "merged")
+    assert record.adaptation is not None
+    assert not record.adaptation.transductive
+    assert record.adaptation.labels == "chose the rows"
+    assert [score.seed for score in record.scores] == [0, 1]
+
+
+def test_words_that_were_cut_off_are_fitted_to_by_nobody(room: Path, tmp_path: Path) -> None:
+    """Seven tokens hold five words."""
+    rows = rows_of(TASKS["tagging"])("test")
+    seen = sum(min(5, len(row["tokens"])) for row in rows)
+    records = read(room, "tagging", tmp_path, "probe:rows=test", max_length=7)
+    record = one(records, "merged")
+    assert record.unseen == sum(len(row["tokens"]) for row in rows) - seen > 0
+    assert record.scores[0].facts["rows_per_dimension"] == seen / WIDTH
+    assert record.scores[0].facts["fit_error"] < 1e-8
+
+
+# The pipeline -------------------------------------------------------------------------------
+
+
+def test_no_row_is_encoded_twice(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, str]] = []
+    forward = features.forward
+
+    def counted(checkpoint: Any, rows: Any, **values: Any) -> Any:
+        seen.append((checkpoint.source, rows.digest))
+        return forward(checkpoint, rows, **values)
+
+    monkeypatch.setattr(features, "forward", counted)
+    names = ("current", "knn", "knn:rule=vote", "linear-probe", "ft-classifier", "probe",
+             "probe:rows=test", "surgery:steps=5", "surgery:steps=5,rows=test")  # fmt: skip
+    experts = (str(room / "multilabel"), str(room / "multilabel-2"))
+    read(room, "multilabel", tmp_path, *names, experts=experts, shots=(8,))
+    assert len(seen) == len({*seen}) == 3 * 2
+
+
+def test_where_nobody_names_protocols_three_are_read(
+    room: Path, tmp_path: Path, as_found: None
+) -> None:
+    """And those that somebody brings, unless they say otherwise."""
+    records = read(room, "classification", tmp_path, shots=(2,))
+    assert {r.protocol for r in records} == {"current", "knn", "ft-classifier"}
+
+    @harness.protocol("mine", adapts="nothing")
+    def mine(encoded: Encoded) -> list[Predictions]:
+        return [Predictions(np.zeros(len(encoded.test)))]
+
+    @harness.protocol("asked", adapts="nothing", by_default=False)
+    def asked(encoded: Encoded) -> list[Predictions]:
+        return [Predictions(np.zeros(len(encoded.test)))]
+
+    records = read(room, "classification", tmp_path, shots=(2,))
+    assert {r.protocol for r in records} == {"current", "knn", "ft-classifier", "mine"}
+
+
+def test_the_command_line_names_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--help"]) == 0
+    usual = {name for name, one in PROTOCOLS.items() if one.by_default}
+    said = "".join(capsys.readouterr().out.split())
+    assert usual == {"current", "knn", "ft-classifier"}
+    assert "default:current,knn,ft-classifier." in said
+
+
+def test_facts_that_mean_nothing_fail_the_cell(room: Path, tmp_path: Path, as_found: None) -> None:
+    @harness.protocol("odd", adapts="nothing")
+    def odd(encoded: Encoded) -> list[Predictions]:
+        return [Predictions(np.zeros(len(encoded.test)), facts={"share": float("nan")})]
+
+    with pytest.raises(CellsFailed) as failed:
+        read(room, "classification", tmp_path, "odd")
+    assert "facts of a fit are share nan; expected finite" in failed.value.failures[0]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "expected"),
+    [
+        ("probe:transform=turn", "'turn', expected 'orthogonal' or 'euclidean'"),
+        ("probe:steps=3", "probe has steps=3 with fit=closed, which makes no steps; expected fit="),
+        ("probe:penalty=-1,fit=gradient", "-1, expected a number of at least 0"),
+        ("probe:rows=train", "'train', expected 'shots' or 'test'"),
+        ("surgery:rank=0", "0, expected a whole number of at least 1"),
+        ("linear-probe:penalty=0", "0, expected a number above 0"),
+        ("knn:neighbours=3", "knn has neighbours=3 with rule=mean, which counts none; expected"),
+        ("knn:rule=most", "'most', expected 'mean' or 'vote' or 'centroid'"),
+    ],
+)
+def test_a_bad_option_is_one_line(
+    protocol: str,
+    expected: str,
+    room: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["evaluate", "--model", str(room / "classification-turned"), "--tasks"]
+    command += [TASKS["classification"].name, "--output-path", str(tmp_path / "out")]
+    assert main([*command, "--protocols", protocol]) == 2
+    err = capsys.readouterr().err
+    assert expected in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("protocol", ["probe", "surgery", "probe:rows=test"])
+def test_without_an_expert_nobody_teaches(protocol: str, room: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingTeacher, match=r"needs an expert of task .* --experts"):
+        read(room, "classification", tmp_path, protocol, experts=())
+
+
+# Shots --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_all_shots_are_every_row_once(kind: str, room: Path, tmp_path: Path) -> None:
+    """One draw, with nothing left to chance; those of fewer shots stay what they were."""
+    names = ("knn", "linear-probe", "ft-classifier:epochs=1")
+    few = read(room, kind, tmp_path / "few", *names, shots=(2,))
+    both = read(room, kind, tmp_path / "both", *names, shots=("all", 2))
+    for less, more in zip(few, both, strict=True):
+        if less.role == "ensemble":
+            continue
+        assert more.shots == [2, "all"]
+        assert more.settings["shots"] == [2, "all"]
+        assert more.scores[:2] == less.scores
+        (whole,) = [score for score in more.scores if score.shots == "all"]
+        assert whole.seed == 0
+        assert less.adaptation is not None
+        assert more.adaptation is not None
+        assert more.adaptation.drawn == less.adaptation.drawn
+        assert more.adaptation.rows == SIZES["train"] - SIZES["train"] // 10
+    alone = read(room, kind, tmp_path / "alone", "knn", shots=("all",))
+    assert alone[0].adaptation is not None
+    assert alone[0].adaptation.drawn == {}
+    assert [score.value for score in alone[0].scores] == [both[0].scores[-1].value]
+
+
+def test_a_curve_of_shots_is_shown(
+    room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["evaluate", "--model", str(room / "classification-turned"), "--tasks"]
+    command += [TASKS["classification"].name, "--output-path", str(tmp_path / "out")]
+    assert main([*command, "--protocols", "knn", "--shots", "1,all,4", "--max-length", "24"]) == 0
+    assert "4 shots" in capsys.readouterr().out
+    assert main(["leaderboard", str(tmp_path / "out"), "--out", str(tmp_path / "board")]) == 0
+    with (tmp_path / "board" / "board.csv").open() as file:
+        lines = [*csv.DictReader(file)]
+    mine = [line for line in lines if line["row"] == lines[0]["row"]]
+    assert [line["shots"] for line in mine] == ["1", "4", "all"]
+    assert main([*command, "--shots", "1,most"]) == 2
+    err = capsys.readouterr().err
+    assert "--shots is '1,most', expected whole numbers or all, separated by commas" in err
+
+
+# Records of before ---------------------------------------------------------------------------
+
+
+def test_a_record_of_before_an_option_is_that_of_its_default(room: Path, tmp_path: Path) -> None:
+    (record,) = read(room, "classification", tmp_path, "knn", experts=(), shots=(2,))
+    values = record.model_dump(mode="json")
+    assert values["options"] == {"rule": "mean", "neighbours": 5}
+    before = {**values, "options": {}}
+    assert identity(before) == identity(values)
+    assert identity({**values, "options": {"rule": "vote", "neighbours": 5}}) != identity(values)
+    assert identity({**before, "protocol": "mine"}) != identity({**values, "protocol": "mine"})
+    assert readings([Record(**before)]) == readings([record])
+
+
+def test_committed_records_lie_where_they_would_be_written() -> None:
+    """Their names end in their identity; what stands there is read back, not computed again."""
+    root = Path(harness.__file__).parent.parent / "leaderboards" / "records"
+    (path, *_) = sorted(root.rglob("knn-*.json"))
+    record = read_record(path)
+    assert record.options == {}
+    assert path.stem.endswith(identity(record.model_dump(mode="json"))[:12])
+    assert all(score.facts == {} for score in record.scores)
+
+
+# What is said of it ---------------------------------------------------------------------------
+
+
+def basis(current: float, turned_to: float, control: float | None = None, **more: Any) -> str:
+    reading = Reading(3, "probe", more.pop("shots", 5))
+    return str(Basis(80.0, current, turned_to, reading, 1, control, **more))
+
+
+def test_the_sentence_of_the_orthogonal_probe() -> None:
+    found = basis(60, 80, 50)
+    assert found == (
+        "probe, 5 shots reads 80.0 (the base 50.0): the encoder is the expert's up to a rotation: "
+        "20.0 points of the loss (60.0 against 80.0) are a change of basis."
+    )
+    assert "5.0 of the 20.0 points of the loss (60.0 against 80.0) are a change" in basis(60, 65)
+    assert "wins back nothing of the 20.0 points" in basis(60, 59)
+    assert "nothing is lost under Current Eval (80.0 against 80.0)" in basis(80, 80)
+    assert "says nothing of the merge." in basis(60, 80, 80)
+    assert "says nothing of the merge" not in basis(60, 59, 80)
+    assert "open to chance." in basis(60, 80, determined=False)
+    assert basis(60, 80, shots="all").startswith("probe, all shots reads")
+    assert str(Basis(80, 60, 70, Reading(3, "probe:rows=test", 0), 2)).startswith(
+        "averaged over 2 tasks, probe:rows=test reads 70.0: 10.0 of the 20.0"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:probe was fitted to fewer rows")
+def test_the_sentence_is_of_the_records(room: Path, tmp_path: Path) -> None:
+    records = read(room, "classification", tmp_path, "probe", "current", "probe:transform=scaling",
+                   shots=("all", 1))  # fmt: skip
+    (every,) = bases(records)
+    assert every.reading.shots == "all"
+    by_role = {(r.role, r.protocol): r for r in records if r.options.get("transform") != "scaling"}
+    assert every.experts == 100 * by_role["expert", "current"].scores[0].value
+    assert every.current == 100 * by_role["merged", "current"].scores[0].value
+    assert every.turned == 100 * by_role["merged", "probe"].scores[-1].value == every.experts
+    assert every.determined
+    (few,) = bases([r.model_copy(update={"scores": r.scores[:1]}) for r in records])
+    assert (few.reading.shots, few.determined) == (1, False)
+    (line,) = [line for line in left_open(records) if "scaling" not in line]
+    assert line.startswith("probe, 1 shot: fitted to fewer rows than features have dimensions")
+    assert line.endswith("classification 0.12")
+    assert bases([r for r in records if r.protocol != "current"]) == []
