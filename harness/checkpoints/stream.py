@@ -46,11 +46,10 @@ def write_file(
             )
     names = sorted(known, key=lambda name: (codes.index(CODES[known[name].dtype]), name))
     digests: dict[str, str] = {}
-    with path.open("wb") as file, ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with path.open("wb") as file, ThreadPoolExecutor(1) as pool:
 
         def put(name: str, tensor: torch.Tensor) -> None:
-            weights.check_finite(name, tensor, what, NotFinite)
-            digests[name] = weights.tensor_digest(name, tensor)
+            digests[name] = weights.finite_digest(name, tensor, what, NotFinite)
             file.write(weights.flat_bytes(tensor))
 
         file.write(_header(known, names, metadata))
