@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -238,21 +239,51 @@ def test_matrices_of_a_group_are_analysed_together(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(door, "generalized", watched)
     at = "bert.encoder.layer.0"
     names = [f"{at}.{part}.dense.weight" for part in ("intermediate", "output")]
-    threads, found = torch.get_num_threads(), {}
-    try:
-        for cores in (1, 2, 3):
-            torch.set_num_threads(cores)
+    found = {}
+    for cores in (1, 2, 3):
+        with threads(cores):
             states = run(experts, base)
             shapes.clear()
             found[cores] = [state[names[0]] for state in states]
             assert len(shapes) == (2 if cores == 2 else 1)
             found[cores] += [state[names[1]] for state in states]
             assert len(shapes) == 2
+    for one, *others in zip(*found.values(), strict=True):
+        assert all(torch.equal(one, other) for other in others)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
     finally:
-        torch.set_num_threads(threads)
-    for cores in (2, 3):
-        for one, wanted in zip(found[cores], found[1], strict=True):
-            torch.testing.assert_close(one, wanted)
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("shape", [(64, 512), (200, 150), (900, 64)], ids=str)
+def test_how_many_cores_there_are_does_not_show(shape: tuple[int, int], turns: bool) -> None:
+    """The same bytes, of matrices large enough for torch to share out among threads."""
+    matrices = [torch.from_numpy(m) for m in drawn(shape, 3, "near")]
+    found = []
+    for cores in (1, 2):
+        with threads(cores):
+            analysis = generalized(matrices, (0,), Rules(max_iter=3), turns=turns)
+        sums = torch.tensor([analysis.before, analysis.after], dtype=torch.float64)
+        found.append([*(analysis.turned or ()), sums])
+    assert all(map(torch.equal, *found))
+
+
+def test_nor_does_it_in_embeddings() -> None:
+    """Whose rows are turned on all cores, block by block, beside the analysis."""
+    states = [{"w": torch.from_numpy(m)} for m in drawn((5000, 32), 2, "near")]
+    found = []
+    for cores in (1, 2):
+        with threads(cores):
+            found.append([one["w"] for one in with_references(states, {}, {"w": 0})])
+    assert all(map(torch.equal, *found))
 
 
 # By hand -----------------------------------------------------------------------------------

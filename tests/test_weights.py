@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -138,6 +139,27 @@ def test_pieces_leave_torch_its_threads(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ZeroDivisionError):
         weights.by_piece(lambda part: 1 // 0, 9)
     assert torch.get_num_threads() == before
+
+
+def test_one_thread_is_of_torch_alone(two_threads: None) -> None:
+    """What is spread has all cores; each of the workers has one, for all that it calls."""
+    both = Barrier(2, timeout=10)
+
+    def work(part: int) -> tuple[int, int]:
+        both.wait()  # which one worker alone would do for ever
+        with weights.one_thread():
+            return torch.get_num_threads(), weights.cores()
+
+    for _ in range(2):
+        with weights.one_thread():
+            assert (torch.get_num_threads(), weights.cores()) == (1, 2)
+            with weights.one_thread():
+                assert weights.spread(work, range(2)) == [(1, 1), (1, 1)]
+            assert (torch.get_num_threads(), weights.cores()) == (1, 2)
+        assert (torch.get_num_threads(), weights.cores()) == (2, 2)
+    with pytest.raises(ZeroDivisionError), weights.one_thread():
+        weights.spread(lambda part: 1 // 0, range(2))
+    assert (torch.get_num_threads(), weights.cores()) == (2, 2)
 
 
 def test_an_error_stops_all_workers() -> None:

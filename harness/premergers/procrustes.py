@@ -20,9 +20,12 @@ from harness.weights import (
     Rules,
     Spec,
     Symmetry,
+    Turn,
+    cores,
     generalized,
     group_of,
     latest,
+    one_thread,
     specs,
     spread,
 )
@@ -177,8 +180,7 @@ def _together(names: Sequence[str], symmetry: Symmetry) -> dict[str, tuple[str, 
         return frozenset(one for one in groups if "." in one) or name
 
     runs = [tuple(run) for _, run in groupby(sorted(names), group)]
-    cores = torch.get_num_threads()
-    return {name: run for run in runs for name in run if 1 < cores <= len(run)}
+    return {name: run for run in runs for name in run if 1 < cores() <= len(run)}
 
 
 # Turning them ------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ def _aligned(what: _Analysis, *, rotate_bias: bool) -> list[StateDict]:
             turned = _turned(what.oriented(tensor), analysis(name), place, dtype)
             return what.oriented(turned).contiguous()
         if name in biases and tensor.ndim == 1:
-            return analysis(biases[name]).turns[place](tensor.double()[None])[0].to(dtype)
+            return _rows_turned(tensor[None], analysis(biases[name]).turns[place], dtype)[0]
         return tensor.to(dtype).clone()
 
     return [
@@ -282,8 +284,16 @@ def _turned(
     """A matrix as the analysis has it, or with its rows turned."""
     if analysis.turned is not None:
         return analysis.turned[place].to(dtype, copy=True)
-    result = torch.empty(matrix.shape, dtype=dtype)
-    for start in range(0, len(matrix), BLOCK):
-        rows = slice(start, start + BLOCK)
-        result[rows] = analysis.turns[place](matrix[rows].double())
+    return _rows_turned(matrix, analysis.turns[place], dtype)
+
+
+@one_thread()
+def _rows_turned(rows: torch.Tensor, turn: Turn, dtype: torch.dtype) -> torch.Tensor:
+    result = torch.empty(rows.shape, dtype=dtype)
+
+    def fill(start: int) -> None:
+        part = slice(start, start + BLOCK)
+        result[part] = turn(rows[part].double())
+
+    spread(fill, range(0, len(rows), BLOCK))
     return result

@@ -82,9 +82,11 @@ from harness.weights.symmetry import (
 )
 from harness.weights.threads import (
     by_piece,
+    cores,
     flat_pieces,
     latest,
     once,
+    one_thread,
     piece_size,
     pieces_of,
     spread,
@@ -128,6 +130,7 @@ __all__ = [
     "check_one_each",
     "check_same",
     "compact_svd",
+    "cores",
     "cross",
     "cross_of_blocks",
     "descent",
@@ -157,6 +160,7 @@ __all__ = [
     "moved",
     "objective",
     "once",
+    "one_thread",
     "overlap",
     "piece_size",
     "pieces_of",

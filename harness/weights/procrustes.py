@@ -20,7 +20,7 @@ from harness.weights.arithmetic import total
 from harness.weights.polar import polar, polar_and_values
 from harness.weights.small_turns import Frame, frame_from, frame_of, small_turn
 from harness.weights.spectrum import compact_svd
-from harness.weights.threads import spread
+from harness.weights.threads import one_thread, spread
 
 Turn: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 """Multiplies rows [rows, columns], in float64, by an orthogonal matrix [columns, columns]."""
@@ -39,6 +39,7 @@ BLOCK = 4096
 """How many rows of a long matrix are widened at a time."""
 
 
+@one_thread()
 def turns_to(reference: torch.Tensor, matrices: Sequence[torch.Tensor]) -> list[Turn]:
     """For each matrix W, the turn T that minimises ||W T - reference||, all [rows, columns].
 
@@ -133,6 +134,7 @@ class Generalized:
     after: float
 
 
+@one_thread()
 def generalized(
     matrices: Sequence[torch.Tensor],
     starts: Sequence[int],
