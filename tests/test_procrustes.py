@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -284,6 +285,35 @@ def test_nor_does_it_in_embeddings() -> None:
         with threads(cores):
             found.append([one["w"] for one in with_references(states, {}, {"w": 0})])
     assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("shape", [(9, 4), (40, 4), (3, 7)], ids=str)
+def test_what_has_been_turned_is_let_go(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One turn after the other: the matrices as they are now, and the one that is being turned."""
+    from harness.weights import procrustes as inside
+
+    seen, most = list[weakref.ref[torch.Tensor]](), 0
+    first, whole = inside.turns_to, inside._nearer
+
+    def watched_first(reference: torch.Tensor, matrices: Sequence[torch.Tensor]) -> Any:
+        seen.extend(map(weakref.ref, matrices))
+        return first(reference, matrices)
+
+    def watched(reference: torch.Tensor, one: Any) -> Any:
+        nonlocal most
+        turned = whole(reference, one)
+        seen.extend(map(weakref.ref, (one.rows, turned.rows)))
+        most = max(most, len({id(rows) for ref in seen if (rows := ref()) is not None}))
+        return turned
+
+    monkeypatch.setattr(inside, "turns_to", watched_first)
+    monkeypatch.setattr(inside, "_nearer", watched)
+    matrices = [torch.from_numpy(m).float() for m in drawn(shape, 4, "near")]
+    with threads(1):
+        generalized(matrices, (0,), Rules(), turns=False)
+    assert most == len(matrices) + 1
 
 
 # By hand -----------------------------------------------------------------------------------
