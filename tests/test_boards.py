@@ -17,10 +17,11 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import DrawScore, Role, Source, read_records
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.leaderboard import rendered
+from harness.reporting.difference import Spread
 from harness.reporting.grid import BEST_SINGLE, MAJORITY, best_single, grid, readings, short_task
 from harness.reporting.lines import lines_of, read_lines
 from harness.reporting.table import evaluation_table, legend
-from harness.reporting.verdict import Spread, Verdict, verdicts
+from harness.reporting.verdict import Verdict, verdicts
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.errors import MissingScores
 from harness.evaluation.records import Record
-from harness.reporting.grid import PROTOCOL_ORDER, Reading, readings
+from harness.reporting.grid import PROTOCOL_ORDER, Reading, cell_of, readings
 from harness.reporting.plots.gains import one_reading
 from harness.reporting.plots.marks import (
     BLACK,
@@ -25,7 +25,7 @@ from harness.reporting.plots.marks import (
     of_rows,
     width_of,
 )
-from harness.reporting.plots.scores import View, cell_of, scores_of, shown
+from harness.reporting.plots.scores import View, scores_of, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

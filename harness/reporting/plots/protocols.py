@@ -96,7 +96,7 @@ def gaps(records: Sequence[Record], view: View) -> Gaps:
         cell = scores.cell(row, reading, column)
         if cell is None:
             return None
-        return Dot(cell.mean, cell.deviation, scores.intervals.get((row, reading, column)))
+        return Dot(cell.mean, cell.deviation, cell.interval)
 
     def height(row: str) -> float:
         cell = scores.cell(row, known[0], scores.columns_of(known)[-1])

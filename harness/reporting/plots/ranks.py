@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.errors import MissingScores
+from harness.evaluation.inference import (
+    FEWEST_TASKS,
+    LEVEL,
+    RESAMPLES,
+    apart,
+    ends,
+    over_tasks,
+    tie_groups,
+)
+from harness.evaluation.inference import ranks as rank
 from harness.evaluation.records import Record
 from harness.reporting.grid import PROTOCOL_ORDER, TUNED, Reading
 from harness.reporting.plots.marks import (
@@ -24,18 +34,13 @@ from harness.reporting.plots.marks import (
     width_of,
 )
 from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
-from harness.rng import rng
 from harness.types import Array64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-RESAMPLES = 10_000
-LEVEL = 0.95
-FEWEST_TASKS = 6
-"""Of fewer tasks no test over tasks tells two methods apart at 5 %: if one is better on all five, a
-sign test still says 2 / 2^5 = 6 %."""
+INTERVAL = f"{100 * LEVEL:.0f} % interval over tasks"
 MAKE = "harness evaluate of every merge on the same tasks"
 
 
@@ -52,53 +57,25 @@ class Ranking:
     ties: tuple[tuple[int, ...], ...]
 
 
-def ranking(scores: Array64, resamples: int = RESAMPLES, seed: int = 0) -> Ranking:
-    """Ranks of scores [tasks, methods], equal ones sharing their mean rank.
+def ranking(scores: Array64) -> Ranking:
+    """Ranks of scores [methods, tasks], equal ones sharing their mean rank.
 
-    Tasks are resampled: intervals are percentiles of the mean rank, and two methods cannot be told
-    apart where the interval of the difference of their mean ranks holds 0, and nowhere where tasks
-    are fewer than six. By hand: (3, 2, 2) and (1, 2, 3) have the ranks (1, 2.5, 2.5) and (3, 2, 1),
-    in the mean 2, 2.25 and 1.75.
+    Tasks are drawn anew, their rows held: two methods cannot be told apart where a paired bootstrap
+    of their mean ranks does not, Holm over all pairs, and nowhere where tasks are fewer than six.
+    By hand: the scores (3, 1), (2, 2), (2, 3) of three methods have the ranks (1, 3), (2.5, 2) and
+    (2.5, 1), in the mean 2, 2.25 and 1.75.
     """
-    from scipy.stats import rankdata
-
-    ranks = rankdata(-np.asarray(scores), axis=1)
-    tasks, methods = ranks.shape
-    drawn = rng(seed, "ranks", tasks, methods).integers(tasks, size=(resamples, tasks))
-    resampled = ranks[drawn].mean(axis=1)  # [resamples, methods]
-    low, high = _between(resampled)
-    apart = np.zeros((methods, methods), dtype=bool)
-    for at in range(methods):
-        under, over = _between(resampled - resampled[:, [at]])
-        apart[at] = (tasks >= FEWEST_TASKS) & ((under > 0) | (over < 0))
-    means = ranks.mean(axis=0)
+    of_tasks = rank(np.asarray(scores))
+    methods, tasks = of_tasks.shape
+    samples = np.broadcast_to(of_tasks[:, :, None], (methods, tasks, RESAMPLES))
+    known = apart(samples) if tasks >= FEWEST_TASKS else set()
+    means = of_tasks.mean(axis=1)
+    groups = tie_groups(np.argsort(means, kind="stable").tolist(), known)
     return Ranking(
         tuple(means.tolist()),
-        tuple(zip(low.tolist(), high.tolist(), strict=True)),
-        _ties(np.argsort(means, kind="stable").tolist(), apart),
+        tuple(ends(sample) for sample in over_tasks(samples)),
+        tuple(group for group in groups if len(group) > 1),
     )
-
-
-def _between(values: Array64) -> Array64:
-    """The ends of the interval in which the middle values of each column lie, [2, columns]."""
-    tail = (1 - LEVEL) / 2
-    return np.asarray(np.quantile(values, [tail, 1 - tail], axis=0))
-
-
-def _ties(order: Sequence[int], apart: Array64) -> tuple[tuple[int, ...], ...]:
-    """The longest runs of methods in order of rank of which no two are apart."""
-    groups: list[tuple[int, ...]] = []
-    for start in range(len(order)):
-        end = start + 1
-        while (
-            end < len(order)
-            and not apart[np.ix_(order[start : end + 1], order[start : end + 1])].any()
-        ):
-            end += 1
-        group = tuple(order[start:end])
-        if len(group) > 1 and not any({*group} <= {*other} for other in groups):
-            groups.append(group)
-    return tuple(groups)
 
 
 # The picture -------------------------------------------------------------------------------
@@ -157,7 +134,7 @@ def _complete(scores: Scores, row: str, readings: Sequence[Reading]) -> bool:
 
 def _matrix(scores: Scores, methods: Sequence[str], reading: Reading) -> Array64:
     return np.array(
-        [[scores.cells[row, reading, task].mean for row in methods] for task in scores.tasks]
+        [[scores.cells[row, reading, task].mean for task in scores.tasks] for row in methods]
     )
 
 
@@ -204,6 +181,6 @@ def _handles() -> list[object]:
 
     return [
         Line2D([], [], linestyle="none", marker="D", color=BLUE, markersize=4.5, label="mean rank"),
-        Line2D([], [], color=BLUE, linewidth=2.5, alpha=0.35, label="95 % interval over tasks"),
+        Line2D([], [], color=BLUE, linewidth=2.5, alpha=0.35, label=INTERVAL),
         Line2D([], [], color=GREY, marker="o", markersize=3.5, label="cannot be told apart"),
     ]
