@@ -181,11 +181,17 @@ def test_smallest_magnitude_of_a_difference() -> None:
     assert found == [0, 0.5, 2]
 
 
-def test_smallest_magnitude_holds_one_tensor_at_a_time() -> None:
+@pytest.mark.parametrize(("sample", "passes"), [(order._SAMPLE, 1), (2, 2)])
+def test_smallest_magnitude_holds_one_tensor_at_a_time(
+    sample: int, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads them twice where they are too many for one sample."""
+    monkeypatch.setattr(order, "_SAMPLE", sample)
+    monkeypatch.setattr(order, "_HELD", 1)
     read: list[str] = []
-    state = counted({"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}, read)
+    state = counted({"a": torch.tensor([1.0, 3.0, 5.0]), "b": torch.tensor([2.0, 4.0, 6.0])}, read)
     assert weights.smallest_magnitude(state, 2) == 2
-    assert read == ["a", "b", "a", "b"]
+    assert read == ["a", "b"] * passes
 
 
 # Checks ------------------------------------------------------------------------------------
