@@ -22,6 +22,8 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadData, BadRecipe, MissingScores
+from harness.evaluation.inference import sampler
+from harness.evaluation.predictions import shelf
 from harness.evaluation.records import Adaptation, DrawScore, Interval, Role, Source, read_records
 from harness.files import write_json
 from harness.passes.features import forward
@@ -32,6 +34,7 @@ from harness.reporting.plots.scores import headline, scores_of
 from harness.reporting.plots.tsne import balanced, clouds, draw, in_the_plane
 from tests.conftest import TAGS as TAG_NAMES
 from tests.test_boards import MRPC, RTE, record
+from tests.test_compare import read_once
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered
 
 ROOT = Path(__file__).parent.parent
@@ -355,6 +358,198 @@ def test_gains_are_under_current_eval_unless_another_is_named() -> None:
     assert [panel.gains for panel in shown.panels] == [((gains.Gain(pytest.approx(10)),),)] * 3
     with pytest.raises(MissingScores, match=r"shows one protocol, found current; knn, 5 shots"):
         gains.gains(several(), View(protocols=("current", "knn")))
+
+
+# Whiskers ----------------------------------------------------------------------------------
+
+
+def shared(folder: Path, *merges: tuple[str, str, float], **given: Any) -> Path:
+    """A folder of merges with their methods that are wrong on so many rows, with predictions."""
+    for seed, (name, method, wrong) in enumerate(merges):
+        for place, task in enumerate(("toy/a", "toy/b")):
+            read_once(folder, name, task, wrong, seed=100 * place + seed, method=method, **given)
+    return folder
+
+
+def faces(axes: Any, sign: str = "o") -> list[tuple[float, float, bool]]:
+    """Where black dots and circles are drawn, and which are filled."""
+    return [
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0]), face == marks.BLACK)
+        for line in axes.lines
+        if line.get_marker() == sign
+        and (face := line.get_markerfacecolor()) in ("#000000", "white")
+    ]
+
+
+def whiskers_of(axes: Any) -> list[list[float]]:
+    """The ends of black lines along x that are one point wide."""
+    return [
+        path.vertices[:, 0].tolist()
+        for lines in axes.collections
+        if [*lines.get_linewidth()] == [1] and [*lines.get_color()[0][:3]] == [0, 0, 0]
+        for path in lines.get_paths()
+    ]
+
+
+def test_gains_have_the_interval_that_compare_gives_them(tmp_path: Path) -> None:
+    """One of them can be told from none, and the other one cannot: it is hollow."""
+    folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.29))
+    shown = gains.gains(read_records([folder]), ALL, sampler(shelf([folder])))
+    assert [panel.title for panel in shown.panels] == ["a", "b", "mean of 2 tasks"]
+    figure = gains.draw(shown)
+    for at, stage in enumerate(shown.before):
+        made = harness.compare([{"dare": "n", "p": "o"}[stage], "m"], records=folder)
+        assert isinstance(made, harness.Comparison)
+        ends = [*(one.within for one in made.tasks), made.within_rows]
+        for axes, panel, end in zip(figure.axes, shown.panels, ends, strict=True):
+            gain = panel.gains[0][at]
+            assert gain is not None
+            assert gain.within == pytest.approx([100 * one for one in end], abs=1e-4)
+            assert gain.difference.told == (stage == "dare")
+            assert whiskers_of(axes)[at] == pytest.approx([*gain.within])
+            (x, _, filled) = faces(axes)[at]
+            assert (x, filled) == (pytest.approx(gain.value), stage == "dare")
+            low, high = axes.get_xlim()
+            assert low < gain.within[0] < gain.within[1] < high
+    assert signs(figure)[-2:] == [
+        "paired 95 % interval over test rows",
+        "hollow: not told from none, it includes 0",
+    ]
+
+
+def test_a_gain_of_which_nothing_is_known_is_hollow_beside_others(tmp_path: Path) -> None:
+    folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.1))
+    for path in folder.rglob("*.json"):
+        if "/o/" in str(path) or path.name.startswith("o-") or '"model": "o"' in path.read_text():
+            path.with_suffix(".parquet").unlink()
+    axes = gains.draw(gains.gains(read_records([folder]), ALL, sampler(shelf([folder])))).axes[0]
+    assert [filled for _, _, filled in faces(axes)] == [True, False]
+    assert len(whiskers_of(axes)) == 1
+
+
+def test_a_deviation_over_draws_is_two_ticks_beside_a_whisker() -> None:
+    """The spreads are two, and each has its own sign."""
+    reading = scores_of(several()).readings[0]
+    panel = gains.Panel("a", "gain", ((gains.Gain(10, 2, (7, 14)),),))
+    figure = gains.draw(gains.Gains(("ties",), ("dare",), reading, (panel,), "± spread"))
+    (bar,) = (one for one in figure.axes[0].containers if hasattr(one, "has_xerr"))
+    assert [*bar[2][0].get_linewidth()] == [0]
+    assert whiskers_of(figure.axes[0]) == [[7, 14]]
+    assert signs(figure)[1:] == ["± spread", "paired 95 % interval over test rows"]
+    (text,) = figure.axes[0].texts
+    assert text.xy[0] == 14  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("what", ["protocols", "gains", "drop"])
+def test_without_predictions_a_picture_is_what_it_was(what: str, tmp_path: Path) -> None:
+    folder = written(tmp_path, several_with_experts())
+    harness.plot(what, [folder], out=tmp_path / "a")
+    for path in folder.glob("*.json"):
+        (path.parent / f"{path.stem}.parquet").write_bytes(b"PAR1 of something else")
+    harness.plot(what, [folder], out=tmp_path / "b")
+    assert not any("interval" in said for said in texts(tmp_path / "a.svg"))
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def several_with_experts() -> list[Record]:
+    """`several`, of whose merges it is known which experts they are of."""
+    found = {one.task: one.digest for one in several() if one.role == "expert"}
+    sources = tuple(Source(source="e", digest=digest) for digest in found.values())
+    return [
+        one.model_copy(update={"experts": sources}) if one.role == "merged" else one
+        for one in several()
+    ]
+
+
+def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
+    """Of each task's own expert: drawn by plain loops over the rows."""
+    shared(tmp_path, ("e", "expert", 0.05), role="expert")
+    own = (Source(source="e", digest="e".ljust(32, "0")),)
+    shared(tmp_path, ("m", "ties", 0.3), ("n", "average", 0.05), experts=own)
+    records, look = read_records([tmp_path]), shelf([tmp_path])
+    shown = drop.drops(records, ALL, sampler(look))
+    assert (shown.unit, shown.methods) == ("task", ("average", "ties"))
+    for method, found in zip(shown.methods, shown.differences, strict=True):
+        assert all(one.told for one in found) == (method == "ties")
+    merge, expert = (
+        next(one for one in records if (one.model, one.task) == (name, "toy/a@test"))
+        for name in "me"
+    )
+    read_of = [look(one) for one in (merge, expert)]
+    right = [one.values[None, None] == one.labels for one in read_of if one is not None]
+    random = np.random.default_rng(1)
+    drawn = []
+    for _ in range(2000):
+        rows = random.integers(200, size=200)
+        m, e = (one[rows].mean() for one in right)
+        drawn.append(100 * (e - m) / e)
+    (ties,) = (one for one in shown.differences[1] if one.points == pytest.approx(
+        100 * (right[1].mean() - right[0].mean()) / right[1].mean()
+    ))  # fmt: skip
+    assert ties.within == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=1.5)
+    figure = drop.draw(shown)
+    dots = faces(figure.axes[0])
+    assert [filled for _, _, filled in dots] == [False, False, True, True]
+    assert len({y for _, y, _ in dots}) == 4
+    assert signs(figure)[:2] == [
+        "paired 95 % interval over test rows of one task",
+        "hollow: not told from none, it includes 0",
+    ]
+
+
+def test_a_drop_below_an_expert_that_may_be_nothing_has_no_interval() -> None:
+    """A share of what is not above 0 on all resamples is none."""
+    own = (Source(source="x", digest="x"),)
+    records = [
+        read("x", "expert", RTE, "current", 0.1, digest="x"),
+        read("m", "ties", RTE, "current", 0.05, experts=own),
+        read("y", "expert", MRPC, "current", 0.8, digest="x"),
+        read("m", "ties", MRPC, "current", 0.4, experts=own),
+    ]
+    low = {RTE: np.array([-0.1, 0.1, 0.2]), MRPC: np.array([0.8, 0.8, 0.8])}
+
+    def samples(record: Record, _: Any) -> Any:
+        return low[record.task] / (1 if record.role == "expert" else 2)
+
+    shown = drop.drops(records, ALL, samples)
+    assert shown.within == ((None, pytest.approx((50, 50))),)
+    assert [filled for _, _, filled in faces(drop.draw(shown).axes[0])] == [False, True]
+
+
+def test_the_gap_between_protocols_has_a_whisker_below_its_row(tmp_path: Path) -> None:
+    shared(tmp_path, ("m", "ties", 0.3), ("n", "average", 0.2))
+    keys = ((5, 0), (5, 1))
+    tuned = {"protocol": "ft-classifier", "keys": keys}
+    shared(tmp_path, ("m", "ties", 0.1), ("n", "average", 0.18), **tuned)
+    samples = sampler(shelf([tmp_path]))
+    records = read_records([tmp_path])
+    shown = protocols.gaps(records, ALL, samples)
+    assert shown.rows == ("average", "ties")
+    panel = shown.panels[0]
+    few, current = (
+        samples(one, shots)
+        for asked, shots in (("ft-classifier", 5), ("current", None))
+        for one in records
+        if (one.model, one.task, one.protocol) == ("m", "toy/a@test", asked)
+    )
+    assert few is not None
+    assert current is not None
+    none, gap = panel.gaps
+    assert none is not None
+    assert gap is not None
+    assert gap.within == pytest.approx(np.percentile(100 * (few - current), [2.5, 97.5]), abs=1e-4)
+    assert (none.told, gap.told) == (False, True)
+    figure = protocols.draw(shown)
+    dots = [one for one in faces(figure.axes[0]) if one[1] % 1]
+    assert [filled for _, _, filled in dots] == [False, True]
+    start = panel.dots[1][0]
+    assert start is not None
+    assert dots[1][0] == pytest.approx(start.value + gap.points)
+    ends = [start.value + end for end in gap.within or ()]
+    assert whiskers_of(figure.axes[0])[1] == pytest.approx(ends)
+    assert "paired 95 % interval over test rows of the gap, from current on" in signs(figure)
+    harness.plot("protocols", [tmp_path], out=tmp_path / "fig")
+    assert any("of the gap" in said for said in texts(tmp_path / "fig.svg"))
 
 
 # Drop --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.difference import (
     NO_INTERVAL,
+    SHOWN,
     Difference,
     Spread,
     around,
@@ -24,8 +25,6 @@ from harness.text import number
 from harness.types import Array64, Shots
 
 PROBE, TURN = "probe", "orthogonal"
-SHOWN = 0.05
-"""Points that are seen in one decimal."""
 MOSTLY = 0.5
 """A share whose interval begins lower is not called all."""
 

@@ -14,6 +14,8 @@ from harness.types import Array64
 Ends: TypeAlias = "tuple[float, float]"
 LEAST = 1.0
 """Points: without an interval, a smaller difference is not told from none."""
+SHOWN = 0.05
+"""Points that are seen in one decimal."""
 MOST = 10.0
 """A share is no larger: beyond all of the loss, how much more is chance."""
 

@@ -14,6 +14,7 @@ from harness.evaluation.records import Record
 from harness.reporting.difference import (
     LEAST,
     NO_INTERVAL,
+    SHOWN,
     Difference,
     Spread,
     around,
@@ -83,9 +84,9 @@ class Verdict:
         if self.standing != "below":
             return ""
         low, high = self.spread.recovered if self.spread else (self.recovered, self.recovered)
-        if self.recovered <= 0 or high <= 0:
+        if high < SHOWN:
             return "none"
-        if low <= 0:
+        if low <= 0 or self.recovered <= 0:
             return "cannot tell"
         if self.by_the_base:
             return "as the base"

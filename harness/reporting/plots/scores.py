@@ -11,7 +11,9 @@ from pydantic import PositiveInt
 
 from harness.data.shots import amount
 from harness.errors import MissingScores
+from harness.evaluation.inference import Samples, aligned, ends
 from harness.evaluation.records import Record
+from harness.reporting.difference import Difference, resampled_mean
 from harness.reporting.grid import (
     HEADLINE_SHOTS,
     Cell,
@@ -27,6 +29,7 @@ from harness.reporting.grid import (
 )
 from harness.reporting.lines import Line, lines_of, tasks_by
 from harness.reporting.names import row_names
+from harness.types import Array64
 from harness.values import Frozen
 
 MEAN = "mean"
@@ -50,6 +53,8 @@ class View(Frozen):
     rows: PositiveInt = 500
 
 
+Spot = tuple[str, Reading]
+"""A row under a reading."""
 Key = tuple[str, Reading, str]
 
 
@@ -58,7 +63,7 @@ class Scores:
     """Scores of merges and of the base by row, reading and task, and what they are measured by.
 
     `experts` has the mean over a task's own experts, `constant` the best constant prediction. All
-    x100.
+    x100. `records` are those that cells were read from; `samples` reads their predictions.
     """
 
     merges: tuple[str, ...]
@@ -69,6 +74,8 @@ class Scores:
     cells: Mapping[Key, Cell]
     experts: Mapping[tuple[Reading, str], Cell]
     constant: Mapping[str, float]
+    records: Mapping[Key, Record]
+    samples: Samples | None = None
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -88,6 +95,28 @@ class Scores:
     def cell(self, row: str, reading: Reading, column: str) -> Cell | None:
         """A score; of the mean, None unless every task has one."""
         return _over({task: self.cells.get((row, reading, task)) for task in self.tasks}, column)
+
+    def sampled(self, row: str, reading: Reading, column: str) -> Array64 | None:
+        """A score x100 on resampled rows; None unless all its predictions are at hand."""
+        if self.samples is None:
+            return None
+        tasks = self.tasks if column == MEAN else (column,)
+        known = [self.records.get((row, reading, task)) for task in tasks]
+        return resampled_mean(
+            (task, None if one is None else self.samples(one, reading.shots or None))
+            for task, one in zip(tasks, known, strict=True)
+        )
+
+    def difference(self, first: Spot, second: Spot, column: str) -> Difference | None:
+        """How far a score is above another of the same rows; None unless both were read."""
+        one, other = self.cell(*first, column), self.cell(*second, column)
+        if one is None or other is None:
+            return None
+        points = one.mean - other.mean
+        upper, lower = self.sampled(*first, column), self.sampled(*second, column)
+        if upper is None or lower is None:
+            return Difference(points)
+        return Difference(points, ends(np.subtract(*aligned([upper, lower]))))
 
     def expert(self, reading: Reading, column: str) -> float | None:
         """The mean over the experts of a task, or over those of all."""
@@ -186,13 +215,17 @@ def headline(known: Iterable[Reading], shots: int | None = None) -> tuple[Readin
 # Scores of records -------------------------------------------------------------------------
 
 
-def scores_of(records: Sequence[Record]) -> Scores:
+def scores_of(records: Sequence[Record], samples: Samples | None = None) -> Scores:
     """What records say of merges, their base and their experts; rows are called as on a board.
 
-    Raises BrokenRecord where a column would mix what is not the same work.
+    With `samples`, differences have an interval where the predictions are at hand. Raises
+    BrokenRecord where a column would mix what is not the same work.
     """
     lines = [*lines_of(("", record) for record in records)]
     _check_work(lines)
+    owners = [record for record in records for _ in record.shots]
+    pairs = zip(lines, owners, strict=True)
+    of_line = {id(line): record for line, record in pairs if line.role in ROLES}
     ours = [line for line in lines if line.role in ROLES]
     names = row_names(ours, by_method=True, one_each=False)
     named = [*zip(names, ours, strict=True)]
@@ -209,6 +242,8 @@ def scores_of(records: Sequence[Record]) -> Scores:
         },
         experts=_experts(lines),
         constant={line.task: line.majority for line in lines if line.majority is not None},
+        records={(name, reading_of(line), line.task): of_line[id(line)] for name, line in named},
+        samples=samples,
     )
 
 
