@@ -6,7 +6,10 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from types import FunctionType
 from typing import Annotated, Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from annotated_types import Interval
 
@@ -44,14 +47,20 @@ class Option:
 
     def read(self, value: Scalar, what: str) -> Scalar:
         """The value as the option's type, text parsed. Raises BadOption, beginning with `what`."""
-        from harness.ranges import expected, reader
+        from harness.ranges import expected
 
         try:
-            scalar: Scalar = reader(self.annotation)(value)
+            scalar: Scalar = self._reader(value)
         except ValueError as error:
             message = f"{what} is {_shown(value)}, expected {expected(self.schema)}"
             raise BadOption(message) from error
         return scalar
+
+    @cached_property
+    def _reader(self) -> Callable[[object], Any]:
+        from harness.ranges import reader
+
+        return reader(self.annotation)
 
 
 def _shown(value: Scalar) -> str:
@@ -68,6 +77,19 @@ def options(function: Callable[..., Any]) -> dict[str, Option]:
     One without an annotation takes anything. Raises BadOption for an annotation that no option can
     have, as the type of an array.
     """
+    if not isinstance(function, FunctionType):  # of which some cannot be a key
+        return _declared(function)
+    known = _DECLARED.get(function)
+    if known is None:
+        known = _DECLARED[function] = _declared(function)
+    return dict(known)
+
+
+_DECLARED: WeakKeyDictionary[FunctionType, dict[str, Option]] = WeakKeyDictionary()
+"""The options of functions that were asked for: one merge asks for those of a method ten times."""
+
+
+def _declared(function: Callable[..., Any]) -> dict[str, Option]:
     return {
         parameter.name: Option(parameter.name, _annotation(parameter, function), parameter.default)
         for parameter in inspect.signature(function).parameters.values()

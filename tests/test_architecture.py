@@ -8,6 +8,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,12 +80,22 @@ def _run(tree: ast.AST) -> Iterator[ast.AST]:
         yield from _run(node)
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """The modules that a file imports anywhere; `from a import b` counts as a.b if that is one.
 
     A room may give a function by the name of the module that it is in.
     """
-    for node in _run(ast.parse(path.read_text(encoding="utf-8"))):
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in _run(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -177,7 +188,7 @@ def test_json_and_yaml_are_read_in_one_place() -> None:
     for name, path in MODULES.items():
         calls = {
             f"{node.func.value.id}.{node.func.attr}"
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in ast.walk(tree(path))
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and isinstance(node.func.value, ast.Name)
@@ -191,10 +202,9 @@ def test_every_public_name_resolves() -> None:
 
 
 def test_all_is_what_can_be_imported() -> None:
-    tree = ast.parse(MODULES["harness"].read_text(encoding="utf-8"))
     given = {
         alias.asname or alias.name
-        for node in ast.walk(tree)
+        for node in ast.walk(tree(MODULES["harness"]))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if (node.module or "").startswith("harness")
@@ -211,7 +221,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 @pytest.mark.parametrize("package", ["tasks", "protocols"])
 def test_a_folder_of_things_explains_itself_and_does_nothing(package: str) -> None:
-    body = ast.parse(MODULES[package].read_text(encoding="utf-8")).body
+    body = tree(MODULES[package]).body
     assert len(body) == 1
     assert isinstance(body[0], ast.Expr)
     assert importlib.import_module(f"harness.{package}").__doc__

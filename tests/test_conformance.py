@@ -654,7 +654,9 @@ def last(experts, base, *, twice: bool = False):
 
 
 def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *arguments]
+    # nothing of what is asked needs asserts told in detail: to rewrite a library's takes a second
+    plain = ["-p", "no:cacheprovider", "--assert=plain", "-W", "error"]
+    command = [sys.executable, "-m", "pytest", *plain, *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 

@@ -19,6 +19,7 @@ from harness import Checkpoint, Rows, Task, weights
 from harness.checkpoints.build import build_model
 from harness.checkpoints.network import network
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.files import cache_dir
 from harness.kinds import kind_of
@@ -384,6 +385,24 @@ def test_a_tokenizer_that_cannot_read_a_row_is_one_line(original: Path) -> None:
     place.write_text(json.dumps(found))
     with pytest.raises(BrokenCheckpoint, match="WordPiece error"):
         run(open_checkpoint(original), toy())
+
+
+def test_folders_with_the_same_files_share_a_tokenizer(original: Path, tmp_path: Path) -> None:
+    """And no others: neither what it reads nor of what class it is may differ."""
+    twin, other, kind = (shutil.copytree(original, tmp_path / name) for name in "abc")
+    shared = shared_tokenizer(original)
+    assert shared_tokenizer(twin) is shared
+    assert shared_tokenizer(original, words=True) is not shared
+    words = (other / "tokenizer.json").read_text(encoding="utf-8").replace("word1", "odd1")
+    (other / "tokenizer.json").write_text(words, encoding="utf-8")
+    assert "odd1" in shared_tokenizer(other).get_vocab()
+    assert "odd1" not in shared.get_vocab()
+    config = json.loads((kind / "config.json").read_text(encoding="utf-8"))
+    (kind / "config.json").write_text(json.dumps({**config, "model_type": "roberta"}))
+    assert shared_tokenizer(kind) is not shared
+    (twin / "tokenizer.json").unlink()
+    with pytest.raises(BrokenCheckpoint, match=r"has no tokenizer"):
+        shared_tokenizer(twin)
 
 
 def test_rows_through_an_encoder_are_refused(minis: Minis) -> None:

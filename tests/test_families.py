@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 
+from harness.checkpoints import network
 from harness.checkpoints.align import aligned_base, new_in_experts
-from harness.checkpoints.build import build_model, check_ready, classifier_on_meta, encoder_of
+from harness.checkpoints.build import build_model, check_ready, encoder_of
 from harness.checkpoints.families import known
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.known import FAMILIES as NAMED
 from harness.checkpoints.families.known import KNOWN, family_of
 from harness.checkpoints.families.symmetry import NUMBER, axes_of
+from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.errors import BrokenCheckpoint, IncompatibleWeights, UnknownName
@@ -35,6 +37,38 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 
 def planned(variant: str, unit: Unit) -> Any:
     return classifier_on_meta(config(variant), variant, unit=unit)
+
+
+# A classifier without weights --------------------------------------------------------------
+
+
+def test_a_classifier_without_weights_is_built_once_for_each_configuration_and_unit() -> None:
+    made = classifier_on_meta(config("bert"), "here")
+    assert classifier_on_meta(dict(config("bert")), "there") is made
+    assert {str(one.device) for one in made.parameters()} == {"meta"}
+    for other in (
+        classifier_on_meta(config("bert"), "here", unit="word"),
+        classifier_on_meta({**config("bert"), "num_labels": 7}, "here"),
+    ):
+        assert other is not made
+        assert [one.shape for one in other.parameters()] != [one.shape for one in made.parameters()]
+
+
+def test_of_many_configurations_the_latest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "REMEMBERED", 2)
+    monkeypatch.setattr(network, "_ON_META", {})
+    first, *_, last = (
+        classifier_on_meta({**config("bert"), "num_labels": count}, "here") for count in (2, 3, 4)
+    )
+    assert len(network._ON_META) == 2
+    assert classifier_on_meta({**config("bert"), "num_labels": 4}, "here") is last
+    assert classifier_on_meta({**config("bert"), "num_labels": 2}, "here") is not first
+
+
+def test_each_folder_is_told_that_no_classifier_can_be_made_of_it() -> None:
+    for place in ("here", "there"):
+        with pytest.raises(BrokenCheckpoint, match=f"^{place}: no classifier can be made"):
+            classifier_on_meta({**config("bert"), "hidden_size": "wide"}, place)
 
 
 # What is said of names ---------------------------------------------------------------------

@@ -80,6 +80,17 @@ def test_defaults_are_filled_in() -> None:
     }
 
 
+def test_options_of_a_function_are_read_once_and_each_reader_has_a_list_of_its_own() -> None:
+    first, second = options(toy), options(toy)
+    assert all(first[name] is second[name] for name in first)
+    first.clear()
+    assert list(options(toy)) == list(second)
+
+    def twin(*, share: int = 2) -> None: ...
+
+    assert options(twin)["share"].read("3", "share") == 3
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 import harness
 from harness import Encoded, Recipe, Record, Row, Run, Task
-from harness.checkpoints.build import classifier_on_meta
+from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.cli import main

@@ -12,7 +12,7 @@ import torch
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.known import family_of
-from harness.checkpoints.network import network
+from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
 from harness.checkpoints.tokenizer import check_tokenizer, open_tokenizer, tokenizer_digest
 from harness.errors import BrokenCheckpoint
@@ -115,14 +115,6 @@ def unit_of(checkpoint: Checkpoint) -> Unit:
     whole = classifier_on_meta(checkpoint.config, checkpoint.source)
     known = specs(checkpoint.weights)
     return "row" if all(name in known for name, _ in whole.named_parameters()) else "word"
-
-
-def classifier_on_meta(
-    config: Mapping[str, Any], what: str, *, unit: Unit = "row"
-) -> torch.nn.Module:
-    """The classifier of a configuration with no weights in memory: its modules and shapes."""
-    with torch.device("meta"):
-        return network(config, what, unit)
 
 
 UNITS: Mapping[Unit, tuple[str, str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -36,6 +37,30 @@ def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.n
             f"{what}: no classifier can be made from its config.json: {reason}"
         ) from error
     return model
+
+
+def classifier_on_meta(
+    config: Mapping[str, Any], what: str, *, unit: Unit = "row"
+) -> torch.nn.Module:
+    """The classifier of a configuration with no weights in memory: its modules and shapes.
+
+    One and the same for all who ask, and nobody may change it. Raises as `network` does.
+    """
+    asked = json.dumps(config, default=repr), unit
+    made = _ON_META.get(asked)
+    if made is None:
+        with torch.device("meta"):
+            made = network(config, what, unit)
+        while len(_ON_META) >= REMEMBERED:
+            _ON_META.pop(next(iter(_ON_META)), None)  # the oldest, if no other thread has done so
+        _ON_META[asked] = made
+    return made
+
+
+REMEMBERED = 32
+_ON_META: dict[tuple[str, Unit], torch.nn.Module] = {}
+"""Classifiers without weights, by configuration: every expert of a merge is checked against its
+own, several times, and to build one takes longer than to read its header."""
 
 
 @contextmanager

@@ -53,6 +53,26 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
     return tokenizer
 
 
+def shared_tokenizer(path: Path, *, words: bool = False) -> Any:
+    """As `open_tokenizer`, one and the same for folders with the same files: not to be changed.
+
+    Of those that were asked for, a few are remembered: the rows of every task go through the same.
+    """
+    check_tokenizer(path)
+    config = path / "config.json"  # which may say of what class it is
+    known = (tokenizer_digest(path), config.read_bytes() if config.is_file() else b"", words)
+    tokenizer = _SHARED.get(known)
+    if tokenizer is None:
+        tokenizer = open_tokenizer(path, words=words)
+        while len(_SHARED) >= REMEMBERED:
+            _SHARED.pop(next(iter(_SHARED)), None)  # the oldest, if no other thread has done so
+        _SHARED[known] = tokenizer
+    return tokenizer
+
+
+REMEMBERED = 8
+_SHARED: dict[tuple[str, bytes, bool], Any] = {}
+
 LAST_TOKEN = 2**24
 """The largest number of a token. Whoever writes a tokenizer counts up to it; the largest
 vocabularies have 2**20 tokens."""

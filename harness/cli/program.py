@@ -6,6 +6,7 @@ import errno
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import typer
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _warn
         try:
-            status = app(arguments, prog_name="harness", standalone_mode=False)
+            status = _commands()(arguments, prog_name="harness", standalone_mode=False)
             return status if isinstance(status, int) else 0
         except HarnessError as error:
             say(f"harness: {one_line(error)}", sys.stderr)
@@ -47,6 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (typer.Abort, KeyboardInterrupt):
             print("harness: interrupted", file=sys.stderr)
             return 130
+
+
+@cache
+def _commands() -> Any:
+    """The commands with their flags, which typer would read from all signatures at every call."""
+    return typer.main.get_command(app)
 
 
 def _dashes(word: str) -> str:

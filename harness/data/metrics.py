@@ -22,9 +22,8 @@ TAGS: tuple[KindName, ...] = ("tagging",)
 @metric("accuracy", kinds=CLASSES)
 def accuracy(predicted: Array64, labels: Array64) -> float:
     """Share of rows whose predicted label is the true one."""
-    from sklearn.metrics import accuracy_score
-
-    return float(accuracy_score(labels, predicted))
+    # what scikit-learn computes too, after checks that take it a hundred times as long
+    return float(np.mean(predicted == labels))
 
 
 @metric("f1", kinds=CLASSES, classes=2)

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from harness.checkpoints.build import classifier_on_meta, unit_of
+from harness.checkpoints.build import unit_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.known import family_of
+from harness.checkpoints.network import classifier_on_meta
 from harness.errors import UnknownName
 from harness.passes.features import running
 from harness.passes.gram import gram, linear_layers

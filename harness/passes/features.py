@@ -13,9 +13,10 @@ import numpy as np
 import torch
 import xxhash
 
-from harness.checkpoints.build import build_model, classifier_on_meta
+from harness.checkpoints.build import build_model
 from harness.checkpoints.families.known import family_of
-from harness.checkpoints.tokenizer import open_tokenizer, token_ids, tokenizer_digest, word_ids
+from harness.checkpoints.network import classifier_on_meta
+from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, tokenizer_digest, word_ids
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.files import cache_dir
 from harness.kinds import IGNORED, kind_of
@@ -251,7 +252,7 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
     source = checkpoint.source
     model = classifier_on_meta(checkpoint.config, source)
     final = final_module(model, checkpoint.config, source)
-    tokenizer = open_tokenizer(checkpoint.tokenizer)
+    tokenizer = shared_tokenizer(checkpoint.tokenizer)
     if fault := readout.fault(model, final, tokenizer, max_length):
         raise BrokenCheckpoint(
             f"{source} {fault}: under this preset its features are '{readout.name}'; "
@@ -279,7 +280,7 @@ def tokenize(
     embedding.
     """
     words = kind_of(rows.task).unit == "word"
-    tokenizer = open_tokenizer(checkpoint.tokenizer, words=words)
+    tokenizer = shared_tokenizer(checkpoint.tokenizer, words=words)
     if words:
         encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.tokenizer)
         encoded[FIRST] = first

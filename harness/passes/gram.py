@@ -7,7 +7,8 @@ from typing import Literal
 
 import torch
 
-from harness.checkpoints.build import classifier_on_meta, unit_of
+from harness.checkpoints.build import unit_of
+from harness.checkpoints.network import classifier_on_meta
 from harness.types import Checkpoint
 from harness.weights import Spec
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from harness.checkpoints.build import classifier_on_meta, encoder_of
+from harness.checkpoints.build import encoder_of
+from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
 from harness.errors import BadOption, BrokenCheckpoint, NotFinite
@@ -141,7 +143,10 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     try:
         # the tensors and not their folder: of a head in it nothing is read
         return type(planned).from_pretrained(
-            None, config=planned.config, state_dict=dict(encoder.weights), dtype=torch.float32
+            None,
+            config=copy.deepcopy(planned.config),
+            state_dict=dict(encoder.weights),
+            dtype=torch.float32,
         )
     except Exception as error:  # transformers raises many types, of quantized models, say
         reason = (str(error).splitlines() or [type(error).__name__])[0]

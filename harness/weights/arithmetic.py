@@ -111,6 +111,8 @@ def _float(one: Spec) -> torch.dtype:
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype is torch.float32:
+        return tensor
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 

@@ -123,9 +123,8 @@ def stored(state: StateDict, read: Callable[[str], torch.Tensor]) -> StateDict:
 
 def renamed(state: StateDict, names: Mapping[str, str]) -> StateDict:
     """Tensors of a state under other names: `names` has the state's own by the new ones."""
-    known = specs(state)
     return Lazy(
-        {new: known[old] for new, old in names.items()},
+        {new: spec(state, old) for new, old in names.items()},
         lambda new: state[names[new]],
         digests=lambda asked: known_digests(state, {c: names[new] for c, new in asked.items()}),
     )

@@ -27,22 +27,30 @@ def smallest_magnitude(state: StateDict, rank: int, *, minus: StateDict | None =
 
     Of the state, or of its difference from another. A sample tells between which two values it
     lies; one pass counts what is smaller and keeps what is between them, about a hundredth, with
-    one tensor in memory at a time. Where the sample was wrong, two more passes count.
+    one tensor in memory at a time. Where the sample was wrong, two more passes count. Of few
+    entries the sample is all there are.
     """
-    low, high = _bracket(state, minus, rank)
+    entries = size(state)
+    sample = _sample(state, minus, entries)
+    if len(sample) == entries and 0 < rank <= entries:
+        return float(np.partition(sample, rank - 1)[rank - 1])
+    low, high = _bracket(np.sort(sample), rank / entries)
     magnitude = _between(state, minus, rank, low, high)
     return _counted(state, minus, rank) if magnitude is None else magnitude
 
 
-def _bracket(state: StateDict, minus: StateDict | None, rank: int) -> tuple[float, float]:
-    """Two magnitudes with the wanted one between them, by a sample of evenly spaced entries."""
-    entries = size(state)
+def _sample(state: StateDict, minus: StateDict | None, entries: int) -> Magnitudes:
+    """The magnitudes of evenly spaced entries, about `_SAMPLE` of them, or of all."""
     stride = (entries // _SAMPLE) | 1  # odd: rows of a matrix have an even width
     both = [state] if minus is None else [state, minus]
     picked = [_magnitudes(*(wide(one[n].reshape(-1)[::stride]) for one in both)) for n in state]
-    ordered = np.sort(np.concatenate(picked))
+    return np.concatenate(picked)
+
+
+def _bracket(ordered: Magnitudes, share: float) -> tuple[float, float]:
+    """Two magnitudes with the one between them that has this share of all below it."""
     # five standard deviations of the rank, where it is widest
-    place, margin = round(rank / entries * len(ordered)), 1 + round(2.5 * math.sqrt(len(ordered)))
+    place, margin = round(share * len(ordered)), 1 + round(2.5 * math.sqrt(len(ordered)))
     low = ordered[place - margin] if place >= margin else 0.0
     high = ordered[place + margin] if place + margin < len(ordered) else math.inf
     return float(low), float(high)
@@ -61,13 +69,14 @@ def _between(
         at_high = len(near) - len(inside) - at_low
         return int(np.count_nonzero(values < low)), at_low, inside, at_high
 
+    most = max(_SAMPLE, _HELD * size(state))
     smaller = at_low = held = at_high = 0
     kept: list[Magnitudes] = []
     for piece in _passed(sort_out, state, minus):
         smaller, at_low, at_high = smaller + piece[0], at_low + piece[1], at_high + piece[3]
         kept.append(piece[2])
         held += len(piece[2])
-        if held > max(_SAMPLE, _HELD * size(state)):
+        if held > most:
             return None
     place = rank - smaller
     if 0 < place <= at_low:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from threading import RLock
 from typing import Literal
@@ -146,14 +146,27 @@ def _unasked(lines: Sequence[str]) -> list[str]:
 
 def _left(folder: Path, shelf: Path) -> list[str]:
     """What stands in a mutant's folder and did not before, but for whole files of the cache."""
-    known = {path.relative_to(shelf).as_posix() for path in shelf.rglob("*")}
     found = []
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        cached = name.startswith("cache") and not path.name.startswith(".")
-        if name not in known and name != "stderr.log" and not cached:
+    for name in sorted(_names(folder) - _shelved(shelf)):
+        cached = name.startswith("cache") and not name.rpartition("/")[2].startswith(".")
+        if name != "stderr.log" and not cached:
             found.append(name)
     return found
+
+
+def _names(folder: Path) -> set[str]:
+    """Every file and folder below a folder; pathlib takes three times as long to tell them."""
+    names = set()
+    for place, folders, files in os.walk(folder):
+        below = "" if place == str(folder) else f"{place[len(str(folder)) + 1 :]}/"
+        names |= {below + name for name in (*folders, *files)}
+    return names
+
+
+@cache
+def _shelved(shelf: Path) -> set[str]:
+    """What stands on a shelf, which is filled once."""
+    return _names(shelf)
 
 
 def _odd_files(folder: str, names: list[str]) -> set[str]:

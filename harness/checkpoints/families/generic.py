@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from harness.checkpoints.families.family import Family, Top, Unit
-from harness.checkpoints.network import network
+from harness.checkpoints.network import classifier_on_meta
 
 GENERIC = "generic"
 HEAD = re.compile(r"classifier|pre_classifier|classification_head")
@@ -54,8 +54,7 @@ def _on_meta(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Modul
     }
     if config["model_type"] not in known[unit]:
         return None
-    with torch.device("meta"):
-        return network(config, what, unit)
+    return classifier_on_meta(config, what, unit=unit)
 
 
 def _top(model: torch.nn.Module) -> Top | None:
