@@ -25,7 +25,7 @@ from harness.files import check_output
 from harness.inspecting.comparison import Comparison, compared
 from harness.inspecting.folder import INSPECTION, write
 from harness.inspecting.inspection import Inspection, Kept, Model, Pair, total
-from harness.inspecting.units import Member, feed_forward, units_kept
+from harness.inspecting.units import feed_forward, units_kept
 from harness.passes.workload import Workload
 from harness.types import Checkpoint, Progress, StateDict
 
@@ -61,7 +61,7 @@ class Work:
         return [*combinations(range(len(self.states)), 2)]
 
     @cached_property
-    def layers(self) -> dict[int, list[Member]]:
+    def layers(self) -> dict[int, list[weights.Member]]:
         """The feed-forward units of every layer."""
         return feed_forward(self.family, self.states[0])
 
