@@ -90,10 +90,12 @@ def watched(job: Callable[[], object]) -> Cost:
     thread = threading.Thread(target=watch)
     thread.start()
     start = time.perf_counter()
-    job()
-    seconds = time.perf_counter() - start
-    done.set()
-    thread.join()
+    try:
+        job()
+        seconds = time.perf_counter() - start
+    finally:  # or an error would be waiting for the thread
+        done.set()
+        thread.join()
     return Cost(seconds, peak[0])
 
 

@@ -1,24 +1,23 @@
 """Time and memory of aligning BERT-base-sized experts: ours, and the same with full matrices.
 
-python benchmarks/premerge.py [--models 5] [--layers 12] [--repeats 3] [--delta 5e-4] [--work DIR]
+python benchmarks/premerge.py [--models 5] [--layers 12] [--repeats 1] [--delta 5e-4] [--work DIR]
 python benchmarks/premerge.py --growth      # Procrustes for more models, and wider ones
-python benchmarks/premerge.py --polar       # the nearest orthogonal matrix, four ways
-python benchmarks/premerge.py --models 2 --layers 1 --width 256 --repeats 1   # to try the script
+python benchmarks/premerge.py --models 2 --layers 1 --width 256   # to try the script
 
 Every measurement is a process of its own; one run interleaves all of them, so that a busy machine
 slows all alike. The clock and the memory run over computing every tensor of every expert that a
 method changes, out of files, once; nothing is written. Memory is the peak of anonymous memory over
-its value before.
+its value before. Time is given as it passes, and of all cores together.
 
 Weights are a base of random matrices whose singular values fall as a power of their rank, plus a
 little noise for each expert, four times as much for the last: how often an analysis passes depends
 on how far apart experts are, where the base has little to say.
 
-The plain version of Procrustes multiplies explicit matrices T of full width that come of a full
-singular value decomposition, through as many passes as ours. Of a 3072-wide matrix one
-decomposition takes about a minute, so that one layer is measured, and its time counts for each.
-That of rotation turns heads by block-diagonal matrices as wide as the model, and units by
-permutation matrices.
+The plain version of Procrustes turns by explicit matrices T of full width that come of a full
+singular value decomposition. It would take hours, so a turn of it is timed on one matrix of each
+shape, and counts for every turn that our passes mean. It says what ours says, through all passes
+where a turn takes no minute, and in one turn where it does. That of rotation is the whole: it turns
+heads by block-diagonal matrices as wide as the model, and units by permutation matrices.
 """
 
 from __future__ import annotations
@@ -32,26 +31,60 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from merge import watched
 
 HEAD_SIZE, VOCABULARY, LABELS = 64, 30522, 2
-PARTS = {
-    "query, key, value": (".query.weight", ".key.weight", ".value.weight"),
-    "feed-forward, first": (".intermediate.dense.weight",),
-    "feed-forward, second": (".output.dense.weight",),
-    "embeddings of tokens": (".word_embeddings.weight",),
-    "head": ("classifier.",),
+
+
+class Kind(NamedTuple):
+    """Matrices of one shape: how their names end, one of them, and where they are counted.
+
+    `tried` are the experts of which one is turned by the plain version through all passes, at
+    most; 0 where a single turn takes long enough.
+    """
+
+    ends: tuple[str, ...]
+    one: str
+    row: str
+    tried: int
+
+
+LAYER = "bert.encoder.layer.0"
+KINDS = {
+    "query, key, value": Kind(
+        (".query.weight", ".key.weight", ".value.weight"),
+        f"{LAYER}.attention.self.query.weight",
+        "queries, keys, values",
+        5,
+    ),
+    "feed-forward, first": Kind(
+        (".intermediate.dense.weight",),
+        f"{LAYER}.intermediate.dense.weight",
+        "feed-forward",
+        5,
+    ),
+    "feed-forward, second": Kind(
+        (".output.dense.weight",), f"{LAYER}.output.dense.weight", "feed-forward", 0
+    ),
+    "embeddings of tokens": Kind(
+        (".word_embeddings.weight",),
+        "bert.embeddings.word_embeddings.weight",
+        "embeddings of tokens",
+        2,
+    ),
+    "head": Kind(("classifier.weight",), "classifier.weight", "head", 5),
 }
-"""Kinds of matrices that Procrustes turns, by how their names end or begin."""
+ROWS = tuple(dict.fromkeys(kind.row for kind in KINDS.values()))
 JOBS = ("procrustes", "procrustes, full", "rotation", "rotation, full")
 FAMILY = {"procrustes": "bert", "rotation": "roberta"}
 GROWTH = {"models": (2, 5, 10), "width": (256, 512, 768, 1024)}
-ACCURACY = 1e-10
 
 Tensors = dict[str, torch.Tensor]
 
@@ -84,9 +117,15 @@ def like_trained(tensor: torch.Tensor, numbers: torch.Generator) -> torch.Tensor
         return tensor
     columns = tensor.shape[1]
     fall = torch.arange(1, columns + 1) ** -0.5
-    basis = torch.linalg.qr(torch.randn(columns, columns, generator=numbers)).Q
-    drawn = torch.randn(tensor.shape, generator=numbers) * fall @ basis
+    drawn = torch.randn(tensor.shape, generator=numbers) * fall @ directions(columns)
     return 0.04 * drawn / drawn.std()
+
+
+@cache
+def directions(columns: int) -> torch.Tensor:
+    """Of the singular vectors: the same for all matrices, which nothing compares."""
+    numbers = torch.Generator().manual_seed(columns)
+    return torch.linalg.qr(torch.randn(columns, columns, generator=numbers)).Q
 
 
 def moved(tensor: torch.Tensor, far: float, numbers: torch.Generator) -> torch.Tensor:
@@ -108,61 +147,87 @@ def opened(work: Path, models: int) -> tuple[list[Any], Any]:
 
 
 def ours(method: str, work: Path, models: int) -> dict[str, Any]:
-    """Every tensor that a registered method changes, of every expert: seconds by kind, passes."""
+    """Every tensor that a registered method changes, of every expert: seconds, passes, by name."""
     from harness.registry import NEEDS, PREMERGE
 
     experts, base = opened(work, models)
     given = {name: NEEDS[name].function(experts) for name in PREMERGE[method].needs}
     states = PREMERGE[method].function([one.weights for one in experts], base.weights, **given)
-    changed = [name for name in states[0] if not name.endswith("position_ids")]
-    by_kind: defaultdict[str, float] = defaultdict(float)
-    for name in changed:
+    seconds = {}
+    for name in states[0]:
+        if name.endswith("position_ids"):
+            continue
         start = time.perf_counter()
         for state in states:
             state[name]
-        by_kind[kind_of(name)] += time.perf_counter() - start
-    report = states[0].report
-    passes = list(report.get("iterations", {}).values())
-    return {"by": by_kind, "passes": passes}
+        seconds[name] = time.perf_counter() - start
+    return {"by": seconds, "passes": states[0].report.get("iterations", {})}
 
 
 def kind_of(name: str) -> str:
-    if ".attention.output." in name:
-        return "all else"
-    found = (kind for kind, ends in PARTS.items() if name.endswith(ends) or name.startswith(ends))
-    return next(found, "all else")
+    """Of a matrix that Procrustes turns."""
+    return next(called for called, kind in KINDS.items() if name.endswith(kind.ends))
 
 
-def full_procrustes(work: Path, models: int, passes: Mapping[str, int]) -> dict[str, Any]:
-    """The same turns of one layer, of the embeddings and of the head, with T of full width."""
+def full_procrustes(work: Path, models: int) -> dict[str, Any]:
+    """The plain version of one matrix of each kind: seconds a turn, and its difference to ours."""
     experts, _ = opened(work, models)
-    by_kind: defaultdict[str, float] = defaultdict(float)
-    for name in experts[0].weights:
-        if kind_of(name) in PARTS and name.endswith("weight") and layer_of(name) in (None, 0):
-            start = time.perf_counter()
-            matrices = [expert.weights[name].double() for expert in experts]
-            full_analysis(matrices, passes[kind_of(name)])
-            by_kind[kind_of(name)] += time.perf_counter() - start
-    return {"by": by_kind}
+    found = {}
+    for called, kind in KINDS.items():
+        given = [expert.weights[kind.one].double() for expert in experts[: kind.tried or 2]]
+        mine, passes = aligned(given) if kind.tried else (one_turn(given), 0)
+        start = time.perf_counter()
+        full = full_analysis(given, passes) if kind.tried else [turned(given[1], given[0])]
+        seconds = time.perf_counter() - start
+        turns = turns_of(passes, len(given)) if kind.tried else 1
+        difference = max(float((a - b).abs().max()) for a, b in zip(mine, full, strict=True))
+        found[called] = {"turn": seconds / turns, "turns": turns, "apart": difference}
+    return {"full": found}
 
 
-def layer_of(name: str) -> int | None:
-    return next((int(part) for part in name.split(".") if part.isdigit()), None)
+def aligned(matrices: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], int]:
+    """The matrices as ours has them, and the passes."""
+    from harness.weights import Rules, generalized
+
+    analysis = generalized(matrices, (0,), Rules())
+    pairs = zip(analysis.turns, matrices, strict=True)
+    return analysis.turned or [turn(one) for turn, one in pairs], analysis.iterations
+
+
+def one_turn(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The second turned to the first, by ours."""
+    from harness.weights import turns_to
+
+    first, second = matrices[:2]
+    return [turn(second) for turn in turns_to(first, [second])]
+
+
+def turns_of(passes: int, models: int) -> int:
+    """How often Algorithm 1 turns a matrix: to the first, but for the first, and in all passes."""
+    return models - 1 + models * passes
 
 
 def full_analysis(matrices: Sequence[torch.Tensor], passes: int) -> list[torch.Tensor]:
     """Algorithm 1 as it is written."""
     first = matrices[0]
-    turned = [first, *(one @ nearest(one.mT @ first) for one in matrices[1:])]
+    now = [first, *(turned(one, first) for one in matrices[1:])]
     for _ in range(passes):
-        reference = torch.stack(turned).mean(0)
-        turned = [one @ nearest(one.mT @ reference) for one in turned]
-    return [one.float() for one in turned]
+        reference = torch.stack(now).mean(0)
+        now = [turned(one, reference) for one in now]
+    return now
+
+
+def turned(matrix: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    return matrix @ nearest(matrix.mT @ reference)
 
 
 def nearest(matrix: torch.Tensor) -> torch.Tensor:
     left, _, right = torch.linalg.svd(matrix)
     return left @ right
+
+
+def layer_of(name: str) -> int | None:
+    return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 
 def full_rotation(work: Path, models: int) -> dict[str, Any]:
@@ -173,7 +238,7 @@ def full_rotation(work: Path, models: int) -> dict[str, Any]:
     for expert in others:
         for layer in layers:
             turned_fully(expert, anchor, f"roberta.encoder.layer.{layer}.")
-    return {"by": {}}
+    return {}
 
 
 def turned_fully(expert: Mapping[str, torch.Tensor], anchor: Any, at: str) -> Tensors:
@@ -213,7 +278,7 @@ def turned_fully(expert: Mapping[str, torch.Tensor], anchor: Any, at: str) -> Te
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     """Run one job in this process."""
     method, _, full = given.job.partition(", ")
-    _ = import_all()
+    import_all(FAMILY[method])
     found: dict[str, Any] = {}
 
     def job() -> None:
@@ -222,26 +287,33 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         elif method == "rotation":
             found.update(full_rotation(given.work, given.models))
         else:
-            found.update(full_procrustes(given.work, given.models, json.loads(given.passes)))
+            found.update(full_procrustes(given.work, given.models))
 
+    before = time.process_time()
     cost = watched(job)
-    return {"seconds": cost.seconds, "peak": cost.peak, **found}
+    cores = time.process_time() - before
+    return {"seconds": cost.seconds, "cores": cores, "peak": cost.peak, **found}
 
 
-def import_all() -> Any:
-    """What is imported must not count."""
-    import scipy.linalg.lapack
-    import scipy.optimize
+def import_all(family: str) -> None:
+    """What is imported must not count, a model's network among it."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
 
     from harness.registry import NEEDS, PREMERGE
 
-    return len(NEEDS), len(PREMERGE), scipy
+    for module in ("scipy.linalg.lapack", "scipy.optimize"):  # which methods import when called
+        import_module(module)
+    with torch.device("meta"):
+        config = AutoConfig.for_model(family, num_hidden_layers=0)
+        AutoModelForSequenceClassification.from_config(config)
+    for registry in (NEEDS, PREMERGE):
+        len(registry)  # which imports them all
 
 
-def apart(job: str, work: Path, models: int, passes: Mapping[str, int]) -> dict[str, Any]:
+def apart(job: str, work: Path, models: int) -> dict[str, Any]:
     """What a job costs in a process of its own."""
     command = [sys.executable, __file__, "--job", job, "--work", str(work)]
-    command += ["--models", str(models), "--passes", json.dumps(passes)]
+    command += ["--models", str(models)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -254,58 +326,78 @@ def apart(job: str, work: Path, models: int, passes: Mapping[str, int]) -> dict[
 
 
 def compare(given: argparse.Namespace) -> None:
-    """Print ours and full matrices, side by side."""
+    """Print ours and full matrices, side by side. The plain versions run once."""
+    counts = {"procrustes": given.models, "rotation": 2}
+    runs = defaultdict[str, list[dict[str, Any]]](list)
     with tempfile.TemporaryDirectory(dir=given.work) as folder:
-        work, runs = Path(folder), defaultdict[str, list[dict[str, Any]]](list)
+        work = Path(folder)
         for method, family in FAMILY.items():
             (work / method).mkdir()
-            sizes = {"models": given.models if method == "procrustes" else 2}
-            make(work / method, family, argparse.Namespace(**{**vars(given), **sizes}))
-        passes: dict[str, int] = {}
+            sized = argparse.Namespace(**{**vars(given), "models": counts[method]})
+            make(work / method, family, sized)
         for turn in range(given.repeats):
-            for job in JOBS:
-                if "full" in job and turn >= given.full_repeats:
-                    continue
+            for job in JOBS if turn == 0 else JOBS[::2]:
                 method = job.partition(",")[0]
-                models = given.models if method == "procrustes" else 2
-                runs[job].append(apart(job, work / method, models, passes))
-                if job == "procrustes":
-                    passes = typical(runs[job][-1])
+                runs[job].append(apart(job, work / method, counts[method]))
                 print(f"{turn + 1}/{given.repeats} {job}", file=sys.stderr)
     table(given, runs)
+    plain_table(runs["procrustes, full"][0]["full"])
+    costs(runs)
 
 
-def typical(run: Mapping[str, Any]) -> dict[str, int]:
-    """The median passes, which the plain version makes of every matrix."""
-    return dict.fromkeys(PARTS, int(statistics.median(run["passes"])))
+Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def table(given: argparse.Namespace, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    mine, full = runs["procrustes"], runs["procrustes, full"]
-    counts = mine[0]["passes"]
-    print(f"{given.models} models, {given.layers} layers of {given.width}, median of {len(mine)};")
-    print(f"{min(counts)} to {max(counts)} passes, median {statistics.median(counts):g}\n")
-    print("| matrices | ours, s | full, s | faster |\n|---|---:|---:|---:|")
-    sums = [0.0, 0.0]
-    for kind in PARTS:
-        layers = 1 if kind in ("embeddings of tokens", "head") else given.layers
-        pair = [middle(mine, kind), middle(full, kind) * layers]
-        sums = [one + more for one, more in zip(sums, pair, strict=True)]
-        print(row(kind, *pair))
-    print(row("all", *sums))
-    seconds = [statistics.median(one["seconds"] for one in runs[job]) for job in JOBS]
-    print(row("rotation of 2 RoBERTa", seconds[2], seconds[3]))
-    print("\n| job | peak MB |\n|---|---:|")
-    for job in JOBS:
-        print(f"| {job} | {max(one['peak'] for one in runs[job]) / 1e6:.0f} |")
+def table(given: argparse.Namespace, runs: Runs) -> None:
+    """Print seconds of both methods, and of their plain versions."""
+    mine, full = runs["procrustes"], runs["procrustes, full"][0]["full"]
+    passes = mine[0]["passes"]
+    print(f"{given.models} models, {given.layers} layers of {given.width}, median of {len(mine)}")
+    print(
+        "\n| job | matrices | passes | ours, s | full, s | faster |\n|---|---:|---:|---:|---:|---:|"
+    )
+    total = 0.0
+    for row in ROWS:
+        names = [name for name in passes if KINDS[kind_of(name)].row == row]
+        turns = {name: turns_of(passes[name], given.models) for name in names}
+        plain = sum(turns[name] * full[kind_of(name)]["turn"] for name in names)
+        total += plain
+        seconds = statistics.median(sum(run["by"][name] for name in names) for run in mine)
+        print(line(row, len(names), spanned([passes[name] for name in names]), seconds, plain))
+    seconds = median(mine, "seconds")
+    print(line("all of Procrustes", len(passes), spanned(list(passes.values())), seconds, total))
+    seconds, plain = (median(runs[job], "seconds") for job in JOBS[2:])
+    print(line("rotation of 2 RoBERTa", "", "", seconds, plain))
 
 
-def middle(runs: Sequence[Mapping[str, Any]], kind: str) -> float:
-    return statistics.median(one["by"].get(kind, 0.0) for one in runs)
+def line(what: str, count: object, passes: str, mine: float, full: float) -> str:
+    ratio = f"{full / mine:.1f} x"
+    return f"| {what} | {count} | {passes} | {mine:.2f} | {full:.2f} | {ratio} |"
 
 
-def row(what: str, mine: float, full: float) -> str:
-    return f"| {what} | {mine:.2f} | {full:.2f} | {full / max(mine, 1e-9):.1f} x |"
+def spanned(passes: Sequence[int]) -> str:
+    low, high = min(passes), max(passes)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def median(runs: Sequence[Mapping[str, Any]], what: str) -> float:
+    return statistics.median(one[what] for one in runs)
+
+
+def plain_table(full: Mapping[str, Mapping[str, float]]) -> None:
+    """Print what a turn of the plain version takes, and how far it is from ours."""
+    print("\n| one matrix | turns | full, s a turn | largest difference |\n|---|---:|---:|---:|")
+    for kind, one in full.items():
+        print(f"| {kind} | {one['turns']} | {one['turn']:.3f} | {one['apart']:.0e} |")
+
+
+def costs(runs: Runs) -> None:
+    """Print time and memory of the jobs themselves."""
+    print("\n| job | seconds | of all cores | peak MB |\n|---|---:|---:|---:|")
+    for job in JOBS[:1] + JOBS[2:]:
+        seconds, cores = (median(runs[job], what) for what in ("seconds", "cores"))
+        peak = max(one["peak"] for one in runs[job]) / 1e6
+        print(f"| {job} | {seconds:.2f} | {cores:.2f} | {peak:.0f} |")
 
 
 def grow(given: argparse.Namespace) -> None:
@@ -317,111 +409,10 @@ def grow(given: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory(dir=given.work) as folder:
             sizes = {"models": models, "width": width}
             make(Path(folder), "bert", argparse.Namespace(**{**vars(given), **sizes}))
-            runs = [apart("procrustes", Path(folder), models, {}) for _ in range(given.repeats)]
+            runs = [apart("procrustes", Path(folder), models) for _ in range(given.repeats)]
         seconds = statistics.median(one["seconds"] for one in runs)
         peak = max(one["peak"] for one in runs) / 1e6
         print(f"| {models} | {width} | {given.layers} | {seconds:.2f} | {peak:.0f} |", flush=True)
-
-
-# The nearest orthogonal matrix -------------------------------------------------------------
-
-
-def by_svd(matrix: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """gesdd of the QR factor, as the project has it."""
-    from harness.weights.polar import polar
-
-    return polar(matrix), 1
-
-
-def iterated(
-    step: Callable[[torch.Tensor], Iterator[torch.Tensor]],
-) -> Callable[[torch.Tensor], tuple[torch.Tensor, int]]:
-    """Of a square matrix, the QR factor of a long one: until a step changes nothing to speak of."""
-
-    def found(matrix: torch.Tensor) -> tuple[torch.Tensor, int]:
-        basis, core = torch.linalg.qr(matrix) if len(matrix) > matrix.shape[1] else (None, matrix)
-        last, count = core, 0
-        for now in step(core):
-            count += 1
-            gone = float((now - last).norm() / now.norm())
-            last = now
-            if gone < ACCURACY**0.6 or count == 100:
-                break
-        return (last if basis is None else basis @ last), count
-
-    return found
-
-
-def newton_schulz(matrix: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Products alone: x (3 - x^T x) / 2."""
-    now = matrix / torch.linalg.matrix_norm(matrix, 2)
-    while True:
-        now = 1.5 * now - 0.5 * now @ (now.mT @ now)
-        yield now
-
-
-def newton(matrix: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Inverses, scaled by norms (Higham 1986): (s x + x^-T / s) / 2."""
-    now = matrix
-    while True:
-        back = torch.linalg.inv(now)
-        norms = [
-            torch.linalg.matrix_norm(one, 1) * torch.linalg.matrix_norm(one, torch.inf)
-            for one in (back, now)
-        ]
-        scale = float(norms[0] / norms[1]) ** 0.25
-        now = (scale * now + back.mT / scale) / 2
-        yield now
-
-
-def halley(matrix: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Halley's, weighted dynamically (QDWH, Nakatsukasa et al. 2010): QR, later Cholesky."""
-    size = len(matrix)
-    one = torch.eye(size, dtype=matrix.dtype)
-    now = matrix / torch.linalg.matrix_norm(matrix, "fro")
-    low = float(1 / torch.linalg.matrix_norm(torch.linalg.inv(now), 1) / size**0.5)
-    while True:
-        d = (4 * (1 - low**2) / low**4) ** (1 / 3) if low < 1 else 0.0
-        a = (1 + d) ** 0.5
-        a += (8 - 4 * d + 8 * (2 - low**2) / (low**2 * (1 + d) ** 0.5)) ** 0.5 / 2
-        b, c = (a - 1) ** 2 / 4, a + (a - 1) ** 2 / 4 - 1
-        if c > 100:
-            factor = torch.linalg.qr(torch.cat([c**0.5 * now, one])).Q
-            now = b / c * now + (a - b / c) / c**0.5 * factor[:size] @ factor[size:].mT
-        else:
-            root = torch.linalg.cholesky(one + c * now.mT @ now)
-            now = b / c * now + (a - b / c) * torch.cholesky_solve(now.mT, root).mT
-        low = min(1.0, low * (a + b * low**2) / (1 + c * low**2))
-        yield now
-
-
-WAYS = {
-    "gesdd": by_svd,
-    "Newton-Schulz": iterated(newton_schulz),
-    "Newton, scaled": iterated(newton),
-    "Halley (QDWH)": iterated(halley),
-}
-
-
-def polars(given: argparse.Namespace) -> None:
-    """Print what the nearest orthogonal matrix takes, each way, of what Procrustes decomposes."""
-    numbers = torch.Generator().manual_seed(0)
-    print("| shape | way | seconds | iterations | largest error |\n|---|---|---:|---:|---:|")
-    for shape in ((given.width, given.width), (4 * given.width, given.width)):
-        base = like_trained(torch.empty(shape), numbers).double()
-        matrices = [moved(base, given.delta, numbers) for _ in range(2)]
-        # products of two experts, and the matrix itself where it is long
-        matrix = matrices[0].mT @ matrices[1] if shape[0] == shape[1] else base
-        expected, _ = by_svd(matrix)
-        for way, find in WAYS.items():
-            runs = []
-            for _ in range(given.repeats):
-                start = time.perf_counter()
-                found, count = find(matrix)
-                runs.append(time.perf_counter() - start)
-            error = float((found - expected).abs().max())
-            seconds = f"{statistics.median(runs):.3f}"
-            print(f"| {shape[0]} x {shape[1]} | {way} | {seconds} | {count} | {error:.0e} |")
 
 
 def main() -> None:
@@ -429,19 +420,14 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=5)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768, help=f"a multiple of {HEAD_SIZE}")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--full-repeats", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=1, help="of ours; the plain ones run once")
     parser.add_argument("--delta", type=float, default=5e-4, help="standard deviation of noise")
     parser.add_argument("--growth", action="store_true")
-    parser.add_argument("--polar", action="store_true")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
-    parser.add_argument("--passes", default="{}", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.job:
         print(json.dumps(measure(given)))
-    elif given.polar:
-        polars(given)
     else:
         (grow if given.growth else compare)(given)
 

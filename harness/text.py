@@ -83,6 +83,7 @@ _TEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
     '"': "''",
     "[": "{[}",  # after the end of a row it would open an argument
     "]": "{]}",
+    "*": "{*}",  # as that would be an argument, too
 }
 
 

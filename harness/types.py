@@ -32,7 +32,8 @@ Row: TypeAlias = "Mapping[str, Any]"
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much since the last call, and how much of such work in all.
 
-Several things that are counted alike share their total: all rows of a run, whatever reads them.
+Several things that are counted alike share their total: all rows of a run, whatever reads them. It
+may grow where what is done says what is left to do.
 """
 Steps: TypeAlias = Callable[[int], None]
 """Called with how much was done since the last call."""

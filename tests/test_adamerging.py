@@ -92,11 +92,37 @@ def entropy(logits: torch.Tensor, task: harness.Task) -> torch.Tensor:
     return -(p * p.log()).sum()
 
 
+def plus_plus(
+    vectors: Mapping[str, list[torch.Tensor]], density: float
+) -> dict[str, list[torch.Tensor]]:
+    """What TIES keeps of flat task vectors: by sorting each, and then by the sum of all."""
+    flat = torch.stack(
+        [torch.cat([t.flatten() for t in of]) for of in zip(*vectors.values(), strict=True)]
+    )
+    count = flat.shape[1]
+    for line in flat:
+        line[line.abs().argsort()[: count - int(count * density) - 1]] = 0
+    signs = flat.sum(0).sign()
+    assert bool(((signs == 0) == (flat == 0).all(0)).all())
+    flat = torch.where(flat.sign() == signs, flat, 0)
+    sizes = [of[0].numel() for of in vectors.values()]
+    parts = zip(vectors.items(), flat.split(sizes, dim=1), strict=True)
+    return {
+        name: [line.view_as(t) for line, t in zip(lines, of, strict=True)]
+        for (name, of), lines in parts
+    }
+
+
 class Loop:
     """A copy of the model for every task, and coefficients that torch itself differentiates."""
 
     def __init__(
-        self, folders: Sequence[Path], base: Path, tasks: Sequence[harness.Task], by: str
+        self,
+        folders: Sequence[Path],
+        base: Path,
+        tasks: Sequence[harness.Task],
+        by: str,
+        density: float | None = None,
     ) -> None:
         states = [load_file(folder / "model.safetensors") for folder in folders]
         origin = open_checkpoint(base).weights
@@ -104,6 +130,8 @@ class Loop:
         self.origin = {f"{prefix}.{n}": origin[n].double() for n in origin}
         self.origin = {n: t for n, t in self.origin.items() if n in states[0]}
         self.vectors = {n: [s[n].double() - t for s in states] for n, t in self.origin.items()}
+        if density is not None:
+            self.vectors = plus_plus(self.vectors, density)
         self.by, self.tasks = by, [t for i, t in enumerate(tasks) if t not in tasks[:i]]
         heads = [{n: t.double() for n, t in s.items() if n not in self.origin} for s in states]
         if len(self.tasks) == 1:  # one head for all, which is the mean
@@ -211,6 +239,26 @@ def test_coefficients_agree_with_a_plain_loop(
             alike(merged[name].double().numpy(), tensor.detach().numpy())
 
 
+@pytest.mark.parametrize("by", ["task", "layer"])
+def test_plus_plus_agrees_with_a_plain_loop(by: str, minis: Minis, tmp_path: Path) -> None:
+    """Task vectors of what TIES trims to and elects, from text to the folder."""
+    folders, base = experts_of(TOY, minis, tmp_path), minis("bert")["base"]
+    merge(asked(folders, base, [TOY, TOY], by=by, density=0.2), out=tmp_path / "m")
+    loop = Loop(folders, base, [TOY, TOY], by, density=0.2)
+    losses = loop.run()
+    report = report_of(tmp_path / "m")
+    alike(report["losses"], [losses[0], losses[-1]])
+    if by == "task":
+        alike(report["coefficients"], loop.shares["all"])
+    merged = load_file(tmp_path / "m" / "model.safetensors")
+    for name, tensor in loop.weights().items():
+        if "key.bias" not in name:
+            alike(merged[name].double().numpy(), tensor.detach().numpy())
+    record = json.loads((tmp_path / "m" / "merge.json").read_text())
+    assert record["merger"]["options"]["density"] == 0.2
+    assert "density=0.2" in record["method"]
+
+
 def test_every_task_is_read_through_its_own_head(minis: Minis, tmp_path: Path) -> None:
     """Of different tasks, whose heads are kept, the losses add up."""
     folders = [*experts_of(TOY, minis, tmp_path, [1]), *experts_of(THREE, minis, tmp_path, [2])]
@@ -301,6 +349,28 @@ def test_the_case_by_hand() -> None:
     assert float(merged["w"]) == pytest.approx(0.301 - 2 * 0.299)
     assert merged.report["coefficients"] == pytest.approx([0.301, 0.299])
     assert merged.report["losses"] == pytest.approx([0.045, 0.045])
+
+
+def half_squares(state: StateDict) -> tuple[float, StateDict]:
+    return sum(float(t.square().sum()) for t in state.values()) / 2, state
+
+
+def test_plus_plus_by_hand() -> None:
+    """Vectors of five entries in two tensors, of which three stay of each: (3, -1 | 2, 0, 0) and
+    (-2, 4 | 0, -3, 0). Elected are (+, + | +, -, 0): 3 and 2 of the first, 4 and -3 of the second.
+    At c = 0.3 the merge is (0.9, 1.2 | 0.6, -0.9, 0), each entry one expert's alone, so that both
+    slopes are above 0 and a step of Adam takes 0.001 off both."""
+    first = {"a": torch.tensor([[3.0], [-1.0]]), "b": torch.tensor([2.0, 0.5, 0.1])}
+    second = {"a": torch.tensor([[-2.0], [4.0]]), "b": torch.tensor([0.5, -3.0, 0.1])}
+    base = {name: torch.zeros_like(tensor) for name, tensor in first.items()}
+    merged = ADA([first, second], base, unlabeled=(half_squares,), by="task", density=0.4)
+    assert merged["a"].flatten().tolist() == pytest.approx([3 * 0.299, 4 * 0.299])
+    assert merged["b"].tolist() == pytest.approx([2 * 0.299, -3 * 0.299, 0])
+    assert merged.report["losses"][0] == pytest.approx((0.81 + 1.44 + 0.36 + 0.81) / 2)
+    assert merged.report["coefficients"] == pytest.approx([0.299, 0.299])
+    whole = ADA([one(1), one(-2)], one(0), unlabeled=(half_square,), by="task", density=1.0)
+    assert float(whole["w"]) == pytest.approx(-2 * 0.299)
+    assert whole.report["coefficients"] == pytest.approx([0.3, 0.299])
 
 
 def downhill(slope: float) -> Callable[[StateDict], tuple[float, StateDict]]:
@@ -444,7 +514,9 @@ def test_a_regression_is_refused_before_anything_is_read(
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize("option", ["rows=validation", "steps=0", "initial=1.5", "by=model"])
+@pytest.mark.parametrize(
+    "option", ["rows=validation", "steps=0", "initial=1.5", "by=model", "density=0", "density=1.5"]
+)
 def test_options_have_ranges(option: str, minis: Minis, tmp_path: Path) -> None:
     folders, base = experts_of(TOY, minis, tmp_path, [1]), minis("bert")["base"]
     name, _, value = option.partition("=")

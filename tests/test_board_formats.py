@@ -156,21 +156,30 @@ def test_what_overlaps_with_the_best_is_bold_too() -> None:
     assert next(iter(made_of.values())).ways == {"intervals", "printed"}
 
 
-def right_on(name: str, places: Array64, folder: Path) -> None:
-    """A merge that is right on these of 300 rows, with its predictions beside its record."""
+def right_on(name: str, places: Array64, folder: Path, **given: Any) -> None:
+    """A merge that is right on these of 300 rows, with its predictions beside its record.
+
+    `given` are fields of the record; of FT-Classifier Eval it is that with 5 shots.
+    """
+    shots = 5 if given.get("protocol") == "ft-classifier" else None
     labels = np.arange(300) % 2.0
     guesses = np.where(np.isin(np.arange(300), places), labels, 1 - labels)
     task = harness.TASKS["glue/rte"]
     ones = np.ones(300, dtype=np.int64)
     share = len(places) / 300
     [one] = merges(
-        share, rows=300, dataset={"digest": "d"}, intervals=interval(share - 0.05, share + 0.05)
+        share,
+        rows=300,
+        dataset={"digest": "d"},
+        intervals=interval(share - 0.05, share + 0.05, shots),
     )
-    one = one.model_copy(update={"method": name, "model": name, "digest": name * 32})
-    path = folder / f"{name}.json"
+    score = one.scores[0].model_copy(update={"shots": shots, "seed": shots and 0})
+    given = {"scores": (score,), "method": name, "digest": name * 32, **given}
+    one = one.model_copy(update={"model": name, **given})
+    path = folder / f"{name}-{one.protocol}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(one.model_dump_json())
-    values = {(None, None): guesses}
+    values: dict[Any, Array64] = {(shots, shots and 0): guesses}
     predicted = Predicted(task=task, digest="d", units=ones, labels=labels, values=values)
     write_predictions(path.with_suffix(".parquet"), predicted)
 
@@ -196,7 +205,7 @@ def test_the_predictions_tell_apart_what_overlaps(tmp_path: Path) -> None:
 def test_predictions_that_cannot_be_read_are_done_without(tmp_path: Path) -> None:
     for name in "ab":
         right_on(name, np.arange(200), tmp_path / "records")
-    (tmp_path / "records" / "a.parquet").write_text("none")
+    (tmp_path / "records" / "a-current.parquet").write_text("none")
     harness.leaderboard([tmp_path / "records"], out=tmp_path)
     assert "where predictions are not at hand" in (tmp_path / "board.md").read_text().replace(
         "\n  ", " "
@@ -250,7 +259,9 @@ def pairs() -> list[Record]:
 def test_a_gain_is_over_the_same_without_the_first_method() -> None:
     board = made(pairs())
     current = board.scores.readings[0]
-    assert board.gains("dare[ties]", current) == pytest.approx([5, -10, -2.5])
+    gains = [gain.points for gain in board.gains("dare[ties]", current) if gain]
+    assert gains == pytest.approx([5, -10, -2.5])
+    assert not any(gain.mark for gain in board.gained.values())
     assert board.gains("ties", current) == [None, None, None]
 
 
@@ -261,6 +272,68 @@ def test_a_gain_is_over_the_nearest_that_is_there() -> None:
         "procrustes+dare[ties]": "ties",
         "procrustes+dare[average]": "dare[average]",
     }
+
+
+def test_a_gain_that_cannot_be_told_is_marked_in_every_format(tmp_path: Path) -> None:
+    """`dare[ties]` is right on six rows more and wrong on no other: that is told. `p[ties]` is on
+    as many, most of them others. With the predictions gone, intervals overlap: nothing is told."""
+    folder = tmp_path / "records"
+    right_on("ties", np.arange(200), folder)
+    right_on("dare[ties]", np.arange(206), folder)
+    right_on("p[ties]", np.arange(94, 300), folder)
+    for marks in (("", "?"), ("?", "?")):
+        harness.leaderboard([folder], out=tmp_path)
+        text = (tmp_path / "board.tex").read_text()
+        rows = {row[0]: row[1] for row in tables(text)[0]}
+        for name, mark in zip(("dare", "p"), marks, strict=True):
+            assert rows[f"{name}{{[}}ties{{]}}"].endswith(f"$_{{+2.0{mark}}}$")
+        assert "% ?: a difference that is not told from none" in text
+        told = [str(int(not mark)) for mark in marks]
+        lines = csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text()))
+        found = {line["row"]: (line["gain"], line["told"]) for line in lines}
+        assert found == {"ties": ("", ""), "dare[ties]": ("2.0000", told[0]),
+                         "p[ties]": ("2.0000", told[1])}  # fmt: skip
+        table = pyarrow.parquet.read_table(tmp_path / "board.parquet").to_pylist()
+        assert {row["row"]: row["told"] for row in table} == {
+            "ties": None, "dare[ties]": not marks[0], "p[ties]": False,
+        }  # fmt: skip
+        page = (tmp_path / "index.html").read_text()
+        shown = data(page)
+        names = [shown["rows"][row]["name"] for row in shown["cells"]["row"]]
+        opened = dict(zip(names, shown["open"], strict=True))
+        assert opened == {"ties": 0, "dare[ties]": int(bool(marks[0])), "p[ties]": 1}
+        assert "<b>?</b>: a difference that is not told from none" in page
+        for path in folder.glob("*.parquet"):
+            path.unlink()
+
+
+def test_a_loss_that_cannot_be_told_is_marked(tmp_path: Path) -> None:
+    """Below the expert by 3 rows of 300, of which a tuned head wins back 2, and 40 more."""
+    folder = tmp_path / "records"
+    right_on("e", np.arange(240), folder, role="expert", method="expert")
+    for name, tuned in (("a", np.arange(1, 240)), ("b", np.arange(280))):
+        right_on(name, np.append(np.arange(6, 240), [297, 298, 299]), folder)
+        right_on(name, tuned, folder, protocol="ft-classifier")
+    harness.leaderboard([folder], out=tmp_path)
+    text = (tmp_path / "board.md").read_text()
+    shares = rows_of(text.partition("## How much")[2])
+    assert [shares[name][4:] for name in "ab"] == [["1.0?", "0.7?", ""], ["1.0?", "14.3", ""]]
+    assert "- `?`: a difference that is not told from none" in text
+    shown = data((tmp_path / "index.html").read_text())
+    names = [row["name"] for row in shown["rows"]]
+    assert [shown["gaps"][names.index(name)] for name in "ab"] == [[1], [0]]
+    for path in folder.glob("*.parquet"):
+        path.unlink()
+    harness.leaderboard([folder], out=tmp_path)
+    assert "?" not in (tmp_path / "board.md").read_text()
+
+
+def test_a_gain_that_nobody_measured_is_as_it_was() -> None:
+    """Of records without intervals nothing more is said."""
+    files = texts(pairs())
+    assert "?" not in files["board.tex"]
+    assert "told" not in next(csv.reader(io.StringIO(files["board.csv"])))
+    assert not {"open", "gaps"} & data(files["index.html"]).keys()
 
 
 def under_both(role: Any, model: str, current: float, tuned: float, **given: Any) -> list[Record]:

@@ -17,10 +17,11 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import DrawScore, Role, Source, read_records
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.leaderboard import rendered
+from harness.reporting.difference import Spread
 from harness.reporting.grid import BEST_SINGLE, MAJORITY, best_single, grid, readings, short_task
 from harness.reporting.lines import lines_of, read_lines
 from harness.reporting.table import evaluation_table, legend
-from harness.reporting.verdict import Spread, Verdict, verdicts
+from harness.reporting.verdict import Verdict, verdicts
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"
@@ -505,6 +506,7 @@ def verdict(records: list[Record]) -> Verdict | None:
         (90, 80, 83, "the head explains 30 % of the loss, the rest lies in the encoder."),
         (90, 80, 80, "the head explains none of the loss, which lies in the encoder."),
         (90, 80, 70, "the head explains none of the loss, which lies in the encoder."),
+        (90, 80, 80.04, "the head explains none of the loss, which lies in the encoder."),
         (80, 90, 85, "10.0 points above its experts under Current Eval (90.0 against 80.0)"),
         (80, 80, 85, "the merge is level with its experts under Current Eval (80.0 against 80.0)"),
         (80, 79.4, 85, "0.6 points below its experts under Current Eval (79.4 against 80.0)"),
@@ -546,7 +548,9 @@ def spread(loss: float, recovered: float, wide: float, **given: Any) -> Spread:
             "cannot tell whether the head explains any of the loss (within",
         ),
         (80, 78, 1, "none", "none of the loss, which lies in the encoder."),
-        (80, 79.5, 1, "none", "none of the loss, which lies in the encoder."),
+        (80, 79.5, 0.5, "none", "none of the loss, which lies in the encoder."),
+        (80, 79.5, 1, "cannot tell", "cannot tell whether the head explains any of the loss (with"),
+        (80, 80, 1, "cannot tell", "whether the head explains any of the loss (within 0 to 11 %"),
         (89.4, 90, 1.75, "", "0.6 points below its experts under Current Eval (89.4 against 90.0)"),
         (89.4, 90, 1.8, "", "within -2.4 to +1.2 on other rows: cannot tell whether anything is"),
         (80, 90, 12, "", "cannot tell whether anything is lost"),
@@ -577,8 +581,10 @@ def test_a_base_that_reads_as_much_takes_the_head_for_nothing(above: Any) -> Non
     better = spread(10, 10, 1, above_control=(0.5, 2.0))
     assert "explains all" in str(replace(made, control=89.0, spread=better))
     assert "explains all" in str(replace(made, control=89.0, spread=None))
-    worse = replace(made, tuned=80, spread=spread(10, 0, 0.5, above_control=(-9, -7)))
+    worse = replace(made, tuned=79, spread=spread(10, -1, 0.5, above_control=(-9, -7)))
     assert worse.share == "none", "where nothing is won back, nobody is compared"
+    unclear = replace(made, tuned=80, spread=spread(10, 0, 0.5, above_control=(-9, -7)))
+    assert unclear.share == "cannot tell", "nor where it may be nothing"
 
 
 def test_the_verdict_averages_over_experts_draws_and_tasks() -> None:

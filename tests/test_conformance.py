@@ -86,6 +86,7 @@ def test_every_pre_merging_method_of_ours_keeps_the_laws(name: str) -> None:
 #: options of ours, and the laws that break with them
 MERGER_OPTIONS = {
     "adamerging:by=task,initial=1.0": {"copies"},
+    "adamerging:density=0.5": {"copies"},
     "actmat:matrices=all": set(),
     "average:weights=0.5:0.375:0.125": {"order"},
     "breadcrumbs:density=1.0,gamma=0.0,scale=0.333333333": set(),

@@ -69,6 +69,15 @@ def test_there_is_one_bar_for_all_that_is_counted_alike(
     assert lines[0].count("━") >= 15
 
 
+def test_a_bar_that_is_not_full_grows_with_its_work(capsys: pytest.CaptureFixture[str]) -> None:
+    def steps(advance: harness.types.Progress) -> None:
+        advance("merging tensors", 1, 10)
+        advance("scoring candidates", 5, 30)
+        advance("merging tensors", 2, 30)
+
+    assert re.findall(r"(\w+) ━.* (\d+/\d+)", shown(steps, capsys)) == [("tensors", "8/30")]
+
+
 @pytest.mark.parametrize("total", [10, 3], ids=["as many", "others"])
 def test_what_is_counted_otherwise_takes_the_place_of_a_bar(
     total: int, capsys: pytest.CaptureFixture[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import harness
 from harness import Recipe, plugins
 from harness.cli import main
+from harness.data.rows import load_rows
 from harness.passes.statistics import drawn
+from harness.passes.workload import Workload
 from tests.toys import THREE, TOY, registered
 
 Loud = Callable[..., Path]
@@ -161,6 +164,88 @@ def recipe(loud: Loud, minis: Minis, **fields: Any) -> Recipe:
     experts = [str(loud("bert", which)) for which in ("a", "b")]
     given = {"base": str(minis("bert")["base"]), "tasks": ["toy/pairs"], "device": "cpu"}
     return Recipe.model_validate({"experts": experts, **given, **fields})
+
+
+# One bar ------------------------------------------------------------------------------------
+
+
+def told_of(asked: Recipe, out: Path) -> list[tuple[str, int, int]]:
+    told: list[tuple[str, int, int]] = []
+    harness.merge(asked, out=out, progress=lambda *step: told.append(step))
+    return told
+
+
+def test_what_is_told_of_progress_is_all_work_of_the_merge(
+    mine: Path, loud: Loud, minis: Minis, tmp_path: Path
+) -> None:
+    """The rows of two needs, of three candidates that are tuned, and the tensors, in one total."""
+    harness.load_plugins(mine)
+    asked = recipe(
+        loud, minis, premerge=["halved:examples=8"], merger="regmean:examples=9",
+        tune="off_diagonal=0.5:0.9:0.2",
+    )  # fmt: skip
+    told = told_of(asked, tmp_path / "out")
+    tensors = len(load_file(tmp_path / "out" / "model.safetensors"))
+    scored = 3 * len(load_rows(TOY, "heldout10"))
+    of = Counter({what: 0 for what, _, _ in told})
+    for what, done, _ in told:
+        of[what] += done
+    names = [Path(expert).name for expert in asked.experts]
+    assert of == {
+        **{f"gram of {name}": 8 + 9 for name in names},
+        "scoring candidates": scored,
+        "merging tensors": tensors,
+    }
+    assert {in_all for _, _, in_all in told} == {of.total()}
+    again = told_of(asked, tmp_path / "again")  # of statistics in the cache, at once
+    assert sum(done for _, done, _ in again) == of.total()
+
+
+def test_what_a_method_asks_for_while_it_merges_adds_to_the_work(
+    loud: Loud, minis: Minis, tmp_path: Path
+) -> None:
+    told = told_of(recipe(loud, minis, merger="soup"), tmp_path / "out")
+    tensors = len(load_file(tmp_path / "out" / "model.safetensors"))
+    scored = 3 * len(load_rows(TOY, "heldout10"))
+    assert {in_all for _, _, in_all in told} <= {tensors, tensors + scored}
+    assert told[-1][2] == sum(done for _, done, _ in told) == tensors + scored
+
+
+def test_a_part_that_is_done_again_is_told_of_once() -> None:
+    told: list[tuple[str, int, int]] = []
+    work = Workload(lambda *step: told.append(step))
+    assert work.steps("unplanned", "u") is None
+    work.plan("a", 3)
+    work.plan("a", 5)  # counted already
+    work.plan("b", 4)
+    step = work.steps("A", "a")
+    assert step is not None
+    step(2)
+    step(2)
+    assert work.steps("A", "a") is None
+    work.tell("c", 1, 2)
+    work.tell("c", 1, 2)
+    work.tell("c", 1, 2)
+    assert told == [("A", 2, 7), ("A", 1, 7), ("c", 1, 9), ("c", 1, 9)]
+    assert Workload(None).steps("A", "a") is None
+
+
+def test_work_that_counts_by_itself_is_a_share_of_a_part() -> None:
+    told: list[tuple[str, int, int]] = []
+    work = Workload(lambda *step: told.append(step))
+    work.plan("a", 10)
+    work.plan("b", 10)
+    tell = work.within("A", "a")
+    assert tell is not None
+    tell("x", 1, 2)
+    tell("x", 1, 8)  # its total grew: a quarter, which is less than was told
+    tell("y", 4, 8)  # three quarters, 7 of 10
+    work.finish("A", "a")
+    work.finish("A", "a")
+    tell("y", 2, 8)
+    work.finish("B", "b")
+    assert told == [("A · x", 5, 20), ("A · y", 2, 20), ("A", 3, 20), ("B", 10, 20)]
+    assert Workload(None).within("A", "a") is None
 
 
 # A plug-in brings one ----------------------------------------------------------------------

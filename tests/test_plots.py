@@ -21,16 +21,29 @@ from harness import Record, Run, View, protocol
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
-from harness.errors import BadData, BadRecipe, BrokenRecord, MissingScores
-from harness.evaluation.records import Adaptation, DrawScore, Interval, Role, Source, read_records
+from harness.errors import BadData, BadRecipe, MissingScores
+from harness.evaluation.inference import sampler
+from harness.evaluation.predictions import shelf
+from harness.evaluation.records import (
+    Adaptation,
+    DrawScore,
+    Interval,
+    Role,
+    Source,
+    identity,
+    read_records,
+)
 from harness.files import write_json
 from harness.passes.features import forward
 from harness.registry import PROTOCOLS
+from harness.reporting.grid import grid
 from harness.reporting.plots import drop, gains, marks, plot, protocols, ranks, shots, transforms
 from harness.reporting.plots.scores import headline, scores_of
 from harness.reporting.plots.tsne import balanced, clouds, draw, in_the_plane
+from harness.reporting.ranking import Standings, standings
 from tests.conftest import TAGS as TAG_NAMES
 from tests.test_boards import MRPC, RTE, record
+from tests.test_compare import read_once
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered
 
 ROOT = Path(__file__).parent.parent
@@ -119,10 +132,11 @@ def test_models_of_one_method_on_one_task_are_told_apart() -> None:
     heads = [
         read("b", "base", RTE, "current", 0.5, digest=head, head=head) for head in ("own", "kept")
     ]
-    assert scores_of(heads).rows == ("base (b, own head)", "base (b, kept head)")
+    assert scores_of(heads).rows == ("base (own head)", "base (kept head)")
     same = [read("b", "base", RTE, "current", 0.5, digest=digest) for digest in ("1", "2")]
-    with pytest.raises(BrokenRecord, match="two different models are called 'b'"):
-        scores_of(same)
+    assert scores_of(same).rows == ("base (1)", "base (2)")
+    for records in (twins, apart, heads, same):  # as on a board
+        assert scores_of(records).rows == grid(records, by_method=True).rows
 
 
 def test_the_number_of_shots_is_the_nearest_to_five_or_the_one_asked_for() -> None:
@@ -355,6 +369,199 @@ def test_gains_are_under_current_eval_unless_another_is_named() -> None:
         gains.gains(several(), View(protocols=("current", "knn")))
 
 
+# Whiskers ----------------------------------------------------------------------------------
+
+
+def shared(folder: Path, *merges: tuple[str, str, float], **given: Any) -> Path:
+    """A folder of merges with their methods that are wrong on so many rows, with predictions."""
+    for seed, (name, method, wrong) in enumerate(merges):
+        for place, task in enumerate(("toy/a", "toy/b")):
+            read_once(folder, name, task, wrong, seed=100 * place + seed, method=method, **given)
+    return folder
+
+
+def faces(axes: Any, sign: str = "o") -> list[tuple[float, float, bool]]:
+    """Where black dots and circles are drawn, and which are filled."""
+    return [
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0]), face == marks.BLACK)
+        for line in axes.lines
+        if line.get_marker() == sign
+        and (face := line.get_markerfacecolor()) in ("#000000", "white")
+    ]
+
+
+def whiskers_of(axes: Any) -> list[list[float]]:
+    """The ends of black lines along x that are one point wide."""
+    return [
+        path.vertices[:, 0].tolist()
+        for lines in axes.collections
+        if [*lines.get_linewidth()] == [1] and [*lines.get_color()[0][:3]] == [0, 0, 0]
+        for path in lines.get_paths()
+    ]
+
+
+def test_gains_have_the_interval_that_compare_gives_them(tmp_path: Path) -> None:
+    """One of them can be told from none, and the other one cannot: it is hollow."""
+    folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.29))
+    shown = gains.gains(read_records([folder]), ALL, sampler(shelf([folder])))
+    assert [panel.title for panel in shown.panels] == ["a", "b", "mean of 2 tasks"]
+    figure = gains.draw(shown)
+    for at, stage in enumerate(shown.before):
+        made = harness.compare([{"dare": "n", "p": "o"}[stage], "m"], records=folder)
+        assert isinstance(made, harness.Comparison)
+        ends = [*(one.within for one in made.tasks), made.within_rows]
+        for axes, panel, end in zip(figure.axes, shown.panels, ends, strict=True):
+            gain = panel.gains[0][at]
+            assert gain is not None
+            assert gain.within == pytest.approx([100 * one for one in end], abs=1e-4)
+            assert gain.difference.told == (stage == "dare")
+            assert whiskers_of(axes)[at] == pytest.approx([*gain.within])
+            (x, _, filled) = faces(axes)[at]
+            assert (x, filled) == (pytest.approx(gain.value), stage == "dare")
+            low, high = axes.get_xlim()
+            assert low < gain.within[0] < gain.within[1] < high
+    assert signs(figure)[-2:] == [
+        "paired 95 % interval over test rows",
+        "hollow: not told from none, it includes 0",
+    ]
+
+
+def test_a_gain_of_which_nothing_is_known_is_hollow_beside_others(tmp_path: Path) -> None:
+    folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.1))
+    for path in folder.rglob("*.json"):
+        if Record.model_validate_json(path.read_text(encoding="utf-8")).model == "o":
+            path.with_suffix(".parquet").unlink()
+    axes = gains.draw(gains.gains(read_records([folder]), ALL, sampler(shelf([folder])))).axes[0]
+    assert [filled for _, _, filled in faces(axes)] == [True, False]
+    assert len(whiskers_of(axes)) == 1
+
+
+def test_a_deviation_over_draws_is_two_ticks_beside_a_whisker() -> None:
+    """The spreads are two, and each has its own sign."""
+    reading = scores_of(several()).readings[0]
+    panel = gains.Panel("a", "gain", ((gains.Gain(10, 2, (7, 14)),),))
+    figure = gains.draw(gains.Gains(("ties",), ("dare",), reading, (panel,), "± spread"))
+    (bar,) = (one for one in figure.axes[0].containers if hasattr(one, "has_xerr"))
+    assert [*bar[2][0].get_linewidth()] == [0]
+    assert whiskers_of(figure.axes[0]) == [[7, 14]]
+    assert signs(figure)[1:] == ["± spread", "paired 95 % interval over test rows"]
+    (text,) = figure.axes[0].texts
+    assert text.xy[0] == 14  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("what", ["protocols", "gains", "drop", "ranks"])
+def test_without_predictions_a_picture_is_what_it_was(what: str, tmp_path: Path) -> None:
+    folder = written(tmp_path, several_with_experts())
+    harness.plot(what, [folder], out=tmp_path / "a")
+    for one in read_records([folder]):  # what is there cannot be read
+        name = identity(one.model_dump(mode="json"))[:12]
+        (folder / f"{name}.parquet").write_bytes(b"PAR1 of something else")
+    harness.plot(what, [folder], out=tmp_path / "b")
+    assert not any("rows" in said for said in texts(tmp_path / "a.svg"))
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def several_with_experts() -> list[Record]:
+    """`several`, of whose merges it is known which experts they are of."""
+    found = {one.task: one.digest for one in several() if one.role == "expert"}
+    sources = tuple(Source(source="e", digest=digest) for digest in found.values())
+    return [
+        one.model_copy(update={"experts": sources}) if one.role == "merged" else one
+        for one in several()
+    ]
+
+
+def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
+    """Of each task's own expert: drawn by plain loops over the rows."""
+    shared(tmp_path, ("e", "expert", 0.05), role="expert")
+    own = (Source(source="e", digest="e".ljust(32, "0")),)
+    shared(tmp_path, ("m", "ties", 0.3), ("n", "average", 0.05), experts=own)
+    records, look = read_records([tmp_path]), shelf([tmp_path])
+    shown = drop.drops(records, ALL, sampler(look))
+    assert (shown.unit, shown.methods) == ("task", ("average", "ties"))
+    for method, found in zip(shown.methods, shown.differences, strict=True):
+        assert all(one.told for one in found) == (method == "ties")
+    merge, expert = (
+        next(one for one in records if (one.model, one.task) == (name, "toy/a@test"))
+        for name in "me"
+    )
+    read_of = [look(one) for one in (merge, expert)]
+    right = [one.values[None, None] == one.labels for one in read_of if one is not None]
+    random = np.random.default_rng(1)
+    drawn = []
+    for _ in range(2000):
+        rows = random.integers(200, size=200)
+        m, e = (one[rows].mean() for one in right)
+        drawn.append(100 * (e - m) / e)
+    (ties,) = (one for one in shown.differences[1] if one.points == pytest.approx(
+        100 * (right[1].mean() - right[0].mean()) / right[1].mean()
+    ))  # fmt: skip
+    assert ties.within == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=1.5)
+    figure = drop.draw(shown)
+    dots = faces(figure.axes[0])
+    assert [filled for _, _, filled in dots] == [False, False, True, True]
+    assert len({y for _, y, _ in dots}) == 4
+    assert signs(figure)[:2] == [
+        "paired 95 % interval over test rows of one task",
+        "hollow: not told from none, it includes 0",
+    ]
+
+
+def test_a_drop_below_an_expert_that_may_be_nothing_has_no_interval() -> None:
+    """A share of what is not above 0 on all resamples is none."""
+    own = (Source(source="x", digest="x"),)
+    records = [
+        read("x", "expert", RTE, "current", 0.1, digest="x"),
+        read("m", "ties", RTE, "current", 0.05, experts=own),
+        read("y", "expert", MRPC, "current", 0.8, digest="x"),
+        read("m", "ties", MRPC, "current", 0.4, experts=own),
+    ]
+    low = {RTE: np.array([-0.1, 0.1, 0.2]), MRPC: np.array([0.8, 0.8, 0.8])}
+
+    def samples(record: Record, _: Any) -> Any:
+        return low[record.task] / (1 if record.role == "expert" else 2)
+
+    shown = drop.drops(records, ALL, samples)
+    assert shown.within == ((None, pytest.approx((50, 50))),)
+    assert [filled for _, _, filled in faces(drop.draw(shown).axes[0])] == [False, True]
+
+
+def test_the_gap_between_protocols_has_a_whisker_below_its_row(tmp_path: Path) -> None:
+    shared(tmp_path, ("m", "ties", 0.3), ("n", "average", 0.2))
+    keys = ((5, 0), (5, 1))
+    tuned = {"protocol": "ft-classifier", "keys": keys}
+    shared(tmp_path, ("m", "ties", 0.1), ("n", "average", 0.18), **tuned)
+    samples = sampler(shelf([tmp_path]))
+    records = read_records([tmp_path])
+    shown = protocols.gaps(records, ALL, samples)
+    assert shown.rows == ("average", "ties")
+    panel = shown.panels[0]
+    few, current = (
+        samples(one, shots)
+        for asked, shots in (("ft-classifier", 5), ("current", None))
+        for one in records
+        if (one.model, one.task, one.protocol) == ("m", "toy/a@test", asked)
+    )
+    assert few is not None
+    assert current is not None
+    none, gap = panel.gaps
+    assert none is not None
+    assert gap is not None
+    assert gap.within == pytest.approx(np.percentile(100 * (few - current), [2.5, 97.5]), abs=1e-4)
+    assert (none.told, gap.told) == (False, True)
+    figure = protocols.draw(shown)
+    dots = [one for one in faces(figure.axes[0]) if one[1] % 1]
+    assert [filled for _, _, filled in dots] == [False, True]
+    start = panel.dots[1][0]
+    assert start is not None
+    assert dots[1][0] == pytest.approx(start.value + gap.points)
+    ends = [start.value + end for end in gap.within or ()]
+    assert whiskers_of(figure.axes[0])[1] == pytest.approx(ends)
+    assert "paired 95 % interval over test rows of the gap, from current on" in signs(figure)
+    harness.plot("protocols", [tmp_path], out=tmp_path / "fig")
+    assert any("of the gap" in said for said in texts(tmp_path / "fig.svg"))
+
+
 # Drop --------------------------------------------------------------------------------------
 
 
@@ -416,6 +623,11 @@ def test_boxes_are_quartiles() -> None:
 # Ranks -------------------------------------------------------------------------------------
 
 
+def ranking(scores: Any) -> Standings:
+    """Of scores [models, tasks] alone."""
+    return standings([f"{at:02}" for at in range(scores.shape[1])], scores)
+
+
 def loops(scores: list[list[float]]) -> list[float]:
     """Mean ranks, 1 the best: a rank is one more than those above and half of the equals."""
     ranks_of = [
@@ -426,10 +638,10 @@ def loops(scores: list[list[float]]) -> list[float]:
 
 
 def test_ranks_by_hand_and_by_loops() -> None:
-    by_hand = ranks.ranking(np.array([[3.0, 2, 2], [1, 2, 3]]))
+    by_hand = ranking(np.array([[3.0, 1], [2, 2], [2, 3]]))
     assert by_hand.means == pytest.approx([2, 2.25, 1.75])
     numbers = np.random.default_rng(0).integers(5, size=(7, 6)).astype(float)
-    found = ranks.ranking(numbers, resamples=200)
+    found = ranking(numbers.T)
     assert found.means == pytest.approx(loops(numbers.tolist()))
     for mean, (low, high) in zip(found.means, found.intervals, strict=True):
         assert low <= mean <= high
@@ -438,24 +650,28 @@ def test_ranks_by_hand_and_by_loops() -> None:
 def test_intervals_are_those_of_resampled_tasks() -> None:
     """Ranks 1 and 2 with chance 1/2 each: the mean of 16 tasks has a deviation of 1/8."""
     first = np.array([[1.0, 0]] * 8 + [[0.0, 1]] * 8)
-    found = ranks.ranking(first)
+    found = ranking(first.T)
     assert found.means == (1.5, 1.5)
-    assert found.intervals[0] == pytest.approx((1.5 - 1.96 / 8, 1.5 + 1.96 / 8), abs=0.03)
+    assert found.intervals[0] == pytest.approx((1.5 - 1.96 / 8, 1.5 + 1.96 / 8), abs=0.04)
     assert found.ties == ((0, 1),)
 
 
-def test_ties_are_the_longest_runs_of_which_no_two_are_apart() -> None:
-    assert ranks._ties([2, 0, 1], np.zeros((3, 3), dtype=bool)) == ((2, 0, 1),)
-    apart = np.zeros((4, 4), dtype=bool)
-    apart[0, 2] = apart[2, 0] = apart[0, 3] = apart[3, 0] = apart[1, 3] = apart[3, 1] = True
-    assert ranks._ties([0, 1, 2, 3], apart) == ((0, 1), (1, 2), (2, 3))
-    assert ranks._ties([0, 1], ~np.eye(2, dtype=bool)) == ()
+def test_ties_join_in_order_of_rank_those_that_are_not_apart() -> None:
+    """The second is the best of four on nearly all of many tasks, the first the worst; between the
+    others chance decides."""
+    random = np.random.default_rng(3)
+    between = random.uniform(1, 2, size=(40, 2))
+    scores = np.column_stack([np.zeros(40), np.full(40, 3.0), between])
+    found = ranking(scores.T)
+    (tie,) = found.ties
+    assert {*tie} == {2, 3}
+    assert list(tie) == sorted(tie, key=lambda at: found.means[at])
 
 
 def test_few_tasks_tell_nobody_apart() -> None:
     best_everywhere = np.array([[2.0, 1.0]])
-    assert ranks.ranking(np.repeat(best_everywhere, 5, axis=0)).ties == ((0, 1),)
-    assert ranks.ranking(np.repeat(best_everywhere, 6, axis=0)).ties == ()
+    assert ranking(np.repeat(best_everywhere, 5, axis=0).T).ties == ((0, 1),)
+    assert ranking(np.repeat(best_everywhere, 6, axis=0).T).ties == ()
 
 
 def test_ranks_are_of_merges_on_all_tasks_and_joined_in_the_picture() -> None:
@@ -466,6 +682,48 @@ def test_ranks_are_of_merges_on_all_tasks_and_joined_in_the_picture() -> None:
     assert drawn_at(axes, "D") == [(1, 0), (2, 1)]
     joined = [line for line in axes.lines if line.get_marker() == "o"]
     assert [list(np.asarray(line.get_ydata())) for line in joined] == [[0, 1]]
+
+
+@pytest.mark.parametrize("shots", [None, 5])
+def test_ranks_are_those_that_compare_gives(shots: int | None, tmp_path: Path) -> None:
+    """In whatever order tasks come; by tasks alone, nobody would be apart."""
+    asked: dict[str, Any] = {}
+    if shots:
+        asked = {"protocol": "ft-classifier", "keys": ((5, 0), (5, 1))}
+    merges = ("good", "average", 0.05), ("fair", "ties", 0.3), ("poor", "fisher", 0.31)
+    shared(tmp_path, *merges, **asked)
+    name = asked.get("protocol", "current")
+    made = harness.compare(["poor", "fair", "good"], records=tmp_path, protocol=name, shots=shots)
+    assert isinstance(made, harness.Ranking)
+    records = [*reversed(read_records([tmp_path]))]
+    view = View(protocols=(name,))
+    shown = ranks.ranks(records, view, sampler(shelf([tmp_path])))
+    called = {method: model for model, method, _ in merges}
+    (panel,) = shown.panels
+    assert [called[one] for one in shown.methods] == [one.model for one in made.models]
+    assert panel.ranking.means == pytest.approx([one.rank for one in made.models])
+    assert [*panel.ranking.intervals] == [one.within for one in made.models]
+    groups = [tuple(called[shown.methods[at]] for at in one) for one in panel.ranking.groups]
+    assert {*map(frozenset, groups)} == {*map(frozenset, made.groups)}
+    assert len(groups) == 2
+    figure = ranks.draw(shown)
+    assert "95 % interval over rows and tasks" in signs(figure)
+    assert figure.get_suptitle().endswith("2 tasks: fewer than 6 say little")
+    alone = ranks.ranks(records, view)
+    assert len(alone.panels[0].ranking.groups) == 1
+    assert "95 % interval over tasks" in signs(ranks.draw(alone))
+    assert ranks.draw(alone).get_suptitle().endswith("fewer than 6 tell no two apart")
+
+
+def test_a_panel_without_all_predictions_is_of_tasks_alone(tmp_path: Path) -> None:
+    shared(tmp_path, ("good", "average", 0.05), ("fair", "ties", 0.3))
+    tuned: dict[str, Any] = {"protocol": "ft-classifier", "keys": ((5, 0), (5, 1))}
+    shared(tmp_path, ("good", "average", 0.05), ("fair", "ties", 0.3), **tuned)
+    next(tmp_path.rglob("*ft-classifier*.parquet")).unlink()
+    shown = ranks.ranks(read_records([tmp_path]), ALL, sampler(shelf([tmp_path])))
+    assert [panel.ranking.of_rows for panel in shown.panels] == [True, False]
+    said = "95 % interval over tasks, and rows where predictions are at hand"
+    assert said in signs(ranks.draw(shown))
 
 
 # Features ----------------------------------------------------------------------------------

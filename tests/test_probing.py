@@ -21,14 +21,19 @@ import harness
 from harness import Encoded, Predictions, Record, Row, Run, Task
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
+from harness.cli.evaluate import _print_evaluation
 from harness.data.rows import load_rows
 from harness.errors import CellsFailed, MissingTeacher
+from harness.evaluation.inference import sampler
+from harness.evaluation.predictions import Predicted, shelf
 from harness.evaluation.records import identity, predictions_of, read_record
 from harness.passes import features
 from harness.registry import PROTOCOLS
 from harness.reporting.basis import Basis, bases, left_open
 from harness.reporting.grid import Reading, readings
 from tests.conftest import WORDS, model
+from tests.test_boards import record as scored
+from tests.test_boards import spread
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered
 
 Edit: TypeAlias = Callable[[dict[str, torch.Tensor]], None]
@@ -482,11 +487,19 @@ def test_the_sentence_of_the_orthogonal_probe() -> None:
     found = basis(60, 80, 50)
     assert found == (
         "probe, 5 shots reads 80.0 (the base 50.0): the encoder is the expert's up to a rotation: "
-        "20.0 points of the loss (60.0 against 80.0) are a change of basis."
+        "20.0 points of the loss (60.0 against 80.0) are a change of basis. "
+        "(No interval: predictions are not at hand.)"
     )
-    assert "5.0 of the 20.0 points of the loss (60.0 against 80.0) are a change" in basis(60, 65)
+    some = "5.0 of the 20.0 points of the loss (60.0 against 80.0) are a change of basis, the rest"
+    assert some in basis(60, 65)
+    assert "are a change of basis; cannot tell whether the rest is one." in basis(60, 79.5)
     assert "wins back nothing of the 20.0 points" in basis(60, 59)
-    assert "nothing is lost under Current Eval (80.0 against 80.0)" in basis(80, 80)
+    assert "cannot tell whether a rotation of the features wins back any" in basis(60, 60.6)
+    assert "cannot tell whether anything is lost under Current Eval (80.0 against" in basis(80, 80)
+    assert "cannot tell whether anything is lost under Current Eval (79.4 against" in basis(
+        79.4, 80
+    )
+    assert "nothing is lost under Current Eval (90.0 against 80.0), so no change" in basis(90, 80)
     assert "says nothing of the merge." in basis(60, 80, 80)
     assert "says nothing of the merge" not in basis(60, 59, 80)
     assert "open to chance." in basis(60, 80, determined=False)
@@ -496,8 +509,111 @@ def test_the_sentence_of_the_orthogonal_probe() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("current", "turned_to", "wide", "says"),
+    [
+        (60, 80, 2, "(60.0 against 80.0, within -22.0 to -18.0 on other rows) are a change of"),
+        (60, 80, 2, "the expert's up to a rotation: 20.0 points of the loss"),
+        (60, 80, 2, "are a change of basis, within 82 to 100 % of it."),
+        (60, 80, 9, "cannot tell how much of the 20.0 points of the loss (60.0 against 80.0, wit"),
+        (60, 70, 2, "10.0 of the 20.0 points of the loss"),
+        (60, 70, 2, "are a change of basis, within 36 to 67 % of it, the rest is not."),
+        (60, 78, 2, "a change of basis, within 73 to 100 % of it; cannot tell whether the rest is"),
+        (60, 61, 2, "cannot tell whether a rotation of the features wins back any of the 20.0"),
+        (60, 59, 2, "cannot tell whether a rotation of the features wins back any of the 20.0"),
+        (60, 57, 2, "wins back nothing of the 20.0 points that are lost"),
+        (79, 80, 2, "cannot tell whether anything is lost under Current Eval (79.0 against 80.0, "),
+        (60, 80, 21, "within -41.0 to +1.0 on other rows), so there is no loss to be a change"),
+        (83, 80, 2, "nothing is lost under Current Eval (83.0 against 80.0, within +1.0 to +5.0"),
+        (80, 80, 0, "cannot tell whether anything is lost"),
+    ],
+)
+def test_the_sentence_says_what_the_rows_can_show(
+    current: float, turned_to: float, wide: float, says: str
+) -> None:
+    """Experts at 80. A rotation is said to win back what shows on other rows, and no more."""
+    found = basis(current, turned_to, spread=spread(80 - current, turned_to - current, wide))
+    assert says in found
+    assert "No interval" not in found
+
+
+@pytest.mark.parametrize(
+    ("control", "above", "says"),
+    [
+        (80.0, (-1, 1), "the base, turned so, is as high, so this says nothing of the merge"),
+        (79.0, (-1, 3), "the base, turned so, cannot be told from it, so this says nothing of"),
+        (70.0, (8, 12), "within 82 to 100 % of it."),
+    ],
+)
+def test_a_base_that_turns_as_well_takes_the_rotation_for_nothing(
+    control: float, above: tuple[float, float], says: str
+) -> None:
+    assert says in basis(60, 80, control, spread=spread(20, 20, 2, above_control=above))
+
+
+def right_on(places: Sequence[int], key: Any = (None, None)) -> Predicted:
+    """What is right on these of 300 rows."""
+    labels = np.arange(300) % 2.0
+    guesses = np.where(np.isin(np.arange(300), places), labels, 1 - labels)
+    units = np.ones(300, dtype=np.int64)
+    return Predicted(task=TOY, digest="d", units=units, labels=labels, values={key: guesses})
+
+
+def test_the_interval_is_of_differences_on_the_same_rows() -> None:
+    """Of 300 rows the experts are right on 240 and the merge on 180 of these: 20 points, whose
+    deviation is that of 60 rows in 300, and not that of two scores on rows of their own (3.7).
+    Turned, it is right where the experts are, and on no row of a resample any different."""
+    known = {
+        ("expert", "current"): right_on(range(240)),
+        ("merged", "current"): right_on(range(180)),
+        ("merged", "probe"): right_on(range(240), (5, 0)),
+        ("base", "probe"): right_on(range(90, 240), (5, 0)),
+    }
+    options = {"transform": "orthogonal"}
+    records = [
+        scored("expert", "e", TOY.name, "current", 0.8),
+        scored("merged", "m", TOY.name, "current", 0.6),
+        scored("merged", "m", TOY.name, "probe", {5: [0.8]}, options=options),
+        scored("base", "b", TOY.name, "probe", {5: [0.5]}, options=options),
+    ]
+    samples = sampler(lambda record: known[record.role, record.protocol])
+    (found,) = bases(records, samples=samples)
+    assert found.spread is not None
+    deviation = 100 * np.sqrt(0.2 * 0.8 / 300)
+    assert found.spread.loss == pytest.approx(
+        (20 - 1.96 * deviation, 20 + 1.96 * deviation), abs=0.5
+    )
+    assert found.spread.recovered == found.spread.loss
+    assert found.spread.share == (1, 1)
+    deviation = 100 * np.sqrt(0.3 * 0.7 / 300)
+    ends = (30 - 1.96 * deviation, 30 + 1.96 * deviation)
+    assert found.spread.above_control == pytest.approx(ends, abs=0.5)
+    assert "up to a rotation: 20.0 points" in str(found)
+    del known["expert", "current"]
+    (without,) = bases(records, samples=sampler(lambda r: known.get((r.role, r.protocol))))
+    assert without.spread is None
+    assert str(without).endswith("(No interval: predictions are not at hand.)")
+
+
+def test_three_rows_are_no_loss() -> None:
+    known = {
+        ("expert", "current"): right_on(range(240)),
+        ("merged", "current"): right_on([*range(6, 240), 297, 298, 299]),
+        ("merged", "probe"): right_on(range(240), (5, 0)),
+    }
+    records = [
+        scored("expert", "e", TOY.name, "current", 0.8),
+        scored("merged", "m", TOY.name, "current", 237 / 300),
+        scored("merged", "m", TOY.name, "probe", {5: [0.8]}, options={"transform": "orthogonal"}),
+    ]
+    (found,) = bases(records, samples=sampler(lambda record: known[record.role, record.protocol]))
+    assert "cannot tell whether anything is lost" in str(found)
+
+
 @pytest.mark.filterwarnings("ignore:probe was fitted to fewer rows")
-def test_the_sentence_is_of_the_records(room: Path, tmp_path: Path) -> None:
+def test_the_sentence_is_of_the_records(
+    room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     records = read(room, "classification", tmp_path, "probe", "current", "probe:transform=scaling",
                    shots=("all", 1))  # fmt: skip
     (every,) = bases(records)
@@ -513,3 +629,10 @@ def test_the_sentence_is_of_the_records(room: Path, tmp_path: Path) -> None:
     assert line.startswith("probe, 1 shot: fitted to fewer rows than features have dimensions")
     assert line.endswith("classification 0.12")
     assert bases([r for r in records if r.protocol != "current"]) == []
+    (shown,) = bases(records, samples=sampler(shelf([tmp_path])))
+    assert shown == replace(every, spread=shown.spread)
+    assert shown.spread is not None
+    low, high = shown.spread.loss
+    assert low <= shown.loss <= high
+    _print_evaluation(records, tmp_path)
+    assert f"Verdict: {shown}\n" in capsys.readouterr().out

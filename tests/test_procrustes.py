@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -221,6 +223,97 @@ def test_blocks_of_rows_do_not_matter(orientation: str, monkeypatch: pytest.Monk
     for state, wanted in zip(found, expected, strict=True):
         for name in wanted:
             torch.testing.assert_close(state[name], wanted[name], rtol=1e-5, atol=1e-5)
+
+
+def test_matrices_of_a_group_are_analysed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are cores for each, and to the same end; an analysis is made once."""
+    from harness.premergers import procrustes as door
+
+    base, *experts = (toys.model(seed, toys.NETWORK) for seed in range(4))
+    shapes: list[tuple[int, ...]] = []
+    whole = door.generalized
+
+    def watched(matrices: Sequence[torch.Tensor], *rest: Any, **more: Any) -> Any:
+        shapes.append(tuple(matrices[0].shape))
+        return whole(matrices, *rest, **more)
+
+    monkeypatch.setattr(door, "generalized", watched)
+    at = "bert.encoder.layer.0"
+    names = [f"{at}.{part}.dense.weight" for part in ("intermediate", "output")]
+    found = {}
+    for cores in (1, 2, 3):
+        with threads(cores):
+            states = run(experts, base)
+            shapes.clear()
+            found[cores] = [state[names[0]] for state in states]
+            assert len(shapes) == (2 if cores == 2 else 1)
+            found[cores] += [state[names[1]] for state in states]
+            assert len(shapes) == 2
+    for one, *others in zip(*found.values(), strict=True):
+        assert all(torch.equal(one, other) for other in others)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("shape", [(64, 512), (200, 150), (900, 64)], ids=str)
+def test_how_many_cores_there_are_does_not_show(shape: tuple[int, int], turns: bool) -> None:
+    """The same bytes, of matrices large enough for torch to share out among threads."""
+    matrices = [torch.from_numpy(m) for m in drawn(shape, 3, "near")]
+    found = []
+    for cores in (1, 2):
+        with threads(cores):
+            analysis = generalized(matrices, (0,), Rules(max_iter=3), turns=turns)
+        sums = torch.tensor([analysis.before, analysis.after], dtype=torch.float64)
+        found.append([*(analysis.turned or ()), sums])
+    assert all(map(torch.equal, *found))
+
+
+def test_nor_does_it_in_embeddings() -> None:
+    """Whose rows are turned on all cores, block by block, beside the analysis."""
+    states = [{"w": torch.from_numpy(m)} for m in drawn((5000, 32), 2, "near")]
+    found = []
+    for cores in (1, 2):
+        with threads(cores):
+            found.append([one["w"] for one in with_references(states, {}, {"w": 0})])
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("shape", [(9, 4), (40, 4), (3, 7)], ids=str)
+def test_what_has_been_turned_is_let_go(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One turn after the other: the matrices as they are now, and the one that is being turned."""
+    from harness.weights import procrustes as inside
+
+    seen, most = list[weakref.ref[torch.Tensor]](), 0
+    first, whole = inside.turns_to, inside._nearer
+
+    def watched_first(reference: torch.Tensor, matrices: Sequence[torch.Tensor]) -> Any:
+        seen.extend(map(weakref.ref, matrices))
+        return first(reference, matrices)
+
+    def watched(reference: torch.Tensor, one: Any) -> Any:
+        nonlocal most
+        turned = whole(reference, one)
+        seen.extend(map(weakref.ref, (one.rows, turned.rows)))
+        most = max(most, len({id(rows) for ref in seen if (rows := ref()) is not None}))
+        return turned
+
+    monkeypatch.setattr(inside, "turns_to", watched_first)
+    monkeypatch.setattr(inside, "_nearer", watched)
+    matrices = [torch.from_numpy(m).float() for m in drawn(shape, 4, "near")]
+    with threads(1):
+        generalized(matrices, (0,), Rules(), turns=False)
+    assert most == len(matrices) + 1
 
 
 # By hand -----------------------------------------------------------------------------------

@@ -440,11 +440,46 @@ def test_a_report_is_a_table_in_points() -> None:
     )
 
 
-def test_progress_is_told_by_setting(tmp_path: Path) -> None:
-    told: set[str] = set()
+def test_progress_is_told_by_setting_of_one_total(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
     choice = parse_choice("task_arithmetic:scale=0.35")
-    measure(choice, tmp_path, lambda what, done, total: told.add(what.partition(" · ")[0]))
-    assert told == set(SETTINGS)
+    measure(choice, tmp_path, lambda *step: told.append(step))
+    assert {what.partition(" · ")[0] for what, _, _ in told} == set(SETTINGS)
+    assert {total for _, _, total in told} == {400}, "a merge and an evaluation in two settings"
+    assert sum(done for _, done, _ in told) == 400
+
+
+def test_a_check_has_one_bar_for_both_mergers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever either says of its own total, and however often that grows."""
+    real = module.measure
+    told: list[tuple[str, int, int]] = []
+
+    def telling(choice: Choice, folder: Path, progress: Any, settings: Any) -> Any:
+        for step in (("a", 1, 4), ("a", 1, 8), ("b", 6, 8)):
+            progress(*step)
+        return real(choice, folder, None, settings)
+
+    monkeypatch.setattr(module, "measure", telling)
+    quality(AVERAGE, baselines=tmp_path, progress=lambda *step: told.append(step))
+    # a quarter of 400, a quarter still, all of it: once for the merger and once for the reference
+    assert told == 2 * [("a", 100, 800), ("b", 300, 800)]
+
+
+def test_a_setting_that_is_refused_counts_as_done(tmp_path: Path, plant: Plant) -> None:
+    """The bar is full at the end though nothing was evaluated there."""
+
+    def of_three(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+        if len(experts) < 3:
+            raise BadOption("two are too few")
+        return average(experts, base)
+
+    told: list[tuple[str, int, int]] = []
+    made = measure(plant(of_three), tmp_path, lambda *step: told.append(step))
+    assert [*made.left_out] == ["same task"]
+    assert {total for _, _, total in told} == {400}
+    assert sum(done for _, done, _ in told) == 400
 
 
 # The miniatures ----------------------------------------------------------------------------

@@ -78,10 +78,10 @@ def test_a_type_that_is_not_read_is_not_written(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_disk_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(name: str, tensor: torch.Tensor) -> str:
+    def full(*_: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("harness.weights.tensor_digest", full)
+    monkeypatch.setattr("harness.weights.finite_digest", full)
     with pytest.raises(OSError, match="No space left"):
         write_file(tmp_path / "file", {"only": torch.zeros(1)}, lambda done: None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -140,6 +141,27 @@ def test_pieces_leave_torch_its_threads(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.get_num_threads() == before
 
 
+def test_one_thread_is_of_torch_alone(two_threads: None) -> None:
+    """What is spread has all cores; each of the workers has one, for all that it calls."""
+    both = Barrier(2, timeout=10)
+
+    def work(part: int) -> tuple[int, int]:
+        both.wait()  # which one worker alone would do for ever
+        with weights.one_thread():
+            return torch.get_num_threads(), weights.cores()
+
+    for _ in range(2):
+        with weights.one_thread():
+            assert (torch.get_num_threads(), weights.cores()) == (1, 2)
+            with weights.one_thread():
+                assert weights.spread(work, range(2)) == [(1, 1), (1, 1)]
+            assert (torch.get_num_threads(), weights.cores()) == (1, 2)
+        assert (torch.get_num_threads(), weights.cores()) == (2, 2)
+    with pytest.raises(ZeroDivisionError), weights.one_thread():
+        weights.spread(lambda part: 1 // 0, range(2))
+    assert (torch.get_num_threads(), weights.cores()) == (2, 2)
+
+
 def test_an_error_stops_all_workers() -> None:
     seen: list[int] = []
 
@@ -217,6 +239,19 @@ def test_an_entry_that_is_not_finite_is_named(entry: str, found: str, dtype: tor
     for tensor in (torch.tensor([[1, float(entry)], [0, 2]]), torch.tensor(float(entry))):
         with pytest.raises(BrokenCheckpoint, match=message):
             weights.check_finite("layer.w", tensor.to(dtype), "there")
+        with pytest.raises(BrokenCheckpoint, match=message):
+            weights.finite_digest("layer.w", tensor.to(dtype), "there")
+
+
+@pytest.mark.parametrize("place", [0, 6, 7, 13, 16])
+def test_one_entry_of_any_piece_is_found(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though others take the infinite part of a sum back."""
+    monkeypatch.setattr("harness.weights.digests.PIECE", 7)
+    tensor = torch.full((17,), HUGE)
+    assert weights.finite_digest("w", tensor, "there") == weights.tensor_digest("w", tensor)
+    tensor[place] = -float("inf")
+    with pytest.raises(BrokenCheckpoint, match="infinite"):
+        weights.finite_digest("w", tensor, "there")
 
 
 def test_nan_beside_infinity_is_nan() -> None:
@@ -232,6 +267,15 @@ def test_nan_beside_infinity_is_nan() -> None:
 )
 def test_finite_weights_pass(tensor: torch.Tensor) -> None:
     weights.check_finite("w", tensor, "there")
+    assert weights.finite_digest("w", tensor, "there") == weights.tensor_digest("w", tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES, torch.int64])
+@pytest.mark.parametrize("shape", [(3, 32_000), (32_001,), (), (0, 4)], ids=str)
+def test_a_digest_is_the_same_piece_by_piece(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for one in (tensor, tensor.mT if tensor.ndim == 2 else tensor):
+        assert weights.finite_digest("w", one, "there") == weights.tensor_digest("w", one)
 
 
 # Digests -----------------------------------------------------------------------------------

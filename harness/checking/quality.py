@@ -36,6 +36,7 @@ from harness.merging.merge import merge
 from harness.merging.plan import short_method
 from harness.merging.recipes import Recipe
 from harness.methods import needs_of, resolved
+from harness.passes.workload import Workload
 from harness.registry import MERGERS, TASKS
 from harness.reporting.grid import HEADLINE_SHOTS, PROTOCOL_ORDER
 from harness.types import Choice, Progress, Scalar
@@ -52,11 +53,15 @@ second. Outcome has the scores with the most room: experts of the classes agree 
 """
 BASELINES = Path("tests/baselines")
 REFERENCE = Choice("average")
+BOTH = MERGE, READ = "merge", "evaluate"
+"""What is done in every setting."""
 PARTS = 10
 LEVEL = 0.95
 FLOOR = 0.005
 """A smaller difference from a baseline is none: elsewhere a few rows may round to another side."""
 DIGITS = 6
+STEPS = 100
+"""Of the bar, for a merge and for an evaluation: what either has to do is known to it alone."""
 DEVICE = "cpu"
 """So that a machine with a GPU computes what the baselines were recorded with."""
 
@@ -165,11 +170,14 @@ def quality(
     if kept is not None:
         _check_fresh(kept, choice, path)
     settings = settings_for(choice)
+    workload = Workload(progress)
+    for part in ("measured", "reference"):
+        workload.plan(part, 2 * STEPS * len(settings))
     with TemporaryDirectory() as folder:
-        measured = measure(choice, Path(folder), progress, settings)
+        measured = measure(choice, Path(folder), workload.within("", "measured"), settings)
         if kept is not None:
             _check_settings(measured, kept, path)
-        reference = measure(REFERENCE, Path(folder), progress, settings)
+        reference = measure(REFERENCE, Path(folder), workload.within("", "reference"), settings)
     if record:
         write_baseline(measured, path)
     return Report(
@@ -206,7 +214,9 @@ def measure(
     asked = _asked(choice)
     scores: dict[str, Scores] = {}
     refused: dict[str, BadOption] = {}
-    for setting, experts in (settings or settings_for(choice)).items():
+    settings = settings or settings_for(choice)
+    workload = _planned(settings, progress)
+    for setting, experts in settings.items():
         if len(experts) < 2:
             refused[setting] = BadOption(
                 f"{choice.name} reads rows of {len(experts)} of its tasks, expected 2 or more"
@@ -216,13 +226,16 @@ def measure(
         sources = tuple(str(MINIATURES / name) for name in experts)
         base = str(MINIATURES / "base")
         recipe = Recipe(experts=sources, base=base, merger=asked, device=DEVICE)
-        step = _within(setting, progress)
         try:
-            merge(recipe, out=out, force=True, progress=step)
+            merge(recipe, out=out, force=True, progress=workload.within(setting, (setting, MERGE)))
         except BadOption as error:
             refused[setting] = error
-            continue
-        scores[setting] = _scores(out, folder / "records", step)
+        else:
+            workload.finish(setting, (setting, MERGE))
+            step = workload.within(setting, (setting, READ))
+            scores[setting] = _scores(out, folder / "records", step)
+        for part in BOTH:
+            workload.finish(setting, (setting, part))
     if not scores:
         raise next(iter(refused.values()))
     return Quality(
@@ -234,11 +247,13 @@ def measure(
     )
 
 
-def _within(setting: str, progress: Progress | None) -> Progress | None:
-    """Progress that tells one setting's steps from another's: they share experts."""
-    if progress is None:
-        return None
-    return lambda what, done, total: progress(f"{setting} · {what}", done, total)
+def _planned(settings: Settings, progress: Progress | None) -> Workload:
+    """A merge and an evaluation for every setting that has enough experts."""
+    workload = Workload(progress)
+    for setting, experts in settings.items():
+        for part in BOTH if len(experts) > 1 else ():
+            workload.plan((setting, part), STEPS)
+    return workload
 
 
 def _asked(choice: Choice) -> Choice:

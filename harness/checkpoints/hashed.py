@@ -23,7 +23,7 @@ import xxhash
 
 from harness.errors import BrokenCheckpoint, CannotWrite
 from harness.files import cache_dir, read_json, write_json
-from harness.weights import check_finite, tensor_digest
+from harness.weights import finite_digest
 
 RACY = 2 * 10**9
 """Nanoseconds that a file must have been left alone for: the coarsest clocks tick that slowly."""
@@ -92,10 +92,9 @@ class Hashed:
 
 def _digest(name: str, tensor: torch.Tensor) -> str | None:
     try:
-        check_finite(name, tensor, "")
+        return finite_digest(name, tensor, "")
     except BrokenCheckpoint:  # whoever reads it says where
         return None
-    return tensor_digest(name, tensor)
 
 
 def _place(identity: Identity) -> Path:

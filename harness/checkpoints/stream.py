@@ -49,8 +49,7 @@ def write_file(
     with path.open("wb") as file, ThreadPoolExecutor(1) as pool:
 
         def put(name: str, tensor: torch.Tensor) -> None:
-            weights.check_finite(name, tensor, what, NotFinite)
-            digests[name] = weights.tensor_digest(name, tensor)
+            digests[name] = weights.finite_digest(name, tensor, what, NotFinite)
             file.write(weights.flat_bytes(tensor))
 
         file.write(_header(known, names, metadata))

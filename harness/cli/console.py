@@ -21,7 +21,8 @@ def one_line(error: object) -> str:
 def bars() -> Iterator[Progress]:
     """One progress bar on stderr: what is being done, how much of how much, and the time left.
 
-    A bar that is full, or that counted to another total, is over: the next work takes its place.
+    The total may grow while there is work left. A bar that is full, or that counted to a larger
+    total, is over: the next work takes its place.
     """
     from rich.console import Console
     from rich.progress import (
@@ -41,9 +42,9 @@ def bars() -> Iterator[Progress]:
         if not shown.tasks:
             shown.start()
             shown.add_task(description, total=total)
-        elif shown.tasks[0].finished or shown.tasks[0].total != total:
+        elif shown.tasks[0].finished or (shown.tasks[0].total or 0) > total:
             shown.reset(shown.task_ids[0], total=total)
-        shown.update(shown.task_ids[0], description=description, advance=done)
+        shown.update(shown.task_ids[0], description=description, advance=done, total=total)
 
     try:
         yield advance

@@ -123,5 +123,6 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
         say(plain(line))
     say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
     print(f"  harness leaderboard {out} --out board")
-    for one in (*verdicts(records, samples=sampler(shelf([out]))), *bases(records)):
+    samples = sampler(shelf([out]))
+    for one in (*verdicts(records, samples=samples), *bases(records, samples=samples)):
         say(f"Verdict: {plain(one)}")

@@ -27,10 +27,10 @@ from harness.evaluation.records import DrawScore, Record, identity, read_record,
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
 from harness.evaluation.systems import check_singles, warn_of_heads
-from harness.evaluation.workload import Workload
 from harness.files import check_place
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
+from harness.passes.workload import Workload
 from harness.presets import preset
 from harness.types import Encoded, Predictions, Progress
 

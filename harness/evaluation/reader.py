@@ -12,9 +12,9 @@ from harness.errors import MissingHead
 from harness.evaluation.cells import Cell
 from harness.evaluation.parts import POOL_SPLIT, Asked
 from harness.evaluation.systems import System
-from harness.evaluation.workload import Workload
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
+from harness.passes.workload import Workload
 from harness.types import (
     ALL,
     Again,
@@ -76,7 +76,8 @@ class Reader:
     def plan(self, asked: Asked) -> None:
         """Count the passes that a protocol needs."""
         for system, rows in self._passes(asked):
-            self._workload.plan(system, rows)
+            for digest in system.digests:
+                self._workload.plan((digest, rows.digest), len(rows))
 
     def _passes(self, asked: Asked) -> Iterator[tuple[System, Rows]]:
         part, teachers = self._part, self._teachers if asked.teaches else ()
@@ -148,7 +149,7 @@ class Reader:
                 readout=cell.readout,
                 batch_size=cell.run.batch_size,
                 device=cell.run.device,
-                progress=self._workload.steps(called, digest, rows),
+                progress=self._workload.steps(called, (digest, rows.digest)),
             )
             for member, digest, order in zip(
                 system.members, system.digests, system.columns, strict=True

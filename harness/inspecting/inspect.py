@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from math import isfinite
 from pathlib import Path
@@ -25,6 +26,7 @@ from harness.inspecting.comparison import Comparison, compared
 from harness.inspecting.folder import INSPECTION, write
 from harness.inspecting.inspection import Inspection, Kept, Model, Pair, total
 from harness.inspecting.units import feed_forward, units_kept
+from harness.passes.workload import Workload
 from harness.types import Checkpoint, Progress, StateDict
 
 
@@ -40,6 +42,8 @@ class Opened:
         return self.checkpoint.weights
 
 
+TENSORS, UNITS = "comparing tensors", "matching feed-forward units"
+"""What is told while it is done."""
 Indices = tuple[int, int]
 """Two of the models, by their places."""
 
@@ -55,6 +59,11 @@ class Work:
     @property
     def pairs(self) -> list[Indices]:
         return [*combinations(range(len(self.states)), 2)]
+
+    @cached_property
+    def layers(self) -> dict[int, list[weights.Member]]:
+        """The feed-forward units of every layer."""
+        return feed_forward(self.family, self.states[0])
 
     @property
     def names(self) -> list[str]:
@@ -91,8 +100,8 @@ def inspect(
 
     With `out` a folder is written: inspect.json, and heat maps as PNG and SVG; `force` replaces an
     older one. `progress` is called with what is being done, how much since the last call and how
-    much in all. Raises a HarnessError for what cannot be compared before a tensor is read, and
-    BrokenCheckpoint for NaN and infinite entries.
+    much there is of everything. Raises a HarnessError for what cannot be compared before a tensor
+    is read, and BrokenCheckpoint for NaN and infinite entries.
     """
     if len(models) < 2:
         raise BadRecipe(
@@ -105,8 +114,10 @@ def inspect(
     parts = [*opened, *([origin] if origin else [])]
     check_architecture([part.checkpoint for part in parts])
     work = _work([part.checkpoint for part in opened], origin.checkpoint if origin else None)
-    tell = progress or (lambda what, done, total: None)
-    places, units = _places(work, tell), _units(work, tell)
+    workload = Workload(progress)
+    workload.plan(TENSORS, len(work.names))
+    workload.plan(UNITS, len(work.layers) * len(work.pairs))
+    places, units = _places(work, workload.tell), _units(work, workload.tell)
     names = _names(opened)
     known = [_model(part, name) for part, name in zip(opened, names, strict=True)]
     pairs = tuple(
@@ -198,7 +209,7 @@ def _places(work: Work, tell: Progress) -> dict[Indices, dict[Place, Comparison]
         place = work.place(name)
         for pair, one in _of_tensor(work, name).items():
             places[pair][place] = places[pair].get(place, Comparison()) + one
-        tell("comparing tensors", 1, len(work.names))
+        tell(TENSORS, 1, len(work.names))
     return places
 
 
@@ -226,13 +237,12 @@ def _of_tensor(work: Work, name: str) -> dict[Indices, Comparison]:
 
 def _units(work: Work, tell: Progress) -> dict[Indices, dict[int, Kept]]:
     """How many units of each layer are matched to themselves, in all pairs."""
-    layers = feed_forward(work.family, work.states[0])
     units: dict[Indices, dict[int, Kept]] = {pair: {} for pair in work.pairs}
     for pair in work.pairs:
         first, second = (work.states[index] for index in pair)
-        for layer, members in layers.items():
+        for layer, members in work.layers.items():
             units[pair][layer] = units_kept(first, second, members)
-            tell("matching feed-forward units", 1, len(layers) * len(work.pairs))
+            tell(UNITS, 1, len(work.layers) * len(work.pairs))
     return units
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from math import fsum
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from harness import StateDict, merger
-from harness.options import Positive, Share
+from harness.mergers.ties import elected
+from harness.options import Positive, PositiveShare, Share
 from harness.weights import Lazy, entrywise, once, select, specs, total
 
 Loss: TypeAlias = Callable[[StateDict], tuple[float, StateDict]]
 Shares: TypeAlias = dict[str, list[float]]
 """The coefficient of every expert, by the name of the tensor."""
+Chosen: TypeAlias = Callable[[str], torch.Tensor]
+"""Which entries of a tensor each task vector keeps, [experts, entries], as bools."""
 
 
 @merger("adamerging", paper="arXiv:2310.02575", breaks=("copies",))
@@ -25,6 +29,7 @@ def adamerging(
     *,
     unlabeled: Sequence[Loss],
     by: Literal["layer", "task"] = "layer",
+    density: PositiveShare | None = None,
     learning_rate: Positive = 1e-3,
     initial: Share = 0.3,
 ) -> StateDict:
@@ -37,27 +42,74 @@ def adamerging(
     cut to [0, 1], and the gradient of what was cut is zero. The report has the coefficients, and
     the losses of the first step and of the last, which are of other rows.
 
+    A `density` makes it AdaMerging++, 0.2 in the authors' code: of each task vector only what TIES
+    keeps, that share of largest entries over the whole vector, of the sign that all of them elect.
+    Which these are is found once and held, a byte for every entry of every expert.
+
     By hand, on one tensor of one entry: base 0, task vectors 1 and -2, and the loss w^2 / 2. At
     c = (0.3, 0.3), w = -0.3 is its own gradient, and the gradient by c is (-0.3, 0.6). The first
     step of Adam is as long as the rate, whatever the gradient: c = (0.301, 0.299) and w = -0.297.
+    With density 1 the sign that is elected is -, the first task vector is 0 and c = (0.3, 0.299).
     """
     report: dict[str, Any] = {}
+    chosen = None if density is None else cache(elected(experts, base, density))
+    vectors = _Vectors(experts, base, chosen)
 
     @once
     def shares() -> Shares:
         start = torch.full((len(base) if by == "layer" else 1, len(experts)), initial).double()
-        made, losses = _descended(experts, base, unlabeled, start, learning_rate)
+        made, losses = _descended(vectors, unlabeled, start, learning_rate)
         shown = made if by == "layer" else next(iter(made.values()), [])
         report.update({"coefficients": shown, "losses": [losses[0], losses[-1]]})
         return made
 
     known = specs(entrywise(lambda *tensors: tensors[0], base, *experts))
-    return Lazy(known, lambda name: _moved(experts, base, shares(), name), report)
+    return Lazy(known, lambda name: vectors.moved(shares(), name), report)
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """The task vectors of experts, whole or, of each tensor, the entries that are `chosen`."""
+
+    experts: Sequence[StateDict]
+    base: StateDict
+    chosen: Chosen | None = None
+
+    def moved(self, shares: Shares, name: str) -> torch.Tensor:
+        """A tensor of base + sum_i c_i * (task vector i)."""
+        count = len(self.experts)
+
+        def add(origin: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+            parts = [weight - origin for weight in given[:count]]
+            for part, kept in zip(parts, given[count:], strict=False):
+                part.mul_(kept)
+            pairs = zip(parts, shares[name], strict=True)
+            return total([part.mul_(share) for part, share in pairs]).add_(origin)
+
+        states = [select(state, [name]) for state in (self.base, *self.experts)]
+        kept = [] if self.chosen is None else [{name: one} for one in self._kept(name)]
+        return entrywise(add, *states, *kept)[name]
+
+    def slopes(self, gradient: StateDict, name: str) -> list[float]:
+        """The gradient by each expert's coefficient of a tensor: that by it, along its vector.
+
+        Zero where the loss does not depend on the tensor.
+        """
+        if name not in gradient:
+            return [0.0] * len(self.experts)
+        slope, origin = gradient[name].double(), self.base[name].double()
+        vectors = [one[name].double() - origin for one in self.experts]
+        if self.chosen is not None:
+            vectors = [part * kept for part, kept in zip(vectors, self._kept(name), strict=True)]
+        return [float(slope.flatten().dot(vector.flatten())) for vector in vectors]
+
+    def _kept(self, name: str) -> torch.Tensor:
+        assert self.chosen is not None
+        return self.chosen(name).view(len(self.experts), *specs(self.base)[name].shape)
 
 
 def _descended(
-    experts: Sequence[StateDict],
-    base: StateDict,
+    vectors: _Vectors,
     losses: Sequence[Loss],
     free: torch.Tensor,
     learning_rate: float,
@@ -67,15 +119,15 @@ def _descended(
     `free`, [groups, experts], is what Adam moves, from where it stands: a line for each tensor in
     the order of their names, or one for all.
     """
-    names = sorted(base)
-    known = specs(base)
+    names = sorted(vectors.base)
+    known = specs(vectors.base)
     adam = torch.optim.Adam([free], lr=learning_rate)
     values = []
     for loss in losses:
         shares = _by_name(free, names)
-        value, gradient = loss(Lazy(known, partial(_moved, experts, base, shares)))
+        value, gradient = loss(Lazy(known, partial(vectors.moved, shares)))
         values.append(value)
-        slopes = [_slopes(experts, base, gradient, name) for name in names]
+        slopes = [vectors.slopes(gradient, name) for name in names]
         # sums that do not depend on the order of the tensors in a file
         lines = slopes if len(free) > 1 else [[fsum(part) for part in zip(*slopes, strict=True)]]
         inside = (free >= 0) & (free <= 1)
@@ -87,28 +139,3 @@ def _descended(
 def _by_name(free: torch.Tensor, names: Sequence[str]) -> Shares:
     lines: list[list[float]] = free.clamp(0, 1).tolist()
     return {name: lines[place % len(lines)] for place, name in enumerate(names)}
-
-
-def _slopes(
-    experts: Sequence[StateDict], base: StateDict, gradient: StateDict, name: str
-) -> list[float]:
-    """The gradient by each expert's coefficient of a tensor: that by the tensor, along its vector.
-
-    Zero where the loss does not depend on the tensor.
-    """
-    if name not in gradient:
-        return [0.0] * len(experts)
-    slope, origin = gradient[name].double().flatten(), base[name].double()
-    return [float(slope.dot((one[name].double() - origin).flatten())) for one in experts]
-
-
-def _moved(
-    experts: Sequence[StateDict], base: StateDict, shares: Shares, name: str
-) -> torch.Tensor:
-    """A tensor of base + sum_i c_i * (task vector i)."""
-
-    def add(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
-        pairs = zip(tuned, shares[name], strict=True)
-        return total([(weight - origin).mul_(share) for weight, share in pairs]).add_(origin)
-
-    return entrywise(add, *(select(state, [name]) for state in (base, *experts)))[name]

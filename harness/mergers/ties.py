@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -18,11 +18,15 @@ from harness.weights import (
     flat_pieces,
     in_pieces,
     once,
+    select,
     size,
     smallest_magnitude,
     task_vectors,
     total,
 )
+
+Trim: TypeAlias = Callable[..., Sequence[torch.Tensor]]
+"""Of pieces of the base and of other states, trimmed task vectors."""
 
 
 @merger(
@@ -64,14 +68,35 @@ def ties(
     if trim == "tensor":
         vectors = zip(task_vectors(experts, base), shares, strict=True)
         return merge([_trimmed(*pair) for pair in vectors], lambda _, *parts: parts)
-    pairs = zip(experts, shares, strict=True)
-    thresholds = [_threshold(expert, base, share, convention) for expert, share in pairs]
+    trim_entries, ready = _global_trim(experts, base, shares, convention)
+    return after(ready, merge(experts, trim_entries))
 
-    def trim_entries(origin: torch.Tensor, *tuned: torch.Tensor) -> list[torch.Tensor]:
-        pairs = zip(tuned, thresholds, strict=True)
-        return [_trim_entries(weight - origin, threshold()) for weight, threshold in pairs]
 
-    return after(lambda: [threshold() for threshold in thresholds], merge(experts, trim_entries))
+def elected(
+    experts: Sequence[StateDict], base: StateDict, density: float
+) -> Callable[[str], torch.Tensor]:
+    """Which entries of the task vectors merge: of a tensor by name, [experts, entries], as bools.
+
+    Those of the share `density` of each vector that is largest, over the whole vector (counted as
+    `original`), whose sign is the one that `ties` elects. By hand: of (3, -1, 0.1) and (-2, 4, 0.1)
+    at density 0.5, trimmed to (3, -1, 0) and (-2, 4, 0), the signs are (+, +), and what merges is
+    3 of the first and 4 of the second.
+    """
+    trim, ready = _global_trim(experts, base, [density] * len(experts), "original")
+    majority = _majority(trim, base, experts)
+
+    def choose(*pieces: torch.Tensor) -> torch.Tensor:
+        parts = trim(*pieces)
+        sign = _elected_sign(parts, total(parts), majority)
+        return torch.stack([part * sign > 0 for part in parts])
+
+    def chosen(name: str) -> torch.Tensor:
+        ready()  # with all cores, not inside a piece
+        majority()
+        pieces = in_pieces(choose, *(select(state, [name]) for state in (base, *experts)))
+        return torch.cat([torch.zeros(len(experts), 0, dtype=torch.bool), *pieces], dim=1)
+
+    return chosen
 
 
 def _one_each(what: str, given: float | list[float], count: int) -> list[float]:
@@ -83,7 +108,7 @@ def _one_each(what: str, given: float | list[float], count: int) -> list[float]:
 def _elect_and_merge(
     base: StateDict,
     states: Sequence[StateDict],
-    trimmed: Callable[..., Sequence[torch.Tensor]],
+    trimmed: Trim,
     *,
     scale: float,
     weights: Sequence[float] | None,
@@ -98,20 +123,39 @@ def _elect_and_merge(
             return parts
         return [part * weight for part, weight in zip(parts, weights, strict=True)]
 
-    @once
-    def majority() -> float:
-        """The sign that most entries elect over the whole vector (for entries that sum to 0)."""
-        if undecided == "positive":
-            return 1.0
-        signs = in_pieces(lambda *pieces: total(trim(*pieces)).sign().sum(), base, *states)
-        balance = sum(map(int, signs))
-        return float((balance > 0) - (balance < 0))
+    majority = (lambda: 1.0) if undecided == "positive" else _majority(trim, base, states)
 
     def merge(origin: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         parts = trim(origin, *tensors)
         return _disjoint(parts, majority, combine, weights).mul_(scale).add_(origin)
 
     return after(majority, entrywise(merge, base, *states))
+
+
+def _majority(trim: Trim, base: StateDict, states: Sequence[StateDict]) -> Callable[[], float]:
+    """The sign that most entries elect over the whole vector (for entries that sum to 0)."""
+
+    @once
+    def majority() -> float:
+        signs = in_pieces(lambda *pieces: total(trim(*pieces)).sign().sum(), base, *states)
+        balance = sum(map(int, signs))
+        return float((balance > 0) - (balance < 0))
+
+    return majority
+
+
+def _global_trim(
+    experts: Sequence[StateDict], base: StateDict, shares: Sequence[float], convention: str
+) -> tuple[Trim, Callable[[], object]]:
+    """The trim of pieces by thresholds over whole vectors, and what finds these thresholds."""
+    pairs = zip(experts, shares, strict=True)
+    thresholds = [_threshold(expert, base, share, convention) for expert, share in pairs]
+
+    def trim(origin: torch.Tensor, *tuned: torch.Tensor) -> list[torch.Tensor]:
+        pairs = zip(tuned, thresholds, strict=True)
+        return [_trim_entries(weight - origin, threshold()) for weight, threshold in pairs]
+
+    return trim, lambda: [threshold() for threshold in thresholds]
 
 
 def _threshold(
@@ -178,14 +222,7 @@ def _disjoint(
     The mean divides by the weights of those that are combined, by default 1 each.
     """
     summed = total(parts)
-    sign = summed.sign()
-    present = parts[0].abs()
-    for part in parts[1:]:
-        present.add_(part.abs())
-    # signs and products of whole tensors throughout: several times as fast as masks
-    undecided = present.sign_().sub_(sign.abs())
-    if undecided.any():
-        sign.add_(undecided, alpha=majority())
+    sign = _elected_sign(parts, summed, majority)
     result = torch.zeros_like(summed)
     count = torch.zeros_like(summed)
     for part, weight in zip(parts, weights or [1.0] * len(parts), strict=True):
@@ -198,3 +235,18 @@ def _disjoint(
     if combine == "mean":
         result.div_(count.clamp_(min=1) if weights is None else count.masked_fill_(count == 0, 1))
     return result.mul_(sign)
+
+
+def _elected_sign(
+    parts: Sequence[torch.Tensor], summed: torch.Tensor, majority: Callable[[], float]
+) -> torch.Tensor:
+    """Per entry, the sign of the sum; of parts that sum to 0, that of the majority."""
+    sign = summed.sign()
+    present = parts[0].abs()
+    for part in parts[1:]:
+        present.add_(part.abs())
+    # signs and products of whole tensors throughout: several times as fast as masks
+    undecided = present.sign_().sub_(sign.abs())
+    if undecided.any():
+        sign.add_(undecided, alpha=majority())
+    return sign

@@ -16,6 +16,9 @@ from harness.passes.features import forward
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Checkpoint, Progress, Rows, StateDict, Task
 
+CANDIDATES = "scoring candidates"
+"""What is told of rows that candidates are scored on."""
+
 
 @dataclass(frozen=True)
 class Judge:
@@ -44,15 +47,19 @@ class Judge:
         return tuple(load_rows(t, split, folder=self.data_dir) for _, t, split in self.places)
 
     @property
+    def reads(self) -> int:
+        """How many rows as many candidates as are expected have."""
+        return self.expected * sum(map(len, self.rows))
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """The tasks with their splits, as they are recorded."""
         return tuple(f"{task}@{split}" for _, task, split in self.places)
 
     def __call__(self, candidate: StateDict) -> float:
         """The mean over tasks of the task's metrics."""
-        total = self.expected * sum(map(len, self.rows))
-        tell = self.progress
-        step = (lambda done: tell("scoring candidates", done, total)) if tell else None
+        total, tell = self.reads, self.progress
+        step = (lambda done: tell(CANDIDATES, done, total)) if tell else None
         # each tensor is computed once, however many tasks there are
         state = {name: candidate[name] for name in candidate if name not in self.kept}
         scores = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness import weights
@@ -13,9 +14,10 @@ from harness.files import check_output
 from harness.merging.kept import Kept
 from harness.merging.plan import Plan, plan, read_once, short_method
 from harness.merging.recipes import Recipe, read_recipe
-from harness.merging.supplies import prepare
-from harness.merging.tune import candidates, found_once, tuned
-from harness.merging.write import write
+from harness.merging.supplies import Supply, passes, prepare
+from harness.merging.tune import candidates, found_once, scored, tuned
+from harness.merging.write import TENSORS, write
+from harness.passes.workload import Workload
 from harness.types import Progress
 
 
@@ -32,15 +34,16 @@ def merge(
 
     `force` replaces an older merge there. Returns the plan. With `dry_run` everything that headers
     can tell is checked and nothing is written. `progress` is called with what is being done, how
-    much since the last call and how much in all. Raises a HarnessError before anything is written,
-    or for NaN and Inf while streaming, with no partial output left.
+    much since the last call and how much in all, which may grow. Raises a HarnessError before
+    anything is written, or for NaN and Inf while streaming, with no partial output left.
     """
     asked = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     check_output(Path(out), MERGE, force=force)
+    workload = Workload(progress)
     observed: dict[str, weights.Observed] = {}
     with Kept(Path(out)) as kept:
         draft = plan(
-            asked, allow_pickle=allow_pickle, observed=observed, progress=progress, kept=kept
+            asked, allow_pickle=allow_pickle, observed=observed, progress=workload.tell, kept=kept
         )
         for part in (*draft.experts, *([draft.base] if draft.base else [])):
             if part.path.resolve().is_relative_to(os.path.realpath(out)):
@@ -51,13 +54,26 @@ def merge(
         _warn_of_one(draft)
         if dry_run:
             return draft
-        prepare([supply for stage in draft.stages for supply in stage.supplies], progress)
+        supplies = [supply for stage in draft.stages for supply in stage.supplies]
+        _count(workload, draft, supplies, tried)
+        prepare(supplies, workload.tell)
         trials = None
         if tried:
             draft, trials = tuned(found_once(tried, kept), Path(out))
         draft = read_once(draft, kept)
-        tell = progress or (lambda what, done, total: None)
-        return write(draft, Path(out), observed, tell, trials=trials, force=force)
+        return write(draft, Path(out), observed, workload.tell, trials=trials, force=force)
+
+
+def _count(
+    workload: Workload, draft: Plan, supplies: Sequence[Supply], tried: Mapping[float, Plan]
+) -> None:
+    """Count all work that is known before any is done.
+
+    What a method asks for while it merges, as to score a selection, is counted when it does.
+    """
+    for what, rows in (*passes(supplies).items(), *scored(tried).items()):
+        workload.plan(what, rows)
+    workload.plan(TENSORS, len(draft.state))
 
 
 def _warn_of_one(draft: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -15,7 +16,7 @@ from harness.errors import BadOption, BadRecipe
 from harness.kinds import kind_of
 from harness.passes.reading import Readings
 from harness.passes.statistic_file import Statistic, check_statistic
-from harness.passes.statistics import SPLIT, collect, drawn_as, promised, said, steps
+from harness.passes.statistics import SPLIT, called, collect, drawn_as, promised, said, steps
 from harness.types import Checkpoint, Need, Progress, Rows, Scalar, StateDict
 
 
@@ -186,11 +187,17 @@ class PerExpert:
 
     def prepare(self, progress: Progress | None) -> None:
         """Obtain all: rows are read and checked for every expert before the first pass."""
-        tasks = self.sources.tasks if not self.sources.files else ()
-        total = sum(len(self._draws(task)) for task in tasks)
-        of_all = (lambda what, done, _: progress(what, done, total)) if progress and total else None
+        _ = self.rows
         for index in range(len(self.checkpoints)):
-            self.obtain(index, of_all or progress)
+            self.obtain(index, progress)
+
+    @property
+    def rows(self) -> list[tuple[str, int]]:
+        """What is told of the rows of each expert, and how many they are; none where files are."""
+        if self.sources.files:
+            return []
+        pairs = zip(self.checkpoints, self.sources.tasks, strict=True)
+        return [(called(self.need, one), len(self._draws(task))) for one, task in pairs]
 
     def described(self) -> list[dict[str, Any]]:
         """What was obtained, for the record."""
@@ -273,6 +280,15 @@ class PerExpert:
 
 def _listed(files: Sequence[Statistic]) -> str:
     return ", ".join(f"{file.source} ({file.said.digest[:12]})" for file in files)
+
+
+def passes(supplies: Sequence[Supply]) -> Counter[str]:
+    """How many rows are read of experts before the merge, by what is told of it."""
+    rows: Counter[str] = Counter()
+    for supply in supplies:
+        for what, count in supply.rows if isinstance(supply, PerExpert) else ():
+            rows[what] += count
+    return rows
 
 
 def prepare(supplies: Sequence[Supply], progress: Progress | None) -> None:

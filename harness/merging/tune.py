@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness import weights
 from harness.merging.candidates import checked_values, values_of
+from harness.merging.judge import CANDIDATES, Judge
 from harness.merging.kept import Kept
 from harness.merging.plan import Plan, completed, composed, read_once
 from harness.registry import MERGERS
@@ -50,14 +52,24 @@ def _option(candidate: Plan) -> str | None:
     return values_of(candidate.recipe.tune)[0] if candidate.recipe.tune else None
 
 
+def _judge(candidates: Mapping[float, Plan]) -> Judge:
+    """What scores all candidates."""
+    judge = next(iter(candidates.values())).judge
+    assert judge is not None
+    return replace(judge, expected=len(candidates))
+
+
+def scored(candidates: Mapping[float, Plan]) -> dict[str, int]:
+    """How many rows candidates are scored on, by what is told of it."""
+    return {CANDIDATES: _judge(candidates).reads} if candidates else {}
+
+
 def tuned(candidates: dict[float, Plan], out: Path) -> tuple[Plan, dict[str, Any]]:
     """The plan whose merge scores best (of equals, the first), and a record of every trial.
 
     What is read twice of a candidate is on the disk of `out` while that one is scored.
     """
-    judge = next(iter(candidates.values())).judge
-    assert judge is not None
-    judge = replace(judge, expected=len(candidates))
+    judge = _judge(candidates)
     scores = {}
     for value, candidate in candidates.items():
         with Kept(out) as kept:

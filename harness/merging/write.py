@@ -28,6 +28,8 @@ from harness.text import markdown, plain
 from harness.types import Checkpoint, Progress, StateDict
 
 SHARD_BYTES = 5 * 10**9
+TENSORS = "merging tensors"
+"""What is told of tensors that are computed and written."""
 
 
 def write(
@@ -61,7 +63,7 @@ def _write_weights(state: StateDict, folder: Path, progress: Progress) -> str:
     parts = shards(state)
 
     def step(done: int) -> None:
-        progress("merging tensors", done, len(state))
+        progress(TENSORS, done, len(state))
 
     digests: dict[str, str] = {}
     placed: dict[str, str] = {}

@@ -78,11 +78,16 @@ def drawn_as(chosen: Mapping[str, Scalar], task: Task, folder: str | Path | None
     return drawn(task, examples, seed, folder, split)
 
 
+def called(need: Need, checkpoint: Checkpoint) -> str:
+    """What is told of the rows that a need reads of an expert."""
+    return f"{need.name} of {checkpoint.name}"
+
+
 def steps(
     progress: Progress | None, need: Need, checkpoint: Checkpoint, rows: Rows
 ) -> Steps | None:
     """What is told of the rows that a need has read of an expert, if anybody listens."""
-    what = f"{need.name} of {checkpoint.name}"
+    what = called(need, checkpoint)
     return (lambda done: progress(what, done, len(rows))) if progress else None
 
 

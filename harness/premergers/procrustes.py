@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any, Literal
 
 import torch
@@ -19,10 +20,14 @@ from harness.weights import (
     Rules,
     Spec,
     Symmetry,
+    Turn,
+    cores,
     generalized,
     group_of,
     latest,
+    one_thread,
     specs,
+    spread,
 )
 
 BASE = "base"
@@ -98,6 +103,7 @@ def procrustes(
             {name: starts(name) for name in names},
             Rules(variant, max_iter, tol),
             orientation == "out",
+            _together(names, symmetry),
         ),
         rotate_bias=rotate_bias,
     )
@@ -162,6 +168,21 @@ def _layer(axes: Sequence[str | None]) -> int | None:
     return next((int(number) for number in numbers if number), None)
 
 
+def _together(names: Sequence[str], symmetry: Symmetry) -> dict[str, tuple[str, ...]]:
+    """By each name those that are analysed when it is asked for, on a core each.
+
+    They are of one hidden group, and come one after the other in a file. Where there are more cores
+    than that, matrices are analysed one by one, with experts side by side.
+    """
+
+    def group(name: str) -> frozenset[str] | str:
+        groups = frozenset(group_of(axis) for axis in symmetry.axes[name] if axis)
+        return frozenset(one for one in groups if "." in one) or name
+
+    runs = [tuple(run) for _, run in groupby(sorted(names), group)]
+    return {name: run for run in runs for name in run if 1 < cores() <= len(run)}
+
+
 # Turning them ------------------------------------------------------------------------------
 
 
@@ -170,7 +191,8 @@ class _Analysis:
     """What is analysed, and by what rules.
 
     `starts` are the places of the references by the names of the matrices, the one after the last
-    expert that of the base; with `out` matrices are analysed transposed.
+    expert that of the base; with `out` matrices are analysed transposed. `together` are the names
+    that are analysed with a name, itself among them, unless it is alone.
     """
 
     experts: Sequence[StateDict]
@@ -178,14 +200,19 @@ class _Analysis:
     starts: Mapping[str, tuple[int, ...]]
     rules: Rules
     out: bool
+    together: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     report: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def oriented(self, tensor: torch.Tensor) -> torch.Tensor:
         """A matrix as it is analysed, and back."""
         return tensor.mT if self.out else tensor
 
-    def analysis(self, name: str, *, turns: bool) -> Generalized:
-        """The analysis of the matrix of this name, with turns for other rows if asked for."""
+    def analyses(self, names: Sequence[str], *, turns: bool) -> dict[str, Generalized]:
+        """Those of the matrices of these names, with turns for other rows if asked for."""
+        analysed = spread(partial(self._analysis, turns=turns), names)
+        return dict(zip(names, analysed, strict=True))
+
+    def _analysis(self, name: str, *, turns: bool) -> Generalized:
         starts, count = self.starts[name], len(self.experts)
         fixed = self.oriented(self.base[name]) if count in starts else None
         matrices = [self.oriented(expert[name]) for expert in self.experts]
@@ -212,9 +239,12 @@ def _aligned(what: _Analysis, *, rotate_bias: bool) -> list[StateDict]:
             "rotate_bias is true with orientation 'in', where a bias is not turned; "
             "expected orientation=out, or leave it out"
         )
-    # of the matrix that is handed out now; no tensor is kept
-    analysis = latest(partial(what.analysis, turns=rotate_bias))
+    # of the matrices that are handed out now; no tensor is kept
+    latest_of = latest(partial(what.analyses, turns=rotate_bias))
     biases = {_bias(name): name for name in what.starts} if rotate_bias else {}
+
+    def analysis(name: str) -> Generalized:
+        return latest_of(what.together.get(name, (name,)))[name]
 
     def compute(place: int, name: str) -> torch.Tensor:
         tensor = what.experts[place][name]
@@ -223,7 +253,7 @@ def _aligned(what: _Analysis, *, rotate_bias: bool) -> list[StateDict]:
             turned = _turned(what.oriented(tensor), analysis(name), place, dtype)
             return what.oriented(turned).contiguous()
         if name in biases and tensor.ndim == 1:
-            return analysis(biases[name]).turns[place](tensor.double()[None])[0].to(dtype)
+            return _rows_turned(tensor[None], analysis(biases[name]).turns[place], dtype)[0]
         return tensor.to(dtype).clone()
 
     return [
@@ -254,8 +284,16 @@ def _turned(
     """A matrix as the analysis has it, or with its rows turned."""
     if analysis.turned is not None:
         return analysis.turned[place].to(dtype, copy=True)
-    result = torch.empty(matrix.shape, dtype=dtype)
-    for start in range(0, len(matrix), BLOCK):
-        rows = slice(start, start + BLOCK)
-        result[rows] = analysis.turns[place](matrix[rows].double())
+    return _rows_turned(matrix, analysis.turns[place], dtype)
+
+
+@one_thread()
+def _rows_turned(rows: torch.Tensor, turn: Turn, dtype: torch.dtype) -> torch.Tensor:
+    result = torch.empty(rows.shape, dtype=dtype)
+
+    def fill(start: int) -> None:
+        part = slice(start, start + BLOCK)
+        result[part] = turn(rows[part].double())
+
+    spread(fill, range(0, len(rows), BLOCK))
     return result

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
+from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
+from harness.reporting.difference import (
+    NO_INTERVAL,
+    SHOWN,
+    Difference,
+    Spread,
+    around,
+    on_other_rows,
+    resampled_mean,
+    spread_of,
+)
 from harness.reporting.grid import Reading, _check_same_work, readings, reported, short_task
-from harness.types import Shots
+from harness.text import number
+from harness.types import Array64, Shots
 
 PROBE, TURN = "probe", "orthogonal"
-SHOWN = 0.05
-"""Points that are seen in one decimal."""
+MOSTLY = 0.5
+"""A share whose interval begins lower is not called all."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +35,8 @@ class Basis:
 
     All in points (x100), averaged over the tasks, under one reading of the probe. `control` is the
     base under the same: what a turn can do without any merge. `determined`: no fit had fewer rows
-    than features have dimensions.
+    than features have dimensions. Without a `spread`, which takes the predictions, differences are
+    taken as they are.
     """
 
     experts: float
@@ -32,6 +46,7 @@ class Basis:
     tasks: int
     control: float | None = None
     determined: bool = True
+    spread: Spread | None = None
 
     @property
     def loss(self) -> float:
@@ -45,77 +60,168 @@ class Basis:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
         control = "" if self.control is None else f" (the base {self.control:.1f})"
         read = f"{over}{self.reading} reads {self.turned:.1f}{control}"
-        return f"{read}: {self._cause}{self._but}."
+        return f"{read}: {self._cause}{self._but}.{'' if self.spread else NO_INTERVAL}"
 
     @property
     def _cause(self) -> str:
-        scores = f"{self.current:.1f} against {self.experts:.1f}"
-        if self.loss < SHOWN:
-            return f"nothing is lost under Current Eval ({scores}), so no change of basis hides it"
-        if self.recovered < SHOWN:
+        """What of the loss is a change of basis, as far as the rows can show."""
+        lost = Difference(self.loss, self.spread.loss if self.spread else None)
+        if not lost.told or number(self.loss, ".1f") == "0.0":
+            return (
+                f"cannot tell whether anything is lost under Current Eval ({self._scores}), so "
+                "there is no loss to be a change of basis"
+            )
+        if self.loss < 0:
+            return (
+                f"nothing is lost under Current Eval ({self._scores}), so no change of basis "
+                "hides it"
+            )
+        if self._wins_back == "nothing":
             return (
                 f"a rotation of the features wins back nothing of the {self.loss:.1f} points that "
-                f"are lost under Current Eval ({scores}), which are no change of basis"
+                f"are lost under Current Eval ({self._scores}), which are no change of basis"
             )
-        if self.turned > self.experts - SHOWN:
+        if self._wins_back == "cannot tell":
+            return (
+                "cannot tell whether a rotation of the features wins back any of the "
+                f"{self.loss:.1f} points that are lost under Current Eval ({self._scores}"
+                f"{self._share})"
+            )
+        return self._part
+
+    @property
+    def _part(self) -> str:
+        """How much of a loss is a change of basis, where some of it is."""
+        low, high = self.spread.share if self.spread else (1.0, 1.0)
+        rest = self.loss - self.recovered
+        told = high < 1 if self.spread else Difference(rest).told and rest > 0
+        if not told and rest < SHOWN:
+            if low < MOSTLY:
+                return (
+                    f"cannot tell how much of the {self.loss:.1f} points of the loss "
+                    f"({self._scores}) is a change of basis{self._share}"
+                )
             return (
                 f"the encoder is the expert's up to a rotation: {self.loss:.1f} points of the loss "
-                f"({scores}) are a change of basis"
+                f"({self._scores}) are a change of basis{self._share}"
             )
         return (
-            f"{self.recovered:.1f} of the {self.loss:.1f} points of the loss ({scores}) are a "
-            "change of basis, the rest is not"
+            f"{self.recovered:.1f} of the {self.loss:.1f} points of the loss ({self._scores}) are "
+            f"a change of basis{self._share}"
+            f"{', the rest is not' if told else '; cannot tell whether the rest is one'}"
         )
+
+    @property
+    def _wins_back(self) -> Literal["nothing", "cannot tell", "some"]:
+        """What a rotation wins back, as far as the rows can show; what shows as 0.0 is nothing."""
+        gain = Difference(self.recovered, self.spread.recovered if self.spread else None)
+        most = self.recovered if gain.within is None else gain.within[1]
+        if most < SHOWN:
+            return "nothing"
+        return "some" if gain.told and self.recovered > 0 else "cannot tell"
+
+    @property
+    def _scores(self) -> str:
+        within = f", {on_other_rows(self.spread.loss)}" if self.spread else ""
+        return f"{self.current:.1f} against {self.experts:.1f}{within}"
+
+    @property
+    def _share(self) -> str:
+        return f", {around(self.spread.share)} of it" if self.spread else ""
 
     @property
     def _but(self) -> str:
         """What keeps the sentence from being one about this merge."""
         parts = []
-        control = self.control is not None and self.control > self.turned - SHOWN
-        if self.recovered >= SHOWN and control:
-            parts.append("the base, turned so, is as high, so this says nothing of the merge")
+        if self._wins_back == "some" and self._by_the_base:
+            parts.append(
+                f"the base, turned so, {self._by_the_base}, so this says nothing of the merge"
+            )
         if not self.determined:
             parts.append("fitted to fewer rows than features have dimensions, it is open to chance")
         return "".join(f"; {part}" for part in parts)
 
+    @property
+    def _by_the_base(self) -> str:
+        """That the base reads as much so, as far as can be told; "" where it reads less."""
+        if self.control is None:
+            return ""
+        if self.control > self.turned - SHOWN:
+            return "is as high"
+        above = self.spread.above_control if self.spread else None
+        return "cannot be told from it" if above is not None and above[0] <= 0 else ""
 
-def bases(records: Sequence[Record]) -> list[Basis]:
+
+def bases(records: Sequence[Record], *, samples: Samples | None = None) -> list[Basis]:
     """What the orthogonal probe says of the merged model, for every setting it was read with.
 
-    By the most shots there are, which determine a turn best. None without experts, or where a task
-    was not read.
+    By the most shots there are, which determine a turn best. With `samples`, differences have an
+    interval: a paired bootstrap of the test rows, the tasks and the draws held. None without
+    experts, or where a task was not read.
     """
     records = reported(records)
     probes = [r for r in records if r.protocol == PROBE and r.options.get("transform") == TURN]
     merged = [record for record in probes if record.role == "merged"]
     most = {reading.protocol: reading for reading in readings(merged)}
-    each = (_basis(records, probes, reading) for reading in most.values())
-    return [one for one in each if one is not None]
+    parts = (_parts(records, probes, reading) for reading in most.values())
+    return [_basis(one, samples) for one in parts if one is not None]
 
 
-def _basis(records: Sequence[Record], probes: Sequence[Record], reading: Reading) -> Basis | None:
+@dataclass(frozen=True)
+class _Parts:
+    """The records that are compared, all of the same tasks; the base only if it is of them, too."""
+
+    experts: list[Record]
+    current: list[Record]
+    turned: list[Record]
+    base: list[Record]
+    reading: Reading
+
+    @property
+    def shots(self) -> Shots | None:
+        """Of the probe."""
+        return self.reading.shots or None
+
+
+def _parts(records: Sequence[Record], probes: Sequence[Record], reading: Reading) -> _Parts | None:
     merged = [record for record in records if record.role == "merged"]
     tasks = {record.task for record in merged}
     experts = [r for r in records if r.role == "expert" and r.protocol == "current"]
     current = [record for record in merged if record.protocol == "current"]
     read = [record for record in probes if reading in readings([record])]
     turned = [record for record in read if record.role == "merged"]
-    control = [record for record in read if record.role == "base"]
+    base = [record for record in read if record.role == "base"]
     if any({record.task for record in part} != tasks for part in (experts, current, turned)):
         return None
     _check_same_work([*experts, *current])
-    shots = reading.shots or None
-    facts = [one.facts for record in turned for one in record.scores if one.shots == shots]
-    known = {record.task for record in control} == tasks
+    known = {record.task for record in base} == tasks
+    return _Parts(experts, current, turned, base if known else [], reading)
+
+
+def _basis(parts: _Parts, samples: Samples | None) -> Basis:
+    shots = parts.shots
+    facts = [one.facts for record in parts.turned for one in record.scores if one.shots == shots]
     return Basis(
-        experts=_mean(experts, None),
-        current=_mean(current, None),
-        turned=_mean(turned, shots),
-        reading=reading,
-        tasks=len(tasks),
-        control=_mean(control, shots) if known else None,
+        experts=_mean(parts.experts, None),
+        current=_mean(parts.current, None),
+        turned=_mean(parts.turned, shots),
+        reading=parts.reading,
+        tasks=len({record.task for record in parts.current}),
+        control=_mean(parts.base, shots) if parts.base else None,
         determined=all(told.get("rows_per_dimension", 1) >= 1 for told in facts),
+        spread=None if samples is None else _spread(parts, samples),
     )
+
+
+def _spread(parts: _Parts, samples: Samples) -> Spread | None:
+    """The differences on resampled rows; None unless all predictions are at hand."""
+
+    def mean(records: Sequence[Record], shots: Shots | None) -> Array64 | None:
+        return resampled_mean((record.task, samples(record, shots)) for record in records)
+
+    experts, current = mean(parts.experts, None), mean(parts.current, None)
+    base = mean(parts.base, parts.shots) if parts.base else None
+    return spread_of(experts, current, mean(parts.turned, parts.shots), base)
 
 
 def _mean(records: Sequence[Record], shots: Shots | None) -> float:

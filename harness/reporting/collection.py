@@ -44,8 +44,8 @@ class Records(Sequence[Record]):
     def to_pandas(self) -> pandas.DataFrame:
         """A tidy frame: a row for every record and number of shots, scores x100.
 
-        The columns are those of board.csv (`harness.reporting.boards.tidy`): what is compared must
-        be of the same work, which a board checks and a frame does not.
+        The columns are those of board.csv (`harness.reporting.boards.tidy`) but for its gains: what
+        is compared must be of the same work, which a board checks and a frame does not.
         """
         lines = [*lines_of(zip(map(str, self.paths), self.records, strict=True))]
         return as_frame(table(lines, named_rows(lines), [line.path for line in lines]))

@@ -12,17 +12,13 @@ from harness.data.shots import amount
 from harness.errors import BadOption, BrokenRecord, UnknownName
 from harness.evaluation.inference import (
     aligned,
-    apart,
     detectable,
     ends,
     holm,
     over_tasks,
     paired_test,
-    ranks,
     resampled,
     rows_needed,
-    tie_groups,
-    win_rates,
 )
 from harness.evaluation.parts import asked
 from harness.evaluation.predictions import Lookup, Predicted, shelf
@@ -31,6 +27,7 @@ from harness.options import parse_choice
 from harness.reporting.comparison import Comparison, Ranked, Ranking, TaskDifference, Terms
 from harness.reporting.grid import HEADLINE_SHOTS, label, reported
 from harness.reporting.lines import work
+from harness.reporting.ranking import standings
 from harness.types import Choice, Shots
 
 
@@ -231,24 +228,20 @@ def _several(sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predi
     values = np.array([[_score(side, task, terms.shots) for task in terms.tasks] for side in sides])
     flat = aligned([resampled(one, terms.shots) for each in read for one in each])
     samples = flat.reshape(len(sides), len(terms.tasks), -1)
-    mean_ranks, wins = ranks(values).mean(axis=1), win_rates(values)
-    within = [ends(sample) for sample in over_tasks(ranks(samples))]
+    made = standings(terms.tasks, values, samples)
     names = [side.name for side in sides]
-    order = sorted(range(len(sides)), key=lambda place: (mean_ranks[place], -values[place].mean()))
-    known = apart(samples)
-    alike = [place for place in order if (*sorted((order[0], place)),) not in known]
     return Ranking(
         terms=terms,
         models=tuple(
             Ranked(
                 model=names[place],
                 score=float(values[place].mean()),
-                rank=float(mean_ranks[place]),
-                within=within[place],
-                wins=float(wins[place]),
+                rank=made.means[place],
+                within=made.intervals[place],
+                wins=made.wins[place],
             )
-            for place in order
+            for place in made.order
         ),
-        groups=tuple(tuple(names[place] for place in group) for group in tie_groups(order, known)),
-        leaders=tuple(names[place] for place in alike),
+        groups=tuple(tuple(names[place] for place in group) for group in made.groups),
+        leaders=tuple(names[place] for place in made.leaders),
     )

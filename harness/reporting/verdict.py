@@ -9,32 +9,23 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from harness.data.shots import amount
-from harness.evaluation.inference import Samples, aligned, ends
+from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
+from harness.reporting.difference import (
+    LEAST,
+    NO_INTERVAL,
+    SHOWN,
+    Difference,
+    Spread,
+    around,
+    on_other_rows,
+    resampled_mean,
+    spread_of,
+)
 from harness.reporting.grid import CURRENT, HEADLINE_SHOTS, TUNED, _check_work, reported
 from harness.reporting.lines import Line, lines_of
 from harness.text import number
 from harness.types import Array64, Shots
-
-Ends: TypeAlias = "tuple[float, float]"
-LEAST = 1.0
-"""Points: without an interval, a smaller loss is not told from none."""
-MOST = 10.0
-"""A share is no larger: beyond all of the loss, how much more is chance."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Between which ends differences lie on other test rows, in points, at 95 %.
-
-    `share` is recovered over loss, 1 for all of it; `above_control` is FT-Classifier Eval of the
-    merge minus that of the base, if the base was read.
-    """
-
-    loss: Ends
-    recovered: Ends
-    share: Ends
-    above_control: Ends | None = None
 
 
 @dataclass(frozen=True)
@@ -66,11 +57,8 @@ class Verdict:
     @property
     def standing(self) -> Literal["below", "above", "cannot tell"]:
         """Where the merge is, of its experts, under Current Eval; what shows as 0.0 is nowhere."""
-        if self.spread is None:
-            unclear = round(abs(self.loss), 6) < LEAST
-        else:
-            unclear = self.spread.loss[0] <= 0 <= self.spread.loss[1]
-        if unclear or self._level:
+        lost = Difference(self.loss, self.spread.loss if self.spread else None)
+        if not lost.told or self._level:
             return "cannot tell"
         return "below" if self.loss > 0 else "above"
 
@@ -96,9 +84,9 @@ class Verdict:
         if self.standing != "below":
             return ""
         low, high = self.spread.recovered if self.spread else (self.recovered, self.recovered)
-        if self.recovered <= 0 or high <= 0:
+        if high < SHOWN:
             return "none"
-        if low <= 0:
+        if low <= 0 or self.recovered <= 0:
             return "cannot tell"
         if self.by_the_base:
             return "as the base"
@@ -131,14 +119,11 @@ class Verdict:
 
     @property
     def _within(self) -> str:
-        if self.spread is None:
-            return ""
-        low, high = sorted(-end for end in self.spread.loss)
-        return f", within {low:+.1f} to {high:+.1f} on other rows"
+        return "" if self.spread is None else f", {on_other_rows(self.spread.loss)}"
 
     @property
     def _without(self) -> str:
-        return "" if self.spread else " (No interval: predictions are not at hand.)"
+        return "" if self.spread else NO_INTERVAL
 
     @property
     def _cause(self) -> str:
@@ -155,7 +140,7 @@ class Verdict:
             within = ""
         else:
             share, rest = self.spread.share
-            within = f"within {_part(share)} to {_part(rest)} %"
+            within = around(self.spread.share)
         if self.share == "cannot tell":
             return f"cannot tell whether the head explains any of the loss ({within} of it)"
         if self.share == "all":
@@ -164,11 +149,6 @@ class Verdict:
             return f"the head explains most of the loss ({self.share}{within and f', {within}'})"
         encoder = ", the rest lies in the encoder" if rest < 1 else ""
         return f"the head explains {self.share} of the loss{within and f' ({within})'}{encoder}"
-
-
-def _part(share: float) -> str:
-    """A share in per cent, between none and all."""
-    return f"{100 * min(max(share, 0), 1):.0f}"
 
 
 Sampled: TypeAlias = Callable[[Line], "Array64 | None"]
@@ -273,30 +253,9 @@ def _verdict(parts: _Parts, sampled: Sampled | None) -> Verdict:
 
 def _spread(parts: _Parts, sampled: Sampled) -> Spread | None:
     """The differences on resampled rows; None unless all predictions are at hand."""
-    experts = _resampled(parts.experts, sampled)
-    current = _resampled(parts.current, sampled)
-    tuned = _resampled(parts.tuned, sampled)
-    if experts is None or current is None or tuned is None:
-        return None
-    base = _resampled(parts.base, sampled) if parts.base else None
-    experts, current, tuned = aligned([experts, current, tuned])
-    loss, recovered = experts - current, tuned - current
-    # where nothing is lost there is no share: at most one resample in forty, if it is asked for
-    share = np.divide(recovered, loss, out=np.full_like(loss, MOST), where=loss > 0)
-    return Spread(
-        loss=ends(loss),
-        recovered=ends(recovered),
-        share=ends(share.clip(-MOST, MOST)),
-        above_control=None if base is None else ends(np.subtract(*aligned([tuned, base]))),
-    )
 
+    def mean(read: Sequence[Line]) -> Array64 | None:
+        return resampled_mean((line.task, sampled(line)) for line in read)
 
-def _resampled(lines: Sequence[Line], sampled: Sampled) -> Array64 | None:
-    """The mean over tasks of the mean over the models of each, in points: [resamples]."""
-    by_task: dict[str, list[Array64]] = {}
-    for line in lines:
-        if (sample := sampled(line)) is None:
-            return None
-        by_task.setdefault(line.task, []).append(100 * sample)
-    means = [aligned(each).mean(axis=0) for each in by_task.values()]
-    return np.asarray(aligned(means).mean(axis=0))
+    base = mean(parts.base) if parts.base else None
+    return spread_of(mean(parts.experts), mean(parts.current), mean(parts.tuned), base)

@@ -20,7 +20,7 @@ from harness.weights.arithmetic import total
 from harness.weights.polar import polar, polar_and_values
 from harness.weights.small_turns import Frame, frame_from, frame_of, small_turn
 from harness.weights.spectrum import compact_svd
-from harness.weights.threads import spread
+from harness.weights.threads import one_thread, spread
 
 Turn: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 """Multiplies rows [rows, columns], in float64, by an orthogonal matrix [columns, columns]."""
@@ -39,6 +39,7 @@ BLOCK = 4096
 """How many rows of a long matrix are widened at a time."""
 
 
+@one_thread()
 def turns_to(reference: torch.Tensor, matrices: Sequence[torch.Tensor]) -> list[Turn]:
     """For each matrix W, the turn T that minimises ||W T - reference||, all [rows, columns].
 
@@ -133,6 +134,7 @@ class Generalized:
     after: float
 
 
+@one_thread()
 def generalized(
     matrices: Sequence[torch.Tensor],
     starts: Sequence[int],
@@ -170,19 +172,24 @@ class _Turned:
     """Matrices, turned, and by what, if that is asked for."""
 
     turns: Sequence[Turn]
-    matrices: Sequence[torch.Tensor]
+    matrices: list[torch.Tensor]
     iterations: int = 0
 
 
 def _analysed(
-    models: Sequence[torch.Tensor], count: int, starts: Sequence[int], rules: Rules, *, along: bool
+    given: list[torch.Tensor], count: int, starts: Sequence[int], rules: Rules, *, along: bool
 ) -> _Turned:
-    """The first `count` of the models, turned; `along`, with turns for other rows."""
-    references, models = [models[place] for place in starts], models[:count]
+    """The first `count` of what is given, turned; `along`, with turns for other rows.
+
+    As these may be large, each is let go when it has been turned: no list keeps them.
+    """
+    references, models = [given[place] for place in starts], given[:count]
+    given.clear()
     begun = [_turned(turns_to(one, models), models) for one in references]
     reference = _mean([_mean(one.matrices) for one in begun])
     if rules.variant == "fixed_reference":
         return _turned(turns_to(reference, models), models, min(2, rules.max_iter))
+    del references, models
     if len(reference) >= reference.shape[1]:
         return _continued(begun[0], reference, rules, along=along)
     return _continued_within(begun, reference, rules)
@@ -197,10 +204,11 @@ def _turned(
 
 def _continued(begun: _Turned, reference: torch.Tensor, rules: Rules, *, along: bool) -> _Turned:
     """The passes from the first reference on, of as many rows as columns or more."""
-    rows, count = list(begun.matrices), len(reference)
+    rows, count = begun.matrices, len(reference)
     if along:
         eye = _eye(reference)
-        rows = [torch.cat([one, turn(eye)]) for one, turn in zip(rows, begun.turns, strict=True)]
+        for place, turn in enumerate(begun.turns):
+            rows[place] = torch.cat([rows[place], turn(eye)])
     rows, iterations = _passes(rows, reference, rules)
     turns = [_by(one[count:]) for one in rows] if along else []
     return _Turned(turns, [one[:count] for one in rows], iterations)
@@ -234,22 +242,28 @@ class _Moving:
 
 
 def _passes(
-    rows: Sequence[torch.Tensor], reference: torch.Tensor, rules: Rules
+    rows: list[torch.Tensor], reference: torch.Tensor, rules: Rules
 ) -> tuple[list[torch.Tensor], int]:
     """Step 2 of methods.md 2.3: all are turned to the reference, which their mean becomes.
 
-    What comes after the rows of a matrix is turned along. The result is the rows, and the passes.
+    What comes after the rows of a matrix is turned along. The result is the rows, and the passes;
+    those that were given are let go.
     """
     moving = [_Moving(one) for one in rows]
+    rows.clear()
     moved, iterations = math.nan, 0
     while iterations < rules.max_iter:
         iterations += 1
-        moving = spread(partial(_nearer, reference), moving)
+        spread(partial(_turn_one, reference, moving), range(len(moving)))
         before, reference = reference, _mean([one.rows[: len(reference)] for one in moving])
         last, moved = moved, float((before - reference).norm())
         if abs(last - moved) < rules.tol:  # not in the first pass: nothing is less than NaN
             break
     return [one.rows for one in moving], iterations
+
+
+def _turn_one(reference: torch.Tensor, moving: list[_Moving], place: int) -> None:
+    moving[place] = _nearer(reference, moving[place])
 
 
 def _nearer(reference: torch.Tensor, one: _Moving) -> _Moving:
@@ -341,11 +355,26 @@ def _narrow(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [one.double() for one in matrices]
     from scipy.linalg.lapack import dpstrf  # scipy's, as torch has none; not for `import harness`
 
-    products = torch.zeros(width, width, dtype=torch.float64)
-    for start in range(0, rows, BLOCK):
-        block = torch.cat([one[start : start + BLOCK].double() for one in matrices], 1)
-        products.addmm_(block.mT, block)
-    factor, order, rank, _ = dpstrf(products.numpy())
+    # in Fortran's order the factor takes the place of the products, as rows of its transposed
+    factor, order, rank, _ = dpstrf(_products(matrices).numpy().T, lower=1, overwrite_a=1)
     upper = torch.empty(rank, width, dtype=torch.float64)
-    upper[:, torch.from_numpy(order).long() - 1] = torch.from_numpy(factor[:rank]).triu()
+    upper[:, torch.from_numpy(order).long() - 1] = torch.from_numpy(factor.T)[:rank].triu_()
     return list(torch.split(upper, columns, 1))
+
+
+def _products(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The inner products of all columns [width, width]; zero for a later matrix with an earlier."""
+    rows, columns = matrices[0].shape
+    count = len(matrices)
+    products = torch.zeros(count * columns, count * columns, dtype=torch.float64)
+
+    def fill(pair: tuple[int, int]) -> None:
+        first, second = pair
+        place = [slice(one * columns, (one + 1) * columns) for one in pair]
+        for start in range(0, rows, BLOCK):
+            part = slice(start, start + BLOCK)
+            here, there = matrices[first][part].double(), matrices[second][part].double()
+            products[place[0], place[1]].addmm_(here.mT, there)
+
+    spread(fill, [(first, second) for first in range(count) for second in range(first, count)])
+    return products

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, local
 from typing import TypeVar
 
 import torch
@@ -14,6 +14,15 @@ S = TypeVar("S")
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 _piece = 1 << 17
+
+
+class _Here(local):
+    """How many cores a thread has that keeps torch to one of them."""
+
+    cores: int | None = None
+
+
+_here = _Here()
 
 
 def piece_size() -> int:
@@ -54,7 +63,7 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
     a core. A thread that uses torch for the first time meanwhile keeps to one core as well.
     """
     threads = torch.get_num_threads()
-    workers = min(threads, len(parts))
+    workers = min(cores(), len(parts))
     if workers < 2:
         return [fn(part) for part in parts]
     values: dict[int, T] = {}
@@ -77,6 +86,28 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
     finally:
         torch.set_num_threads(threads)
     return [values[place] for place in range(len(parts))]
+
+
+def cores() -> int:
+    """How many cores `spread` shares parts among, in this thread."""
+    return _here.cores or torch.get_num_threads()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """With one thread of torch for what is not spread, and all cores for what is.
+
+    How many threads share an operation shows in the last bits of sums and decompositions, which
+    are the same on any number of cores this way.
+    """
+    threads, before = torch.get_num_threads(), _here.cores
+    _here.cores = cores()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        _here.cores = before
 
 
 def once(fn: Callable[[], T]) -> Callable[[], T]:

@@ -33,7 +33,7 @@ class Best:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Spot:
     """A cell with the lines that it is of: one, or one for every task of a mean."""
 
     cell: Cell
@@ -50,7 +50,7 @@ def best_of(
     """
     best = {}
     for reading in scores.readings:
-        table = {row: _places(scores, row, reading) for row in rows}
+        table = {row: spots(scores, row, reading) for row in rows}
         for at, column in enumerate(scores.columns):
             places = {row: place for row, of in table.items() if (place := of[at]) is not None}
             if len(places) > 1:
@@ -58,27 +58,28 @@ def best_of(
     return best
 
 
-def _places(scores: Grid, row: str, reading: Reading) -> list[_Place | None]:
+def spots(scores: Grid, row: str, reading: Reading) -> list[Spot | None]:
+    """The cells of a row under a reading, by column."""
     known = {task: scores.lines.get((row, reading, task)) for task in scores.tasks}
     every = tuple(line for line in known.values() if line is not None)
     cells = zip(scores.columns, scores.row(row, reading), strict=True)
     return [
-        None if cell is None else _Place(cell, (line,) if (line := known.get(column)) else every)
+        None if cell is None else Spot(cell, (line,) if (line := known.get(column)) else every)
         for column, cell in cells
     ]
 
 
-def _best(places: Mapping[str, _Place], sampled: Sampled | None) -> Best:
+def _best(places: Mapping[str, Spot], sampled: Sampled | None) -> Best:
     top = max(places.values(), key=lambda place: place.cell.mean)
-    told = {row: _alike(top, place, sampled) for row, place in places.items()}
+    told = {row: alike(top, place, sampled) for row, place in places.items()}
     return Best(
         frozenset(row for row, (alike, _) in told.items() if alike),
         frozenset(way for row, (_, way) in told.items() if places[row] is not top),
     )
 
 
-def _alike(top: _Place, other: _Place, sampled: Sampled | None) -> tuple[bool, Way]:
-    """Whether a cell cannot be told from the best one, and how that was found.
+def alike(top: Spot, other: Spot, sampled: Sampled | None) -> tuple[bool, Way]:
+    """Whether a cell cannot be told from one that is as high or higher, and how that was found.
 
     Intervals that do not overlap tell two models apart on the same rows as well; where they do, the
     predictions may tell them apart.
@@ -94,8 +95,13 @@ def _alike(top: _Place, other: _Place, sampled: Sampled | None) -> tuple[bool, W
     return known or f"{one.mean:.1f}" == f"{two.mean:.1f}", "intervals" if known else "printed"
 
 
-def _differences(top: _Place, other: _Place, sampled: Sampled) -> Array64 | None:
-    """How far the best is above the other on resampled rows, in the mean over their tasks."""
+def _differences(top: Spot, other: Spot, sampled: Sampled) -> Array64 | None:
+    """How far one is above the other on resampled rows, in the mean over their tasks.
+
+    None where a prediction is not at hand, or a score is read off no model.
+    """
+    if not top.lines or len(top.lines) != len(other.lines):
+        return None
     differences = []
     for lines in zip(top.lines, other.lines, strict=True):
         pair = [sampled(line) for line in lines]

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from harness.data.shots import amount
 from harness.evaluation.records import CHOICE_SPLIT
 from harness.reporting.boards.best import Best, best_of
+from harness.reporting.boards.gains import Gain, counterparts, gained, gaps, settled
 from harness.reporting.boards.share import Share, shares
 from harness.reporting.grid import (
     AVERAGE_SINGLE,
     BEST_SINGLE,
+    CURRENT,
     HEADLINE_SHOTS,
     MAJORITY,
     MAX,
+    TUNED,
     Cell,
     Grid,
+    Place,
     Reading,
     laid_out,
     named_rows,
     reading_of,
 )
-from harness.reporting.lines import Line, tasks_by, without_first
+from harness.reporting.lines import Line, tasks_by
 from harness.reporting.verdict import Sampled
 
 MEAN = "mean"
@@ -42,12 +46,19 @@ class Board:
     """Lines as methods x tasks for every reading, and what is said of them.
 
     `best` has, for every column of a reading, the merges that are the best or not told from it.
+    `of_row` is a line of every row that is read off a model, which knows its role and method;
+    `counterparts` are, for rows of merges, what their gains are over, and `gained` these gains;
+    `gaps` are, by row and column, FT-Classifier Eval minus Current Eval.
     """
 
     lines: tuple[Line, ...]
     scores: Grid
     best: Mapping[tuple[Reading, str], Best]
     shares: tuple[Share, ...]
+    of_row: Mapping[str, Line]
+    counterparts: Mapping[str, str]
+    gained: Mapping[Place, Gain]
+    gaps: Mapping[tuple[str, str], Gain]
 
     @cached_property
     def tasks(self) -> Mapping[str, Line]:
@@ -64,14 +75,6 @@ class Board:
         return first
 
     @cached_property
-    def of_row(self) -> Mapping[str, Line]:
-        """A line of every row that is read off a model, which knows its role and method."""
-        first: dict[str, Line] = {}
-        for (row, _, _), line in self.scores.lines.items():
-            first.setdefault(row, line)
-        return first
-
-    @cached_property
     def rows_of_lines(self) -> list[str]:
         """The row of each line; of one that no row shows, the name of its model."""
         return named_rows(self.lines)
@@ -79,39 +82,30 @@ class Board:
     @cached_property
     def headlines(self) -> dict[str, Reading]:
         """By protocol, the reading whose number of shots is nearest to the papers' five."""
-        nearest: dict[str, Reading] = {}
-        for reading in self.scores.readings:
-            held = nearest.setdefault(reading.protocol, reading)
-            if _away(reading) < _away(held):
-                nearest[reading.protocol] = reading
-        return nearest
+        return headlines(self.scores)
 
     def rows_under(self, reading: Reading) -> list[tuple[str, list[Cell | None]]]:
         """The rows that have any cell under a reading, with their cells, mean last."""
         rows = [(name, self.scores.row(name, reading)) for name in self.scores.rows]
         return [(name, cells) for name, cells in rows if any(cells)]
 
-    @cached_property
-    def counterparts(self) -> Mapping[str, str]:
-        """For rows of merges, the row of the same with fewer stages before it, most of them."""
-        known = {}
-        for row, line in self.of_row.items():
-            less = without_first(line.method) if line.role == "merged" else None
-            while less is not None and row.replace(line.method, less, 1) not in self.of_row:
-                less = without_first(less)
-            if less is not None:
-                known[row] = row.replace(line.method, less, 1)
-        return known
-
-    def gains(self, row: str, reading: Reading) -> list[float | None]:
+    def gains(self, row: str, reading: Reading) -> list[Gain | None]:
         """By column, the points that a row is above its counterpart."""
-        cells = self.scores.row(row, reading)
-        other = self.counterparts.get(row)
-        before = [None] * len(cells) if other is None else self.scores.row(other, reading)
-        return [
-            None if one is None or less is None else one.mean - less.mean
-            for one, less in zip(cells, before, strict=True)
-        ]
+        return [self.gained.get((row, reading, column)) for column in self.scores.columns]
+
+    def gain(self, row: str, line: Line) -> Gain | None:
+        """The gain of a line, which stands in a row."""
+        return self.gained.get((row, reading_of(line), line.task))
+
+
+def headlines(scores: Grid) -> dict[str, Reading]:
+    """By protocol, the reading whose number of shots is nearest to the papers' five."""
+    nearest: dict[str, Reading] = {}
+    for reading in scores.readings:
+        held = nearest.setdefault(reading.protocol, reading)
+        if _away(reading) < _away(held):
+            nearest[reading.protocol] = reading
+    return nearest
 
 
 def _away(reading: Reading) -> float:
@@ -126,4 +120,30 @@ def board_of(lines: Sequence[Line], sampled: Sampled | None = None) -> Board:
     scores = laid_out(lines, by_method=True)
     merges = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
     best = best_of(scores, [row for row in scores.rows if row in merges], sampled)
-    return Board(tuple(lines), scores, best, shares(scores, lines, sampled))
+    of_row: dict[str, Line] = {}
+    for (row, _, _), line in scores.lines.items():
+        of_row.setdefault(row, line)
+    over = counterparts(of_row)
+    return Board(
+        tuple(lines),
+        scores,
+        best,
+        shares(scores, lines, sampled),
+        of_row,
+        over,
+        settled(gained(scores, over, sampled)),
+        settled(_gaps(scores, of_row, sampled)),
+    )
+
+
+def _gaps(
+    scores: Grid, rows: Iterable[str], sampled: Sampled | None
+) -> dict[tuple[str, str], Gain]:
+    """Between Current Eval and FT-Classifier Eval, as boards show them first; {} without both."""
+    protocols = {reading: line.protocol for (_, reading, _), line in scores.lines.items()}
+    first: dict[str, Reading] = {}
+    for reading in headlines(scores).values():
+        first.setdefault(protocols.get(reading, ""), reading)
+    if not {CURRENT, TUNED} <= first.keys():
+        return {}
+    return gaps(scores, rows, first[CURRENT], first[TUNED], sampled)

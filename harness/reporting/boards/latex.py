@@ -7,9 +7,11 @@ merging as a subscript (Procrustes merging, Tables 1 to 3); methods x protocols 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from harness.reporting.boards.board import MEAN, Board
+from harness.reporting.boards.gains import OPEN, OPEN_SAYS
 from harness.reporting.grid import Cell, Reading, short_task
 from harness.text import tex
 
@@ -19,13 +21,18 @@ RULE = r"\midrule"
 
 def rendered(board: Board) -> str:
     """The tables of a board, for a document that uses booktabs."""
+    tables = [*_gains(board), *_protocols(board), *_domains(board)]
+    shown = ((row, one) for row in board.counterparts for one in board.headlines.values())
+    gains = (gain for row, reading in shown for gain in board.gains(row, reading))
+    marked = any(gain is not None and gain.mark for gain in gains)
     head = [
         r"% \usepackage{booktabs}",
         r"% Values x100. Subscripts: points gained over the same merge without the first method",
         r"% before it. \pm: standard deviation over draws (n - 1). Bold: the best merge of a",
         r"% column and those that are not told from it.",
+        *(f"% {line}" for line in textwrap.wrap(f"{OPEN}: {OPEN_SAYS}", 88) if marked),
     ]
-    return "\n".join([*head, *_gains(board), *_protocols(board), *_domains(board)]) + "\n"
+    return "\n".join([*head, *tables]) + "\n"
 
 
 def _gains(board: Board) -> Iterator[str]:
@@ -109,10 +116,7 @@ def _texts(board: Board, row: str, reading: Reading) -> list[str]:
 
 def _with_gains(board: Board, row: str, reading: Reading) -> str:
     values = zip(_texts(board, row, reading), board.gains(row, reading), strict=True)
-    cells = [
-        text if gain is None else f"{text}$_{{{round(gain, 1) + 0.0:+.1f}}}$"
-        for text, gain in values
-    ]
+    cells = [text if gain is None else f"{text}$_{{{gain}}}$" for text, gain in values]
     return " & ".join([tex(row), *cells])
 
 

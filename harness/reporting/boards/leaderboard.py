@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.files import check_place, replacing, write_text
 from harness.reporting.boards import latex, markdown, tidy
 from harness.reporting.boards.board import Board, board_of
+from harness.reporting.boards.gains import any_told
 from harness.reporting.boards.page import page
 from harness.reporting.boards.samples import beside
 from harness.reporting.lines import Line, read_lines
@@ -40,7 +41,11 @@ def rendered(board: Board, out: Path) -> dict[str, str]:
 
 
 def _table(board: Board, out: Path) -> tidy.Table:
-    return tidy.table(board.lines, board.rows_of_lines, files(board.lines, out))
+    made = tidy.table(board.lines, board.rows_of_lines, files(board.lines, out))
+    if not any_told(board.gained):
+        return made
+    rows = zip(board.rows_of_lines, board.lines, strict=True)
+    return tidy.with_gains(made, [board.gain(row, line) for row, line in rows])
 
 
 def _texts(board: Board, out: Path, table: tidy.Table) -> dict[str, Callable[[], str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.reporting.boards.best import WAYS
 from harness.reporting.boards.board import HOW, Board
+from harness.reporting.boards.gains import OPEN, OPEN_SAYS
 from harness.reporting.grid import Reading
 
 BOLD = "Bold"
@@ -16,8 +17,8 @@ ADAPTED = {
 }
 
 
-def legend(board: Board) -> list[tuple[str, str]]:
-    """Each mark or row with what it is, only where there is any."""
+def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
+    """Each mark or row with what it is, only where there is any; `is_open`: a difference is."""
     said = []
     if any(len(cell.values) > 1 for cell in board.scores.cells.values()):
         said.append(
@@ -33,6 +34,8 @@ def legend(board: Board) -> list[tuple[str, str]]:
     if ways := {way for best in board.best.values() for way in best.ways}:
         told = ", and those ".join(text for way, text in WAYS.items() if way in ways)
         said.append((BOLD, f"the best merge of a column, and those {told}."))
+    if is_open:
+        said.append((OPEN, OPEN_SAYS))
     return said + [(row, f"{text}.") for row, text in HOW.items() if row in board.scores.rows]
 
 

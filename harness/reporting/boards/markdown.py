@@ -11,6 +11,7 @@ from tabulate import tabulate
 
 from harness.reporting.boards.board import MEAN, Board
 from harness.reporting.boards.legend import BOLD, legend, notes
+from harness.reporting.boards.share import Share
 from harness.reporting.grid import Cell, Reading
 from harness.text import markdown, plain
 
@@ -33,9 +34,13 @@ def rendered(board: Board) -> str:
 def _legend(board: Board) -> str:
     said = [
         f"**{term}**: {text}" if term == BOLD else f"`{term}`: {text}"
-        for term, text in legend(board)
+        for term, text in legend(board, any(_marked(share) for share in board.shares))
     ]
     return "\n".join(_filled(text, bullet="- ") for text in ["Values are x100.", *said])
+
+
+def _marked(share: Share) -> bool:
+    return bool(share.lost.mark or share.recovered.mark)
 
 
 def _filled(text: str, bullet: str = "") -> str:
@@ -139,8 +144,11 @@ def _shares(board: Board) -> Iterator[str]:
         rows = []
         for share in group:
             one = share.verdict
-            numbers = (one.experts, one.current, one.tuned, one.loss, one.recovered)
-            shown = [f"{round(value, 1) + 0.0:.1f}" for value in numbers]
+            shown = [f"{value:.1f}" for value in (one.experts, one.current, one.tuned)]
+            shown += [
+                f"{round(gain.points, 1) + 0.0:.1f}{gain.mark}"
+                for gain in (share.lost, share.recovered)
+            ]
             rows.append([markdown(share.row), str(one.tasks), *shown, one.share])
         heads = ["tasks", "experts", "current", markdown(setting), "loss", "recovered", "share"]
         yield _markdown(rows, ["", *heads])

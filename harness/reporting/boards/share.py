@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.reporting.boards.gains import Gain
+from harness.reporting.difference import Difference, Ends
 from harness.reporting.grid import CURRENT, TUNED, Grid, reported
 from harness.reporting.lines import Line
 from harness.reporting.verdict import Sampled, Verdict, verdicts_of
@@ -21,6 +23,23 @@ class Share:
     def setting(self) -> str:
         """FT-Classifier Eval as it was read."""
         return f"{self.verdict.setting}, {self.verdict.shots} shots"
+
+    @property
+    def lost(self) -> Gain:
+        """What the merge is below its experts, as far as can be told."""
+        spread = self.verdict.spread
+        return _told(self.verdict.loss, spread.loss if spread else None)
+
+    @property
+    def recovered(self) -> Gain:
+        """What a tuned head wins back, as far as can be told."""
+        spread = self.verdict.spread
+        return _told(self.verdict.recovered, spread.recovered if spread else None)
+
+
+def _told(points: float, within: Ends | None) -> Gain:
+    """A difference with what its interval says; without one, nobody says it."""
+    return Gain(points, None if within is None else Difference(points, within).told)
 
 
 def shares(scores: Grid, lines: Sequence[Line], sampled: Sampled | None) -> tuple[Share, ...]:

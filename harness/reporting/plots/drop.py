@@ -6,13 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from harness.errors import MissingScores
+from harness.evaluation.inference import Samples, aligned, ends
 from harness.evaluation.records import Record
-from harness.reporting.grid import PROTOCOL_ORDER, Reading, readings
+from harness.reporting.difference import Difference, Ends
+from harness.reporting.grid import PROTOCOL_ORDER, Reading, cell_of, readings
+from harness.reporting.plots import whiskers
 from harness.reporting.plots.gains import one_reading
 from harness.reporting.plots.marks import (
     BLACK,
@@ -25,7 +28,8 @@ from harness.reporting.plots.marks import (
     of_rows,
     width_of,
 )
-from harness.reporting.plots.scores import View, cell_of, scores_of, shown
+from harness.reporting.plots.scores import View, scores_of, shown
+from harness.types import Array64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,17 +37,32 @@ if TYPE_CHECKING:
 
 MAKE = "harness evaluate --model MODEL --experts E1,E2"
 Unit = Literal["merge", "task"]
+BOX = 0.55
+"""The height of a box, of the row that it stands in."""
+LINE_OF_ONE = 0.07
+"""Inches that the dot of one value takes."""
 
 
 @dataclass(frozen=True)
 class Drops:
-    """Drops in percent by method, each over `unit`s; `undefined` are those of no positive score."""
+    """Drops in percent by method, each over `unit`s; `undefined` are those of no positive score.
+
+    `within` are their paired intervals over test rows, if any is known, None for those that have
+    none: of predictions that are not at hand, or of an expert that is not above 0 on all rows.
+    """
 
     methods: tuple[str, ...]
     drops: tuple[tuple[float, ...], ...]
     unit: Unit
     reading: Reading
     undefined: int
+    within: tuple[tuple[Ends | None, ...], ...] = ()
+
+    @property
+    def differences(self) -> list[list[Difference]]:
+        """Of every method, the drops with their intervals; none where no interval is known."""
+        pairs = zip(self.drops, self.within, strict=True) if self.within else ()
+        return [[*map(Difference, *each)] for each in pairs]
 
 
 def relative_drop(expert: float, merge: float) -> float | None:
@@ -54,81 +73,118 @@ def relative_drop(expert: float, merge: float) -> float | None:
     return (expert - merge) / expert if expert > 0 else None
 
 
-def picture(records: Sequence[Record], view: View) -> Figure:
+def picture(records: Sequence[Record], view: View, samples: Samples | None = None) -> Figure:
     """The relative drop of every method."""
-    return draw(drops(records, view))
+    return draw(drops(records, view, samples))
 
 
-def drops(records: Sequence[Record], view: View) -> Drops:
+def drops(records: Sequence[Record], view: View, samples: Samples | None = None) -> Drops:
     """The relative drop of each merge, in the mean over its experts (methods.md 4.5), by method.
 
     Where every method made one merge alone, that of each of its tasks. Under Current Eval, unless
-    the view names another protocol. Raises MissingScores where an expert was not read.
+    the view names another protocol; with intervals where `samples` reads predictions. Raises
+    MissingScores where an expert was not read.
     """
     asked = view.protocols or (PROTOCOL_ORDER[0],)
     records = shown(records, view.model_copy(update={"protocols": asked}))
     reading = one_reading("drop", scores_of(records), view)
     read = [record for record in records if reading in readings([record])]
-    by_merge, undefined = _by_merge(read, reading)
+    by_merge, undefined = _by_merge(read, reading, samples)
     merges = Counter(method for method, _ in by_merge)
     unit: Unit = "merge" if max(merges.values(), default=0) > 1 else "task"
-    values = {method: _values(by_merge, method, unit) for method in merges}
-    methods = sorted((name for name in values if values[name]), key=lambda m: np.median(values[m]))
+    groups = {method: _groups(by_merge, method, unit) for method in merges}
+    values = {name: tuple(map(_mean, each)) for name, each in groups.items() if each}
+    methods = sorted(values, key=lambda name: np.median(values[name]))
     if not methods:
         raise MissingScores(
             f"drop shows merges beside their experts, found none under {reading}; make them with "
             f"{MAKE}"
         )
-    return Drops(tuple(methods), tuple(values[m] for m in methods), unit, reading, undefined)
+    within = tuple(tuple(map(_within, groups[name])) for name in methods)
+    rows_say = any(ends is not None for each in within for ends in each)
+    drawn = tuple(values[name] for name in methods)
+    return Drops(tuple(methods), drawn, unit, reading, undefined, within if rows_say else ())
 
 
-ByMerge = Mapping[tuple[str, str], Mapping[str, Sequence[float]]]
+@dataclass(frozen=True)
+class _Drop:
+    """A relative drop, and the same on resampled rows, if that is known."""
+
+    value: float
+    sample: Array64 | None
 
 
-def _by_merge(records: Sequence[Record], reading: Reading) -> tuple[ByMerge, int]:
+Group: TypeAlias = Sequence[_Drop]
+ByMerge: TypeAlias = Mapping[tuple[str, str], Mapping[str, Group]]
+
+
+def _by_merge(
+    records: Sequence[Record], reading: Reading, samples: Samples | None
+) -> tuple[ByMerge, int]:
     """The drop below every expert by method and model, and by task; and how many are undefined."""
-    experts = {
-        (record.task, record.digest): cell_of(record, reading).mean
-        for record in records
-        if record.role == "expert"
-    }
-    drops: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(dict)
+    experts = {(one.task, one.digest): one for one in records if one.role == "expert"}
+    drops: dict[tuple[str, str], dict[str, Group]] = defaultdict(dict)
     undefined = 0
     for record in records:
         if record.role != "merged":
             continue
-        own = [experts.get((record.task, source.digest)) for source in record.experts]
-        scores = [score for score in own if score is not None]
-        if not scores:
+        known = [experts.get((record.task, source.digest)) for source in record.experts]
+        own = [expert for expert in known if expert is not None]
+        if not own:
             raise MissingScores(
                 f"no expert of {record.model} was read on {record.task} under {reading}; make "
                 f"records of them with {MAKE}"
             )
-        merge = cell_of(record, reading).mean
-        known = [relative_drop(score, merge) for score in scores]
-        drops[record.method, record.model][record.task] = [d for d in known if d is not None]
-        undefined += known.count(None)
+        made = [_drop(expert, record, reading, samples) for expert in own]
+        drops[record.method, record.model][record.task] = [one for one in made if one is not None]
+        undefined += made.count(None)
     return drops, undefined
 
 
-def _values(by_merge: ByMerge, method: str, unit: Unit) -> tuple[float, ...]:
-    """In percent, one value for each merge of a method, or for each task of its only one."""
+def _drop(expert: Record, merge: Record, reading: Reading, samples: Samples | None) -> _Drop | None:
+    """The drop of a merge below an expert; None where it is undefined."""
+    scores = (cell_of(record, reading).mean for record in (expert, merge))
+    value = relative_drop(*scores)
+    if value is None or samples is None:
+        return None if value is None else _Drop(value, None)
+    upper, lower = (samples(record, reading.shots or None) for record in (expert, merge))
+    if upper is None or lower is None:
+        return _Drop(value, None)
+    upper, lower = aligned([upper, lower])
+    return _Drop(value, None if upper.min() <= 0 else np.asarray((upper - lower) / upper))
+
+
+def _groups(by_merge: ByMerge, method: str, unit: Unit) -> list[Group]:
+    """The drops that are one value: of each merge of a method, or each task of its only one."""
     own = [by_task for (name, _), by_task in by_merge.items() if name == method]
     groups = [[*each.values()] if unit == "task" else [[*chain(*each.values())]] for each in own]
-    return tuple(100 * float(np.mean(drops)) for drops in chain(*groups) if drops)
+    return [group for group in chain(*groups) if group]
+
+
+def _mean(group: Group) -> float:
+    """In percent."""
+    return 100 * float(np.mean([drop.value for drop in group]))
+
+
+def _within(group: Group) -> Ends | None:
+    """In percent; tasks that share rows are paired, those that do not are drawn apart."""
+    samples = [drop.sample for drop in group if drop.sample is not None]
+    return ends(100 * aligned(samples).mean(axis=0)) if len(samples) == len(group) else None
 
 
 def draw(shown: Drops) -> Figure:
     """Boxes from quartile to quartile, whiskers to the last within 1.5 of their width, all values.
 
-    Drawn part by part, as the way to ask for horizontal boxes differs by version of matplotlib.
+    Where rows say how far values may be off, each has its own whisker instead. Drawn part by part,
+    as the way to ask for horizontal boxes differs by version of matplotlib.
     """
     count = {len(drops) for drops in shown.drops}
     counted = f"{min(count)}" if len(count) == 1 else f"{min(count)} to {max(count)}"
     noun = shown.unit if count == {1} else f"{shown.unit}s"
+    every = [*chain(*shown.differences)]
     layout = Layout(
         1,
-        (4.6, 0.6 + 1.25 * height_of(shown.methods) * len(shown.methods)),
+        (4.6, 0.6 + _height(shown) * len(shown.methods) + whiskers.room(every)),
         left=width_of(shown.methods),
     )
     title = f"Relative drop below the experts under {shown.reading}, over {counted} {noun} a method"
@@ -137,30 +193,54 @@ def draw(shown: Drops) -> Figure:
         of_rows(panels, shown.methods)
         axes.axvline(0, color=BLACK, linewidth=1)
         for at, drops in enumerate(shown.drops):
-            _box(axes, at, drops)
+            _box(axes, at, drops, reach=not every)
+            if every:
+                _whiskers(axes, at, shown.differences[at])
+            else:
+                _dots(axes, at, drops)
         note = f"; {shown.undefined} undefined" if shown.undefined else ""
         axes.set_xlabel(f"relative drop (% of the expert's score{note})")
-        legend(figure, _handles(shown.unit))
+        intervals = whiskers.handles(every, f" of one {shown.unit}")
+        dot, *others, reach = _handles(shown.unit)
+        legend(figure, [*intervals, *others] if intervals else [dot, *others, reach])
     return figure
 
 
-def _box(axes: Axes, at: int, drops: Sequence[float]) -> None:
+def _height(shown: Drops) -> float:
+    """Inches that a box takes: with a line for every value that has a whisker."""
+    most = max(map(len, shown.within), default=0)
+    return max(1.25 * height_of(shown.methods), LINE_OF_ONE * most / BOX)
+
+
+def _box(axes: Axes, at: int, drops: Sequence[float], *, reach: bool) -> None:
+    """Quartiles and median, and how far those values `reach` that are not far off."""
     from matplotlib.cbook import boxplot_stats
 
     (box,) = boxplot_stats(drops)
-    axes.hlines(at, box["whislo"], box["whishi"], color=BLACK, linewidth=1, zorder=2)
+    if reach:
+        axes.hlines(at, box["whislo"], box["whishi"], color=BLACK, linewidth=1, zorder=2)
     axes.barh(
         at,
         box["q3"] - box["q1"],
         left=box["q1"],
-        height=0.55,
+        height=BOX,
         facecolor=SKY,
         edgecolor=BLACK,
         linewidth=0.8,
         zorder=2,
     )
-    axes.vlines(box["med"], at - 0.275, at + 0.275, color=BLACK, linewidth=2, zorder=3)
+    axes.vlines(box["med"], at - BOX / 2, at + BOX / 2, color=BLACK, linewidth=2, zorder=3)
+
+
+def _dots(axes: Axes, at: int, drops: Sequence[float]) -> None:
     axes.plot(drops, [at] * len(drops), "o", color=BLUE, markerfacecolor="white", markersize=3.5)
+
+
+def _whiskers(axes: Axes, at: int, drops: Sequence[Difference]) -> None:
+    """A whisker for every value, the smallest on top, spread over the height of the box."""
+    ordered = sorted(drops, key=lambda one: one.points)
+    for place, drop in enumerate(ordered):
+        whiskers.whisker(axes, at + BOX * ((place + 0.5) / len(ordered) - 0.5), drop)
 
 
 def _handles(unit: Unit) -> list[object]:

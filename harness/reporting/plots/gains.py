@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.errors import MissingScores
+from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
+from harness.reporting.difference import Difference, Ends
 from harness.reporting.grid import PROTOCOL_ORDER, Cell, Reading
+from harness.reporting.plots import whiskers
 from harness.reporting.plots.marks import (
     BLACK,
     Layout,
@@ -43,10 +46,24 @@ class Gain:
     """Points that a method before merging adds, with their deviation over draws, if there are any.
 
     Draws are those of the same rows with it and without, so differences are taken draw by draw.
+    `within` is the paired interval over test rows, None where predictions are not at hand.
     """
 
     value: float
     deviation: float | None = None
+    within: Ends | None = None
+
+    @property
+    def difference(self) -> Difference:
+        """The gain without its deviation over draws."""
+        return Difference(self.value, self.within)
+
+    @property
+    def span(self) -> Ends:
+        """From where to where anything is drawn of it, beside its bar."""
+        spread = self.deviation or 0
+        ends = (self.value - spread, self.value + spread, *(self.within or ()))
+        return min(ends), max(ends)
 
 
 @dataclass(frozen=True)
@@ -67,6 +84,17 @@ class Gains:
     reading: Reading
     panels: tuple[Panel, ...]
     spread: str
+
+    @property
+    def known(self) -> list[Gain]:
+        """All gains that were read."""
+        every = (gain for panel in self.panels for gains in panel.gains for gain in gains)
+        return [gain for gain in every if gain is not None]
+
+    @property
+    def differences(self) -> list[Difference]:
+        """Of all gains that were read."""
+        return [gain.difference for gain in self.known]
 
 
 def pairs(methods: Iterable[str]) -> dict[tuple[str, str], str]:
@@ -92,18 +120,19 @@ def pairs(methods: Iterable[str]) -> dict[tuple[str, str], str]:
     return made
 
 
-def picture(records: Sequence[Record], view: View) -> Figure:
+def picture(records: Sequence[Record], view: View, samples: Samples | None = None) -> Figure:
     """Gains of all that goes before merging, by merger and task."""
-    return draw(gains(records, view))
+    return draw(gains(records, view, samples))
 
 
-def gains(records: Sequence[Record], view: View) -> Gains:
+def gains(records: Sequence[Record], view: View, samples: Samples | None = None) -> Gains:
     """Differences between pairs of methods that something before merging tells apart.
 
-    Under Current Eval, unless the view names another protocol. Raises MissingScores without pairs.
+    Under Current Eval, unless the view names another protocol; with an interval where `samples`
+    reads the predictions of both. Raises MissingScores without pairs.
     """
     asked = view.protocols or (PROTOCOL_ORDER[0],)
-    scores = scores_of(shown(records, view.model_copy(update={"protocols": asked})))
+    scores = scores_of(shown(records, view.model_copy(update={"protocols": asked})), samples)
     known = pairs(scores.merges)
     if not known:
         raise MissingScores(
@@ -146,21 +175,22 @@ def _gain(
 ) -> Gain | None:
     with_it = scores.cell(method, reading, column) if method else None
     without = scores.cell(merger, reading, column)
-    if with_it is None or without is None:
+    if method is None or with_it is None or without is None:
         return None
+    told = scores.difference((method, reading), (merger, reading), column)
+    within = told.within if told else None
     if len(with_it.values) != len(without.values):
-        return Gain(with_it.mean - without.mean)
+        return Gain(with_it.mean - without.mean, within=within)
     difference = Cell(tuple(np.subtract(with_it.values, without.values).tolist()))
-    return Gain(difference.mean, difference.deviation)
+    return Gain(difference.mean, difference.deviation, within)
 
 
 def draw(shown: Gains) -> Figure:
-    """Bars from zero, a hatch for each method before merging."""
+    """Bars from zero, a hatch for each method before merging; whiskers where rows say how far."""
     looks = marks(shown.before)
     each = max(height_of(shown.mergers), 0.12 + 0.16 * len(shown.before))
-    layout = Layout(
-        len(shown.panels), (2.3, 0.75 + each * len(shown.mergers)), left=width_of(shown.mergers)
-    )
+    height = 0.75 + each * len(shown.mergers) + whiskers.room(shown.differences)
+    layout = Layout(len(shown.panels), (2.3, height), left=width_of(shown.mergers))
     title = f"Gain over the same merger without, under {shown.reading}"
     with drawn(title, layout) as (figure, panels):
         of_rows(panels, shown.mergers)
@@ -177,16 +207,19 @@ def draw(shown: Gains) -> Figure:
 
 def _bars(axes: Axes, shown: Gains, panel: Panel, at: int, look: Mark) -> None:
     thick = 0.8 / len(shown.before)
+    rows_say = whiskers.known(shown.differences)
     for row, gains in enumerate(panel.gains):
         gain, y = gains[at], row - 0.4 + thick * (at + 0.5)
         if gain is None:
             continue
-        spread = gain.deviation or 0
-        axes.barh(y, gain.value, height=0.86 * thick, xerr=spread or None, **_look(look))
+        spread = gain.deviation or None
+        axes.barh(y, gain.value, height=0.86 * thick, xerr=spread, **_look(look, ticks=rows_say))
+        if rows_say:
+            whiskers.whisker(axes, y, gain.difference)
         side = 1 if gain.value >= 0 else -1
         axes.annotate(
             number(gain.value, "+.1f").replace("+0.0", "0.0"),
-            (gain.value + side * spread, y),
+            (gain.span[gain.value >= 0], y),
             (4 * side, 0),
             textcoords="offset points",
             ha="left" if side > 0 else "right",
@@ -197,26 +230,24 @@ def _bars(axes: Axes, shown: Gains, panel: Panel, at: int, look: Mark) -> None:
 
 def _limits(shown: Gains) -> tuple[float, float]:
     """The scale of all panels, with room for the numbers at the ends of the bars."""
-    known = [
-        gain
-        for panel in shown.panels
-        for gains in panel.gains
-        for gain in gains
-        if gain is not None
-    ]
-    low = min(0, *(gain.value - (gain.deviation or 0) for gain in known))
-    high = max(0, *(gain.value + (gain.deviation or 0) for gain in known))
+    low = min(0, *(gain.span[0] for gain in shown.known))
+    high = max(0, *(gain.span[1] for gain in shown.known))
     room = 0.22 * (high - low) or 1
     return low - room, high + room
 
 
-def _look(look: Mark) -> dict[str, Any]:
+_TICKS = {"elinewidth": 0, "capsize": 4, "ecolor": BLACK, "zorder": 7}
+"""The ends of a deviation alone, across the whisker."""
+
+
+def _look(look: Mark, *, ticks: bool = False) -> dict[str, Any]:
+    """How a bar looks; its deviation is but two `ticks` where a whisker is drawn as well."""
     return {
         "facecolor": look.colour,
         "edgecolor": "white" if look.hatch else look.colour,
         "hatch": look.hatch,
         "linewidth": 0,
-        "error_kw": {"elinewidth": 1, "capsize": 2, "ecolor": BLACK},
+        "error_kw": _TICKS if ticks else {"elinewidth": 1, "capsize": 2, "ecolor": BLACK},
     }
 
 
@@ -228,7 +259,7 @@ def _handles(shown: Gains, looks: dict[str, Mark]) -> list[Any]:
     for stage, look in looks.items():
         how = {key: value for key, value in _look(look).items() if key != "error_kw"}
         handles.append(Patch(label=stage, **how))
-    every = [gain for panel in shown.panels for gains in panel.gains for gain in gains]
-    if any(gain is not None and gain.deviation is not None for gain in every):
-        handles.append(Line2D([], [], color=BLACK, marker="|", linewidth=1, label=shown.spread))
-    return handles
+    if any(gain.deviation is not None for gain in shown.known):
+        width = 0 if whiskers.known(shown.differences) else 1
+        handles.append(Line2D([], [], color=BLACK, marker="|", linewidth=width, label=shown.spread))
+    return [*handles, *whiskers.handles(shown.differences)]

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadRecipe, UnknownName
+from harness.evaluation.inference import sampler
+from harness.evaluation.predictions import shelf
 from harness.evaluation.records import read_records
 from harness.evaluation.run import Run
 from harness.files import check_place
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OF_RECORDS = ("protocols", "shots", "transforms", "gains", "drop", "ranks")
+OF_DIFFERENCES = ("protocols", "gains", "drop", "ranks")
+"""Pictures that read the predictions beside records, where there are any."""
 OF_FEATURES = "tsne"
 FORMS = (".png", ".svg")
 
@@ -37,8 +41,9 @@ def plot(
 
     `what` is one of protocols, shots, transforms, gains, drop and ranks, of records in files and
     folders; or tsne, of the model, the experts and the tasks of a run. `out` is a path without an
-    ending, or with one of the two. Raises MissingScores where records lack what a picture shows;
-    nothing is written before the picture is whole.
+    ending, or with one of the two. Where predictions lie beside the records, differences have their
+    paired interval, and ranks are those of `compare`. Raises MissingScores where records lack what
+    a picture shows; nothing is written before the picture is whole.
     """
     check_what(what)
     stem = stem_of(Path(out))
@@ -51,7 +56,8 @@ def plot(
         raise BadRecipe(f"{what} is drawn of records, found {found}; name files or folders of them")
     known = read_records(records)
     module = importlib.import_module(f"{__package__}.{what}")
-    return save(module.picture(known, view), stem)
+    samples = (sampler(shelf(records)),) if what in OF_DIFFERENCES else ()
+    return save(module.picture(known, view, *samples), stem)
 
 
 def check_what(what: str) -> None:

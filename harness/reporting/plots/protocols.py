@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import MissingScores
+from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
+from harness.reporting.difference import Difference
 from harness.reporting.grid import PROTOCOL_ORDER, Reading
+from harness.reporting.plots import whiskers
 from harness.reporting.plots.marks import (
     BLACK,
     GREY,
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
 CURRENT = PROTOCOL_ORDER[0]
 MAKE = "harness evaluate --model MODEL --protocols current,knn,ft-classifier"
+BELOW = 0.32
+"""How far below a row the whisker of its gap is drawn, of the row's height."""
 BACK = 0.35
 """How opaque the bars over test rows are, behind the marks."""
 FAR = 0.5
@@ -52,13 +57,17 @@ class Dot:
 
 @dataclass(frozen=True)
 class Panel:
-    """The scores on a task: a line for each row, a dot for each reading, None where not read."""
+    """The scores on a task: a line for each row, a dot for each reading, None where not read.
+
+    `gaps` are the last reading minus the first of each row.
+    """
 
     title: str
     unit: str
     dots: tuple[tuple[Dot | None, ...], ...]
     expert: float | None
     constant: float | None
+    gaps: tuple[Difference | None, ...]
 
 
 @dataclass(frozen=True)
@@ -74,10 +83,18 @@ class Gaps:
     panels: tuple[Panel, ...]
     spread: str
 
+    @property
+    def differences(self) -> list[Difference | None]:
+        """The gaps of all rows in all panels."""
+        return [gap for panel in self.panels for gap in panel.gaps]
 
-def gaps(records: Sequence[Record], view: View) -> Gaps:
-    """Merges by their Current Eval, the best first, then the base. Raises MissingScores."""
-    scores = scores_of(shown(records, view))
+
+def gaps(records: Sequence[Record], view: View, samples: Samples | None = None) -> Gaps:
+    """Merges by their Current Eval, the best first, then the base. Raises MissingScores.
+
+    Gaps have an interval where `samples` reads the predictions under both readings.
+    """
+    scores = scores_of(shown(records, view), samples)
     known = [
         one
         for one in headline(scores.readings, view.shots)
@@ -96,7 +113,7 @@ def gaps(records: Sequence[Record], view: View) -> Gaps:
         cell = scores.cell(row, reading, column)
         if cell is None:
             return None
-        return Dot(cell.mean, cell.deviation, scores.intervals.get((row, reading, column)))
+        return Dot(cell.mean, cell.deviation, cell.interval)
 
     def height(row: str) -> float:
         cell = scores.cell(row, known[0], scores.columns_of(known)[-1])
@@ -110,24 +127,29 @@ def gaps(records: Sequence[Record], view: View) -> Gaps:
             tuple(tuple(dot(row, one, column) for one in known) for row in rows),
             scores.expert(known[0], column),
             scores.baseline(column),
+            tuple(scores.difference((row, known[-1]), (row, known[0]), column) for row in rows),
         )
         for column in scores.columns_of(known)
     )
     return Gaps(rows, len(merges), tuple(known), panels, scores.spread)
 
 
-def picture(records: Sequence[Record], view: View) -> Figure:
+def picture(records: Sequence[Record], view: View, samples: Samples | None = None) -> Figure:
     """The gap between protocols for every merge and task."""
-    return draw(gaps(records, view))
+    return draw(gaps(records, view, samples))
 
 
 def draw(shown: Gaps) -> Figure:
-    """Dots on a line for every row; the bar from Current Eval to the last reading is the gap."""
+    """Dots on a line for every row; the bar from Current Eval to the last reading is the gap.
+
+    Where rows say how far a gap may be off, a whisker below the row does: it begins to hold none
+    where it reaches the score under Current Eval.
+    """
     look_of = marks(one.protocol for one in shown.readings)
     looks = [look_of[one.protocol] for one in shown.readings]
     layout = Layout(
         len(shown.panels),
-        (2.45, 0.75 + height_of(shown.rows) * len(shown.rows)),
+        (2.45, 0.75 + _height(shown) * len(shown.rows) + whiskers.room(shown.differences)),
         left=width_of(shown.rows),
     )
     last = shown.readings[-1]
@@ -142,10 +164,25 @@ def draw(shown: Gaps) -> Figure:
                 _marks(axes, [dots[number] for dots in panel.dots], look)
             for at, dots in enumerate(panel.dots):
                 _beyond(axes, at, dots, looks)
+            if whiskers.known(shown.differences):
+                _whiskers(axes, panel)
         named(panels, [panel.title for panel in shown.panels])
         units(panels, [panel.unit for panel in shown.panels])
         legend(figure, _handles(shown, looks))
     return figure
+
+
+def _height(shown: Gaps) -> float:
+    """Inches that a row takes: with room below it where gaps have whiskers."""
+    return height_of(shown.rows) * (1.4 if whiskers.known(shown.differences) else 1)
+
+
+def _whiskers(axes: Axes, panel: Panel) -> None:
+    """The interval of every gap from Current Eval on, below the row; none beyond the left edge."""
+    low, _ = axes.get_xlim()
+    for at, (dots, gap) in enumerate(zip(panel.dots, panel.gaps, strict=True)):
+        if gap is not None and dots[0] is not None and dots[0].value + gap.points >= low:
+            whiskers.whisker(axes, at + BELOW, gap, start=dots[0].value)
 
 
 def _reference_lines(axes: Axes, panel: Panel) -> None:
@@ -191,6 +228,11 @@ def _limits(shown: Gaps) -> tuple[float, float]:
         for at, row in enumerate(panel.dots)
         for dot in row
         if dot is not None
+    ] + [
+        (dots[0].value + gap.within[0], dots[0].value + gap.within[1], at)
+        for panel in shown.panels
+        for at, (dots, gap) in enumerate(zip(panel.dots, panel.gaps, strict=True))
+        if dots[0] is not None and gap is not None and gap.within is not None
     ]
     experts = [panel.expert for panel in shown.panels if panel.expert is not None]
     high = max([*experts, *(one for _, one, _ in spans)])
@@ -256,4 +298,4 @@ def _handles(shown: Gaps, looks: Sequence[Mark]) -> list[Any]:
         handles.append(line("experts under current", color=BLACK, linestyle="--", linewidth=1))
     if any(panel.constant is not None for panel in shown.panels):
         handles.append(line("best constant prediction", color=BLACK, linestyle=":", linewidth=1))
-    return handles
+    return [*handles, *whiskers.handles(shown.differences, " of the gap, from current on")]

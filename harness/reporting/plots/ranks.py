@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.errors import MissingScores
+from harness.evaluation.inference import FEWEST_TASKS, LEVEL, Samples, aligned
 from harness.evaluation.records import Record
 from harness.reporting.grid import PROTOCOL_ORDER, TUNED, Reading
 from harness.reporting.plots.marks import (
@@ -24,84 +25,15 @@ from harness.reporting.plots.marks import (
     width_of,
 )
 from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
-from harness.rng import rng
+from harness.reporting.ranking import Standings, standings
 from harness.types import Array64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-RESAMPLES = 10_000
-LEVEL = 0.95
-FEWEST_TASKS = 6
-"""Of fewer tasks no test over tasks tells two methods apart at 5 %: if one is better on all five, a
-sign test still says 2 / 2^5 = 6 %."""
+INTERVAL = f"{100 * LEVEL:.0f} % interval over"
 MAKE = "harness evaluate of every merge on the same tasks"
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Mean ranks over tasks, 1 the best, with their intervals, in the order they were given.
-
-    `ties` are the largest groups, of two or more by number and best first, of which no two can be
-    told apart.
-    """
-
-    means: tuple[float, ...]
-    intervals: tuple[tuple[float, float], ...]
-    ties: tuple[tuple[int, ...], ...]
-
-
-def ranking(scores: Array64, resamples: int = RESAMPLES, seed: int = 0) -> Ranking:
-    """Ranks of scores [tasks, methods], equal ones sharing their mean rank.
-
-    Tasks are resampled: intervals are percentiles of the mean rank, and two methods cannot be told
-    apart where the interval of the difference of their mean ranks holds 0, and nowhere where tasks
-    are fewer than six. By hand: (3, 2, 2) and (1, 2, 3) have the ranks (1, 2.5, 2.5) and (3, 2, 1),
-    in the mean 2, 2.25 and 1.75.
-    """
-    from scipy.stats import rankdata
-
-    ranks = rankdata(-np.asarray(scores), axis=1)
-    tasks, methods = ranks.shape
-    drawn = rng(seed, "ranks", tasks, methods).integers(tasks, size=(resamples, tasks))
-    resampled = ranks[drawn].mean(axis=1)  # [resamples, methods]
-    low, high = _between(resampled)
-    apart = np.zeros((methods, methods), dtype=bool)
-    for at in range(methods):
-        under, over = _between(resampled - resampled[:, [at]])
-        apart[at] = (tasks >= FEWEST_TASKS) & ((under > 0) | (over < 0))
-    means = ranks.mean(axis=0)
-    return Ranking(
-        tuple(means.tolist()),
-        tuple(zip(low.tolist(), high.tolist(), strict=True)),
-        _ties(np.argsort(means, kind="stable").tolist(), apart),
-    )
-
-
-def _between(values: Array64) -> Array64:
-    """The ends of the interval in which the middle values of each column lie, [2, columns]."""
-    tail = (1 - LEVEL) / 2
-    return np.asarray(np.quantile(values, [tail, 1 - tail], axis=0))
-
-
-def _ties(order: Sequence[int], apart: Array64) -> tuple[tuple[int, ...], ...]:
-    """The longest runs of methods in order of rank of which no two are apart."""
-    groups: list[tuple[int, ...]] = []
-    for start in range(len(order)):
-        end = start + 1
-        while (
-            end < len(order)
-            and not apart[np.ix_(order[start : end + 1], order[start : end + 1])].any()
-        ):
-            end += 1
-        group = tuple(order[start:end])
-        if len(group) > 1 and not any({*group} <= {*other} for other in groups):
-            groups.append(group)
-    return tuple(groups)
-
-
-# The picture -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -109,7 +41,7 @@ class Panel:
     """The ranking of some methods under one reading."""
 
     reading: Reading
-    ranking: Ranking
+    ranking: Standings
 
 
 @dataclass(frozen=True)
@@ -120,18 +52,35 @@ class Ranks:
     tasks: int
     panels: tuple[Panel, ...]
 
+    @property
+    def drawn(self) -> str:
+        """What the intervals are over."""
+        rows = {panel.ranking.of_rows for panel in self.panels}
+        if len(rows) > 1:
+            return "tasks, and rows where predictions are at hand"
+        return "rows and tasks" if rows == {True} else "tasks"
 
-def picture(records: Sequence[Record], view: View) -> Figure:
+    @property
+    def few(self) -> str:
+        """What is to be said of fewer tasks than say something of others."""
+        if self.tasks >= FEWEST_TASKS:
+            return ""
+        held = any(not panel.ranking.of_rows for panel in self.panels)
+        return f": fewer than {FEWEST_TASKS} {'tell no two apart' if held else 'say little'}"
+
+
+def picture(records: Sequence[Record], view: View, samples: Samples | None = None) -> Figure:
     """Mean ranks of merges under Current Eval and FT-Classifier Eval, or the view's protocols."""
-    return draw(ranks(records, view))
+    return draw(ranks(records, view, samples))
 
 
-def ranks(records: Sequence[Record], view: View) -> Ranks:
+def ranks(records: Sequence[Record], view: View, samples: Samples | None = None) -> Ranks:
     """Rankings of the merges that were read on all tasks, the best of the first reading first.
 
-    Raises MissingScores without two of them, or two tasks.
+    Where `samples` reads the predictions of all of them, as `compare` ranks them. Raises
+    MissingScores without two of them, or two tasks.
     """
-    scores = scores_of(shown(records, view))
+    scores = scores_of(shown(records, view), samples)
     readings = [
         one
         for one in headline(scores.readings, view.shots)
@@ -143,22 +92,29 @@ def ranks(records: Sequence[Record], view: View) -> Ranks:
             f"ranks shows two or more merges that were read on the same two or more tasks, found "
             f"{len(methods)} on all of {len(scores.tasks)}; make them with {MAKE}"
         )
-    panels = [Panel(one, ranking(_matrix(scores, methods, one))) for one in readings]
-    means = panels[0].ranking.means
-    best = sorted(range(len(methods)), key=lambda at: means[at])
-    again = [methods[at] for at in best]
-    panels = [Panel(one, ranking(_matrix(scores, again, one))) for one in readings]
-    return Ranks(tuple(again), len(scores.tasks), tuple(panels))
+    best = [methods[at] for at in _ranked(scores, methods, readings[0]).order]
+    panels = tuple(Panel(one, _ranked(scores, best, one)) for one in readings)
+    return Ranks(tuple(best), len(scores.tasks), panels)
 
 
 def _complete(scores: Scores, row: str, readings: Sequence[Reading]) -> bool:
     return all((row, one, task) in scores.cells for one in readings for task in scores.tasks)
 
 
-def _matrix(scores: Scores, methods: Sequence[str], reading: Reading) -> Array64:
-    return np.array(
-        [[scores.cells[row, reading, task].mean for row in methods] for task in scores.tasks]
-    )
+def _ranked(scores: Scores, methods: Sequence[str], reading: Reading) -> Standings:
+    values = [
+        [scores.cells[row, reading, task].mean / 100 for task in scores.tasks] for row in methods
+    ]
+    return standings(scores.tasks, np.array(values), _samples(scores, methods, reading))
+
+
+def _samples(scores: Scores, methods: Sequence[str], reading: Reading) -> Array64 | None:
+    """The scores on resampled rows, [methods, tasks, resamples]; None unless all are known."""
+    every = [scores.sample(row, reading, task) for row in methods for task in scores.tasks]
+    known = [sample for sample in every if sample is not None]
+    if len(known) < len(every):
+        return None
+    return aligned(known).reshape(len(methods), len(scores.tasks), -1)
 
 
 def draw(shown: Ranks) -> Figure:
@@ -168,8 +124,7 @@ def draw(shown: Ranks) -> Figure:
         (3.0, 0.75 + height_of(shown.methods) * len(shown.methods)),
         left=width_of(shown.methods),
     )
-    few = f": fewer than {FEWEST_TASKS} tell no two apart"
-    title = f"Mean rank over {shown.tasks} tasks{few if shown.tasks < FEWEST_TASKS else ''}"
+    title = f"Mean rank over {shown.tasks} tasks{shown.few}"
     with drawn(title, layout) as (figure, panels):
         of_rows(panels, shown.methods)
         for axes, panel in zip(panels, shown.panels, strict=True):
@@ -182,11 +137,11 @@ def draw(shown: Ranks) -> Figure:
             _join(axes, panel.ranking)
         named(panels, [str(panel.reading) for panel in shown.panels])
         units(panels, ["mean rank (1 is the best)"] * len(panels))
-        legend(figure, _handles())
+        legend(figure, _handles(shown.drawn))
     return figure
 
 
-def _join(axes: Axes, ranked: Ranking) -> None:
+def _join(axes: Axes, ranked: Standings) -> None:
     """Bars right of the panel, through a dot for each of the methods of a tie."""
     where = axes.get_yaxis_transform()
     for number, tie in enumerate(ranked.ties):
@@ -199,11 +154,11 @@ def _join(axes: Axes, ranked: Ranking) -> None:
         )
 
 
-def _handles() -> list[object]:
+def _handles(over: str) -> list[object]:
     from matplotlib.lines import Line2D
 
     return [
         Line2D([], [], linestyle="none", marker="D", color=BLUE, markersize=4.5, label="mean rank"),
-        Line2D([], [], color=BLUE, linewidth=2.5, alpha=0.35, label="95 % interval over tasks"),
+        Line2D([], [], color=BLUE, linewidth=2.5, alpha=0.35, label=f"{INTERVAL} {over}"),
         Line2D([], [], color=GREY, marker="o", markersize=3.5, label="cannot be told apart"),
     ]

@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from pydantic import PositiveInt
 
 from harness.data.shots import amount
-from harness.errors import BrokenRecord, MissingScores
+from harness.errors import MissingScores
+from harness.evaluation.inference import Samples, aligned, ends
 from harness.evaluation.records import Record
+from harness.reporting.difference import Difference, resampled_mean
 from harness.reporting.grid import (
     HEADLINE_SHOTS,
     Cell,
     Reading,
     _across,
-    _check_same_work,
+    _check_work,
+    _readings,
     in_order,
     label,
-    readings,
+    reading_of,
     reported,
     short_task,
 )
+from harness.reporting.lines import Line, lines_of, tasks_by
+from harness.reporting.names import row_names
+from harness.types import Array64
 from harness.values import Frozen
 
 MEAN = "mean"
 """The column of the mean over tasks. A task has a split, and is never called so."""
 OF_MANY = "score"
+ROLES = ("merged", "base")
+"""Whose rows a picture has."""
 
 
 class View(Frozen):
@@ -45,6 +53,8 @@ class View(Frozen):
     rows: PositiveInt = 500
 
 
+Spot = tuple[str, Reading]
+"""A row under a reading."""
 Key = tuple[str, Reading, str]
 
 
@@ -53,7 +63,7 @@ class Scores:
     """Scores of merges and of the base by row, reading and task, and what they are measured by.
 
     `experts` has the mean over a task's own experts, `constant` the best constant prediction. All
-    x100. `intervals` are those over test rows, where records have them.
+    x100. `records` are those that cells were read from; `samples` reads their predictions.
     """
 
     merges: tuple[str, ...]
@@ -62,9 +72,10 @@ class Scores:
     tasks: tuple[str, ...]
     metrics: Mapping[str, str]
     cells: Mapping[Key, Cell]
-    intervals: Mapping[Key, tuple[float, float]]
     experts: Mapping[tuple[Reading, str], Cell]
     constant: Mapping[str, float]
+    records: Mapping[Key, Record]
+    samples: Samples | None = None
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -84,6 +95,29 @@ class Scores:
     def cell(self, row: str, reading: Reading, column: str) -> Cell | None:
         """A score; of the mean, None unless every task has one."""
         return _over({task: self.cells.get((row, reading, task)) for task in self.tasks}, column)
+
+    def sample(self, row: str, reading: Reading, task: str) -> Array64 | None:
+        """A score, between -1 and 1, on resampled rows; None without its predictions."""
+        record = self.records.get((row, reading, task))
+        if self.samples is None or record is None:
+            return None
+        return self.samples(record, reading.shots or None)
+
+    def sampled(self, row: str, reading: Reading, column: str) -> Array64 | None:
+        """A score x100 on resampled rows; None unless all its predictions are at hand."""
+        tasks = self.tasks if column == MEAN else (column,)
+        return resampled_mean((task, self.sample(row, reading, task)) for task in tasks)
+
+    def difference(self, first: Spot, second: Spot, column: str) -> Difference | None:
+        """How far a score is above another of the same rows; None unless both were read."""
+        one, other = self.cell(*first, column), self.cell(*second, column)
+        if one is None or other is None:
+            return None
+        points = one.mean - other.mean
+        upper, lower = self.sampled(*first, column), self.sampled(*second, column)
+        if upper is None or lower is None:
+            return Difference(points)
+        return Difference(points, ends(np.subtract(*aligned([upper, lower]))))
 
     def expert(self, reading: Reading, column: str) -> float | None:
         """The mean over the experts of a task, or over those of all."""
@@ -182,104 +216,42 @@ def headline(known: Iterable[Reading], shots: int | None = None) -> tuple[Readin
 # Scores of records -------------------------------------------------------------------------
 
 
-def scores_of(records: Sequence[Record]) -> Scores:
-    """What records say of merges, their base and their experts.
+def scores_of(records: Sequence[Record], samples: Samples | None = None) -> Scores:
+    """What records say of merges, their base and their experts; rows are called as on a board.
 
-    A row is a method; where several models of one were read on a task, a method and a model.
-    Raises BrokenRecord where a column would mix what is not the same work.
+    With `samples`, differences have an interval where the predictions are at hand. Raises
+    BrokenRecord where a column would mix what is not the same work.
     """
-    _check_same_work(records)
-    names = _names(records)
-    tasks = tuple(dict.fromkeys(record.task for record in records))
-    cells: dict[Key, Cell] = {}
-    intervals: dict[Key, tuple[float, float]] = {}
-    owners: dict[Key, str] = {}
-    for record in records:
-        if (name := names.get(_owner(record))) is None:
-            continue
-        for reading in readings([record]):
-            key = name, reading, record.task
-            _check_owner(key, owners.setdefault(key, record.digest), record)
-            cells[key] = cell_of(record, reading)
-            if (interval := _interval(record, reading)) is not None:
-                intervals[key] = interval
+    lines = [*lines_of(("", record) for record in records)]
+    _check_work(lines)
+    owners = [record for record in records for _ in record.shots]
+    pairs = zip(lines, owners, strict=True)
+    of_line = {id(line): record for line, record in pairs if line.role in ROLES}
+    ours = [line for line in lines if line.role in ROLES]
+    names = row_names(ours, by_method=True, one_each=False)
+    named = [*zip(names, ours, strict=True)]
+    rows = {role: {name: None for name, line in named if line.role == role} for role in ROLES}
     return Scores(
-        merges=_in_order(records, names, "merged"),
-        bases=_in_order(records, names, "base"),
-        readings=tuple(readings(records)),
-        tasks=tasks,
-        metrics={record.task: "+".join(record.metrics) for record in records},
-        cells=cells,
-        intervals=intervals,
-        experts=_experts(records),
-        constant={r.task: 100 * r.majority.value for r in records if r.majority is not None},
+        merges=(*rows["merged"],),
+        bases=(*rows["base"],),
+        readings=tuple(_readings(lines)),
+        tasks=(*tasks_by(lines),),
+        metrics={task: "+".join(line.metrics) for task, line in tasks_by(lines).items()},
+        cells={
+            (name, reading_of(line), line.task): Cell(line.values, line.interval)
+            for name, line in named
+        },
+        experts=_experts(lines),
+        constant={line.task: line.majority for line in lines if line.majority is not None},
+        records={(name, reading_of(line), line.task): of_line[id(line)] for name, line in named},
+        samples=samples,
     )
 
 
-def cell_of(record: Record, reading: Reading) -> Cell:
-    """The scores of a record under one of its readings, x100."""
-    return Cell(tuple(100 * value for value in record.values(reading.shots or None)))
-
-
-def _interval(record: Record, reading: Reading) -> tuple[float, float] | None:
-    same = [one for one in record.intervals if (one.shots or 0) == reading.shots]
-    return (100 * same[0].low, 100 * same[0].high) if same else None
-
-
-Owner = tuple[str, str, str, str]
-
-
-def _owner(record: Record) -> Owner:
-    """What the rows of merges and bases are told apart by, as far as that is needed."""
-    return record.role, record.method, record.model, record.head
-
-
-def _names(records: Sequence[Record]) -> dict[Owner, str]:
-    """What the rows of merges and bases are called: by method, and by what else differs."""
-    ours = [record for record in records if record.role in ("merged", "base")]
-    models = _several(ours, lambda one: _owner(one)[:2], lambda one: one.model)
-    heads = _several(ours, lambda one: _owner(one)[:3], lambda one: one.digest)
-
-    def name(record: Record) -> str:
-        role, method, model, head = _owner(record)
-        if (role, method, model) in heads:
-            return f"{method} ({model}, {head} head)"
-        return f"{method} ({model})" if (role, method) in models else method
-
-    return {_owner(record): name(record) for record in ours}
-
-
-def _several(
-    records: Sequence[Record],
-    row: Callable[[Record], tuple[str, ...]],
-    told: Callable[[Record], str],
-) -> set[tuple[str, ...]]:
-    """The rows that have several of something in one cell."""
-    known: dict[tuple[str, ...], dict[tuple[str, Reading], set[str]]] = {}
-    for record in records:
-        for reading in readings([record]):
-            cells = known.setdefault(row(record), {})
-            cells.setdefault((record.task, reading), set()).add(told(record))
-    return {key for key, cells in known.items() if any(len(one) > 1 for one in cells.values())}
-
-
-def _check_owner(key: Key, owner: str, record: Record) -> None:
-    if owner != record.digest:
-        raise BrokenRecord(
-            f"two different models are called '{record.model}' on {key[2]} "
-            f"({owner[:12]}, {record.digest[:12]}); expected one: plot them apart"
-        )
-
-
-def _in_order(records: Sequence[Record], names: Mapping[Owner, str], role: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names[_owner(record)] for record in records if record.role == role))
-
-
-def _experts(records: Sequence[Record]) -> dict[tuple[Reading, str], Cell]:
+def _experts(lines: Sequence[Line]) -> dict[tuple[Reading, str], Cell]:
     """The mean over the experts of each task, under each reading."""
     means: dict[tuple[Reading, str], dict[str, float]] = defaultdict(dict)
-    for record in records:
-        if record.role == "expert":
-            for reading in readings([record]):
-                means[reading, record.task][record.digest] = cell_of(record, reading).mean
+    for line in lines:
+        if line.role == "expert":
+            means[reading_of(line), line.task][line.digest] = Cell(line.values).mean
     return {key: Cell((float(np.mean([*one.values()])),)) for key, one in means.items()}

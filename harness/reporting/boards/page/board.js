@@ -5,6 +5,7 @@
   const MEAN = data.tasks.length;
   const AT_ONCE = 2500; // cells; the rest is drawn as somebody scrolls there
   const MOST_MARKS = 60;
+  const OPEN = "?"; // behind a difference that cannot be told from none
   const byId = (id) => document.getElementById(id);
   const body = document.querySelector("#board tbody");
   const root = document.documentElement;
@@ -193,8 +194,9 @@
       const before = shownValue(data.rows[row].over, column);
       if (before !== null) {
         const gain = value - before;
-        const look = gain > 0.05 ? "up" : gain < -0.05 ? "down" : "";
-        cell.append(element("small", { class: look }, ` ${signed(gain)}`));
+        const open = data.open && (own === null || data.open[own]);
+        const look = open ? "" : gain > 0.05 ? "up" : gain < -0.05 ? "down" : "";
+        cell.append(element("small", { class: look }, ` ${signed(gain)}${open ? OPEN : ""}`));
       }
     }
     if (asked.intervals && own !== null && data.cells.low[own] !== null) {
@@ -391,6 +393,13 @@
 
   const cut = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 
+  // of a mean over some of the tasks nobody knows whether its difference can be told
+  const openGap = (row) => {
+    const tasks = shownTasks();
+    if (!data.gaps || (tasks.length > 1 && tasks.length < MEAN)) return Boolean(data.gaps);
+    return data.gaps[row][tasks.length > 1 ? MEAN : tasks[0]];
+  };
+
   const drawGap = (rows) => {
     const every = shownTasks().length ? marks(rows) : [];
     byId("gap").hidden = !every.length;
@@ -431,8 +440,8 @@
       svg.append(label, shape("line", { class: "reach", x1: x(one.current), x2: x(one.tuned), y1: y, y2: y }));
       if (one.knn !== null) svg.append(mark("triangle", "other", x(one.knn), y));
       svg.append(mark("circle", "current", x(one.current), y), mark("square", "tuned", x(one.tuned), y));
-      const change = one.tuned - one.current;
-      svg.append(shape("text", { x: total - 4, y: y + 4, "text-anchor": "end" }, signed(change)));
+      const change = signed(one.tuned - one.current) + (openGap(one.row) ? OPEN : "");
+      svg.append(shape("text", { x: total - 4, y: y + 4, "text-anchor": "end" }, change));
     });
     const note = every.length > shown.length
       ? [element("figcaption", { class: "quiet" }, `The first ${shown.length} of ${every.length} rows, in the order of the table.`)]

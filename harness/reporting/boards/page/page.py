@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.reporting.boards.board import HOW, Board
+from harness.reporting.boards.gains import any_told
 from harness.reporting.boards.legend import legend, notes
 from harness.reporting.grid import TUNED, Reading, short_task
 from harness.reporting.lines import Line
@@ -42,7 +43,7 @@ def rendered(board: Board, files: Sequence[str]) -> str:
         style_hash=_hash(style),
         script_hash=_hash(script),
         data=data(board, files),
-        legend=legend(board),
+        legend=legend(board, any(g.mark for g in (*board.gained.values(), *board.gaps.values()))),
         gains=bool(board.counterparts),
         tasks=len(board.scores.tasks),
         rows=len(board.scores.rows),
@@ -62,6 +63,8 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
 
     found = {id(line): file for line, file in zip(board.lines, files, strict=True)}
     return {
+        **({"open": _open(board)} if any_told(board.gained) else {}),
+        **({"gaps": _gaps(board)} if any_told(board.gaps) else {}),
         "tasks": _tasks(board),
         "readings": [_reading(board, reading, note) for reading, note in notes(board).items()],
         "rows": _rows(board),
@@ -132,6 +135,26 @@ def _cells(board: Board) -> dict[str, list[Any]]:
                     for column, value in zip(columns.values(), values, strict=True):
                         column.append(value)
     return columns
+
+
+def _open(board: Board) -> list[int]:
+    """For every cell of `_cells`, in their order, whether its gain cannot be told from none."""
+    return [
+        int(gain is not None and gain.told is False)
+        for reading in board.scores.readings
+        for row in board.scores.rows
+        for cell, gain in zip(
+            board.scores.row(row, reading), board.gains(row, reading), strict=True
+        )
+        if cell is not None
+    ]
+
+
+def _gaps(board: Board) -> list[list[int]]:
+    """By row and column, whether two protocols are told apart."""
+    columns = board.scores.columns
+    gaps = ([board.gaps.get((row, column)) for column in columns] for row in board.scores.rows)
+    return [[int(gap is not None and gap.told is False) for gap in of] for of in gaps]
 
 
 def _short(value: float | None) -> float | None:
