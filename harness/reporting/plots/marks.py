@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -61,12 +62,19 @@ KNOWN = {"current": CURRENT, "ft-classifier": SERIES[0], "knn": SERIES[1]}
 
 
 def marks(names: Iterable[str]) -> dict[str, Mark]:
-    """A mark for each of some series; the papers' protocols have their own."""
+    """A mark for each of some series; the papers' protocols have their own.
+
+    When all colours are taken they come again with another's shape, line and hatch.
+    """
     names = list(names)
     taken = {KNOWN[name] for name in names if name in KNOWN}
     free = [mark for mark in SERIES if mark not in taken]
+    count = len(free)
     others = [name for name in names if name not in KNOWN]
-    rest = {name: free[at % len(free)] for at, name in enumerate(others)}
+    rest = {
+        name: replace(free[(at + at // count) % count], colour=free[at % count].colour)
+        for at, name in enumerate(others)
+    }
     return {name: KNOWN.get(name) or rest[name] for name in names}
 
 
@@ -124,11 +132,19 @@ def named(panels: Sequence[Axes], titles: Sequence[str]) -> None:
         axes.set_title(broken(title))
 
 
-def of_rows(panels: Sequence[Axes], rows: Sequence[str]) -> None:
-    """Names of rows at the left, the first on top, with a line to read along."""
+def of_rows(
+    panels: Sequence[Axes], rows: Sequence[str], heights: Sequence[float] | None = None
+) -> None:
+    """Names of rows at the left, the first on top, with a line to read along.
+
+    A row is one high, the first around 0; with `heights` of their own rows begin below 0.
+    """
+    tall = heights or [1.0] * len(rows)
+    ends = list(accumulate(tall, initial=0.0 if heights else -0.5))
     for axes in panels:
-        axes.set_yticks(range(len(rows)), [broken(row) for row in rows])
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+        middles = [end + one / 2 for end, one in zip(ends, tall, strict=False)]
+        axes.set_yticks(middles, [broken(row) for row in rows])
+        axes.set_ylim(ends[-1], ends[0])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", color=PALE, linewidth=0.5)
         axes.set_axisbelow(True)

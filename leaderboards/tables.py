@@ -1,0 +1,180 @@
+"""Writes the tables of docs/what-we-found.md from the boards: `python leaderboards/tables.py`.
+
+A table stands there between `<!-- NAME -->` and `<!-- end -->`. Its numbers are those of board.csv,
+so that the page cannot say what the records do not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pandas
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "what-we-found.md"
+EXPERTS = "experts, each on its own task"
+BASE = "base under the experts' heads"
+STAGES = {"": "", "dare": "dare", "procrustes": "procrustes", "procrustes+dare": "both"}
+MERGERS = ("average", "task_arithmetic", "ties", "fisher", "regmean")
+TRANSFORMS = ("scaling", "orthogonal", "similarity", "euclidean", "linear", "invertible", "affine")
+PROTOCOLS: Mapping[str, Mapping[str, str]] = {
+    "Current": {"protocol": "current"},
+    "KNN": {"protocol": "knn"},
+    "FT-Classifier": {"protocol": "ft-classifier"},
+    "linear probe": {"protocol": "linear-probe"},
+    "orthogonal probe, test rows": {
+        "protocol": "probe",
+        "with transform": "orthogonal",
+        "with rows": "test",
+    },
+    "Surgery": {"protocol": "surgery", "with rows": "shots"},
+    "Surgery, test rows": {"protocol": "surgery", "with rows": "test"},
+}
+
+
+def board(name: str) -> pandas.DataFrame:
+    """The lines of a board, with the options of protocols as columns of their own, `with NAME`.
+
+    `name` is what a row is called here: that of its role, or of its method.
+    """
+    frame = pandas.read_csv(HERE / name / "board.csv", keep_default_na=False)
+    options = pandas.DataFrame([json.loads(text) for text in frame.pop("options")])
+    frame = frame.join(options.add_prefix("with "))
+    roles = {"base": BASE, "expert": EXPERTS}
+    frame["name"] = [roles.get(role, row) for role, row in zip(frame.role, frame.row, strict=True)]
+    return frame
+
+
+def means(frame: pandas.DataFrame, column: Mapping[str, str]) -> pandas.Series[float]:
+    """By name the mean over tasks of the lines that say what `column` says.
+
+    Of experts of one task their mean counts; what was not read on all tasks has no mean.
+    """
+    chosen = frame
+    for key, value in column.items():
+        chosen = chosen[chosen[key] == value]
+    return chosen.pivot_table(index="name", columns="task", values="value").mean(
+        axis=1, skipna=False
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Markdown: names to the left, numbers to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def number(value: float, sign: str = "") -> str:
+    return "" if pandas.isna(value) else f"{value:{sign}.1f}"
+
+
+def by_column(frame: pandas.DataFrame, first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
+    """A row for every name: experts, merges in the order of the first column, base."""
+    values = pandas.DataFrame({head: means(frame, column) for head, column in columns.items()})
+    merges = values.drop([EXPERTS, BASE]).sort_values(next(iter(columns)))
+    ordered = pandas.concat([values.loc[[EXPERTS]], merges, values.loc[[BASE]]])
+    rows = ([str(name), *map(number, row)] for name, row in ordered.iterrows())
+    return table([first, *columns], rows)
+
+
+# The tables --------------------------------------------------------------------------------
+
+
+def protocols() -> str:
+    """Mean accuracy over five tasks by protocol, with 5 shots: FT-Classifier, Tables 2 and 3."""
+    return by_column(board("protocols"), "", PROTOCOLS)
+
+
+def transforms() -> str:
+    """The same by what a probe may do to features: FT-Classifier, Figure 4."""
+    read = {"protocol": "probe", "with rows": "test"}
+    columns = {"Current": PROTOCOLS["Current"]}
+    columns |= {transform: {**read, "with transform": transform} for transform in TRANSFORMS}
+    return by_column(board("protocols"), "", columns)
+
+
+def _premerge(suite: str) -> tuple[pandas.DataFrame, dict[str, str], pandas.Series[float]]:
+    """Scores by task, merger and stages; the mergers as they are called; the experts' means.
+
+    Of tasks that were read under all of them.
+    """
+    frame = board("premerge")
+    frame = frame[frame.task.str.startswith(suite)]
+    merges = frame[frame.role == "merged"]
+    values = merges.pivot_table(index="task", columns=["merger", "premerge"], values="value")
+    values = values.dropna(axis=0)
+    called = {
+        one: next(m for m in values.columns.levels[0] if m.startswith(one)) for one in MERGERS
+    }
+    experts = frame[frame.role == "expert"].groupby("task").value.mean()[values.index]
+    return values, called, experts
+
+
+def gains(suite: str) -> str:
+    """By merger the mean over tasks alone, and the gain of stages before it: Procrustes, Tables 1
+    to 3. A gain has beside it on how many tasks a stage is better and worse."""
+    values, called, experts = _premerge(suite)
+    rows = []
+    for merger, name in called.items():
+        alone = values[name][""]
+        won = [values[name][stages] - alone for stages in STAGES if stages]
+        rows.append([f"`{merger}`", number(alone.mean()), *map(_gain, won)])
+    head = ["", "alone", *(f"with {what}" for what in STAGES.values() if what)]
+    return table(head, [[EXPERTS, number(experts.mean()), *[""] * 3], *rows])
+
+
+def _gain(gain: pandas.Series[float]) -> str:
+    shown = gain.round(1)
+    better, worse = (shown > 0).sum(), (shown < 0).sum()
+    return f"{number(gain.mean(), '+')} ({better} better, {worse} worse)"
+
+
+def projected(suite: str) -> str:
+    """By merger and task the score alone, and in brackets what `procrustes` before it adds."""
+    values, called, experts = _premerge(suite)
+    head = ["", *(task.rpartition("/")[2] for task in values.index)]
+    rows = [[EXPERTS, *map(number, experts)]]
+    for merger, name in called.items():
+        alone, won = values[name][""], values[name]["procrustes"] - values[name][""]
+        cells = (f"{number(a)} ({number(b, '+')})" for a, b in zip(alone, won, strict=True))
+        rows.append([f"`{merger}`", *cells])
+    return table(head, rows)
+
+
+def symmetries() -> str:
+    """The average by what was matched before it, by task: the rotation paper's Table 1."""
+    frame = board("premerge")
+    frame = frame[(frame.role == "merged") & (frame.merger == "average")]
+    chosen = ~frame.premerge.str.contains("dare") & (frame.premerge != "procrustes")
+    values = frame[chosen].pivot_table(index="premerge", columns="task", values="value")
+    values.columns = [task.rpartition("/")[2] for task in values.columns]
+    values["mean"] = values.mean(axis=1, skipna=False)
+    rows = ([f"`{name}`" if name else "alone", *map(number, of)] for name, of in values.iterrows())
+    return table(["", *values.columns], rows)
+
+
+TABLES = {
+    "protocols": protocols,
+    "transforms": transforms,
+    "gains-glue": lambda: gains("glue"),
+    "projected-glue": lambda: projected("glue"),
+    "projected-ner": lambda: projected("ner"),
+    "symmetries": symmetries,
+}
+
+
+def page(text: str) -> str:
+    """The text of the page with its tables as the boards have them now."""
+    for name, made in TABLES.items():
+        before, start, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("\n<!-- end -->")
+        if not end:
+            raise SystemExit(f"{PAGE} has no place for the table '{name}'")
+        text = f"{before}{start}{made()}{end}{after}"
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
