@@ -11,10 +11,8 @@ KIT_PIP := PIP_CONSTRAINT="constraints.txt tests/mergekit/constraints.txt" \
 demo: install
 	$(BIN)/harness demo --out demo
 
-# Compiled files are written even where the environment says otherwise: many tests start processes,
-# and each would compile the library anew.
 test: install-test lint types
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 # The page of all public names, from their docstrings.
 docs: install

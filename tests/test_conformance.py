@@ -654,7 +654,7 @@ def last(experts, base, *, twice: bool = False):
 
 
 def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # nothing of what is asked needs asserts told in detail: to rewrite a library's takes a second
+    # no answer needs asserts told in detail, and pytest would rewrite those of the whole library
     plain = ["-p", "no:cacheprovider", "--assert=plain", "-W", "error"]
     command = [sys.executable, "-m", "pytest", *plain, *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

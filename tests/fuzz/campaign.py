@@ -155,7 +155,7 @@ def _left(folder: Path, shelf: Path) -> list[str]:
 
 
 def _names(folder: Path) -> set[str]:
-    """Every file and folder below a folder; pathlib takes three times as long to tell them."""
+    """Every file and folder below a folder; pathlib takes five times as long to tell them."""
     names = set()
     for place, folders, files in os.walk(folder):
         below = "" if place == str(folder) else f"{place[len(str(folder)) + 1 :]}/"
