@@ -169,10 +169,10 @@ def page(text: str) -> str:
     """The text of the page with its tables as the boards have them now."""
     for name, made in TABLES.items():
         before, start, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("\n<!-- end -->")
+        _, end, after = rest.partition("<!-- end -->")
         if not end:
             raise SystemExit(f"{PAGE} has no place for the table '{name}'")
-        text = f"{before}{start}{made()}{end}{after}"
+        text = f"{before}{start}{made()}\n{end}{after}"
     return text
 
 
