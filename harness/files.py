@@ -30,7 +30,7 @@ from harness.errors import BrokenCheckpoint, CannotWrite, HarnessError, OutputEx
 try:
     import fcntl
 except ImportError:  # no such locks on Windows: runs that share an output take turns there by hand
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 """What file systems of clusters say that have no locks: runs that share an output take turns."""

@@ -18,7 +18,7 @@ from harness import Recipe, Run, evaluate, merge, parse_choice
 
 ROWS = 1000
 RECORDS = Path(__file__).parent / "records" / "premerge"
-#: the exact Fisher information takes a pass for every word and tag: too long for tags
+# the exact Fisher information takes a pass for every word and tag: too long for tags
 MERGERS = (
     "average",
     "task_arithmetic",
@@ -64,4 +64,6 @@ def study(task: str, base: str, experts: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 5:
+        sys.exit("expected TASK BASE EXPERT EXPERT..., two experts or more")
     study(sys.argv[1], sys.argv[2], tuple(sys.argv[3:]))

@@ -252,7 +252,7 @@ class Descent:
                 rest = leaves[0].mT @ leaves[0] - torch.eye(len(c), dtype=c.dtype)
                 loss = loss + self.penalty * (rest**2).sum()
             adam.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no type for it
             adam.step()
         a, c = self._map(*leaves)
         return Map(a.detach().numpy(), c.detach().numpy())

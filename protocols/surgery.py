@@ -159,7 +159,7 @@ def _fitted(
     for x, y in _steps(lessons, steps):
         loss = (x - (x @ down.mT).relu() @ up.mT - y).abs().mean(dim=(1, 2)).sum()
         adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no type for it
         adam.step()
     return down.detach().numpy(), up.detach().numpy()
 

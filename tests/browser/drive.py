@@ -51,7 +51,7 @@ def opened(
 ) -> Iterator[Page]:
     """A page, with what goes wrong in it noted among the facts."""
     view = {"width": size[0], "height": size[1]}
-    context = browser.new_context(viewport=view, color_scheme=theme)  # type: ignore[arg-type]
+    context = browser.new_context(viewport=view, color_scheme=theme)  # type: ignore[arg-type]  # a literal
     page = context.new_page()
     page.on("console", lambda message: facts["errors"].append(message.text))
     page.on("pageerror", lambda error: facts["errors"].append(str(error)))
