@@ -114,6 +114,8 @@ class EvaluationProtocol:
     `check` is called with the options before any forward pass, and raises BadOption for what no
     range of one option can say. `transductive` says of the options whether it adapts to the test
     rows themselves, in place of drawn ones. `by_default`: it is read where nobody names protocols.
+    `of_tags` are the options that speak of words outside entities, so of a tagging alone; `outside`
+    says of the options how many times as many of those words are drawn as of any other tag.
     """
 
     name: str
@@ -123,6 +125,8 @@ class EvaluationProtocol:
     check: Callable[..., None] | None = None
     transductive: Callable[..., bool] | None = None
     by_default: bool = True
+    of_tags: tuple[str, ...] = ()
+    outside: Callable[..., int] | None = None
 
 
 @dataclass(frozen=True)

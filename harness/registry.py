@@ -398,11 +398,15 @@ def protocol(
     check: Callable[..., None] | None = None,
     transductive: Callable[..., bool] | None = None,
     by_default: bool = True,
+    of_tags: tuple[str, ...] = (),
+    outside: Callable[..., int] | None = None,
 ) -> Callable[[ProtocolFn[P]], ProtocolFn[P]]:
     """Register an evaluation protocol under a name."""
 
     def register(function: ProtocolFn[P]) -> ProtocolFn[P]:
-        entry = EvaluationProtocol(name, function, paper, adapts, check, transductive, by_default)
+        entry = EvaluationProtocol(
+            name, function, paper, adapts, check, transductive, by_default, of_tags, outside
+        )
         PROTOCOLS.add(entry, _origin(function))
         return function
 

@@ -362,7 +362,7 @@ class Encoded:
     are the pool, and one draw has all of them. `teachers` are the experts on the pool, and
     `teacher` is the mean of their outputs there: probabilities of classes, or values, [pool units,
     outputs]. `again` gives the features of pool units with the encoder's dropout on, as in
-    training.
+    training. `outside` is the output that stands for words of no entity, of a tagging.
     """
 
     task: str
@@ -375,6 +375,7 @@ class Encoded:
     teacher: Array64 | None
     again: Again | None = None
     teachers: tuple[Teacher, ...] = ()
+    outside: int | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Literal, TypeAlias
 
@@ -20,13 +21,16 @@ PADDED = 1024
 """Steps whose units are held at a time: with all rows there are many, of draws unlike in length."""
 
 
-@protocol("ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled")
+@protocol(
+    "ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled", of_tags=("o_weight",)
+)
 def ft_classifier(
     encoded: Encoded,
     *,
     learning_rate: Positive = 5e-4,
     epochs: Count = 5,
     variant: Literal["clean", "paper"] = "clean",
+    o_weight: Positive = 1.0,
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by a head tuned on the drawn rows' features.
 
@@ -36,6 +40,8 @@ def ft_classifier(
     time. Labels choose the rows (so many of each class) and are not used in the loss.
     `variant=paper`: each visit of a row is of features made anew with the encoder's dropout on, as
     the paper's published script does it (methods.md 3.6 a); test rows are read without.
+    `o_weight`: what a word counts for, in the mean of its sentence, that is of no entity to the
+    expert; of any other it is 1.
     """
     if encoded.head is None:
         raise MissingHead(
@@ -52,7 +58,11 @@ def ft_classifier(
         x = np.concatenate([*_dropped(encoded, orders, epochs)])
         teacher = teacher[[unit for order in orders for example in order for unit in example]]
         orders = _numbered(orders)
-    heads = tune(encoded.head, _with_one(x), teacher, orders, encoded.kind, learning_rate)
+    weights = np.ones(len(teacher))
+    if encoded.outside is not None:
+        weights[teacher.argmax(axis=1) == encoded.outside] = o_weight
+    taught = Taught(_with_one(x), teacher, weights)
+    heads = tune(encoded.head, taught, orders, encoded.kind, learning_rate)
     test = _with_one(encoded.test.x).astype(np.float64)
     return [
         Predictions(encoded.kind.predicted(test @ head.T), draw)
@@ -93,20 +103,27 @@ def _numbered(orders: Sequence[Order]) -> list[Order]:
     return [[tuple(next(numbers) for _ in example) for example in order] for order in orders]
 
 
+@dataclass(frozen=True)
+class Taught:
+    """Units that a head is tuned on.
+
+    `x` is [units, width + 1] with ones in the last column, `outputs` [units, outputs] is what is
+    taught of them, and `weights` [units] what each counts for beside the others of its example.
+    """
+
+    x: Array | Array64
+    outputs: Array64
+    weights: Array64
+
+
 def tune(
-    head: Head,
-    x: Array | Array64,
-    teacher: Array64,
-    orders: Sequence[Order],
-    kind: Kind,
-    learning_rate: float,
+    head: Head, taught: Taught, orders: Sequence[Order], kind: Kind, learning_rate: float
 ) -> Array64:
     """Tuned heads [runs, outputs, width + 1], bias last: all draws in one batched Adam.
 
-    `x` is [pool, width + 1] with ones in the last column, `teacher` [pool, outputs]; `orders` lists
-    the units of the pool of every step of every run. Runs are sorted by length, so that those still
-    going are a prefix of the batch and a finished one is not touched again. In numpy: arrays this
-    small cost a tensor library more in threads than in arithmetic.
+    `orders` lists the units of every step of every run. Runs are sorted by length, so that those
+    still going are a prefix of the batch and a finished one is not touched again. In numpy: arrays
+    this small cost a tensor library more in threads than in arithmetic.
     """
     ranked = sorted(range(len(orders)), key=lambda run: -len(orders[run]))
     lengths = np.array([len(orders[run]) for run in ranked])
@@ -118,10 +135,10 @@ def tune(
         going, place = int((lengths > step).sum()), step % PADDED
         if not place:
             left = [orders[run][step : step + PADDED] for run in ranked[:going]]
-            units, shares = _padded(left)
+            units, shares = _padded(left, taught.weights)
         w, m, v, g, s = (a[:going] for a in (tuned, first, second, gradients, scratch))
-        seen = x[units[:going, place]].astype(np.float64)
-        wanted = teacher[units[:going, place]]
+        seen = taught.x[units[:going, place]].astype(np.float64)
+        wanted = taught.outputs[units[:going, place]]
         outputs = np.matmul(w, np.ascontiguousarray(seen.transpose(0, 2, 1))).transpose(0, 2, 1)
         by_output = kind.gradient(outputs, wanted)
         # Adam makes a full step of any gradient: what is only rounding must be exactly zero, or a
@@ -145,7 +162,7 @@ def tune(
     return result
 
 
-def _padded(orders: Sequence[Order]) -> tuple[Units, Array64]:
+def _padded(orders: Sequence[Order], weights: Array64) -> tuple[Units, Array64]:
     """The units of every step, [runs, steps, longest], and the share of each in its example."""
     longest = max((len(example) for order in orders for example in order), default=1)
     units = np.zeros((len(orders), max(map(len, orders)), longest), dtype=np.int64)
@@ -153,7 +170,8 @@ def _padded(orders: Sequence[Order]) -> tuple[Units, Array64]:
     for run, order in enumerate(orders):
         for step, example in enumerate(order):
             units[run, step, : len(example)] = example
-            shares[run, step, : len(example)] = 1 / len(example)
+            own = weights[[*example]]
+            shares[run, step, : len(example)] = own / own.sum()
     return units, shares
 
 

@@ -22,7 +22,7 @@ PAIRS = 2**24
 NEIGHBOURS = 5
 
 
-def _check(*, rule: str, neighbours: int) -> None:
+def _check(*, rule: str, neighbours: int, **_: object) -> None:
     """Raises BadOption for a number of neighbours where none are counted."""
     if rule != "vote" and neighbours != NEIGHBOURS:
         raise BadOption(
@@ -31,12 +31,20 @@ def _check(*, rule: str, neighbours: int) -> None:
         )
 
 
-@protocol("knn", paper="FT-Classifier, section 4", adapts="labeled", check=_check)
+@protocol(
+    "knn",
+    paper="FT-Classifier, section 4",
+    adapts="labeled",
+    check=_check,
+    of_tags=("o_anchors",),
+    outside=lambda *, o_anchors, **_: int(o_anchors),
+)
 def knn(
     encoded: Encoded,
     *,
     rule: Literal["mean", "vote", "centroid"] = "mean",
     neighbours: Count = NEIGHBOURS,
+    o_anchors: Count = 1,
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by Euclidean distance to the drawn anchors.
 
@@ -49,7 +57,11 @@ def knn(
     one with the nearest anchor; of a regression, the mean label of these anchors.
     `rule=centroid`: the class with the nearest mean of anchors; of a regression, the mean label of
     the bin with the nearest one.
+
+    `o_anchors`: how many times as many words of no entity are drawn as of any other tag, of which
+    there are as many each; they are most words of a text, and few of them are a narrow view.
     """
+    del o_anchors  # the draws have them
     if encoded.pool is None or not len(encoded.pool):
         raise BadData(f"protocol 'knn' needs labeled rows of task '{encoded.task}'; found none")
     # of a tagging the pool is every word of the drawn sentences, and few of them are anchors

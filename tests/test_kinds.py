@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import sklearn.metrics as sklearn
 import torch
+from harness.protocols.ft_classifier import ft_classifier, tune
 from scipy.special import expit, softmax
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -25,7 +26,7 @@ from harness.data.metrics import score
 from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import draw
 from harness.data.splits import parse_task
-from harness.errors import BadData, LabelMismatch
+from harness.errors import BadData, BadOption, LabelMismatch
 from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
 from harness.kinds import KINDS, information, kind_of, multilabel
@@ -295,6 +296,23 @@ def test_more_shots_hold_the_examples_of_fewer() -> None:
     assert {*few.examples} < {*many.examples}
 
 
+def test_more_words_of_no_entity_are_drawn_and_no_more_of_others() -> None:
+    rows, outside = load_rows(TAGS, "train"), TAGS.labels.index("O")
+    kinds = kind_of(TAGS)
+    taken = {}
+    for times in (1, 3):
+        pool, draws = draw(rows, (1, 2), (0, 1), outside=times)
+        units = units_of(rows, pool).tolist()
+        taken[times] = [[[units[unit] for unit in group] for group in one.rows] for one in draws]
+        assert [one.shots for one in draws] == [1, 1, 2, 2]
+        assert kinds.units(take(rows, pool)).sum() == len(units)
+    for few, many, shots in zip(taken[1], taken[3], (1, 1, 2, 2), strict=True):
+        assert len(many[outside]) == 3 * shots
+        assert {rows.labels[unit] for unit in many[outside]} == {outside}
+        assert many[outside][:shots] == few[outside], "the first are those of any other draw"
+        assert [*many[:outside], *many[outside + 1 :]] == [*few[:outside], *few[outside + 1 :]]
+
+
 def test_rows_are_drawn_with_a_class_and_without_it() -> None:
     rows = load_rows(MOODS, "train")
     pool, (one,) = draw(rows, (2,), (0,))
@@ -373,7 +391,8 @@ def handed_to(room: Path, kind: str, protocol: str, tmp_path: Path, **values: An
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Reader, "encoded", spy)
-        harness.evaluate(run(room, kind, tmp_path, protocols=(harness.Choice(protocol),), **values))
+        chosen = (harness.parse_choice(protocol),)
+        harness.evaluate(run(room, kind, tmp_path, protocols=chosen, **values))
     (one,) = handed
     return one
 
@@ -433,7 +452,9 @@ def plain_nearest(handed: Encoded, drawn: Draw, kind: str) -> Any:
     return np.array(made, dtype=float)
 
 
-def plain_tuned(handed: Encoded, drawn: Draw, task: Task, kind: str) -> torch.nn.Linear:
+def plain_tuned(
+    handed: Encoded, drawn: Draw, task: Task, kind: str, o_weight: float = 1
+) -> torch.nn.Linear:
     """FT-Classifier in plain torch, float64, an example at a time."""
     assert handed.head is not None
     assert handed.pool is not None
@@ -446,15 +467,18 @@ def plain_tuned(handed: Encoded, drawn: Draw, task: Task, kind: str) -> torch.nn
     x, taught = torch.from_numpy(handed.pool.x).double(), torch.from_numpy(handed.teacher)
     for epoch in range(5):
         for place in rng(drawn.seed, "ftc", task.name, epoch).permutation(len(drawn.examples)):
-            losses = []
+            losses, weights = [], []
             for unit in drawn.examples[place]:
                 outputs, q = head(x[unit]), taught[unit]
+                outside = kind == "tagging" and task.labels[int(q.argmax())] == "O"
+                weights.append(o_weight if outside else 1)
                 if kind == "tagging":
                     losses.append((q * (q.log() - outputs.log_softmax(-1))).sum())
                 else:
                     losses.append(binary_cross_entropy_with_logits(outputs, q, reduction="sum"))
             adam.zero_grad()
-            torch.stack(losses).mean().backward()
+            mean = sum(w * one for w, one in zip(weights, losses, strict=True)) / sum(weights)
+            torch.as_tensor(mean).backward()
             adam.step()
     return head
 
@@ -491,6 +515,98 @@ def pool_rows(task: Task, handed: Encoded) -> Rows:
     assert handed.pool is not None
     assert rows.labels.tolist() == handed.pool.labels.tolist()
     return rows
+
+
+def test_more_words_of_no_entity_are_anchors(room: Path, tmp_path: Path) -> None:
+    """`o_anchors`, through evaluate: drawn, recorded, read, and no matter to anybody else."""
+    outside = TAGS.labels.index("O")
+    handed = handed_to(room, "tagging", "knn:o_anchors=3", tmp_path / "spied")
+    assert handed.outside == outside
+    for one, drawn in zip(
+        harness.PROTOCOLS["knn"].function(handed, o_anchors=3), handed.draws, strict=True
+    ):
+        sizes = [len(group) for group in drawn.rows]
+        assert sizes == [6 if place == outside else 2 for place in range(len(TAGS.labels))]
+        assert one.values.tolist() == plain_nearest(handed, drawn, "tagging").tolist()
+    alone = harness.evaluate(run(room, "tagging", tmp_path / "alone", protocols=("knn",)))
+    beside = ("knn", "knn:o_anchors=3", "ft-classifier")
+    asked = run(room, "tagging", tmp_path / "beside", protocols=beside)
+    records = harness.evaluate(asked)
+    usual, more = (
+        [r for r in records if r.protocol == "knn" and r.options["o_anchors"] == times]
+        for times in (1, 3)
+    )
+    assert usual == alone, "what is read beside it changes no record"
+    for few, many in zip(usual, more, strict=True):
+        assert few.adaptation is not None
+        assert many.adaptation is not None
+        assert few.settings["pool"] != many.settings["pool"]
+        for seed, groups in few.adaptation.drawn.items():
+            wide = many.adaptation.drawn[seed]
+            assert wide[outside][:2] == groups[outside]
+            assert [len(group) for group in wide] == sizes
+    assert all(",o_anchors=3," in predictions_of(r, Path(asked.output)).name for r in more)
+
+
+@pytest.mark.parametrize("weight", [0.25, 4.0])
+def test_words_of_no_entity_weigh_less_or_more(weight: float, room: Path, tmp_path: Path) -> None:
+    """`o_weight`, through evaluate, against plain torch."""
+    handed = handed_to(room, "tagging", f"ft-classifier:o_weight={weight}", tmp_path)
+    tuned = harness.PROTOCOLS["ft-classifier"].function
+    rate = {"learning_rate": 5e-4}
+    x = torch.from_numpy(handed.test.x).double()
+    for one, drawn in zip(tuned(handed, o_weight=weight, **rate), handed.draws, strict=True):
+        head = plain_tuned(handed, drawn, TAGS, "tagging", weight)
+        assert one.values.tolist() == head(x).argmax(dim=1).tolist()
+    asked = run(room, "tagging", tmp_path, protocols=(f"ft-classifier:o_weight={weight}",))
+    (record,) = (r for r in harness.evaluate(asked) if r.role == "merged")
+    expected = [
+        score(TAGS, one.values, handed.test.labels, kind_of(TAGS).units(load_rows(TAGS, "test")))
+        for one in tuned(handed, o_weight=weight)
+    ]
+    assert [one.value for one in record.scores] == [one.value for one in expected]
+
+
+def test_the_weight_of_a_word_by_hand() -> None:
+    """A sentence of two words that the head takes for O and for an entity as soon as not.
+
+    The expert is sure that the first is O and the second not, so they pull the bias apart by as
+    much, and it stays; weighed less, O gives way, by a full step of Adam; weighed more, it gains.
+    """
+    taught = np.array([[1.0, 0.0], [0.0, 1.0]])
+    one = Draw(1, 0, ((0,), (1,)), ((0, 1),))
+    nothing = np.zeros((2, 1), dtype=np.float32)
+    pool = features.Features(nothing, np.zeros((2, 2), dtype=np.float32), np.zeros(2))
+    head = harness.Head(np.zeros((2, 1), dtype=np.float32), np.zeros(2, dtype=np.float32))
+    encoded = Encoded(
+        "toy", KINDS["tagging"], 2, pool, head, pool, (one,), taught, outside=0
+    )  # fmt: skip
+    seen: list[Any] = []
+
+    def keep(*given: Any) -> Any:
+        seen.append(tune(*given)[0, :, 1].tolist())
+        return tune(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.protocols.ft_classifier.tune", keep)
+        for weight in (1, 0.5, 2):
+            ft_classifier(encoded, epochs=1, learning_rate=0.25, o_weight=weight)
+        ft_classifier(replace(encoded, outside=None), epochs=1, learning_rate=0.25, o_weight=2)
+    # Adam's first step is the learning rate, but for a part of 1e-7: 1e-8 beside the gradient
+    still, less, more, unknown = seen
+    assert still == unknown == [0, 0]
+    assert less == pytest.approx([-0.25, 0.25], abs=1e-6)
+    assert more == pytest.approx([0.25, -0.25], abs=1e-6)
+
+
+@pytest.mark.parametrize("option", ["knn:o_anchors=2", "ft-classifier:o_weight=0.5"])
+def test_words_of_no_entity_are_spoken_of_where_there_are_some(
+    option: str, room: Path, tmp_path: Path
+) -> None:
+    said = "which speaks of words outside entities, and toy/moods has none; expected a tagging"
+    with pytest.raises(BadOption, match=said):
+        harness.evaluate(run(room, "multilabel", tmp_path, protocols=(option,)))
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("kind", KIND_TASKS)
@@ -768,6 +884,14 @@ FAULTS: dict[str, tuple[Plant, Notice]] = {
     "words that are cut off are entities": (
         around(Tagging, "unseen", lambda right, *given: 1.0),
         test_words_that_are_cut_off_are_no_entities_and_are_counted,
+    ),
+    "words of an entity are drawn more often": (
+        around(Tagging, "outside", lambda right, *given: right(*given) + 1),
+        lambda room, out: test_more_words_of_no_entity_are_drawn_and_no_more_of_others(),
+    ),
+    "words of an entity weigh more": (
+        around(Tagging, "outside", lambda right, *given: right(*given) + 1),
+        lambda room, out: test_words_of_no_entity_weigh_less_or_more(4.0, room, out),
     ),
     "tokens without a word inform": (
         around(information, "of_places", all_counted),

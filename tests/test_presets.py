@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from harness.protocols.ft_classifier import tune, visits
+from harness.protocols.ft_classifier import Taught, tune, visits
 from safetensors.torch import load_file, save_file
 
 import harness
@@ -323,7 +323,8 @@ def test_the_tuned_head_is_that_of_the_script(
     assert handed.teacher is not None
     x = np.column_stack([handed.pool.x, np.ones(len(handed.pool))]).astype(np.float64)
     orders = [visits(STORIES.name, one, 5) for one in handed.draws]
-    heads = tune(handed.head, x, handed.teacher, orders, KINDS["classification"], 5e-4)
+    taught = Taught(x, handed.teacher, np.ones(len(x)))
+    heads = tune(handed.head, taught, orders, KINDS["classification"], 5e-4)
     start = np.column_stack([handed.head.weight, handed.head.bias])
     found = evaluation.predictions("ft-classifier")
     for one, head in zip(handed.draws, heads, strict=True):
@@ -405,7 +406,8 @@ def test_a_head_is_tuned_on_what_each_visit_shows(
         shift = np.repeat([1, 2], len(order) // 2)[:, None] + 2 * place
         x = np.column_stack([pool[order] + shift, np.ones(len(order))])
         steps = [[(step,) for step in range(len(order))]]
-        (head,) = tune(handed.head, x, handed.teacher[order], steps, KINDS["classification"], 5e-4)
+        taught = Taught(x, handed.teacher[order], np.ones(len(order)))
+        (head,) = tune(handed.head, taught, steps, KINDS["classification"], 5e-4)
         np.testing.assert_allclose(heads[place], head, rtol=0, atol=1e-9)
         logits = handed.test.x @ head[:, :-1].T + head[:, -1]
         assert found[place].values.tolist() == logits.argmax(axis=1).tolist()

@@ -457,10 +457,16 @@ def test_a_curve_of_shots_is_shown(
 def test_a_record_of_before_an_option_is_that_of_its_default(room: Path, tmp_path: Path) -> None:
     (record,) = read(room, "classification", tmp_path, "knn", experts=(), shots=(2,))
     values = record.model_dump(mode="json")
-    assert values["options"] == {"rule": "mean", "neighbours": 5}
+    options = {"rule": "mean", "neighbours": 5, "o_anchors": 1}
+    assert values["options"] == options
     before = {**values, "options": {}}
     assert identity(before) == identity(values)
-    assert identity({**values, "options": {"rule": "vote", "neighbours": 5}}) != identity(values)
+    assert identity({**values, "options": {**options, "rule": "vote"}}) != identity(values)
+    assert identity({**values, "options": {**options, "o_anchors": 2}}) != identity(values)
+    tuned = {**values, "protocol": "ft-classifier", "options": {"epochs": 5}}
+    for weight, same in ((1.0, True), (2.0, False)):
+        other = {**tuned, "options": {"epochs": 5, "o_weight": weight}}
+        assert (identity(other) == identity(tuned)) == same
     assert identity({**before, "protocol": "mine"}) != identity({**values, "protocol": "mine"})
     assert readings([Record(**before)]) == readings([record])
 

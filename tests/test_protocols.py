@@ -12,7 +12,7 @@ import faiss
 import numpy as np
 import pytest
 import torch
-from harness.protocols.ft_classifier import ft_classifier, tune, visits
+from harness.protocols.ft_classifier import Taught, ft_classifier, tune, visits
 from harness.protocols.knn import distances, knn
 
 import harness
@@ -723,7 +723,7 @@ def tuned(encoded: Encoded, learning_rate: float, epochs: int) -> Array64:
     assert teacher is not None
     x = np.column_stack([pool.x, np.ones(len(pool))]).astype(np.float64)
     orders = [visits(encoded.task, drawn, epochs) for drawn in encoded.draws]
-    return tune(head, x, teacher, orders, encoded.kind, learning_rate)
+    return tune(head, Taught(x, teacher, np.ones(len(x))), orders, encoded.kind, learning_rate)
 
 
 def read_off(head: Array64, encoded: Encoded) -> Array64:

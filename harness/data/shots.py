@@ -20,13 +20,14 @@ def amount(shots: Shots | None) -> float:
 
 
 def draw(
-    rows: Rows, shots: Sequence[Shots], seeds: Sequence[int], reserved: int = 0
+    rows: Rows, shots: Sequence[Shots], seeds: Sequence[int], reserved: int = 0, outside: int = 1
 ) -> tuple[list[int], list[Draw]]:
     """Few-shot selections for every number of shots and seed (methods.md 3.3).
 
     Returns what `selected` returns. Of a class, or bin of labels, that has fewer units than shots
     all are taken, which is warned of; its first `reserved` ones are never drawn. With `all` shots
-    nothing is left to chance, so there is one draw, of the first seed.
+    nothing is left to chance, so there is one draw, of the first seed. Of words of no entity
+    `outside` times as many are drawn as of any other tag (methods.md 3.4, `o_anchors`).
     """
     whole = kind_of(rows.task).groups(rows)
     groups = {name: members[reserved:] for name, members in whole.items()}
@@ -36,7 +37,8 @@ def draw(
             f"{reserved} of its class, which are never drawn; expected more"
         )
     counted = [count for count in shots if count != ALL]
-    _warn_of_few(rows, {name: len(own) for name, own in groups.items()}, max(counted, default=1))
+    each = _each(rows, len(groups), outside)
+    _warn_of_few(rows, {n: len(own) for n, own in groups.items()}, max(counted, default=1), each)
     orders = {
         seed: [
             rng(seed, "fewshot", rows.task.name, index).permutation(members).tolist()
@@ -44,12 +46,18 @@ def draw(
         ]
         for seed in seeds
     }
-    return selected(rows, orders, shots)
+    return selected(rows, orders, shots, outside)
 
 
-def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int) -> None:
-    short = kind_of(rows.task).short([*counts.values()], most)
-    named = [[*counts.items()][group] for group in short]
+def _each(rows: Rows, groups: int, outside: int) -> list[int]:
+    """How many units of each group a shot is."""
+    place = kind_of(rows.task).outside(rows.task)
+    return [outside if group == place else 1 for group in range(groups)]
+
+
+def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int, each: Sequence[int]) -> None:
+    shots = [count // units for count, units in zip(counts.values(), each, strict=True)]
+    named = [[*counts.items()][group] for group in kind_of(rows.task).short(shots, most)]
     if few := ", ".join(f"{count} with {name}" for name, count in named):
         lonely = ", and one without rows has no neighbours to be predicted by"
         never = "" if all(count for _, count in named) else lonely
@@ -61,7 +69,10 @@ def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int) -> None:
 
 
 def selected(
-    rows: Rows, orders: Mapping[int, Sequence[Sequence[int]]], shots: Sequence[Shots]
+    rows: Rows,
+    orders: Mapping[int, Sequence[Sequence[int]]],
+    shots: Sequence[Shots],
+    outside: int = 1,
 ) -> tuple[list[int], list[Draw]]:
     """Selections by a draw that is given: for every seed, numbers of units by class, as drawn.
 
@@ -74,10 +85,17 @@ def selected(
     examples = {
         (count, seed): kind.examples(rows, orders[seed], seed, most[count]) for count, seed in asked
     }
-    drawn = {
-        int(unit) for count, seed in asked for part in orders[seed] for unit in part[: most[count]]
+    chosen = {
+        (count, seed): [
+            part[: most[count] * units]
+            for part, units in zip(
+                orders[seed], _each(rows, len(orders[seed]), outside), strict=True
+            )
+        ]
+        for count, seed in asked
     }
-    drawn |= {unit for parts in examples.values() for part in parts for unit in part}
+    parts = [part for groups in (*chosen.values(), *examples.values()) for part in groups]
+    drawn = {int(unit) for part in parts for unit in part}
     row_of = np.repeat(np.arange(len(rows)), kind.units(rows))
     pool = sorted({int(row_of[unit]) for unit in drawn})
     place = {int(unit): position for position, unit in enumerate(units_of(rows, pool))}
@@ -86,12 +104,7 @@ def selected(
         return tuple(tuple(place[int(unit)] for unit in part) for part in parts)
 
     draws = [
-        Draw(
-            count,
-            seed,
-            placed([part[: most[count]] for part in orders[seed]]),
-            placed(examples[count, seed]),
-        )
+        Draw(count, seed, placed(chosen[count, seed]), placed(examples[count, seed]))
         for count, seed in asked
     ]
     return pool, draws

@@ -117,10 +117,10 @@ class Cell:
         if part.left_out:
             seeds = sorted(part.left_out)[: None if self.asked.draws else 1]
             settings["left_out"] = {str(seed): list(part.left_out[seed]) for seed in seeds}
-        if self.asked.draws and part.pool is not None:
+        if (drawn := part.drawn_for(self.asked)) is not None:
             shots = sorted(set(run.shots), key=amount)
             settings |= {"shots": shots, "draws": run.draws, "seed": run.seed}
-            settings |= {"pool": part.pool.digest}
+            settings |= {"pool": drawn.pool.digest}
         if self.asked.transductive:
             settings |= {"seed": run.seed}
         return settings
@@ -133,13 +133,13 @@ class Cell:
             return Adaptation(
                 split=part.name, rows=len(part.test), labels="were not read", transductive=True
             ).model_dump(mode="json")
-        if not self.asked.draws or part.pool is None:
+        if (drawn := part.drawn_for(self.asked)) is None:
             return None
         read = self.asked.protocol.adapts == "labeled"
         return Adaptation(
             split=f"{part.task.name}@{POOL_SPLIT}",
-            rows=len(part.pool),
-            drawn=part.drawn,
+            rows=len(drawn.pool),
+            drawn=drawn.units,
             labels="chose the rows and were read" if read else "chose the rows",
         ).model_dump(mode="json")
 
@@ -223,7 +223,7 @@ def _choice(
                 f"{part.name} reports; expected another split to score"
             )
         rows = load_rows(part.task, CHOICE_SPLIT, folder=run.data_dir, limit=run.limit)
-        held = Part(part.task, CHOICE_SPLIT, rows, None, ())
+        held = Part(part.task, CHOICE_SPLIT, rows)
         for expert in experts:
             yield Cell(run, model, held, expert, (expert,), asked(Choice("current")))
 

@@ -14,7 +14,7 @@ from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import amount, draw, left_out
 from harness.data.splits import parse_task, share_rows
 from harness.entries import EvaluationProtocol
-from harness.errors import BadRecipe
+from harness.errors import BadOption, BadRecipe
 from harness.evaluation.records import DrawScore
 from harness.evaluation.run import Run
 from harness.kinds import kind_of
@@ -53,6 +53,12 @@ class Asked:
         """Whether it adapts to rows that are drawn from the pool."""
         return self.adapts and not self.transductive
 
+    @property
+    def outside(self) -> int:
+        """How many times as many words of no entity are drawn as of any other tag."""
+        says = self.protocol.outside
+        return 1 if says is None else says(**self.options)
+
     @cached_property
     def unusual(self) -> dict[str, Scalar]:
         """The options that are not the defaults."""
@@ -61,23 +67,18 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A task of a run: its test rows, the pool that shots are drawn from, and the draws.
+class Drawn:
+    """The rows that any draw took, the pool, and the draws.
 
-    `places` are the units of the pool's split that the pool holds; `left_out` are, for the seed of
-    each draw, test rows that are not scored.
+    `places` are the units of the pool's split that the pool holds.
     """
 
-    task: Task
-    split: str
-    test: Rows
-    pool: Rows | None
+    pool: Rows
     draws: tuple[Draw, ...]
-    places: tuple[int, ...] = ()
-    left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    places: tuple[int, ...]
 
     @cached_property
-    def drawn(self) -> dict[str, list[list[int]]]:
+    def units(self) -> dict[str, list[list[int]]]:
         """For each seed, the units that the most shots took, by class, as units of the split.
 
         Not those of `all` shots, which took every one.
@@ -88,6 +89,25 @@ class Part:
             for draw in self.draws
             if draw.shots == most
         }
+
+
+@dataclass(frozen=True)
+class Part:
+    """A task of a run: its test rows, and what is drawn to adapt to.
+
+    `drawn` is by how many times as many words of no entity it has as of any other tag: 1, but for
+    who asks otherwise. `left_out` are, for the seed of each draw, test rows that are not scored.
+    """
+
+    task: Task
+    split: str
+    test: Rows
+    drawn: Mapping[int, Drawn] = field(default_factory=dict)
+    left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def drawn_for(self, asked: Asked) -> Drawn | None:
+        """What a protocol adapts to of the pool, if to anything."""
+        return self.drawn.get(asked.outside) if asked.draws else None
 
     @cached_property
     def majority(self) -> DrawScore:
@@ -158,19 +178,39 @@ def task_of(run: Run, name: str) -> tuple[Task, str]:
 
 
 def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
-    """The rows of a task and the draws from its training split, if a protocol adapts to them."""
+    """The rows of a task and the draws from its training split, if a protocol adapts to them.
+
+    Raises BadOption for a protocol's option that speaks of tags where there are none.
+    """
     task, split = task_of(run, name)
+    for one in protocols:
+        _check_tags(one, task)
     known = preset(run.preset)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
     seeds = range(run.seed, run.seed + run.draws)
     out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
     if not any(one.draws for one in protocols):
-        return Part(task, split, test, None, (), left_out=out)
+        return Part(task, split, test, left_out=out)
     if share_rows(task, split, POOL_SPLIT):
         raise BadRecipe(
             f"shots are drawn from {task}@{POOL_SPLIT}; expected another split to score"
         )
     train = load_rows(task, POOL_SPLIT, folder=run.data_dir)
-    pool, draws = draw(train, sorted(set(run.shots), key=amount), seeds, known.reserved)
-    places = tuple(units_of(train, pool).tolist())
-    return Part(task, split, test, take(train, pool), tuple(draws), places, out)
+    drawn = {}
+    for outside in dict.fromkeys(one.outside for one in protocols if one.draws):
+        shots = sorted(set(run.shots), key=amount)
+        pool, draws = draw(train, shots, seeds, known.reserved, outside)
+        places = tuple(units_of(train, pool).tolist())
+        drawn[outside] = Drawn(take(train, pool), tuple(draws), places)
+    return Part(task, split, test, drawn, out)
+
+
+def _check_tags(asked: Asked, task: Task) -> None:
+    if kind_of(task).outside(task) is not None:
+        return
+    for option in asked.protocol.of_tags:
+        if option in asked.unusual:
+            raise BadOption(
+                f"{asked.protocol.name} has {option}={asked.options[option]}, which speaks of "
+                f"words outside entities, and {task} has none; expected a tagging, or leave it out"
+            )

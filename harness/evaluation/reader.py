@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.errors import MissingHead
 from harness.evaluation.cells import Cell
-from harness.evaluation.parts import POOL_SPLIT, Asked
+from harness.evaluation.parts import POOL_SPLIT, Asked, Drawn
 from harness.evaluation.systems import System
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
@@ -35,8 +35,9 @@ class Reader:
     """
 
     def __init__(self, cell: Cell, workload: Workload) -> None:
-        self._cell, self._workload = cell, workload
+        self.cell, self._workload = cell, workload
         self._part, self._system, self._teachers = cell.part, cell.system, cell.teachers
+        self._pools: dict[int, _Pool] = {}
 
     def encoded(self, asked: Asked) -> Encoded:
         """What a protocol reads. Raises NotFinite for outputs that mean nothing."""
@@ -47,31 +48,18 @@ class Reader:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
             return Encoded(task.name, kind, classes, self._ensemble, empty, None, (), None)
         head = final_head(self._system.members[0], self._system.columns[0])
-        plain = Encoded(task.name, kind, classes, self._test, head, None, (), None)
-        if asked.transductive:
-            return self._adapting(plain, asked, self._test, self._every)
-        if asked.draws and part.pool is not None:
-            adapting = self._adapting(plain, asked, self._pool, part.draws)
-            return replace(adapting, again=lambda rows, seed: self._again(rows, seed))
-        return plain
-
-    def _adapting(
-        self, plain: Encoded, asked: Asked, pool: Features, draws: Sequence[Draw]
-    ) -> Encoded:
-        """With what is adapted to, without units that the model, or a teacher, did not see."""
-        taught: tuple[Lesson, ...] = ()
-        if asked.teaches:
-            taught = self._lessons if asked.draws else self._tests
-        if (seen := _seen([pool, *(one.features for one in taught)])) is not None:
-            gone = {int(unit) for unit in np.flatnonzero(~seen)}
-            draws = [_without(draw, gone) for draw in draws]
-        return replace(
-            plain,
-            pool=pool,
-            draws=tuple(draws),
-            teacher=plain.kind.taught([one.outputs for one in taught]) if taught else None,
-            teachers=tuple(Teacher(one.features.x, one.head) for one in taught),
+        plain = Encoded(
+            task.name, kind, classes, self._test, head, None, (), None, outside=kind.outside(task)
         )
+        if asked.transductive:
+            taught = self._tests if asked.teaches else ()
+            return _adapting(plain, self._test, self._every, taught)
+        if (drawn := part.drawn_for(asked)) is not None:
+            pool = self._pools.setdefault(asked.outside, _Pool(self, drawn))
+            taught = pool.lessons if asked.teaches else ()
+            adapting = _adapting(plain, pool.features, drawn.draws, taught)
+            return replace(adapting, again=lambda rows, seed: pool.again(rows, seed))
+        return plain
 
     def plan(self, asked: Asked) -> None:
         """Count the passes that a protocol needs."""
@@ -84,61 +72,35 @@ class Reader:
         yield self._system, part.test
         if asked.transductive:
             yield from ((system, part.test) for system in teachers)
-        elif asked.draws and part.pool is not None:
-            yield from ((system, part.pool) for system in (self._system, *teachers))
+        elif (drawn := part.drawn_for(asked)) is not None:
+            yield from ((system, drawn.pool) for system in (self._system, *teachers))
 
     @property
     def _every(self) -> tuple[Draw, ...]:
         """All test rows as one draw, of no group."""
-        return (Draw(ALL, self._cell.run.seed, (tuple(range(len(self._test))),)),)
+        return (Draw(ALL, self.cell.run.seed, (tuple(range(len(self._test))),)),)
 
     @cached_property
     def _ensemble(self) -> Features:
         """The mean of the members' logits; an ensemble has no features."""
-        read = self._through(self._system, self._part.test, self._part.name)
+        read = self.through(self._system, self._part.test, self._part.name)
         logits = np.mean([features.logits for features in read], axis=0)
         none = np.empty((len(logits), 0), dtype=np.float32)
         return Features(none, logits, self._part.test.labels, _seen(read))
 
     @cached_property
     def _test(self) -> Features:
-        return self._through(self._system, self._part.test, self._part.name)[0]
-
-    @cached_property
-    def _pool(self) -> Features:
-        return self._on_pool(self._system)
-
-    @cached_property
-    def _lessons(self) -> tuple[Lesson, ...]:
-        """The pool through every teacher."""
-        return tuple(_lesson(one, self._on_pool(one)) for one in self._teachers)
+        return self.through(self._system, self._part.test, self._part.name)[0]
 
     @cached_property
     def _tests(self) -> tuple[Lesson, ...]:
         """The test rows through every teacher."""
         rows, what = self._part.test, self._part.name
-        return tuple(_lesson(one, self._through(one, rows, what)[0]) for one in self._teachers)
+        return tuple(_lesson(one, self.through(one, rows, what)[0]) for one in self._teachers)
 
-    @cached_property
-    def _again(self) -> Again:
-        """The model alone in memory: made when a protocol first asks for it."""
-        assert self._part.pool is not None
-        return dropping(
-            self._system.members[0],
-            self._part.pool,
-            max_length=self._cell.max_length,
-            readout=self._cell.readout,
-            device=self._cell.run.device,
-        )
-
-    def _on_pool(self, system: System) -> Features:
-        assert self._part.pool is not None
-        what = f"{self._part.task.name}@{POOL_SPLIT} shots"
-        return self._through(system, self._part.pool, what)[0]
-
-    def _through(self, system: System, rows: Rows, what: str) -> list[Features]:
-        """The rows through every member."""
-        cell, called = self._cell, f"{system.name} · {what}"
+    def through(self, system: System, rows: Rows, what: str) -> list[Features]:
+        """Rows through every member of a system."""
+        cell, called = self.cell, f"{system.name} · {what}"
         return [
             encode(
                 member,
@@ -155,6 +117,54 @@ class Reader:
                 system.members, system.digests, system.columns, strict=True
             )
         ]
+
+
+class _Pool:
+    """Rows that were drawn, through the model and its teachers, each when it is asked for."""
+
+    def __init__(self, reader: Reader, drawn: Drawn) -> None:
+        self._reader, self._drawn = reader, drawn
+
+    @cached_property
+    def features(self) -> Features:
+        return self._of(self._reader.cell.system)
+
+    @cached_property
+    def lessons(self) -> tuple[Lesson, ...]:
+        """Through every teacher."""
+        return tuple(_lesson(one, self._of(one)) for one in self._reader.cell.teachers)
+
+    @cached_property
+    def again(self) -> Again:
+        """The model alone in memory: made when a protocol first asks for it."""
+        cell = self._reader.cell
+        return dropping(
+            cell.system.members[0],
+            self._drawn.pool,
+            max_length=cell.max_length,
+            readout=cell.readout,
+            device=cell.run.device,
+        )
+
+    def _of(self, system: System) -> Features:
+        what = f"{self._reader.cell.part.task.name}@{POOL_SPLIT} shots"
+        return self._reader.through(system, self._drawn.pool, what)[0]
+
+
+def _adapting(
+    plain: Encoded, pool: Features, draws: Sequence[Draw], taught: Sequence[Lesson]
+) -> Encoded:
+    """With what is adapted to, without units that the model, or a teacher, did not see."""
+    if (seen := _seen([pool, *(one.features for one in taught)])) is not None:
+        gone = {int(unit) for unit in np.flatnonzero(~seen)}
+        draws = [_without(draw, gone) for draw in draws]
+    return replace(
+        plain,
+        pool=pool,
+        draws=tuple(draws),
+        teacher=plain.kind.taught([one.outputs for one in taught]) if taught else None,
+        teachers=tuple(Teacher(one.features.x, one.head) for one in taught),
+    )
 
 
 @dataclass(frozen=True)

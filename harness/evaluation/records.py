@@ -138,7 +138,10 @@ IDENTITY = (
 )  # fmt: skip
 
 
-LATER: Mapping[str, Mapping[str, Scalar]] = {"knn": {"rule": "mean", "neighbours": 5}}
+LATER: Mapping[str, Mapping[str, Scalar]] = {
+    "knn": {"rule": "mean", "neighbours": 5, "o_anchors": 1},
+    "ft-classifier": {"o_weight": 1.0},
+}
 """Options that came when there were records already, with what those are of."""
 
 

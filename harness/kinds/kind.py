@@ -141,6 +141,10 @@ class Kind(ABC):
     @abstractmethod
     def _predicted(self, outputs: Array64) -> Array64: ...
 
+    def outside(self, task: Task) -> int | None:
+        """The label of a word that is of no entity, if there is such a label."""
+        return None
+
     def unseen(self, task: Task) -> float:
         """What is predicted for a unit that the model did not see."""
         raise AssertionError(f"every unit of a {self.name} is seen")

@@ -75,11 +75,15 @@ class Tagging(Classification):
 
     def constant(self, task: Task, labels: Array64) -> Array64:
         """No entity anywhere."""
-        return np.full(len(labels), float(task.labels.index(OUTSIDE)))
+        return np.full(len(labels), float(self.outside(task)))
+
+    def outside(self, task: Task) -> int:
+        """O."""
+        return task.labels.index(OUTSIDE)
 
     def unseen(self, task: Task) -> float:
         """No entity: what was cut off is not found."""
-        return float(task.labels.index(OUTSIDE))
+        return float(self.outside(task))
 
     def for_metrics(self, task: Task, values: Array64, units: Units | None) -> Any:
         """Lists of tags, row by row."""
