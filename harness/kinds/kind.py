@@ -48,6 +48,8 @@ class Kind(ABC):
     """What has a label: a row, or every word of it."""
     problem_type: ClassVar[str]
     """What transformers calls the loss, in a configuration."""
+    hub_task: ClassVar[str] = "text-classification"
+    """What the Hub calls such tasks, on the cards of models."""
     metrics: ClassVar[tuple[str, ...]]
     """What a task is measured by unless it says another."""
     unread: ClassVar[tuple[str, ...]] = ("0", "1")

@@ -27,6 +27,7 @@ class Tagging(Classification):
 
     name: ClassVar[str] = "tagging"
     unit: ClassVar = "word"
+    hub_task: ClassVar[str] = "token-classification"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1",)
     unread: ClassVar[tuple[str, ...]] = (OUTSIDE, "B-")
     several: ClassVar[bool] = True

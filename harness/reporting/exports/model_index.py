@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from harness.kinds import KINDS
 from harness.reporting.exports.results import NAMES, Result, task_of
 
 IDS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
@@ -29,9 +30,10 @@ def _results(results: Sequence[Result]) -> Iterator[object]:
     for result in results:
         task = task_of(result)
         source = task.source if task else ""
+        kind = KINDS.get(result.line.kind, KINDS["classification"])
         for metric, value in result.parts.items():
             yield EvalResult(
-                task_type=_type(result),
+                task_type=kind.hub_task,
                 dataset_type=source or result.task,
                 dataset_name=result.task,
                 dataset_config=task.subset if task else None,
@@ -42,8 +44,3 @@ def _results(results: Sequence[Result]) -> Iterator[object]:
                 metric_name=f"{NAMES.get(metric, metric)} ({result.reading})",
                 metric_args={"protocol": result.reading, "draws": len(result.line.values)},
             )
-
-
-def _type(result: Result) -> str:
-    """What the Hub calls the kind of task."""
-    return "token-classification" if result.line.kind == "tagging" else "text-classification"

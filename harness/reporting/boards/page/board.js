@@ -47,7 +47,7 @@
     const kind = byId("kind").value;
     return data.tasks
       .map((task, at) => at)
-      .filter((at) => state.tasks.has(at) && (!kind || data.tasks[at].kind === kind));
+      .filter((at) => state.tasks.has(at) && ["", data.tasks[at].kind].includes(kind));
   };
 
   // the mean is over the tasks that are shown, and known only where each of them is
