@@ -85,11 +85,17 @@ _TEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
     "]": "{]}",
     "*": "{*}",  # as that would be an argument, too
 }
+_LIGATURES = ("--", "''", "``", ",,", "?`", "!`")
+"""Signs that TeX would draw as one other."""
 
 
 def tex(text: object) -> str:
     """The text as text of LaTeX: no command, column, comment or argument of its own."""
-    return "".join(_TEX.get(sign, sign) for sign in plain(text))
+    shown = plain(text)
+    return "".join(
+        _TEX.get(sign, sign) + ("{}" if sign + after in _LIGATURES else "")
+        for sign, after in zip(shown, f"{shown[1:]} ", strict=True)
+    )
 
 
 def csv_cell(text: object) -> str:

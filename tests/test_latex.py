@@ -1,8 +1,10 @@
-"""The LaTeX of boards is read by a strict reader of one's own, as no TeX is at hand."""
+"""The LaTeX of boards is read by a strict reader of one's own, and typeset where there is a TeX."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,6 +174,25 @@ def test_committed_latex_is_what_tex_can_read(path: Path) -> None:
     assert Reader(path.read_text(encoding="utf-8")).tables
 
 
+PAPER = r"""\documentclass{article}
+\usepackage{booktabs}
+\usepackage[T1]{fontenc}
+\begin{document}
+\input{board}
+\end{document}
+"""
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex is installed")
+@pytest.mark.parametrize("records", [full, in_and_out, hostile, odd_names])
+def test_latex_is_what_tex_reads(records: Callable[[], list[Record]], tmp_path: Path) -> None:
+    (tmp_path / "board.tex").write_text(texts(records())["board.tex"], encoding="utf-8")
+    (tmp_path / "paper.tex").write_text(PAPER, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
 WHOLE = r"""\begin{table}
 \caption{a}
 \begin{tabular}{lr}
@@ -220,6 +241,12 @@ def test_a_reader_that_lets_everything_pass_proves_nothing(meant: str, wrong: st
 def test_every_sign_of_ascii_is_text() -> None:
     for sign in map(chr, range(32, 127)):
         Reader(WHOLE.replace(r"c\_d", tex(f"{sign}c{sign}")))
+
+
+def test_no_two_signs_are_drawn_as_one() -> None:
+    assert tex("a--b---c") == "a-{}-b-{}-{}-c"
+    assert tex("``a'' !`?`,,") == "`{}`a'{}' !{}`?{}`,{},"
+    assert tex("a-b, c's") == "a-b, c's"
 
 
 def test_a_board_has_each_layout_of_the_papers() -> None:

@@ -11,9 +11,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from harness import StateDict, merger
-from harness.mergers.ties import elected
 from harness.options import Positive, PositiveShare, Share
-from harness.weights import Lazy, entrywise, once, select, specs, total
+from harness.weights import Lazy, elected, entrywise, once, select, specs, total
 
 Loss: TypeAlias = Callable[[StateDict], tuple[float, StateDict]]
 Shares: TypeAlias = dict[str, list[float]]

@@ -34,6 +34,7 @@ from harness.weights.digests import (
     join_digests,
     tensor_digest,
 )
+from harness.weights.election import Trim, elected, elected_sign, global_trim, majority_sign
 from harness.weights.frank_wolfe import objective, universe
 from harness.weights.lazy import (
     Digests,
@@ -114,6 +115,7 @@ __all__ = [
     "Rules",
     "Spec",
     "Symmetry",
+    "Trim",
     "Turn",
     "Turned",
     "Units",
@@ -139,6 +141,8 @@ __all__ = [
     "dual",
     "each",
     "each_named",
+    "elected",
+    "elected_sign",
     "entrywise",
     "finite_digest",
     "flat_bytes",
@@ -146,6 +150,7 @@ __all__ = [
     "floating",
     "gainful",
     "generalized",
+    "global_trim",
     "group_of",
     "in_pieces",
     "is_matrix",
@@ -154,6 +159,7 @@ __all__ = [
     "known_digests",
     "latest",
     "least_solution",
+    "majority_sign",
     "matched",
     "matched_units",
     "mean",

@@ -1,0 +1,111 @@
+"""Which entries of task vectors count, and which sign is elected where they disagree: TIES.
+
+Yadav et al. 2023 (arXiv:2306.01708), steps 1 and 2; what is merged of it is for mergers to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+
+from harness.types import StateDict
+from harness.weights.arithmetic import in_pieces, total
+from harness.weights.lazy import select, size
+from harness.weights.order import smallest_magnitude
+from harness.weights.threads import once
+
+Trim: TypeAlias = Callable[..., Sequence[torch.Tensor]]
+"""Of pieces of the base and of other states, trimmed task vectors."""
+
+
+def elected(
+    experts: Sequence[StateDict], base: StateDict, density: float
+) -> Callable[[str], torch.Tensor]:
+    """Which entries of the task vectors merge: of a tensor by name, [experts, entries], as bools.
+
+    Those of the share `density` of each vector that is largest, over the whole vector (counted as
+    `original`), whose sign is the one that `ties` elects. By hand: of (3, -1, 0.1) and (-2, 4, 0.1)
+    at density 0.5, trimmed to (3, -1, 0) and (-2, 4, 0), the signs are (+, +), and what merges is
+    3 of the first and 4 of the second.
+    """
+    trim, ready = global_trim(experts, base, [density] * len(experts), "original")
+    majority = majority_sign(trim, base, experts)
+
+    def choose(*pieces: torch.Tensor) -> torch.Tensor:
+        parts = trim(*pieces)
+        sign = elected_sign(parts, total(parts), majority)
+        return torch.stack([part * sign > 0 for part in parts])
+
+    def chosen(name: str) -> torch.Tensor:
+        ready()  # with all cores, not inside a piece
+        majority()
+        pieces = in_pieces(choose, *(select(state, [name]) for state in (base, *experts)))
+        return torch.cat([torch.zeros(len(experts), 0, dtype=torch.bool), *pieces], dim=1)
+
+    return chosen
+
+
+def majority_sign(trim: Trim, base: StateDict, states: Sequence[StateDict]) -> Callable[[], float]:
+    """The sign that most entries elect over the whole vector (for entries that sum to 0)."""
+
+    @once
+    def majority() -> float:
+        signs = in_pieces(lambda *pieces: total(trim(*pieces)).sign().sum(), base, *states)
+        balance = sum(map(int, signs))
+        return float((balance > 0) - (balance < 0))
+
+    return majority
+
+
+def global_trim(
+    experts: Sequence[StateDict], base: StateDict, shares: Sequence[float], convention: str
+) -> tuple[Trim, Callable[[], object]]:
+    """The trim of pieces by thresholds over whole vectors, and what finds these thresholds."""
+    pairs = zip(experts, shares, strict=True)
+    thresholds = [_threshold(expert, base, share, convention) for expert, share in pairs]
+
+    def trim(origin: torch.Tensor, *tuned: torch.Tensor) -> list[torch.Tensor]:
+        pairs = zip(tuned, thresholds, strict=True)
+        return [_trim_entries(weight - origin, threshold()) for weight, threshold in pairs]
+
+    return trim, lambda: [threshold() for threshold in thresholds]
+
+
+def _threshold(
+    expert: StateDict, base: StateDict, density: float, convention: str
+) -> Callable[[], float]:
+    """The magnitude below which entries are zeroed, found when it is first asked for."""
+    entries = size(base)
+    # 1 - 0.9 is not 0.1 in binary; the count must be that of the decimal the user wrote
+    dropped = int(entries * round(1 - density, 12))
+    if convention == "original":
+        dropped = entries - int(entries * density)
+    return once(lambda: smallest_magnitude(expert, dropped, minus=base) if dropped else 0.0)
+
+
+def _trim_entries(vector: torch.Tensor, threshold: float) -> torch.Tensor:
+    """Zero all entries below the threshold; those that tie with it stay.
+
+    Compared in float32, as the threshold was found: a wider entry must not fall below itself.
+    """
+    if vector.dtype == torch.float32:
+        below = torch.nextafter(torch.tensor(threshold), torch.tensor(-1.0))
+        return torch.nn.functional.hardshrink(vector, float(below))
+    return vector.masked_fill_(vector.abs().to(torch.float32) < threshold, 0)
+
+
+def elected_sign(
+    parts: Sequence[torch.Tensor], summed: torch.Tensor, majority: Callable[[], float]
+) -> torch.Tensor:
+    """Per entry, the sign of the sum; of parts that sum to 0, that of the majority."""
+    sign = summed.sign()
+    present = parts[0].abs()
+    for part in parts[1:]:
+        present.add_(part.abs())
+    # signs and products of whole tensors throughout: several times as fast as masks
+    undecided = present.sign_().sub_(sign.abs())
+    if undecided.any():
+        sign.add_(undecided, alpha=majority())
+    return sign
