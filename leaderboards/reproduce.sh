@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 : "${HARNESS_DATA_DIR:?name the folder that holds glue/, textcls/, ner/ and emotion/}"
 base=experts/all-MiniLM-L6-v2
 textcls="ag_news yelp_review_full amazon_review_full yahoo_answers_topics dbpedia_14"
-glue="cola mrpc rte sst2 stsb wnli"
+glue="cola mnli mrpc qnli qqp rte sst2 stsb wnli"
 ner="conll2003 ncbi_disease broad_twitter_corpus"
 emotion="dailydialog crowdflower tec isear"
 
@@ -87,10 +87,12 @@ if asked premerge; then
     done
     python leaderboards/premerge.py "glue/$task" "$base" experts/glue-$task-{0,1,2}
   done
-  for seed in 0 1 2; do
-    expert "ner-ncbi_disease-$seed" ner/ncbi_disease "$seed" --learning-rate 2e-4 --epochs 4 --limit 5000
+  for task in conll2003 ncbi_disease; do
+    for seed in 0 1 2; do
+      expert "ner-$task-$seed" "ner/$task" "$seed" --learning-rate 2e-4 --epochs 4 --limit 5000
+    done
+    python leaderboards/premerge.py "ner/$task" "$base" experts/ner-$task-{0,1,2}
   done
-  python leaderboards/premerge.py ner/ncbi_disease "$base" experts/ner-ncbi_disease-{0,1,2}
   board premerge
 fi
 
