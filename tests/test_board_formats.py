@@ -265,6 +265,19 @@ def test_a_gain_is_over_the_same_without_the_first_method() -> None:
     assert board.gains("ties", current) == [None, None, None]
 
 
+def test_how_far_seeds_are_apart_stands_in_every_format() -> None:
+    """Experts of 70, 80 and 90 points have a mean of 80 and a deviation of 10."""
+    shown = texts(pairs())
+    (line,) = (x for x in shown["board.md"].splitlines() if x.startswith("| experts, mean"))
+    assert "80.0 (sd 10.0)" in line
+    assert "`(sd)`: standard deviation over the experts of a task (n - 1)." in shown["board.md"]
+    assert r"80.0 {\scriptsize(sd 10.0)}" in shown["board.tex"]
+    cells = data(shown["index.html"])["cells"]
+    assert [(v, sd) for v, sd in zip(cells["value"], cells["experts"], strict=True) if sd] == [
+        (80, 10)
+    ]
+
+
 def test_a_gain_is_over_the_nearest_that_is_there() -> None:
     methods = ("ties", "procrustes+dare[ties]", "procrustes+dare[average]", "dare[average]")
     records = [record("merged", one, RTE, "current", 0.5, method=one) for one in methods]

@@ -82,6 +82,12 @@ class Cell:
         deviation = self.deviation
         return f"{self.mean:.1f}" if deviation is None else f"{self.mean:.1f} ±{deviation:.1f}"
 
+    @property
+    def with_experts(self) -> str:
+        """Itself, and over which experts it spreads."""
+        across = self.across_experts
+        return str(self) if across is None else f"{self} (sd {across:.1f})"
+
 
 def _mean(values: Sequence[float]) -> float:
     return fsum(values) / len(values)

@@ -126,6 +126,4 @@ def _shown(cell: Cell | None, within: bool) -> str:
     if cell is not None and within and cell.interval is not None:
         low, high = cell.interval
         return f"{cell} [{low:.1f}, {high:.1f}]"
-    if cell is not None and cell.across_experts is not None:
-        return f"{cell} (sd {cell.across_experts:.1f})"
-    return _text(cell)
+    return "" if cell is None else cell.with_experts

@@ -29,7 +29,8 @@ def rendered(board: Board) -> str:
         r"% \usepackage{booktabs}",
         r"% Values x100. Subscripts: points gained over the same merge without the first method",
         r"% before it. \pm: standard deviation over draws (n - 1). Bold: the best merge of a",
-        r"% column and those that are not told from it.",
+        r"% column and those that are not told from it. (sd): standard deviation over the",
+        r"% experts of a task (n - 1).",
         *(f"% {line}" for line in textwrap.wrap(f"{OPEN}: {OPEN_SAYS}", 88) if marked),
     ]
     return "\n".join([*head, *tables]) + "\n"
@@ -110,7 +111,10 @@ def _texts(board: Board, row: str, reading: Reading) -> list[str]:
     for column, cell in zip(board.scores.columns, board.scores.row(row, reading), strict=True):
         best = board.best.get((reading, column))
         text = _plain(cell)
-        shown.append(rf"\textbf{{{text}}}" if cell and best and row in best.rows else text)
+        text = rf"\textbf{{{text}}}" if cell and best and row in best.rows else text
+        if cell and cell.across_experts is not None:
+            text += rf" {{\scriptsize(sd {cell.across_experts:.1f})}}"
+        shown.append(text)
     return shown
 
 

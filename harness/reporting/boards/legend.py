@@ -28,6 +28,8 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
                 "each draw. It says nothing of other test rows or of another training.",
             )
         )
+    if any(cell.across_experts is not None for cell in board.scores.cells.values()):
+        said.append(("(sd)", "standard deviation over the experts of a task (n - 1)."))
     if levels := sorted({line.level for line in board.scores.lines.values() if line.level}):
         held = "with draws, training and model held"
         said.append(("[ ]", f"{100 * levels[0]:g} % interval over test rows, {held}."))

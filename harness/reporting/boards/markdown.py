@@ -65,10 +65,10 @@ def _protocol(
     yield f"## {markdown(first)}"
     if note := notes[first]:
         yield _filled(markdown(f"{note[0].upper()}{note[1:]}."))
-    yield _table(board, first, Cell.__str__)
+    yield _table(board, first, _with_experts)
     for reading in readings:
         if reading != first:
-            yield from _folded(str(reading), _table(board, reading, Cell.__str__))
+            yield from _folded(str(reading), _table(board, reading, _with_experts))
     if any(cell and cell.interval for _, cells in board.rows_under(first) for cell in cells):
         tables = [f"{markdown(one)}:\n\n{_table(board, one, in_full)}" for one in readings]
         yield from _folded(f"{first.protocol}: intervals over test rows", "\n\n".join(tables))
@@ -82,10 +82,14 @@ def _folded(title: str, body: str) -> Iterator[str]:
     yield "</details>"
 
 
+def _with_experts(cell: Cell) -> str:
+    return cell.with_experts
+
+
 def in_full(cell: Cell) -> str:
     """A cell with its interval."""
     if cell.interval is None:
-        return str(cell)
+        return cell.with_experts
     return f"{cell} [{cell.interval[0]:.1f}, {cell.interval[1]:.1f}]"
 
 

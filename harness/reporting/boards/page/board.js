@@ -190,6 +190,9 @@
     if (asked.spread && own !== null && data.cells.sd[own] !== null) {
       cell.append(element("small", {}, ` ±${tenth(data.cells.sd[own])}`));
     }
+    if (asked.spread && own !== null && data.cells.experts[own] !== null) {
+      cell.append(element("small", {}, ` (sd ${tenth(data.cells.experts[own])})`));
+    }
     if (asked.gains && data.rows[row].over >= 0) {
       const before = shownValue(data.rows[row].over, column);
       if (before !== null) {
@@ -282,6 +285,7 @@
     const say = (term, ...said) =>
       list.append(element("div", {}, element("dt", {}, term), element("dd", {}, ...said)));
     if (value !== null && at !== undefined && task) {
+      if (data.cells.experts[at] !== null) say("deviation over experts", data.cells.experts[at].toFixed(2));
       if (data.cells.low[at] !== null) say("interval over rows", `[${data.cells.low[at].toFixed(2)}, ${data.cells.high[at].toFixed(2)}]`);
       for (const name of ["draws", "parts", "facts", "model", "method", "head", "preset", "options", "digest"]) {
         const said = text(name, at);
@@ -486,7 +490,7 @@
   for (const name of ["references", "spread", "gains", "intervals", "heat"]) byId(name).addEventListener("change", draw);
   byId("gains").parentElement.hidden = !data.rows.some((row) => row.over >= 0);
   byId("intervals").parentElement.hidden = data.cells.low.every((low) => low === null);
-  byId("spread").parentElement.hidden = data.cells.sd.every((sd) => sd === null);
+  byId("spread").parentElement.hidden = [...data.cells.sd, ...data.cells.experts].every((sd) => sd === null);
   byId("search").addEventListener("input", draw);
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
   byId("more").addEventListener("click", () => drawMore(view.rows.length));

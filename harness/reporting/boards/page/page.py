@@ -119,7 +119,8 @@ def _rows(board: Board) -> list[dict[str, Any]]:
 def _cells(board: Board) -> dict[str, list[Any]]:
     """Every cell, those of the mean with the number of tasks as their task."""
     columns: dict[str, list[Any]] = {
-        name: [] for name in ("row", "reading", "task", "value", "sd", "low", "high", "best")
+        name: []
+        for name in ("row", "reading", "task", "value", "sd", "experts", "low", "high", "best")
     }
     for reading_at, reading in enumerate(board.scores.readings):
         best = [board.best.get((reading, column)) for column in board.scores.columns]
@@ -130,7 +131,8 @@ def _cells(board: Board) -> dict[str, list[Any]]:
                     low, high = cell.interval or (None, None)
                     values = (
                         row_at, reading_at, task_at, _short(cell.mean), _short(cell.deviation),
-                        _short(low), _short(high), int(one is not None and row in one.rows),
+                        _short(cell.across_experts), _short(low), _short(high),
+                        int(one is not None and row in one.rows),
                     )  # fmt: skip
                     for column, value in zip(columns.values(), values, strict=True):
                         column.append(value)
