@@ -92,7 +92,7 @@ def probe(
     if fit == "gradient":
         descent = Descent(transform, steps, learning_rate, penalty)
         solve = descent.solved
-    test, found = encoded.test.x.astype(np.float64), []
+    test, predictions = encoded.test.x.astype(np.float64), []
     for draw in encoded.draws:
         units = list(draw.units)
         if not units:
@@ -105,8 +105,8 @@ def probe(
         told = [one.facts(x, y) for one, y in zip(maps, targets, strict=True)]
         facts = {name: float(np.mean([one[name] for one in told])) for name in told[0]}
         shown = draw if rows == "shots" else None
-        found.append(Predictions(encoded.kind.predicted(outputs), shown, facts))
-    return found
+        predictions.append(Predictions(encoded.kind.predicted(outputs), shown, facts))
+    return predictions
 
 
 def _check_widths(width: int, teachers: Sequence[Teacher], transform: str) -> None:

@@ -63,7 +63,7 @@ def surgery(
     ]
     down, up = _fitted(lessons, rank, steps, learning_rate)
     test, each = encoded.test.x.astype(np.float64), len(encoded.teachers)
-    found = []
+    predictions = []
     for start, draw in zip(range(0, len(lessons), each), encoded.draws, strict=True):
         runs = range(start, start + each)
         outputs = [_outputs(corrected(test, down[r], up[r]), lessons[r].teacher) for r in runs]
@@ -73,8 +73,8 @@ def surgery(
             "rows_per_dimension": len(draw.units) / test.shape[1],
         }
         values = encoded.kind.predicted(np.mean(outputs, axis=0))
-        found.append(Predictions(values, draw if rows == "shots" else None, facts))
-    return found
+        predictions.append(Predictions(values, draw if rows == "shots" else None, facts))
+    return predictions
 
 
 def corrected(x: Array64, down: Array64, up: Array64) -> Array64:

@@ -74,10 +74,10 @@ class Adapter:
     def factors(self) -> dict[str, tuple[str, str]]:
         """The names of A and B by that of the matrix they belong to."""
         halves = [name for name in self.weights if name.endswith((FIRST, SECOND))]
-        found = dict.fromkeys(name.removesuffix(FIRST).removesuffix(SECOND) for name in halves)
+        modules = dict.fromkeys(name.removesuffix(FIRST).removesuffix(SECOND) for name in halves)
         return {
             f"{module.removeprefix(PREFIX)}.weight": (module + FIRST, module + SECOND)
-            for module in found
+            for module in modules
         }
 
     @property

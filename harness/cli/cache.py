@@ -24,12 +24,12 @@ def info(as_json: Json = False) -> None:
     from harness.caches import kept
     from harness.files import cache_dir
 
-    found = kept()
+    caches = kept()
     if as_json:
-        sizes = {one.kind: {"entries": len(one.entries), "bytes": one.bytes} for one in found}
+        sizes = {one.kind: {"entries": len(one.entries), "bytes": one.bytes} for one in caches}
         print(json.dumps({"folder": str(cache_dir("")), "kinds": sizes}))
         return
-    print(f"{cache_dir('')} (set HARNESS_CACHE_DIR for another place)\n\n{_table(found)}")
+    print(f"{cache_dir('')} (set HARNESS_CACHE_DIR for another place)\n\n{_table(caches)}")
 
 
 @cache.command()

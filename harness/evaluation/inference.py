@@ -138,8 +138,8 @@ def wilson(right: int, rows: int) -> tuple[float, float]:
     """Wilson's interval of a share."""
     from scipy.stats import binomtest
 
-    found = binomtest(right, rows).proportion_ci(LEVEL, method="wilson")
-    return round(float(found.low), DIGITS), round(float(found.high), DIGITS)
+    around = binomtest(right, rows).proportion_ci(LEVEL, method="wilson")
+    return round(float(around.low), DIGITS), round(float(around.high), DIGITS)
 
 
 def _rights(predicted: Predicted, key: DrawKey) -> npt.NDArray[np.bool_]:

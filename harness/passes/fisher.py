@@ -198,12 +198,12 @@ class _Network:
         """
         if self.words is None:
             return list(several), torch.empty(len(several), 0)
-        found = [torch.unique(inputs["input_ids"], return_inverse=True) for inputs in several]
-        size = max(len(ids) for ids, _ in found)
-        ids = torch.stack([pad(ids, (0, size - len(ids))) for ids, _ in found])
+        distinct = [torch.unique(inputs["input_ids"], return_inverse=True) for inputs in several]
+        size = max(len(ids) for ids, _ in distinct)
+        ids = torch.stack([pad(ids, (0, size - len(ids))) for ids, _ in distinct])
         return [
             {**inputs, "input_ids": places}
-            for inputs, (_, places) in zip(several, found, strict=True)
+            for inputs, (_, places) in zip(several, distinct, strict=True)
         ], ids
 
     def _read(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -52,8 +52,8 @@ def plot(
     if what == OF_FEATURES:
         return save(_of_run(records, run, view, progress), stem)
     if run is not None or not records:
-        found = "a model" if run is not None else "no records"
-        raise BadRecipe(f"{what} is drawn of records, found {found}; name files or folders of them")
+        given = "a model" if run is not None else "no records"
+        raise BadRecipe(f"{what} is drawn of records, found {given}; name files or folders of them")
     known = read_records(records)
     module = importlib.import_module(f"{__package__}.{what}")
     samples = (sampler(shelf(records)),) if what in OF_DIFFERENCES else ()
@@ -80,9 +80,9 @@ def _of_run(
     from harness.reporting.plots.tsne import clouds, draw
 
     if records or run is None:
-        found = "records" if records else "none"
+        given = "records" if records else "none"
         raise BadRecipe(
-            f"{OF_FEATURES} is drawn of the features of a model, found {found}; name one with "
+            f"{OF_FEATURES} is drawn of the features of a model, found {given}; name one with "
             "--model"
         )
     return draw(clouds(run, view.rows, progress))

@@ -61,7 +61,7 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
             texts.append(plain(text))
         return known[text]
 
-    found = {id(line): file for line, file in zip(board.lines, files, strict=True)}
+    file_of = {id(line): file for line, file in zip(board.lines, files, strict=True)}
     return {
         **({"open": _open(board)} if any_told(board.gained) else {}),
         **({"gaps": _gaps(board)} if any_told(board.gaps) else {}),
@@ -69,7 +69,7 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
         "readings": [_reading(board, reading, note) for reading, note in notes(board).items()],
         "rows": _rows(board),
         "cells": _cells(board),
-        "records": _records(board, found, place),
+        "records": _records(board, file_of, place),
         "texts": texts,
     }
 
