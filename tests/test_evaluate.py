@@ -654,6 +654,20 @@ def test_a_merge_starts_its_paths_from_its_own_folder(
     assert "names rte1, which is not there" in err
 
 
+def test_a_merge_behind_a_link_finds_what_lies_beside_either(
+    moved: Path, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    """The folder was moved to another disk, and a link stands where it was, beside its experts."""
+    disk = tmp_path / "disk" / "deep"
+    disk.mkdir(parents=True)
+    (moved / "merged").rename(disk / "merged")
+    (moved / "merged").symlink_to(disk / "merged")
+    found = evaluate.records(moved / "merged", "--protocols", "current")
+    assert [r["role"] for r in found] == ["merged", "base", "expert", "expert", "ensemble"]
+    _, err = evaluate(disk / "merged", status=2)
+    assert "which is not there; expected that folder" in err
+
+
 def test_an_expert_that_is_gone_is_named(moved: Path, evaluate: Evaluate) -> None:
     shutil.rmtree(moved / "rte1")
     _, err = evaluate(moved / "merged", status=2)

@@ -74,7 +74,7 @@ def _place(
 
     Raises BrokenCheckpoint when it is gone or nothing there holds the weights that were merged.
     """
-    beside = [_shorter(path / origin.relative)] if origin.relative is not None else []
+    beside = _ways(path / origin.relative) if origin.relative is not None else []
     # a shorter path started from where somebody was then, and may be another model from here
     known = [origin.source] if not beside or os.path.isabs(origin.source) else []
     there = [place for place in (*known, *beside) if os.path.isdir(place)]
@@ -97,10 +97,14 @@ def _place(
     )
 
 
-def _shorter(path: Path) -> str:
-    """`merged/../base` as `base`, where that is the same folder: behind a link it need not be."""
+def _ways(path: Path) -> list[str]:
+    """`merged/../base` as `base`; where `merged` is a link, these may be two folders: both.
+
+    What they hold decides between them.
+    """
     short = os.path.normpath(path)
-    return short if os.path.isdir(short) and os.path.samefile(short, path) else str(path)
+    there = os.path.isdir(short) and os.path.isdir(path)
+    return [short] if there and os.path.samefile(short, path) else [str(path), short]
 
 
 def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint]:
