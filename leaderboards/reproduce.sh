@@ -76,6 +76,9 @@ if asked protocols; then
   done
   reading=""
   board protocols
+  # Needs no records: the features of the average beside those of its experts.
+  harness plot tsne --model merged/textcls-average --rows 300 --out docs/figures/tsne \
+    --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full
 fi
 
 # Methods that bring experts together first: three seeds of every task, 5,000 rows each.

@@ -805,7 +805,7 @@ def test_features_are_those_of_the_model_and_of_its_expert(
         asked = ["--model", str(words["a"]), "--experts", str(words["b"]), "--tasks", "toy/tags"]
         assert main(["plot", "tsne", *asked, "--rows", "20", "--out", out]) == 0
     assert "tags" in texts(tmp_path / "fig.svg")
-    assert any("1\u00a0O · 2\u00a0B-PER" in text for text in texts(tmp_path / "fig.svg"))
+    assert any("1:\u00a0O · 2:\u00a0B-PER" in text for text in texts(tmp_path / "fig.svg"))
 
 
 # The verb ----------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ def _rgb(colour: str) -> tuple[float, ...]:
 def _key(classes: Sequence[str]) -> str:
     # a space that no line breaks at, between a number and its name
     keyed = " · ".join(
-        f"{number}\u00a0{plain(name)}" for number, name in enumerate(classes, start=1)
+        f"{number}:\u00a0{plain(name)}" for number, name in enumerate(classes, start=1)
     )
     return textwrap.fill(keyed, 56, break_on_hyphens=False)
 
