@@ -85,6 +85,19 @@ def parse_json(
     return _object(value, where, what, error)
 
 
+def parse_objects(
+    text: str, where: str, what: str, *, error: type[HarnessError] = BrokenCheckpoint
+) -> list[dict[str, Any]]:
+    """The objects in the list of a JSON text. Raises `error`, naming `where`."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as cause:
+        raise error(f"{where} cannot be read as {what}: {cause}") from cause
+    for value in values:
+        _object(value, f"the list of {where}", what, error)
+    return list(values)
+
+
 def as_json(value: object) -> Any:
     """The value as it is read back: a tuple is a list, a key a text."""
     return json.loads(json.dumps(value))

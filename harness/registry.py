@@ -180,7 +180,9 @@ class Registry(Mapping[str, V], Generic[V]):
         if ":" in name:
             return self._import(name)
         near = difflib.get_close_matches(name, self._values, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(self))}"
+        own = "one of your own is named by its file, as in ./mine.yaml; " if self._files else ""
+        known = f"{own}known: {', '.join(sorted(self))}"
+        hint = f"did you mean '{near[0]}'?" if near else known
         raise UnknownName("; ".join([f"no {self.kind} is called '{name}'", hint, *BROKEN]))
 
     def __contains__(self, name: object) -> bool:

@@ -102,15 +102,18 @@ fi
 # The exact Fisher information takes a pass for every word and tag, and for every one of several
 # classes: hours on two cores.
 fisher=fisher:estimator=empirical
+every="current,knn,ft-classifier,linear-probe,probe,surgery,probe:rows=test,surgery:rows=test"
 
 # Tags: three seeds of each data set. The papers' 25 epochs of every row take days on two cores.
 if asked ner; then
+  reading="--protocols $every"
   for task in $ner; do
     for seed in 0 1 2; do
       expert "ner-$task-$seed" "ner/$task" "$seed" --learning-rate 2e-4 --epochs 4 --limit 5000
     done
     merges ner "$task" experts/ner-$task-{0,1,2}
   done
+  reading=""
   board ner
   # A copy of an expert whose hidden units were moved, before and after alignment: README's picture.
   python benchmarks/moved.py experts/ner-conll2003-0 ner/conll2003 docs/moved
@@ -121,7 +124,7 @@ if asked emotion; then
   for task in $emotion; do
     expert "emotion-$task-0" "emotion/$task" 0 --epochs 3 --limit 6000
   done
-  reading="--singles --best-single"
+  reading="--singles --best-single --protocols $every"
   merges emotion emotion $(printf 'experts/emotion-%s-0 ' $emotion)
   reading="--tasks emotion-ood --singles --protocols current"
   merges emotion-ood emotion $(printf 'experts/emotion-%s-0 ' $emotion)

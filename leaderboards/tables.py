@@ -15,6 +15,8 @@ import pandas
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "what-we-found.md"
 EXPERTS = "experts, each on its own task"
+CONSTANT = "best constant"
+SHOTS = 5
 BASE = "base under the experts' heads"
 STAGES = {"": "", "dare": "dare", "procrustes": "procrustes", "procrustes+dare": "both"}
 MERGERS = ("average", "task_arithmetic", "ties", "fisher", "regmean")
@@ -155,6 +157,33 @@ def symmetries() -> str:
     return table(["", *values.columns], rows)
 
 
+def by_protocol(name: str) -> str:
+    """By protocol, with 5 shots, the mean over the tasks of a board, and the best constant's."""
+    frame = board(name)
+    read = frame.role.isin(["expert", "base", "merged"]) & frame.shots.isin([0, SHOTS])
+    scores = by_column(frame[read & (frame.premerge == "")], "", PROTOCOLS)
+    constant = frame[frame.role == "merged"].groupby("task").majority.first().astype(float).mean()
+    return f"{scores}\n| {' | '.join([CONSTANT, *[number(constant)] * len(PROTOCOLS)])} |"
+
+
+def by_task(name: str) -> str:
+    """Current Eval by task, its mean, and the mean with DARE before the merger."""
+    frame = board(name)
+    frame = frame[(frame.protocol == "current") & frame.role.isin(["expert", "ensemble", "merged"])]
+    values = frame.pivot_table(index=["role", "name"], columns="task", values="value")
+    values.columns = [task.rpartition("/")[2] for task in values.columns]
+    values["mean"] = values.mean(axis=1, skipna=False)
+    rows = []
+    for role in ("expert", "ensemble", "merged"):
+        for called, of in values.loc[role].iterrows():
+            if str(called).startswith("dare["):
+                continue
+            with_dare = values["mean"].get((role, f"dare[{called}]"), float("nan"))
+            shown = f"`{called}`" if role == "merged" else str(called)
+            rows.append([shown, *map(number, of), number(with_dare)])
+    return table(["", *values.columns, "with DARE: mean"], rows)
+
+
 TABLES = {
     "protocols": protocols,
     "transforms": transforms,
@@ -162,6 +191,9 @@ TABLES = {
     "projected-glue": lambda: projected("glue"),
     "projected-ner": lambda: projected("ner"),
     "symmetries": symmetries,
+    "tags": lambda: by_task("ner"),
+    "tags-protocols": lambda: by_protocol("ner"),
+    "emotion-protocols": lambda: by_protocol("emotion"),
 }
 
 

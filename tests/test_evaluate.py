@@ -250,7 +250,7 @@ def test_a_table_and_a_verdict_are_printed(room: Room, evaluate: Evaluate) -> No
         assert any(line.startswith(row) for line in lines), row
     assert "±" in out
     assert re.search(r"^across \(task_arithmetic\) .*\d \[\d+\.\d, \d+\.\d\]", out, re.M)
-    assert any(line.startswith("majority label") for line in lines)
+    assert any(line.startswith("best constant") for line in lines)
     assert "[ ]: 95 % interval over the test rows" in out
     assert lines[-1].startswith("Verdict: averaged over 3 tasks, the merge is ")
     assert "±: standard deviation (n - 1) over the draws, of a mean over the draws' means" in out

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -27,6 +28,7 @@ from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import draw
 from harness.data.splits import parse_task
 from harness.errors import BadData, BadOption, LabelMismatch
+from harness.evaluation.parts import Part
 from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
 from harness.kinds import KINDS, information, kind_of, multilabel
@@ -265,6 +267,41 @@ def test_macro_f1_of_classes_agrees_with_scikit_learn(seed: int) -> None:
     each = [sklearn.f1_score(truth[20:, 0], found[20:, 0])]
     each += [sklearn.f1_score(truth[:, place], found[:, place]) for place in (1, 2)]
     assert score(MOODS, found, unsaid).value == pytest.approx(np.mean(each))
+
+
+# What reads nothing ------------------------------------------------------------------------
+
+
+def best_constant(task: Task, labels: Any) -> float:
+    """As a record has it."""
+    column = np.asarray(labels, dtype=np.float64)
+    rows = replace(load_rows(task, "test"), labels=column, texts=(("word1",),) * len(column))
+    return Part(task, "test", rows).majority.value
+
+
+def test_the_best_constant_is_that_of_the_metric() -> None:
+    """Of four rows one holds: accuracy is best served by no, accuracy and F1 together by yes."""
+    pairs = replace(PAIRS, metrics=("accuracy",))
+    assert best_constant(pairs, [1, 0, 0, 0]) == 0.75
+    both = replace(PAIRS, metrics=("accuracy", "f1"))
+    # no: 3/4 and 0; yes: 1/4 and 2 x 1/4 / (1 + 1/4)
+    assert best_constant(both, [1, 0, 0, 0]) == pytest.approx(max(3 / 8, (0.25 + 0.4) / 2))
+    assert best_constant(both, [1, 1, 0, 0, 0]) == pytest.approx((0.4 + 0.8 / 1.4) / 2)
+
+
+def test_the_best_constant_of_classes_says_what_f1_rewards() -> None:
+    """Each class of a quarter of the rows is worth 0.4 to who says it always, and 0 otherwise."""
+    labels = np.zeros((4, 3))
+    labels[0] = 1
+    assert best_constant(MOODS, labels) == pytest.approx(0.4)
+    labels[1:, 2] = -100  # nobody said: of those that say, all have it
+    assert best_constant(MOODS, labels) == pytest.approx((0.4 + 0.4 + 1) / 3)
+    every = list(product((0.0, 1.0), repeat=3))
+    labels = np.random.default_rng(3).integers(2, size=(30, 3)).astype(float)
+    for metric in ("macro_f1", "micro_f1"):
+        task = replace(MOODS, metrics=(metric,))
+        scores = [score(task, np.tile(one, (30, 1)), labels).value for one in every]
+        assert best_constant(task, labels) == pytest.approx(max(scores))
 
 
 # Draws -------------------------------------------------------------------------------------

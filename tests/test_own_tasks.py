@@ -129,6 +129,43 @@ def test_words_in_lines(tmp_path: Path) -> None:
     assert [list(words) for words in load_rows(task, "test").texts] == made
 
 
+def test_comments_are_no_words(tmp_path: Path) -> None:
+    lines = ["# id 1 domain=en", "# _ _ O", "word1 _ _ B-X", "", "#text = two", "word2 _ _ O"]
+    (tmp_path / "train.conll").write_text("\n".join(lines))
+    task, _ = parse_task(described(tmp_path, FIVE_LINES["tagging"][0].replace("data", ".")))
+    assert load_rows(task, "train").texts == (("#", "word1"), ("word2",))
+
+
+@pytest.mark.parametrize(
+    ("name", "sign"),
+    [("a.csv", ","), ("b.csv", ";"), ("c.csv", "\t"), ("d.tsv", "\t"), ("e.csv", "|")],
+)
+def test_a_table_is_read_whatever_separates_its_columns(
+    name: str, sign: str, tmp_path: Path
+) -> None:
+    """With a mark of byte order, which spreadsheets write, and the other signs in its texts."""
+    rows = [("a, b; c\td|e", "good"), ("two\nlines", "bad"), ('"quoted"', "good")]
+    with (tmp_path / name).open("w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, delimiter=sign).writerows([("the, text", "verdict"), *rows])
+    task, split = parse_task(
+        described(tmp_path, f"text: 'the, text'\nlabel: verdict\nfiles: {name}")
+    )
+    read = load_rows(task, "train")
+    assert split == "heldout10", "one file is the train split"
+    assert [text for (text,) in read.texts] == [text for text, _ in rows]
+    assert [task.labels[int(label)] for label in read.labels] == [label for _, label in rows]
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_json_is_a_list_or_lines(lines: bool, tmp_path: Path) -> None:
+    texts = [json.dumps(row) for row in reviews(6)]
+    (tmp_path / "all.json").write_text("\n".join(texts) if lines else f" [{','.join(texts)}]")
+    for kind, (text, _) in FIVE_LINES.items():
+        said = text.replace("files: data", "files: all.json")
+        task, _ = parse_task(described(tmp_path, said, f"{kind}-{lines}"))
+        assert len(load_rows(task, "train")) == 6
+
+
 def test_without_a_split_to_score_a_tenth_is_held_out(tmp_path: Path) -> None:
     written(tmp_path, "train")
     task, split = parse_task(described(tmp_path, "text: body\nlabel: verdict\nfiles: ."))
@@ -158,6 +195,11 @@ BAD: dict[str, tuple[str, str]] = {
         "text: body\nlabel: verdict\nfiles: {train: train.jsonl}\nsplits: [test]",
         "has no file of the split 'test'; found train",
     ),
+    "no object": (
+        "text: body\nlabel: verdict\nfiles: bad.json",
+        "holds a int, expected a list of objects",
+    ),
+    "no json": ("text: body\nlabel: verdict\nfiles: worse.json", "worse.json cannot be read"),
     "no column": ("text: body\nlabel: verdit\nfiles: .", "has no column 'verdit'; found title"),
     "metric": ("text: body\nlabel: verdict\nfiles: .\nmetric: f2", "no metric is called 'f2'"),
     "a metric of others": (
@@ -185,6 +227,8 @@ def test_a_bad_description_is_one_line(
 ) -> None:
     written(tmp_path, "train", "test")
     text, said = BAD[case]
+    (tmp_path / "bad.json").write_text('[{"body": "a", "verdict": "good"}, 3]')
+    (tmp_path / "worse.json").write_text('[{"body": "a",')
     folder = model(tmp_path / "a", ["good", "bad"])
     command = ["evaluate", "--model", str(folder), "--tasks", described(tmp_path, text)]
     out = tmp_path / "records"

@@ -27,8 +27,8 @@ MOST = 1000
 class Described(Frozen):
     """What a file says of a task.
 
-    `files` are a folder with a file for each split, a pattern with `{split}`, or a file for each
-    split by name; relative to the folder of the description.
+    `files` are a folder with a file for each split, a pattern with `{split}`, a file for each split
+    by name, or one file, which is the train split; relative to the folder of the description.
     """
 
     name: str = ""
@@ -109,6 +109,8 @@ def _files(place: Path, said: Described) -> dict[str, str]:
         return {split: str(place.parent / file) for split, file in said.files.items()}
     if not said.files:
         return {}
+    if (place.parent / said.files).is_file():
+        return {TRAIN: str(place.parent / said.files)}
     known = (TRAIN, *(said.splits.values() if isinstance(said.splits, dict) else said.splits))
     paths: dict[str, str] = {}
     for split in dict.fromkeys((*known, *SPLITS)):
@@ -123,7 +125,7 @@ def _files(place: Path, said: Described) -> dict[str, str]:
     if TRAIN not in paths:
         raise BadData(
             f"{place} has files '{said.files}', and there is none of the split '{TRAIN}'; expected "
-            f"a folder with {TRAIN}.{SUFFIXES[0]} or the like, or a pattern with {{split}}"
+            f"a file, a folder with {TRAIN}.{SUFFIXES[0]} or the like, or a pattern with {{split}}"
         )
     return paths
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +14,18 @@ from typing import Any
 import numpy as np
 
 from harness.errors import BadData, LabelMismatch
-from harness.files import DEEPEST, parse_json, read_text
+from harness.files import DEEPEST, parse_json, parse_objects, read_text
 from harness.kinds import kind_of
 from harness.labels import same
 from harness.types import Row, Task
 
 TRAIN = "train"
-SUFFIXES = ("parquet", "jsonl", "csv", "conll")
+SUFFIXES = ("parquet", "jsonl", "json", "csv", "tsv", "conll")
+SEPARATORS = ",;\t|"
+"""What stands between the columns of a table of text."""
 LONGEST = 2**24
 """Bytes of a line of JSON."""
+TAG = re.compile("O|[BIES]-.+")
 
 
 def data_dir(given: str | Path | None = None) -> Path | None:
@@ -251,18 +256,47 @@ def _check_lines(path: Path) -> None:
                 parse_json(text.decode(), f"line {number} of {path}", what, error=BadData)
 
 
+def _read_json(task: Task, path: Path) -> Any:
+    """A list of objects, or an object in every line."""
+    import pyarrow
+
+    with path.open("rb") as file:
+        start = file.read(LONGEST).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not start.startswith(b"["):
+        return _read_jsonl(task, path)
+    what = "a list of objects"
+    text = path.read_text(encoding="utf-8-sig")
+    return pyarrow.Table.from_pylist(parse_objects(text, str(path), what, error=BadData))
+
+
 def _read_csv(task: Task, path: Path) -> Any:
-    """A column of texts is text, also where every text is a number; a text may have lines."""
+    """A column of texts is text, also where every text is a number; a text may have lines.
+
+    Columns are separated by what makes those of the task out of the header.
+    """
     import pyarrow
     import pyarrow.csv
 
     types = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(task.text, pyarrow.string()))
-    lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    lines = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=_separator(task, path))
     return pyarrow.csv.read_csv(path, convert_options=types, parse_options=lines)
 
 
+def _separator(task: Task, path: Path) -> str:
+    usual = "\t" if path.suffix == ".tsv" else SEPARATORS[0]
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        header = file.readline(LONGEST)
+    needed = {*task.text, *kind_of(task).columns_of(task)}
+    signs = (usual, *SEPARATORS)
+    made = (sign for sign in signs if needed <= {*next(csv.reader([header], delimiter=sign), ())})
+    return next(made, usual)
+
+
 def _read_conll(task: Task, path: Path) -> Any:
-    """A word in each line, its tag in the last column, and a blank line after each sentence."""
+    """A word in each line, its tag in the last column, and a blank line after each sentence.
+
+    A line that begins with # and does not end in a tag is a comment.
+    """
     import pyarrow
 
     words: list[list[str]] = [[]]
@@ -272,6 +306,8 @@ def _read_conll(task: Task, path: Path) -> Any:
         if not parts or parts[0] == "-DOCSTART-":
             words.append([])
             tags.append([])
+        elif parts[0].startswith("#") and not TAG.fullmatch(parts[-1]):
+            continue
         elif len(parts) < 2:
             raise BadData(f"line {number} of {path} is {line[:40]!r}, expected a word and its tag")
         else:
@@ -286,7 +322,9 @@ def _read_conll(task: Task, path: Path) -> Any:
 READERS: Mapping[str, Callable[[Task, Path], Any]] = {
     "parquet": _read_parquet,
     "jsonl": _read_jsonl,
+    "json": _read_json,
     "csv": _read_csv,
+    "tsv": _read_csv,
     "conll": _read_conll,
 }
 

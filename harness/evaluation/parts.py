@@ -112,8 +112,9 @@ class Part:
     @cached_property
     def majority(self) -> DrawScore:
         """What the best constant prediction scores on the same rows."""
-        constant = kind_of(self.task).constant(self.task, self.test.labels)
-        return self.score(Predictions(constant))
+        constants = kind_of(self.task).constants(self.task, self.test.labels)
+        scores = (self.score(Predictions(constant)) for constant in constants)
+        return max(scores, key=lambda score: score.value)
 
     def score(self, prediction: Predictions) -> DrawScore:
         """The score of a prediction on the rows that it is scored on."""

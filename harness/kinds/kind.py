@@ -159,10 +159,11 @@ class Kind(ABC):
         return values
 
     @abstractmethod
-    def constant(self, task: Task, labels: Array64) -> Array64:
-        """The best prediction that is the same for every unit, [units] or [rows, classes].
+    def constants(self, task: Task, labels: Array64) -> Iterator[Array64]:
+        """Predictions that are the same for every unit, [units] or [rows, classes].
 
-        What reads nothing of a row can say: a score has to be above that of it.
+        What reads nothing of a row can say: a score has to be above that of the best of them. Of
+        those that score alike the first is meant.
         """
 
     # Teaching ------------------------------------------------------------------------------

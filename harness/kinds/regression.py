@@ -45,9 +45,9 @@ class Regression(Kind):
     def _predicted(self, outputs: Array64) -> Array64:
         return outputs[:, 0]
 
-    def constant(self, task: Task, labels: Array64) -> Array64:
+    def constants(self, task: Task, labels: Array64) -> Iterator[Array64]:
         """The mean."""
-        return np.full(len(labels), labels.mean())
+        yield np.full(len(labels), labels.mean())
 
     def taught(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the experts' values."""

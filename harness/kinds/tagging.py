@@ -74,9 +74,9 @@ class Tagging(Classification):
         """How their entities are written."""
         return {"scheme": scheme(rows)}
 
-    def constant(self, task: Task, labels: Array64) -> Array64:
+    def constants(self, task: Task, labels: Array64) -> Iterator[Array64]:
         """No entity anywhere."""
-        return np.full(len(labels), float(self.outside(task)))
+        yield np.full(len(labels), float(self.outside(task)))
 
     def outside(self, task: Task) -> int:
         """O."""

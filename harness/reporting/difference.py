@@ -96,7 +96,7 @@ def around(ends: Ends) -> str:
 
 def on_other_rows(loss: Ends) -> str:
     """Where what is lost would lie, as a difference to the experts: `within -3.0 to -1.0`."""
-    low, high = sorted(-end for end in loss)
+    low, high = sorted(round(-end, 1) + 0.0 for end in loss)  # no -0.0
     return f"within {low:+.1f} to {high:+.1f} on other rows"
 
 

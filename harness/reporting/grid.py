@@ -28,7 +28,7 @@ MAX = "experts, max"
 SUMMARY = ("experts, min", "experts, mean", MAX)
 BEST_SINGLE = f"best single ({CHOICE_SPLIT})"
 AVERAGE_SINGLE = "average single"
-MAJORITY = "majority label"
+MAJORITY = "best constant"
 """The best constant prediction: the most frequent label, or the mean of a regression."""
 HEADLINE_SHOTS = 5
 

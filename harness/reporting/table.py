@@ -69,7 +69,7 @@ def legend(table: str) -> str:
         "no expert is trained anew.",
         "[": f"[ ]: {100 * LEVEL:.0f} % interval over the test rows, all else held.",
         "(sd ": "(sd): standard deviation over the experts of a task (n - 1).",
-        MAJORITY: f"{MAJORITY}: the best constant prediction, of a regression the mean.",
+        MAJORITY: f"{MAJORITY}: the same for every row; of accuracy the majority label.",
         MAX: f"{MAX}: the best on these very rows, an oracle.",
     }
     return " ".join(["Values x100.", *(says for mark, says in marks.items() if mark in table)])

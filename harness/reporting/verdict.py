@@ -129,7 +129,7 @@ class Verdict:
     def _cause(self) -> str:
         """What of the loss is the head's."""
         known = {
-            "none": "the head explains none of the loss, which lies in the encoder",
+            "none": "the head explains none of the loss, a tuned head leaves all of it",
             "as the base": "the base reads as much, so a tuned head says nothing of the merge",
             "all and more": "the head explains all of the loss and more",
         }
@@ -147,8 +147,8 @@ class Verdict:
             return f"the head explains all of the loss{within and f' ({within})'}"
         if share >= 0.5:
             return f"the head explains most of the loss ({self.share}{within and f', {within}'})"
-        encoder = ", the rest lies in the encoder" if rest < 1 else ""
-        return f"the head explains {self.share} of the loss{within and f' ({within})'}{encoder}"
+        left = ", a tuned head leaves the rest" if rest < 1 else ""
+        return f"the head explains {self.share} of the loss{within and f' ({within})'}{left}"
 
 
 Sampled: TypeAlias = Callable[[Line], "Array64 | None"]

@@ -36,7 +36,8 @@ HOW = {
     BEST_SINGLE: f"the expert with the best Current Eval on {CHOICE_SPLIT}, over the tasks that "
     "the same experts are read on",
     MAX: "the best on the reported rows themselves, an oracle",
-    MAJORITY: "the best constant prediction: the most frequent label, or the mean of a regression",
+    MAJORITY: "the best prediction that is the same for every row: of accuracy the majority label, "
+    "of a regression the mean, of tags no entity",
 }
 """What rows are that are read off no model of their own."""
 
