@@ -27,9 +27,10 @@ expert() { # name task seed flag...
 }
 # Five methods, with and without DARE. Fisher and Gram matrices are computed once for every expert,
 # as it goes into the merger, and cached.
-merge() { # board name merger premerge expert...
+merge() { # board name merger flags expert...
+  # shellcheck disable=SC2086  # several words
   [ -f "merged/$2/merge.json" ] ||
-    harness merge "${@:5}" --base "$base" --merger "$3" ${4:+--premerge "$4"} --out "merged/$2"
+    harness merge "${@:5}" --base "$base" --merger "$3" $4 --out "merged/$2"
   # shellcheck disable=SC2086  # several words
   harness evaluate --model "merged/$2" --output-path "leaderboards/records/$1" $reading
 }
@@ -38,7 +39,8 @@ fisher=fisher
 merges() { # board name expert...
   for merger in average task_arithmetic ties regmean "$fisher"; do
     for premerge in "" dare; do
-      merge "$1" "$2-${premerge:+$premerge-}${merger%%:*}" "$merger" "$premerge" "${@:3}"
+      merge "$1" "$2-${premerge:+$premerge-}${merger%%:*}" "$merger" \
+        "${premerge:+--premerge $premerge}" "${@:3}"
     done
   done
 }
@@ -68,12 +70,22 @@ if asked protocols; then
   probes=$(printf ',probe:transform=%s,rows=test' scaling similarity orthogonal euclidean linear invertible affine)
   rows="--limit 2000 --shots 5"
   protocols="current,knn,ft-classifier,linear-probe,probe,surgery,surgery:rows=test$probes"
-  for merger in average task_arithmetic ties regmean tsv iso; do
-    reading="$rows --protocols $protocols"
-    # parts for each task, which no merge has: what they would reach
-    [ $merger != task_arithmetic ] || reading+=" --ceilings emr,tall"
-    merge protocols "textcls-$merger" $merger "" $(printf 'experts/%s ' $textcls)
+  reading="$rows --protocols $protocols"
+  read_all() { # name merger flags...
+    merge protocols "textcls-$1" "$2" "${*:3}" $(printf 'experts/%s ' $textcls)
+  }
+  for merger in average ties regmean tsv iso wudi pcb regmean_plus_plus; do
+    read_all $merger $merger
   done
+  read_all iso-cts iso:variant=common_and_task
+  read_all fisher-empirical fisher:estimator=empirical,examples=256
+  read_all lines-task_arithmetic task_arithmetic --postmerge lines
+  read_all svc-task_arithmetic task_arithmetic --postmerge svc
+  read_all procrustes-average average --premerge procrustes
+  read_all dare-ties ties --premerge dare
+  # parts for each task, which no merge has: what they would reach
+  reading+=" --ceilings emr,tall"
+  read_all task_arithmetic task_arithmetic
   reading=""
   board protocols
   # Needs no records: the features of the average beside those of its experts.
