@@ -21,7 +21,7 @@ from harness.cli import main
 from harness.data.rows import load_rows
 from harness.merging import measure, passage
 from harness.merging.measure import distance
-from harness.merging.passage import Clock
+from harness.merging.passage import Clock, Latest
 from tests.conftest import is_head
 from tests.toys import THREE, TOY, registered
 
@@ -152,6 +152,70 @@ def test_one_expert_is_at_no_distance(loud: Loud, minis: Minis, tmp_path: Path) 
     (stage,) = stages(tmp_path / "out")
     assert "distance" not in stage
     assert len(stage["drift"]) == 1
+
+
+@pytest.mark.parametrize("way", ["as it is", "twice", "in place", "backwards", "not at all"])
+def test_the_distance_is_measured_while_the_merger_reads(
+    way: str, loud: Loud, minis: Minis, tmp_path: Path
+) -> None:
+    """Once more only what the merger changed, read in another order, or did not read."""
+    computed: list[str] = []
+
+    @harness.premerge("shifted")
+    def shifted(experts: Sequence[StateDict], base: StateDict) -> list[StateDict]:
+        def one(place: int, expert: StateDict) -> StateDict:
+            def compute(name: str) -> torch.Tensor:
+                computed.append(name)
+                return expert[name] * (1 + place)
+
+            return weights.Lazy(weights.specs(expert), compute)
+
+        return [one(place, expert) for place, expert in enumerate(experts)]
+
+    @harness.merger("reader", task_vectors=False)
+    def reader(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+        def compute(name: str) -> torch.Tensor:
+            if way == "not at all":
+                return torch.ones(weights.specs(experts[0])[name].shape)
+            parts = [expert[name] for expert in experts]
+            if way == "twice":
+                parts = [expert[name] for expert in experts]
+            if way == "in place":
+                for part in parts[1:]:
+                    parts[0].add_(part)
+                return parts[0].div_(len(parts))
+            if way == "backwards":
+                _ = [experts[0][other] for other in list(experts[0])[::-1]]
+            return torch.stack(parts).mean(dim=0)
+
+        return weights.Lazy(weights.specs(experts[0]), compute)
+
+    out = tmp_path / "out"
+    made = recipe(loud, minis, "shifted", merger="reader", heads="average", drift=False)
+    merge(made, out=out)
+    (stage,) = stages(out)
+    before = [loaded(expert) for expert in made.experts]
+    after = [before[0], {name: 2 * tensor for name, tensor in before[1].items()}]
+    expected = {"before": plain_distance(before), "after": plain_distance(after)}
+    assert stage["distance"] == pytest.approx(expected, rel=1e-6)
+    body = [name for name in before[0] if not is_head(name)]
+    times = {name: computed.count(name) for name in body}
+    if way == "as it is":
+        assert set(times.values()) == {2}, "each expert's tensor is computed once"
+
+
+def test_what_was_given_is_there_until_it_is_changed() -> None:
+    held = Latest({"a": torch.zeros(2), "b": torch.ones(2)})
+    assert held("a") is None
+    given = held.state["a"]
+    assert held("a") is given
+    assert held("b") is None
+    given.view(-1)[:1].add_(1)
+    assert held("a") is None, "through a view as well"
+    with torch.inference_mode():
+        state = Latest({"a": torch.zeros(2)})
+        _ = state.state["a"]
+    assert state("a") is None
 
 
 # Drift -------------------------------------------------------------------------------------

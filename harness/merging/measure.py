@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -14,7 +14,7 @@ from harness.data.rows import load_rows
 from harness.data.sources import TRAIN, at_hand
 from harness.data.splits import parse_task
 from harness.errors import HarnessError, UnknownName
-from harness.merging.passage import Measured
+from harness.merging.passage import Measured, Passage
 from harness.merging.plan import Plan
 from harness.merging.recipes import Recipe
 from harness.merging.stages import entering
@@ -27,20 +27,58 @@ PROBES = 16
 """Rows of its task that an expert is run on."""
 
 
-def measured(plan: Plan) -> tuple[Measured, ...]:
-    """What each pre-merging stage did to the experts.
+class Gauge:
+    """How far experts are apart, before and after each pre-merging stage, while a merge is written.
 
     The distance is the mean over pairs of experts of the L2 norm of their difference, over all
-    parameters of the encoder. The drift is in the logits of 16 training rows of the expert's task,
-    in float32, of a local folder or generated; nothing is downloaded, and none is measured of a
-    recipe that says so.
+    parameters of the encoder, summed in float64. A tensor is measured as the merger leaves it, so
+    that no stage has to compute it again; what the merger did not read comes at the end.
+    """
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._passages = passages
+        self._names = passages[0].encoder if passages else ()
+        self._squares: list[dict[str, list[float]]] = [{} for _ in range(len(passages) + 1)]
+
+    def watching(self, merged: StateDict) -> StateDict:
+        """The merge, whose experts are measured tensor by tensor as it is read."""
+
+        def compute(name: str) -> torch.Tensor:
+            tensor = merged[name]
+            for number, passage in enumerate(self._passages, start=1):
+                parts = [latest(name) for latest in passage.latest]
+                left = [part for part in parts if part is not None]
+                if name in passage.encoder and len(left) == len(parts) > 1:
+                    self._squares[number][name] = _squares([{name: part} for part in left], name)
+            return tensor
+
+        return weights.Lazy(weights.specs(merged), compute)
+
+    def distances(self) -> list[float | None]:
+        """Before the first stage and after each one; None for a single expert."""
+        first = self._passages[0].entering
+        stages = [first, *(one.leaving for one in self._passages)]
+        if len(first) < 2:
+            return [None] * len(stages)
+        return [
+            _mean_distance(
+                known[name] if name in known else _squares(states, name) for name in self._names
+            )
+            for known, states in zip(self._squares, stages, strict=True)
+        ]
+
+
+def measured(plan: Plan, gauge: Gauge) -> tuple[Measured, ...]:
+    """What each pre-merging stage did to the experts.
+
+    The drift is in the logits of 16 training rows of the expert's task, in float32, of a local
+    folder or generated; nothing is downloaded, and none is measured of a recipe that says so.
     """
     if not plan.passages:
         return ()
     seconds = [one.seconds for one in plan.passages]  # before anything is computed again
     stages = [plan.passages[0].entering, *(one.leaving for one in plan.passages)]
-    names = plan.passages[0].encoder
-    between = [distance([weights.select(state, names) for state in one]) for one in stages]
+    between = gauge.distances()
     drift = _drifts(plan, stages) if plan.recipe.drift else None
     return tuple(
         Measured(
@@ -59,18 +97,29 @@ def _both(between: Sequence[float | None]) -> tuple[float, float] | None:
 
 
 def distance(states: Sequence[StateDict]) -> float | None:
-    """The mean over pairs of states of the L2 norm of their difference, summed in float64.
+    """The mean over pairs of states of the L2 norm of their difference; None for a single state.
 
-    By hand: of (0, 0), (3, 4) and (0, 4) it is (5 + 4 + 3) / 3 = 4. None for a single state.
+    By hand: of (0, 0), (3, 4) and (0, 4) it is (5 + 4 + 3) / 3 = 4.
     """
     if len(states) < 2:
         return None
+    return _mean_distance(_squares(states, name) for name in states[0])
+
+
+def _squares(states: Sequence[StateDict], name: str) -> list[float]:
+    """For each pair of states the squared L2 norm of the difference of their tensors."""
 
     def squares(*pieces: torch.Tensor) -> list[float]:
-        gaps = [(a - b).double() for a, b in combinations(pieces, 2)]
-        return [float(gap.dot(gap)) for gap in gaps]
+        pairs = combinations(pieces, 2)
+        norms = (torch.linalg.vector_norm(a - b, dtype=torch.float64) for a, b in pairs)
+        return [float(norm) ** 2 for norm in norms]
 
-    return float(np.sqrt(np.sum(list(weights.in_pieces(squares, *states)), axis=0)).mean())
+    parts = weights.in_pieces(squares, *(weights.select(state, [name]) for state in states))
+    return [float(value) for value in np.sum([*parts], axis=0)]
+
+
+def _mean_distance(squares: Iterable[Sequence[float]]) -> float:
+    return float(np.sqrt(np.sum([*squares], axis=0)).mean())
 
 
 # Drift -------------------------------------------------------------------------------------

@@ -62,12 +62,40 @@ class Clock:
         return self._seconds[number]
 
 
+class Latest:
+    """A state that still has the tensor it gave last, for who comes when a merger has read it.
+
+    Everybody else is given a tensor of their own, as ever: only what nobody has changed since is
+    there to be looked at again.
+    """
+
+    def __init__(self, state: StateDict) -> None:
+        self._of = state
+        self._held: tuple[str, torch.Tensor, int] | None = None
+        digests = partial(weights.known_digests, state)
+        self.state: StateDict = weights.Lazy(weights.specs(state), self._compute, digests=digests)
+
+    def _compute(self, name: str) -> torch.Tensor:
+        tensor = self._of[name]
+        # tensors of inference mode do not count their changes
+        self._held = None if tensor.is_inference() else (name, tensor, tensor._version)
+        return tensor
+
+    def __call__(self, name: str) -> torch.Tensor | None:
+        """The tensor of this name, if it was given last and is as it was."""
+        held = self._held
+        if held is None or held[0] != name or held[1]._version != held[2]:
+            return None
+        return held[1]
+
+
 @dataclass(frozen=True)
 class Passage:
     """A pre-merging stage with the experts as they enter it and as they leave it.
 
     `made` is what the method returned, which tells of its work. `encoder` are the names of the
-    encoder's parameters. `clock` counts the time of the stage under its `number`.
+    encoder's parameters. `clock` counts the time of the stage under its `number`. `latest` are the
+    experts that leave, with what each was last asked for.
     """
 
     stage: Stage
@@ -77,6 +105,7 @@ class Passage:
     encoder: tuple[str, ...]
     clock: Clock
     number: int
+    latest: tuple[Latest, ...]
 
     @property
     def seconds(self) -> float:

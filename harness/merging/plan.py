@@ -18,7 +18,7 @@ from harness.merging.candidates import checked_values
 from harness.merging.judge import Judge
 from harness.merging.kept import Kept
 from harness.merging.label_rows import of_those_who_know
-from harness.merging.passage import Clock, Measured, Passage
+from harness.merging.passage import Clock, Latest, Measured, Passage
 from harness.merging.recipes import Recipe, printed
 from harness.merging.stages import Fold, Stage, entering
 from harness.methods import reads_base, rereads, resolved
@@ -327,9 +327,10 @@ def _folded(draft: Plan, fold: Fold) -> Plan:
         after: Sequence[StateDict] = [clock.timed(number, state) for state in made]
         if entry.costly and fold.kept is not None:
             after = fold.kept.states(after)
-        passages.append(
-            Passage(stage, tuple(wholes), tuple(after), tuple(made), tuple(body), clock, number)
-        )
+        latest = tuple(map(Latest, after))
+        after = [one.state for one in latest]
+        names, both = tuple(body), (tuple(wholes), tuple(after))
+        passages.append(Passage(stage, *both, tuple(made), names, clock, number, latest))
         wholes = after
     bodies = [weights.select(whole, body) for whole in wholes]
     tops = [weights.select(whole, [n for n in whole if n in fresh]) for whole in wholes]

@@ -20,7 +20,7 @@ from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
 from harness.checkpoints.tokenizer import copy_tokenizer
 from harness.files import new_folder, write_json, write_text
-from harness.merging.measure import measured
+from harness.merging.measure import Gauge, measured
 from harness.merging.plan import Plan, reported, short_method
 from harness.merging.stages import Stage
 from harness.registry import TASKS
@@ -46,12 +46,14 @@ def write(
     The result is the plan with what its pre-merging stages did, which is measured at the end.
     """
     with new_folder(out, MERGE, force=force) as folder:
-        digests: dict[str, Any] = {"digest": _write_weights(plan.state, folder, progress)}
+        gauge = Gauge(plan.passages)
+        merged = gauge.watching(plan.state)
+        digests: dict[str, Any] = {"digest": _write_weights(merged, folder, progress)}
         first = plan.experts[0]
         copy_tokenizer(first.tokenizer, folder)
         if plan.recipe.heads == "keep":
             digests["head_digests"] = _write_heads(plan, folder)
-        plan = replace(plan, measured=measured(plan))
+        plan = replace(plan, measured=measured(plan, gauge))
         write_json(folder / "config.json", _config(plan))
         record = _record(plan, out, digests, observed, trials)
         write_json(folder / MERGE_FILE, record)
