@@ -474,11 +474,12 @@ def test_a_record_of_before_an_option_is_that_of_its_default(room: Path, tmp_pat
 def test_committed_records_lie_where_they_would_be_written() -> None:
     """Their names end in their identity; what stands there is read back, not computed again."""
     root = Path(harness.__file__).parent.parent / "leaderboards" / "records"
-    (path, *_) = sorted(root.rglob("knn-*.json"))
-    record = read_record(path)
-    assert record.options == {}
-    assert path.stem.endswith(identity(record.model_dump(mode="json"))[:12])
-    assert all(score.facts == {} for score in record.scores)
+    for board, before in (("same-task", True), ("ner", False)):
+        (path, *_) = sorted((root / board).rglob("knn-*.json"))
+        record = read_record(path)
+        assert (record.options == {}) == before, "one is of before knn had options"
+        assert path.stem.endswith(identity(record.model_dump(mode="json"))[:12])
+        assert all(score.facts == {} for score in record.scores)
 
 
 # What is said of it ---------------------------------------------------------------------------
