@@ -474,12 +474,11 @@ def test_a_record_of_before_an_option_is_that_of_its_default(room: Path, tmp_pat
 def test_committed_records_lie_where_they_would_be_written() -> None:
     """Their names end in their identity; what stands there is read back, not computed again."""
     root = Path(harness.__file__).parent.parent / "leaderboards" / "records"
-    for board, before in (("same-task", True), ("ner", False)):
-        (path, *_) = sorted((root / board).rglob("knn-*.json"))
+    for path in sorted((root / "ner").rglob("knn-*.json"))[:3]:
         record = read_record(path)
-        assert (record.options == {}) == before, "one is of before knn had options"
         assert path.stem.endswith(identity(record.model_dump(mode="json"))[:12])
         assert all(score.facts == {} for score in record.scores)
+    assert record.options["o_anchors"] == 1
 
 
 # What is said of it ---------------------------------------------------------------------------
