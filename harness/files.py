@@ -78,24 +78,22 @@ def parse_json(
     text: str, where: str, what: str, *, error: type[HarnessError] = BrokenCheckpoint
 ) -> dict[str, Any]:
     """The object in a JSON text. Raises `error`, naming `where` and what it should be."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as cause:
-        raise error(f"{where} cannot be read as {what}: {cause}") from cause
-    return _object(value, where, what, error)
+    return _object(_loaded(text, where, what, error), where, what, error)
 
 
 def parse_objects(
     text: str, where: str, what: str, *, error: type[HarnessError] = BrokenCheckpoint
 ) -> list[dict[str, Any]]:
     """The objects in the list of a JSON text. Raises `error`, naming `where`."""
+    values = _loaded(text, where, what, error)
+    return [_object(value, f"the list of {where}", what, error) for value in values]
+
+
+def _loaded(text: str, where: str, what: str, error: type[HarnessError]) -> Any:
     try:
-        values = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as cause:
         raise error(f"{where} cannot be read as {what}: {cause}") from cause
-    for value in values:
-        _object(value, f"the list of {where}", what, error)
-    return list(values)
 
 
 def as_json(value: object) -> Any:

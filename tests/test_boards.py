@@ -18,7 +18,7 @@ from harness.evaluation.records import DrawScore, Role, Source, read_records
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.difference import Spread
-from harness.reporting.grid import BEST_SINGLE, MAJORITY, best_single, grid, readings, short_task
+from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, readings, short_task
 from harness.reporting.lines import lines_of, read_lines
 from harness.reporting.table import evaluation_table, legend
 from harness.reporting.verdict import Verdict, verdicts
@@ -151,9 +151,9 @@ def test_the_best_constant_prediction_stands_last_under_every_reading() -> None:
     constant = DrawScore(value=0.53, parts={"accuracy": 0.53})
     records = [one.model_copy(update={"majority": constant}) for one in one_task()]
     made = grid(records, by_method=True)
-    assert made.rows[-1] == MAJORITY
-    assert {made.cells[MAJORITY, reading, RTE].values for reading in made.readings} == {(53,)}
-    assert MAJORITY not in grid(one_task(), by_method=True).rows
+    assert made.rows[-1] == CONSTANT
+    assert {made.cells[CONSTANT, reading, RTE].values for reading in made.readings} == {(53,)}
+    assert CONSTANT not in grid(one_task(), by_method=True).rows
 
 
 def test_nothing_drawn_has_no_deviation() -> None:

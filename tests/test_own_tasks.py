@@ -134,6 +134,9 @@ def test_comments_are_no_words(tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text("\n".join(lines))
     task, _ = parse_task(described(tmp_path, FIVE_LINES["tagging"][0].replace("data", ".")))
     assert load_rows(task, "train").texts == (("#", "word1"), ("word2",))
+    (tmp_path / "train.conll").write_text("word1 _ _ B-X\n#word2\n")
+    with pytest.raises(BadData, match=r"line 2 of .*'#word2', expected a word and its tag"):
+        load_rows(task, "train")
 
 
 @pytest.mark.parametrize(

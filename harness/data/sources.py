@@ -261,7 +261,7 @@ def _read_json(task: Task, path: Path) -> Any:
     import pyarrow
 
     with path.open("rb") as file:
-        start = file.read(LONGEST).removeprefix(b"\xef\xbb\xbf").lstrip()
+        start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
     if not start.startswith(b"["):
         return _read_jsonl(task, path)
     what = "a list of objects"
@@ -306,10 +306,10 @@ def _read_conll(task: Task, path: Path) -> Any:
         if not parts or parts[0] == "-DOCSTART-":
             words.append([])
             tags.append([])
-        elif parts[0].startswith("#") and not TAG.fullmatch(parts[-1]):
-            continue
         elif len(parts) < 2:
             raise BadData(f"line {number} of {path} is {line[:40]!r}, expected a word and its tag")
+        elif parts[0].startswith("#") and not TAG.fullmatch(parts[-1]):
+            continue
         else:
             words[-1].append(parts[0])
             tags[-1].append(parts[-1])

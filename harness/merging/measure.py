@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ from harness.passes.statistics import SPLIT
 from harness.presets import as_read, preset
 from harness.types import Array, Checkpoint, Rows, StateDict
 
+Squares: TypeAlias = dict[str, list[float]]
+"""By the name of a tensor the squared distance of each pair of experts."""
 PROBES = 16
 """Rows of its task that an expert is run on."""
 
@@ -38,7 +41,7 @@ class Gauge:
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._passages = passages
         self._names = passages[0].encoder if passages else ()
-        self._squares: list[dict[str, list[float]]] = [{} for _ in range(len(passages) + 1)]
+        self._squares: list[Squares] = [{} for _ in range(len(passages) + 1)]
 
     def watching(self, merged: StateDict) -> StateDict:
         """The merge, whose experts are measured tensor by tensor as it is read."""
@@ -56,15 +59,10 @@ class Gauge:
 
     def distances(self) -> list[float | None]:
         """Before the first stage and after each one; None for a single expert."""
-        first = self._passages[0].entering
-        stages = [first, *(one.leaving for one in self._passages)]
-        if len(first) < 2:
-            return [None] * len(stages)
+        stages = [self._passages[0].entering, *(one.leaving for one in self._passages)]
         return [
-            _mean_distance(
-                known[name] if name in known else _squares(states, name) for name in self._names
-            )
-            for known, states in zip(self._squares, stages, strict=True)
+            distance([weights.select(state, self._names) for state in states], known)
+            for states, known in zip(stages, self._squares, strict=True)
         ]
 
 
@@ -96,14 +94,17 @@ def _both(between: Sequence[float | None]) -> tuple[float, float] | None:
     return None if before is None or after is None else (before, after)
 
 
-def distance(states: Sequence[StateDict]) -> float | None:
+def distance(states: Sequence[StateDict], known: Squares | None = None) -> float | None:
     """The mean over pairs of states of the L2 norm of their difference; None for a single state.
 
-    By hand: of (0, 0), (3, 4) and (0, 4) it is (5 + 4 + 3) / 3 = 4.
+    Tensors whose squares are `known` are not read. By hand: of (0, 0), (3, 4) and (0, 4) it is
+    (5 + 4 + 3) / 3 = 4.
     """
     if len(states) < 2:
         return None
-    return _mean_distance(_squares(states, name) for name in states[0])
+    known = known or {}
+    squares = [known[n] if n in known else _squares(states, n) for n in states[0]]
+    return float(np.sqrt(np.sum(squares, axis=0)).mean())
 
 
 def _squares(states: Sequence[StateDict], name: str) -> list[float]:
@@ -116,10 +117,6 @@ def _squares(states: Sequence[StateDict], name: str) -> list[float]:
 
     parts = weights.in_pieces(squares, *(weights.select(state, [name]) for state in states))
     return [float(value) for value in np.sum([*parts], axis=0)]
-
-
-def _mean_distance(squares: Iterable[Sequence[float]]) -> float:
-    return float(np.sqrt(np.sum([*squares], axis=0)).mean())
 
 
 # Drift -------------------------------------------------------------------------------------

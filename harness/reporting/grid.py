@@ -28,7 +28,7 @@ MAX = "experts, max"
 SUMMARY = ("experts, min", "experts, mean", MAX)
 BEST_SINGLE = f"best single ({CHOICE_SPLIT})"
 AVERAGE_SINGLE = "average single"
-MAJORITY = "best constant"
+CONSTANT = "best constant"
 """The best constant prediction: the most frequent label, or the mean of a regression."""
 HEADLINE_SHOTS = 5
 
@@ -236,7 +236,7 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     summary = [name for name in (*SUMMARY, AVERAGE_SINGLE, BEST_SINGLE) if name in known]
     others = ("ensemble", "ceiling", "reference", "base", "merged")
     rest = [name for role in others for name in order[role]]
-    last = [MAJORITY] if MAJORITY in known else []
+    last = [CONSTANT] if CONSTANT in known else []
     # a merge may stand in the records for itself and, beside another one, as a reference
     rows = tuple(dict.fromkeys([*shown, *summary, *rest, *last]))
     return Grid(rows, tuple(_readings(lines)), tasks, cells, filled.lines)
@@ -288,7 +288,7 @@ def _filled(lines: Sequence[Line], rows: Sequence[tuple[str, ...]]) -> _Filled:
             filled.lines[row, reading, line.task] = line
         if line.majority is not None:
             constant = Cell((line.majority,))
-            filled.cells.setdefault((MAJORITY, reading, line.task), constant)
+            filled.cells.setdefault((CONSTANT, reading, line.task), constant)
     return filled
 
 

@@ -10,9 +10,9 @@ from harness.data.shots import amount
 from harness.evaluation.inference import LEVEL
 from harness.evaluation.records import Record
 from harness.reporting.grid import (
+    CONSTANT,
     CURRENT,
     HEADLINE_SHOTS,
-    MAJORITY,
     MAX,
     Cell,
     Reading,
@@ -69,7 +69,7 @@ def legend(table: str) -> str:
         "no expert is trained anew.",
         "[": f"[ ]: {100 * LEVEL:.0f} % interval over the test rows, all else held.",
         "(sd ": "(sd): standard deviation over the experts of a task (n - 1).",
-        MAJORITY: f"{MAJORITY}: the same for every row; of accuracy the majority label.",
+        CONSTANT: f"{CONSTANT}: the same for every row; of accuracy the majority label.",
         MAX: f"{MAX}: the best on these very rows, an oracle.",
     }
     return " ".join(["Values x100.", *(says for mark, says in marks.items() if mark in table)])
@@ -115,10 +115,6 @@ def _headline(readings: Sequence[Reading]) -> list[Reading]:
         if held is None or distance(reading.shots) < distance(held.shots):
             best[reading.protocol] = reading
     return list(best.values())
-
-
-def _text(cell: Cell | None) -> str:
-    return "" if cell is None else str(cell)
 
 
 def _shown(cell: Cell | None, within: bool) -> str:

@@ -14,9 +14,9 @@ from harness.reporting.boards.share import Share, shares
 from harness.reporting.grid import (
     AVERAGE_SINGLE,
     BEST_SINGLE,
+    CONSTANT,
     CURRENT,
     HEADLINE_SHOTS,
-    MAJORITY,
     MAX,
     TUNED,
     Cell,
@@ -36,7 +36,7 @@ HOW = {
     BEST_SINGLE: f"the expert with the best Current Eval on {CHOICE_SPLIT}, over the tasks that "
     "the same experts are read on",
     MAX: "the best on the reported rows themselves, an oracle",
-    MAJORITY: "the best prediction that is the same for every row: of accuracy the majority label, "
+    CONSTANT: "the best prediction that is the same for every row: of accuracy the majority label, "
     "of a regression the mean, of tags no entity",
 }
 """What rows are that are read off no model of their own."""
