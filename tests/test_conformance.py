@@ -561,7 +561,7 @@ def test_toys_of_needs_are_what_the_harness_gives() -> None:
         assert {tensor.dtype for tensor in gram.values()} == {torch.float64}
         for name, tensor in gram.items():
             assert tensor.shape == (shapes[name][1],) * 2
-            assert torch.equal(tensor, tensor.T)
+            torch.testing.assert_close(tensor, tensor.T, rtol=1e-12, atol=0)
             assert torch.linalg.eigvalsh(tensor)[0] > 0
     for fisher in needs["fisher"]:
         assert {name: tuple(tensor.shape) for name, tensor in fisher.items()} == shapes

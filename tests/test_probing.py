@@ -412,7 +412,9 @@ def test_without_an_expert_nobody_teaches(protocol: str, room: Path, tmp_path: P
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_all_shots_are_every_row_once(kind: str, room: Path, tmp_path: Path) -> None:
-    """One draw, with nothing left to chance; those of fewer shots stay what they were."""
+    """One draw, with nothing left to chance; those of fewer shots stay what they were, but for the
+    rounding of features, which on some processors goes by the rows that share a batch.
+    """
     names = ("knn", "linear-probe", "ft-classifier:epochs=1")
     few = read(room, kind, tmp_path / "few", *names, shots=(2,))
     both = read(room, kind, tmp_path / "both", *names, shots=("all", 2))
@@ -421,7 +423,11 @@ def test_all_shots_are_every_row_once(kind: str, room: Path, tmp_path: Path) -> 
             continue
         assert more.shots == [2, "all"]
         assert more.settings["shots"] == [2, "all"]
-        assert more.scores[:2] == less.scores
+        first = more.scores[: len(less.scores)]
+        drawn = [(score.shots, score.seed) for score in less.scores]
+        assert [(score.shots, score.seed) for score in first] == drawn
+        values = [score.value for score in less.scores]
+        assert [score.value for score in first] == pytest.approx(values, abs=1e-6)
         (whole,) = [score for score in more.scores if score.shots == "all"]
         assert whole.seed == 0
         assert less.adaptation is not None
