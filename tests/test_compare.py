@@ -341,7 +341,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "protocol": (None, [*GOOD, "--protocol", "knn"], "'good' was not read under knn, only under"),
     "no protocol": (None, [*GOOD, "--protocol", "nearest"], "no protocol is called 'nearest'"),
     "task": (None, [*GOOD, "--tasks", "toy/z"], "'good' was not read on toy/z under current, only"),
-    "shots": (None, [*GOOD, "--shots", "5"], "shots is 5, but all models were read with none"),
+    "shots": (None, [*GOOD, "--shots", "5"], "shots is 5, but all models were read without"),
     "limits": (other(**LIMITED), ["good", "odd"], "with test 200 rows toy/a 200, 'odd' with 50"),
     "limit": (other(**LIMITED), ["odd", "good"], "50 rows (--limit 50) toy/a 50, 'good' with"),
     "metrics": (other(metrics=("f1",)), ["good", "odd"], "with metrics accuracy, 'odd' with f1"),

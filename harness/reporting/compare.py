@@ -141,7 +141,9 @@ def _shots(sides: Sequence[_Side], tasks: Iterable[str], wanted: Shots | None) -
     each = [{*side.records[task].shots} for task in tasks for side in sides]
     shared = sorted(set.intersection(*each), key=amount)
     if wanted is not None and wanted not in shared:
-        known = ", ".join(str(count) for count in shared if count) or "none"
+        if shared == [None]:
+            raise BadOption(f"shots is {wanted}, but all models were read without; leave it out")
+        known = ", ".join(str(count) for count in shared if count) or "no number in common"
         raise BadOption(f"shots is {wanted}, but all models were read with {known}")
     if not shared:
         raise BrokenRecord("the models share no number of shots; evaluate them with the same")
