@@ -1,6 +1,6 @@
 """Time and memory of aligning BERT-base-sized experts: ours, and the same with full matrices.
 
-python benchmarks/premerge.py [--models 5] [--layers 12] [--repeats 1] [--delta 5e-4] [--work DIR]
+python benchmarks/premerge.py [--models 5] [--layers 12] [--repeats 1] [--work DIR]
 python benchmarks/premerge.py --growth      # Procrustes for more models, and wider ones
 python benchmarks/premerge.py --models 2 --layers 1 --width 256   # to try the script
 
@@ -9,9 +9,10 @@ slows all alike. The clock and the memory run over computing every tensor of eve
 method changes, out of files, once; nothing is written. Memory is the peak of anonymous memory over
 its value before. Time is given as it passes, and of all cores together.
 
-Weights are a base of random matrices whose singular values fall as a power of their rank, plus a
-little noise for each expert, four times as much for the last: how often an analysis passes depends
-on how far apart experts are, where the base has little to say.
+Weights are matrices in random directions whose singular values fall as those of MiniLM do, plus
+noise for each expert, as much as experts of MiniLM differ from it: how often an analysis passes
+depends on both, where the base has little to say. `--experts` says how often it does for experts
+of your own, to compare.
 
 The plain version of Procrustes turns by explicit matrices T of full width that come of a full
 singular value decomposition. It would take hours, so a turn of it is timed on one matrix of each
@@ -37,10 +38,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from merge import watched
 
 HEAD_SIZE, VOCABULARY, LABELS = 64, 30522, 2
+PLACES = (0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
+"""Of the singular values that are given, relative to the greatest, by rank."""
+SQUARE = (1, 0.61, 0.48, 0.35, 0.19, 0.075, 2e-4)
+"""Medians over the queries, keys and values of MiniLM."""
+LONG = (1, 0.41, 0.35, 0.28, 0.21, 0.15, 0.045)
+"""Medians over its feed-forward layers."""
+MOVED = 0.022
+"""The norm of the task vector of a matrix in that of its base, the same of five experts of it, of
+two tasks, tuned at 1e-4."""
 
 
 class Kind(NamedTuple):
@@ -105,33 +116,40 @@ def make(work: Path, family: str, given: argparse.Namespace) -> None:
     numbers = torch.Generator().manual_seed(0)
     base = {n: like_trained(t, numbers) for n, t in model.state_dict().items()}
     for index in range(given.models + 1):
-        far = given.delta * (4 if index == given.models else 1) * bool(index)
         numbers = torch.Generator().manual_seed(index)
-        model.load_state_dict({n: moved(t, far, numbers) for n, t in base.items()})
+        state = {n: moved(t, numbers) for n, t in base.items()} if index else base
+        model.load_state_dict(state)
         model.save_pretrained(work / (f"expert-{index}" if index else "base"))
 
 
 def like_trained(tensor: torch.Tensor, numbers: torch.Generator) -> torch.Tensor:
-    """A matrix of entries of 0.04 whose singular values fall from 1 to about 1 / 30."""
+    """A matrix of entries of 0.04 with singular values as a trained one has them."""
     if tensor.ndim != 2 or not tensor.is_floating_point():
         return tensor
-    columns = tensor.shape[1]
-    fall = torch.arange(1, columns + 1) ** -0.5
-    drawn = torch.randn(tensor.shape, generator=numbers) * fall @ directions(columns)
-    return 0.04 * drawn / drawn.std()
+    rows, columns = tensor.shape
+    if rows < columns:
+        return like_trained(tensor.mT, numbers).mT.contiguous()
+    known = SQUARE if rows == columns else LONG
+    values = torch.from_numpy(np.interp(np.linspace(0, 1, columns), PLACES, known)).float()
+    # orthonormal columns are so in any order of rows: directions of its own for every matrix
+    left = directions(rows, columns)[torch.randperm(rows, generator=numbers)]
+    made = left * values @ directions(columns, columns).mT
+    return 0.04 * made / made.std()
+
+
+def moved(tensor: torch.Tensor, numbers: torch.Generator) -> torch.Tensor:
+    """A base's tensor as an expert has it."""
+    if not tensor.is_floating_point():
+        return tensor
+    step = torch.randn(tensor.shape, generator=numbers)
+    return tensor + step * (MOVED * tensor.norm() / step.norm())
 
 
 @cache
-def directions(columns: int) -> torch.Tensor:
-    """Of the singular vectors: the same for all matrices, which nothing compares."""
-    numbers = torch.Generator().manual_seed(columns)
-    return torch.linalg.qr(torch.randn(columns, columns, generator=numbers)).Q
-
-
-def moved(tensor: torch.Tensor, far: float, numbers: torch.Generator) -> torch.Tensor:
-    if not tensor.is_floating_point():
-        return tensor
-    return tensor + far * torch.randn(tensor.shape, generator=numbers)
+def directions(rows: int, columns: int) -> torch.Tensor:
+    """Orthonormal columns."""
+    numbers = torch.Generator().manual_seed(rows + columns)
+    return torch.linalg.qr(torch.randn(rows, columns, generator=numbers)).Q
 
 
 def opened(work: Path, models: int) -> tuple[list[Any], Any]:
@@ -421,7 +439,6 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768, help=f"a multiple of {HEAD_SIZE}")
     parser.add_argument("--repeats", type=int, default=1, help="of ours; the plain ones run once")
-    parser.add_argument("--delta", type=float, default=5e-4, help="standard deviation of noise")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)

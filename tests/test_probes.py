@@ -9,12 +9,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+import torch
 from harness.protocols import linear_probe as linear_probe_module
 from harness.protocols import probe as probe_module
 from harness.protocols import surgery as surgery_module
 from harness.protocols.linear_probe import linear_probe
 from harness.protocols.probe import CLOSED, Map, probe
-from harness.protocols.surgery import corrected, surgery
+from harness.protocols.surgery import corrected, gradients, surgery
 from scipy.linalg import orthogonal_procrustes, pinv
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import logsumexp
@@ -407,6 +408,21 @@ def test_surgery_by_hand() -> None:
     x, up = np.array([[3.0, 4.0]]), np.array([[0.0], [1.0]])
     assert corrected(x, np.array([[1.0, 0.0]]), up).tolist() == [[3, 1]]
     assert corrected(x, np.array([[-1.0, 0.0]]), up).tolist() == [[3, 4]]
+    features = [torch.tensor([[row]]).double() for row in ((3, 4), (3, 3), (1, 0), (0, 1))]
+    by_down, by_up = gradients(*features)
+    assert by_down.tolist() == [[[1.5, 2]]]
+    assert by_up.tolist() == [[[0, 1.5]]]
+
+
+def test_gradients_of_surgery_are_those_of_automatic_differentiation() -> None:
+    numbers = torch.Generator().manual_seed(0)
+    sizes = (5, 16, WIDTH), (5, 16, WIDTH), (5, 3, WIDTH), (5, 3, WIDTH)
+    x, y, down, up = (torch.randn(size, generator=numbers).double() for size in sizes)
+    leaves = [one.clone().requires_grad_() for one in (down, up)]
+    hidden = (x @ leaves[0].mT).relu()
+    (x - hidden @ leaves[1] - y).abs().mean(dim=(1, 2)).sum().backward()
+    for made, leaf in zip(gradients(x, y, down, up), leaves, strict=True):
+        torch.testing.assert_close(made, leaf.grad, rtol=0, atol=1e-15)
 
 
 def test_surgery_of_an_expert_by_itself_corrects_nothing() -> None:
@@ -562,6 +578,14 @@ FAULTS: dict[str, tuple[Plant, Callable[[], None]]] = {
     "surgery adds what it should take off": (
         around(surgery_module, "corrected", lambda right, x, d, u: 2 * x - right(x, d, u)),
         lambda: test_surgery_agrees_with_plain_loops("classification"),
+    ),
+    "surgery leaves U as it begins": (
+        around(
+            surgery_module,
+            "gradients",
+            lambda right, *given: (right(*given)[0], 0 * right(*given)[1]),
+        ),
+        lambda: test_surgery_agrees_with_plain_loops("regression"),
     ),
     "the penalty is C": (
         around(
