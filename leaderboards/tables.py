@@ -1,7 +1,7 @@
-"""Writes the tables of docs/what-we-found.md from the boards: `python leaderboards/tables.py`.
+"""Writes the tables of docs/what-we-found.md and README.md: `python leaderboards/tables.py`.
 
-A table stands there between `<!-- NAME -->` and `<!-- end -->`. Its numbers are those of board.csv,
-so that the page cannot say what the records do not.
+A table stands there between `<!-- NAME -->` and `<!-- end -->`. Its numbers are those of board.csv
+or of the records, so that a page cannot say what these do not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "what-we-found.md"
 EXPERTS = "experts, each on its own task"
 CONSTANT = "best constant"
 SHOTS = 5
@@ -66,6 +65,20 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Markdown: names to the left, numbers to the right."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def drawn(name: str) -> pandas.DataFrame:
+    """The scores of a board's records one by one, of every draw."""
+    return pandas.DataFrame(
+        {
+            **{key: record[key] for key in ("model", "role", "task", "protocol")},
+            **{key: score[key] for key in ("shots", "seed")},
+            "value": 100 * score["value"],
+        }
+        for path in sorted((HERE / "records" / name).rglob("*.json"))
+        for record in [json.loads(path.read_text(encoding="utf-8"))]
+        for score in record["scores"]
+    )
 
 
 def number(value: float, sign: str = "") -> str:
@@ -184,6 +197,59 @@ def by_task(name: str) -> str:
     return table(["", *values.columns, "with DARE: mean"], rows)
 
 
+def topics(stages: Sequence[str]) -> str:
+    """Five tasks by protocol, the share of the loss that a tuned head wins back, and the same with
+    what `stages` name before the merger. ± is over draws, of their means over tasks.
+    """
+    frame = drawn("different-tasks")
+    frame = frame[frame.shots.isna() | (frame.shots == SHOTS)]
+    frame["row"] = frame.model.where(frame.role == "merged", frame.role)
+    means = frame.fillna({"seed": 0}).groupby(["row", "protocol", "seed"]).value.mean()
+    by = ["row", "protocol"]
+    value, spread = means.groupby(by).mean().unstack(), means.groupby(by).std().unstack()
+
+    def cell(row: str, protocol: str) -> str:
+        about = spread[protocol].get(row)
+        around = "" if pandas.isna(about) else f" ±{about:.1f}"
+        return f"{number(value[protocol].get(row))}{around}"
+
+    lost = value.current["expert"] - value.current
+    share = (100 * (value["ft-classifier"] - value.current) / lost).round()
+    rows = []
+    for row, called in {"expert": EXPERTS, **TOPICS, "base": BASE}.items():
+        merged = row in TOPICS
+        cells = [cell(row, protocol) for protocol in ("current", "knn", "ft-classifier")]
+        cells.append(f"{share[row]:.0f} %" if merged else "")
+        for stage in stages:
+            changed = row.replace("textcls-", f"textcls-{stage}-")
+            cells += [cell(changed, p) if merged else "" for p in ("current", "ft-classifier")]
+        rows.append([called, *cells])
+    shots = f"{SHOTS} shots"
+    head = ["", "Current", f"KNN, {shots}", f"FT-Classifier, {shots}", "head's share of the loss"]
+    for stage in stages:
+        head += [f"with `{stage}`: Current", "FT-Classifier"]
+    return table(head, rows)
+
+
+TOPICS = {f"textcls-{merger}": f"`{merger}`" for merger in MERGERS}
+
+
+def foreign() -> str:
+    """Macro F1 over corpora that nobody was trained on: RegMean, Table 3."""
+    frame = board("emotion-ood")
+    values = frame.groupby(["role", "name"]).value.mean()
+    singles = values["single"].sort_values()
+    merges = {f"`{one}`": v for one, v in values["merged"].items() if not one.startswith("dare[")}
+    columns = {
+        "average single": number(singles.mean()),
+        "the four singles": ", ".join(map(number, singles)),
+        "ensemble": number(values["ensemble"].item()),
+        **{one: number(value) for one, value in merges.items()},
+        "base": number(values["base"].item()),
+    }
+    return table(["", *columns], [["macro F1", *columns.values()]])
+
+
 TABLES = {
     "protocols": protocols,
     "transforms": transforms,
@@ -191,22 +257,34 @@ TABLES = {
     "projected-glue": lambda: projected("glue"),
     "projected-ner": lambda: projected("ner"),
     "symmetries": symmetries,
+    "topics": lambda: topics(["dare"]),
+    "seeds": lambda: by_task("same-task"),
     "tags": lambda: by_task("ner"),
     "tags-protocols": lambda: by_protocol("ner"),
     "emotion-protocols": lambda: by_protocol("emotion"),
+    "emotion-foreign": foreign,
 }
 
 
-def page(text: str) -> str:
-    """The text of the page with its tables as the boards have them now."""
-    for name, made in TABLES.items():
+ROOT = HERE.parent
+PAGES = {
+    ROOT / "docs" / "what-we-found.md": TABLES,
+    ROOT / "README.md": {"topics": lambda: topics([])},
+}
+
+
+def written(path: Path) -> str:
+    """The text of a page with its tables as the boards have them now."""
+    text = path.read_text(encoding="utf-8")
+    for name, made in PAGES[path].items():
         before, start, rest = text.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
         if not end:
-            raise SystemExit(f"{PAGE} has no place for the table '{name}'")
+            raise SystemExit(f"{path} has no place for the table '{name}'")
         text = f"{before}{start}{made()}\n{end}{after}"
     return text
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for one in PAGES:
+        one.write_text(written(one), encoding="utf-8")
