@@ -2,6 +2,7 @@
 
 python benchmarks/premerge.py [--models 5] [--layers 12] [--repeats 1] [--work DIR]
 python benchmarks/premerge.py --growth      # Procrustes for more models, and wider ones
+python benchmarks/premerge.py --experts BASE EXPERT...    # how often real experts take a pass
 python benchmarks/premerge.py --models 2 --layers 1 --width 256   # to try the script
 
 Every measurement is a process of its own; one run interleaves all of them, so that a busy machine
@@ -11,8 +12,8 @@ its value before. Time is given as it passes, and of all cores together.
 
 Weights are matrices in random directions whose singular values fall as those of MiniLM do, plus
 noise for each expert, as much as experts of MiniLM differ from it: how often an analysis passes
-depends on both, where the base has little to say. `--experts` says how often it does for experts
-of your own, to compare.
+depends on both, where the base has little to say. With `--experts` it says how often it does for
+real ones, to compare.
 
 The plain version of Procrustes turns by explicit matrices T of full width that come of a full
 singular value decomposition. It would take hours, so a turn of it is timed on one matrix of each
@@ -152,23 +153,28 @@ def directions(rows: int, columns: int) -> torch.Tensor:
     return torch.linalg.qr(torch.randn(rows, columns, generator=numbers)).Q
 
 
-def opened(work: Path, models: int) -> tuple[list[Any], Any]:
-    """The experts and their base, opened and not read."""
+def folders(work: Path, models: int) -> list[Path]:
+    """Of the base and the experts."""
+    return [work / "base", *(work / f"expert-{index + 1}" for index in range(models))]
+
+
+def opened(places: Sequence[Path]) -> tuple[list[Any], Any]:
+    """The experts and their base, of folders that begin with the base's, opened and not read."""
     from harness.checkpoints.align import aligned_base
     from harness.checkpoints.open import open_checkpoint
 
-    experts = [open_checkpoint(work / f"expert-{index + 1}") for index in range(models)]
-    return experts, aligned_base(open_checkpoint(work / "base"), experts[0])
+    base, *experts = map(open_checkpoint, places)
+    return experts, aligned_base(base, experts[0])
 
 
 # Jobs --------------------------------------------------------------------------------------
 
 
-def ours(method: str, work: Path, models: int) -> dict[str, Any]:
+def ours(method: str, places: Sequence[Path]) -> dict[str, Any]:
     """Every tensor that a registered method changes, of every expert: seconds, passes, by name."""
     from harness.registry import NEEDS, PREMERGE
 
-    experts, base = opened(work, models)
+    experts, base = opened(places)
     given = {name: NEEDS[name].function(experts) for name in PREMERGE[method].needs}
     states = PREMERGE[method].function([one.weights for one in experts], base.weights, **given)
     seconds = {}
@@ -189,7 +195,7 @@ def kind_of(name: str) -> str:
 
 def full_procrustes(work: Path, models: int) -> dict[str, Any]:
     """The plain version of one matrix of each kind: seconds a turn, and its difference to ours."""
-    experts, _ = opened(work, models)
+    experts, _ = opened(folders(work, models))
     found = {}
     for called, kind in KINDS.items():
         given = [expert.weights[kind.one].double() for expert in experts[: kind.tried or 2]]
@@ -250,7 +256,7 @@ def layer_of(name: str) -> int | None:
 
 def full_rotation(work: Path, models: int) -> dict[str, Any]:
     """All others turned to the first, by matrices as wide as what they act on."""
-    experts, _ = opened(work, models)
+    experts, _ = opened(folders(work, models))
     anchor, *others = [one.weights for one in experts]
     layers = sorted({layer for name in anchor if (layer := layer_of(name)) is not None})
     for expert in others:
@@ -301,7 +307,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
 
     def job() -> None:
         if not full:
-            found.update(ours(method, given.work, given.models))
+            found.update(ours(method, folders(given.work, given.models)))
         elif method == "rotation":
             found.update(full_rotation(given.work, given.models))
         else:
@@ -433,6 +439,16 @@ def grow(given: argparse.Namespace) -> None:
         print(f"| {models} | {width} | {given.layers} | {seconds:.2f} | {peak:.0f} |", flush=True)
 
 
+def passes_of(places: Sequence[Path]) -> None:
+    """Print how many passes real experts take, by kind of matrix."""
+    found: dict[str, list[int]] = {}
+    for name, passes in ours("procrustes", places)["passes"].items():
+        found.setdefault(kind_of(name), []).append(passes)
+    print("| matrices | count | passes | mean |\n|---|---:|---:|---:|")
+    for kind, each in found.items():
+        print(f"| {kind} | {len(each)} | {spanned(each)} | {statistics.mean(each):.1f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=int, default=5)
@@ -442,8 +458,11 @@ def main() -> None:
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
+    parser.add_argument("--experts", type=Path, nargs="+", metavar="FOLDER", help="base first")
     given = parser.parse_args()
-    if given.job:
+    if given.experts:
+        passes_of(given.experts)
+    elif given.job:
         print(json.dumps(measure(given)))
     else:
         (grow if given.growth else compare)(given)
