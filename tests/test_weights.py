@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError, Event, Lock
 
 import numpy as np
 import pytest
@@ -160,6 +160,56 @@ def test_one_thread_is_of_torch_alone(two_threads: None) -> None:
     with pytest.raises(ZeroDivisionError), weights.one_thread():
         weights.spread(lambda part: 1 // 0, range(2))
     assert (torch.get_num_threads(), weights.cores()) == (2, 2)
+
+
+def test_cores_without_parts_help_with_the_parts_of_others(two_threads: None) -> None:
+    """One part is done at once, and the other is spread: on both cores, when it is."""
+    first_done = Event()
+
+    def part_of_a_part(both: Barrier) -> bool:
+        try:
+            both.wait()
+        except BrokenBarrierError:
+            return False
+        return True
+
+    def work(part: int) -> bool:
+        if part == 0:
+            return first_done.set() is None
+        first_done.wait(timeout=10)
+        return any(  # the other core takes a moment to be done
+            all(weights.spread(part_of_a_part, [Barrier(2, timeout=0.2)] * 2)) for _ in range(50)
+        )
+
+    assert weights.spread(work, range(2)) == [True, True]
+
+
+def test_no_more_cores_work_than_there_are(two_threads: None) -> None:
+    """However parts are spread in turn, and in order."""
+    working, most, lock = [0], [0], Lock()
+
+    def leaf(number: int) -> int:
+        with lock:
+            working[0] += 1
+            most[0] = max(most[0], working[0])
+        time.sleep(0.001)
+        with lock:
+            working[0] -= 1
+        return number
+
+    def branch(number: int) -> list[int]:
+        return weights.spread(leaf, range(number % 4))
+
+    for _ in range(5):
+        found = weights.spread(lambda n: weights.spread(branch, range(n)), range(7))
+        assert found == [[list(range(m % 4)) for m in range(n)] for n in range(7)]
+    assert most[0] == 2
+
+
+def test_an_error_in_a_part_of_a_part_stops_all(two_threads: None) -> None:
+    with pytest.raises(ZeroDivisionError):
+        weights.spread(lambda n: weights.spread(lambda part: 1 // part, range(n)), range(5))
+    assert torch.get_num_threads() == 2
 
 
 def test_an_error_stops_all_workers() -> None:

@@ -169,10 +169,9 @@ def _layer(axes: Sequence[str | None]) -> int | None:
 
 
 def _together(names: Sequence[str], symmetry: Symmetry) -> dict[str, tuple[str, ...]]:
-    """By each name those that are analysed when it is asked for, on a core each.
+    """By each name those that are analysed when it is asked for, on all cores.
 
-    They are of one hidden group, and come one after the other in a file. Where there are more cores
-    than that, matrices are analysed one by one, with experts side by side.
+    They are of one hidden group, and come one after the other in a file.
     """
 
     def group(name: str) -> frozenset[str] | str:
@@ -180,7 +179,7 @@ def _together(names: Sequence[str], symmetry: Symmetry) -> dict[str, tuple[str, 
         return frozenset(one for one in groups if "." in one) or name
 
     runs = [tuple(run) for _, run in groupby(sorted(names), group)]
-    return {name: run for run in runs for name in run if 1 < cores() <= len(run)}
+    return {name: run for run in runs for name in run if cores() > 1}
 
 
 # Turning them ------------------------------------------------------------------------------

@@ -16,10 +16,28 @@ K = TypeVar("K", bound=Hashable)
 _piece = 1 << 17
 
 
+class _Spare:
+    """Cores that have nothing to do, for whoever has parts left."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._lock = count, Lock()
+
+    def take(self, most: int) -> int:
+        with self._lock:
+            taken = max(0, min(most, self._count))
+            self._count -= taken
+            return taken
+
+    def give(self, count: int) -> None:
+        with self._lock:
+            self._count += count
+
+
 class _Here(local):
-    """How many cores a thread has that keeps torch to one of them."""
+    """How many cores a thread has that keeps torch to one of them, and those that it may borrow."""
 
     cores: int | None = None
+    spare: _Spare | None = None
 
 
 _here = _Here()
@@ -61,16 +79,21 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
     The cores share the parts, one thread of torch on each. Torch's own threads wait for one
     another after every operation, which costs several times the work when another process holds
     a core. A thread that uses torch for the first time meanwhile keeps to one core as well.
+
+    Where a part is spread in turn, cores that have run out of parts help with those of it.
     """
-    threads = torch.get_num_threads()
-    workers = min(cores(), len(parts))
+    threads, own = torch.get_num_threads(), cores()
+    lent = _here.spare.take(len(parts) - own) if _here.spare else 0
+    workers = min(own + lent, len(parts))
     if workers < 2:
         return [fn(part) for part in parts]
+    spare = _here.spare or _Spare(own - workers)
     values: dict[int, T] = {}
-    waiting = iter(enumerate(parts))
+    waiting, left = iter(enumerate(parts)), iter(range(workers - 1, -1, -1))
 
     def work() -> None:
         torch.set_num_threads(1)
+        _here.spare = spare
         try:
             for place, part in waiting:
                 values[place] = fn(part)
@@ -78,6 +101,9 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
             for _ in waiting:  # the others stop as well
                 pass
             raise
+        finally:
+            if next(left):  # the last has the core of whoever waits for all
+                spare.give(1)
 
     try:
         with ThreadPoolExecutor(workers) as pool:
