@@ -252,7 +252,11 @@ def test_a_null_comparison_rejects_at_its_level(tmp_path: Path) -> None:
 def test_folders_of_records_are_compared(records: Path, tmp_path: Path) -> None:
     """Of the same model before and after, say."""
     places = [str(records / name) for name in ("good", "fair")]
-    assert two(tmp_path / "nowhere", *places).difference == two(records, "good", "fair").difference
+    assert two(tmp_path / "nowhere", *places) == two(records, "good", "fair")
+    before = tmp_path / "before" / "good"
+    shutil.copytree(records / "good", before)
+    same = two(tmp_path / "nowhere", str(before), places[0])
+    assert (same.first, same.second) == (str(before), places[0])
 
 
 # Several models -------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +53,7 @@ def compare(
         )
     choice = asked(parse_choice(protocol))
     reading = str(Choice(choice.protocol.name, choice.unusual))
-    sides = [_side(name, Path(records), reading) for name in models]
+    sides = _shortly([_side(name, Path(records), reading) for name in models])
     terms = Terms(reading, None, _shared(sides, tasks, reading))
     terms = Terms(reading, _shots(sides, terms.tasks, shots), terms.tasks)
     _check_same(sides, terms.tasks)
@@ -102,6 +102,14 @@ def _of_one_model(place: str, records: list[Record]) -> list[Record]:
             "folder of one of them"
         )
     return records
+
+
+def _shortly(sides: Sequence[_Side]) -> Sequence[_Side]:
+    """With the names of the models for folders of their records, where these tell them apart."""
+    names = [next(iter(side.records.values())).model for side in sides]
+    if len({*names}) < len(names):
+        return sides
+    return [replace(side, name=name) for side, name in zip(sides, names, strict=True)]
 
 
 def _check_one(name: str, first: Record, second: Record, reading: str) -> None:
