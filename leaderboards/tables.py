@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pandas
 
+from harness import read_records
+
 HERE = Path(__file__).parent
 EXPERTS = "experts, each on its own task"
 CONSTANT = "best constant"
@@ -71,13 +73,12 @@ def drawn(name: str) -> pandas.DataFrame:
     """The scores of a board's records one by one, of every draw."""
     return pandas.DataFrame(
         {
-            **{key: record[key] for key in ("model", "role", "task", "protocol")},
-            **{key: score[key] for key in ("shots", "seed")},
-            "value": 100 * score["value"],
+            **{key: getattr(record, key) for key in ("model", "role", "task", "protocol")},
+            **{key: getattr(score, key) for key in ("shots", "seed")},
+            "value": 100 * score.value,
         }
-        for path in sorted((HERE / "records" / name).rglob("*.json"))
-        for record in [json.loads(path.read_text(encoding="utf-8"))]
-        for score in record["scores"]
+        for record in read_records(HERE / "records" / name)
+        for score in record.scores
     )
 
 

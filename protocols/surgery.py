@@ -163,8 +163,8 @@ def _fitted(
 def gradients(
     x: torch.Tensor, y: torch.Tensor, down: torch.Tensor, up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Those of the loss by D and by U^T, [lessons, rank, width]: in closed form, a third of the
-    time that automatic differentiation takes.
+    """Those of the loss by D and by U^T, [lessons, rank, width]: in closed form, as automatic
+    differentiation takes longer than these few products.
 
     Of features x and y [lessons, rows, width], the loss of a lesson is the mean of |x - h U^T - y|
     with h = relu(x D^T). Where a difference or a hidden unit is zero its slope is.

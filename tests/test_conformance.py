@@ -425,7 +425,7 @@ def test_what_is_said_of_an_option_is_said_of_one_it_has() -> None:
 def test_only_a_law_can_be_said_to_break(name: str) -> None:
     for said in ({"breaks": (name,)}, {"breaks_with": {"scale": (name,)}}):
         with pytest.raises(UnknownName, match=f"says that it breaks '{name}', no law; "):
-            of_merger(Merger("scaled", scaled, **said), Choice("scaled"))  # type: ignore[arg-type]
+            of_merger(Merger("scaled", scaled, **said), Choice("scaled"))  # type: ignore[arg-type]  # one of two
 
 
 def test_what_is_said_to_read_no_base_is_given_none() -> None:

@@ -37,21 +37,6 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return ended
 
 
-@pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each pass of a matrix that has a frame was a late turn."""
-    came: list[bool] = []
-    whole = passes.late_turn
-
-    def watched(*given: Any) -> Any:
-        found = whole(*given)
-        came.append(found is not None)
-        return found
-
-    monkeypatch.setattr(passes, "late_turn", watched)
-    return came
-
-
 def falling(shape: tuple[int, int], power: float, least: float | None = None) -> Array:
     """A matrix whose singular values fall as a power of their rank, the last nine to `least`."""
     numbers = np.random.default_rng(0)
@@ -121,56 +106,6 @@ def test_so_they_are_of_long_and_wide_matrices(
     agree(experts(falling(shape, 0.5), 0.01), Rules(max_iter=4), turns=turns)
     assert tried
     assert all(tried)
-
-
-def to_nothing(shape: tuple[int, int]) -> Array:
-    """A matrix whose singular values fall evenly to a thousandth, as they do in encoders."""
-    numbers = np.random.default_rng(0)
-    left, right = (np.linalg.qr(numbers.normal(size=(side, min(shape))))[0] for side in shape)
-    return np.asarray(left * np.linspace(1, 1e-3, min(shape)) @ right.T)
-
-
-SLOW: dict[str, Callable[[tuple[int, int]], list[Array]]] = {
-    "near": lambda shape: experts(falling(shape, 0.5), 0.05),
-    "steep": lambda shape: experts(falling(shape, 0.9), 0.01),
-    "to nothing": lambda shape: experts(to_nothing(shape), 0.05),
-}
-"""Matrices whose analysis goes on for long, where the base has little to say."""
-
-
-@pytest.mark.parametrize("kind", SLOW)
-def test_late_passes_are_those_of_decompositions(kind: str, late: list[bool]) -> None:
-    """Once the great directions have settled, four experts are turned late in most passes."""
-    agree(SLOW[kind]((SIZE, SIZE)), Rules(max_iter=12, tol=0))
-    assert sum(late) >= 4 * 6
-    assert late[-4:] == [True] * 4
-
-
-@pytest.mark.parametrize("shape", [(2 * SIZE, SIZE), (SIZE, 2 * SIZE)], ids=str)
-def test_late_turns_are_turns(shape: tuple[int, int], late: list[bool]) -> None:
-    """Other rows are turned along, and what all passes come to is orthogonal."""
-    matrices = SLOW["steep"](shape)
-    agree(matrices, Rules(max_iter=12, tol=0), turns=True)
-    assert sum(late) > len(late) / 2
-    eye = torch.eye(shape[1], dtype=torch.float64)
-    given = [torch.from_numpy(one) for one in matrices]
-    for turn in generalized(given, (0,), Rules(max_iter=12, tol=0)).turns:
-        made = turn(eye)
-        np.testing.assert_allclose(made.mT @ made, eye, atol=1e-10)
-
-
-def test_what_late_turns_leave_out_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between late directions and great ones there is something to turn until the end."""
-    whole = small_turns._divided
-
-    def among_late_alone(odd: torch.Tensor, frame: Frame, first: int = 0) -> torch.Tensor:
-        found = whole(odd, frame, first)
-        found[:first] = 0
-        return found
-
-    monkeypatch.setattr(small_turns, "_divided", among_late_alone)
-    with pytest.raises(AssertionError):
-        agree(SLOW["to nothing"]((SIZE, SIZE)), Rules(max_iter=12, tol=0))
 
 
 def test_through_the_door_of_methods(tried: list[bool]) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from harness.weights.arithmetic import total
 from harness.weights.polar import polar, polar_and_values
-from harness.weights.small_turns import Frame, frame_from, frame_of, late_turn, small_turn
+from harness.weights.small_turns import Frame, frame_from, frame_of, small_turn
 from harness.weights.spectrum import compact_svd
 from harness.weights.threads import one_thread, spread
 
@@ -272,8 +272,6 @@ def _nearer(reference: torch.Tensor, one: _Moving) -> _Moving:
     By nothing if their products are symmetric and positive: so it is for the first reference
     itself, and for two matrices of which one has been turned to the other.
     """
-    if one.frame and (late := late_turn(one.rows, reference, one.frame, CLOSE)):
-        return _Moving(*late)
     products = one.rows[: len(reference)].mT @ reference
     odd, size = float((products - products.mT).norm()), float(products.norm())
     if odd <= SYMMETRIC * size and not torch.linalg.cholesky_ex(products).info:

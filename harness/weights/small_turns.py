@@ -7,8 +7,7 @@ of an analysis X and these eigenvectors change so little that nothing is decompo
 belongs to the least eigenvalues, where turns are large.
 
 Corrections are computed in float32 and composed in float64: what one of them lacks, the next
-corrects. After a few passes nothing is left to correct among the directions of great eigenvalues:
-a `late_turn` is of the others alone, and needs products of a sixth of the width.
+corrects.
 """
 
 from __future__ import annotations
@@ -22,14 +21,6 @@ NARROWEST = 192
 """Columns from which on this is faster than a decomposition."""
 LEAST = 16
 """One in so many directions, those of the least eigenvalues, is turned exactly."""
-LATE = 6
-"""One in so many directions is turned late, where the least eigenvalues are."""
-SETTLED = 8
-"""Times what a correction may leave: less of one among the great directions, and the next pass has
-nothing to do there. From pass to pass it falls by ten times and more."""
-BENT = 0.1
-"""Times what a correction may leave: so far from a turn, at most, may a late one take the rows, as
-of exp(X) it has 1 + X alone."""
 LARGE = 1e-3
 """The norm of a correction from which on it is computed in float64."""
 LARGEST = 0.01
@@ -59,8 +50,7 @@ class Frame:
     `vectors` [n, n] are in float32, the last of them, `least` [n, k], in float64 as well, where
     they are orthonormal; `values` [n] in float64. `left` is the part of a correction that the next
     one makes, a guess at first; `swing` the norm of the last turn among the least
-    directions, the largest of them at the end. `great` is by how much the first correction of the
-    last small turn moved the rows in the directions that are not turned late.
+    directions, the largest of them at the end.
     """
 
     vectors: torch.Tensor
@@ -68,7 +58,6 @@ class Frame:
     values: torch.Tensor
     left: float = 1e-2
     swing: float = 1.0
-    great: float = math.inf
 
 
 class _NotSmall(Exception):
@@ -121,61 +110,6 @@ def small_turn(
     return (beyond.float() if float(beyond.norm()) <= NARROW else beyond), frame
 
 
-def late_turn(
-    rows: torch.Tensor, reference: torch.Tensor, frame: Frame, close: float
-) -> tuple[torch.Tensor, Frame] | None:
-    """Rows P, with all rows after them, turned to a reference R [rows, n] as `small_turn` says, and
-    the frame after it; None where it takes the products P^T R to say.
-
-    So it is where the last small turn moved the rows in the great directions by more than nothing,
-    and where no small turn would do.
-    """
-    size, great = float(frame.values.sum().sqrt()), _great(frame)
-    if frame.great > SETTLED * close * size:
-        return None
-    count, least = len(reference), frame.least.shape[1]
-    rows, between = rows.clone(), frame.vectors[:, great:-least].double()
-    first, swing, last = 0.0, frame.swing, math.nan
-    try:
-        if swing > SWUNG:
-            frame = _turn_least(rows, reference @ frame.least, frame)
-            first, swing = frame.swing, 0.0
-        for _ in range(SWEEPS):
-            low = torch.cat([between, frame.least], 1)
-            there, here = reference @ low, rows @ low
-            odd = torch.addmm(rows[:count].mT @ there, reference.mT, here[:count], alpha=-1)
-            correction = _divided(frame.vectors.mT @ odd.float(), frame, great)
-            moved = float((frame.values.sqrt()[:, None] * correction).norm())
-            if moved > FRESH * last or moved * float(correction.norm()) > BENT * close * size:
-                raise _NotSmall
-            if not math.isnan(last):
-                frame = replace(frame, left=max(LEFT, moved / last))
-            # X = Y L^T - L Y^T of the late directions L, which has twice what is between them
-            correction[great:] /= 2
-            step = (frame.vectors @ correction).double()
-            rows.addmm_(rows @ step, low.mT).addmm_(here, step.mT, alpha=-1)
-            frame = _turn_least(rows, there[:, -least:], frame)
-            if moved * max(frame.left, swing) <= close * size:
-                return rows, replace(frame, swing=max(first, frame.swing))
-            last, swing = moved, 0.0
-    except _NotSmall:
-        pass
-    return None
-
-
-def _turn_least(rows: torch.Tensor, there: torch.Tensor, frame: Frame) -> Frame:
-    """Turn rows among the least directions to what a reference has there; the frame after it."""
-    directions, here = frame.least, rows @ frame.least
-    turn, frame = _least(here[: len(there)].mT @ there, frame)
-    rows.addmm_(here @ turn, directions.mT)
-    return frame
-
-
-def _great(frame: Frame) -> int:
-    """How many directions are not turned late."""
-    return len(frame.values) - len(frame.values) // LATE
-
-
 def _swept(
     products: torch.Tensor, frame: Frame, close: float, swing: float
 ) -> tuple[torch.Tensor, Frame]:
@@ -184,16 +118,12 @@ def _swept(
     The first of them leaves the part `swing` at least: so far turns among the least directions are.
     """
     size, last = float(frame.values.sum().sqrt()), math.nan
-    great = _great(frame)
     beyond: torch.Tensor | None = None
     for _ in range(SWEEPS):
         correction = _correction(products, frame)
-        moving = frame.values.sqrt()[:, None] * correction
-        moved = float(moving.norm())
+        moved = float((frame.values.sqrt()[:, None] * correction).norm())
         if not moved < LARGEST * size or moved > FRESH * last:
             raise _NotSmall
-        if math.isnan(last):
-            frame = replace(frame, great=float(moving[:great, :great].norm()))
         if not math.isnan(last):
             frame = replace(frame, left=max(LEFT, moved / last))
         more, frame = _least_turned(products, _beyond_one(_out_of(frame, correction)), frame)
@@ -207,15 +137,12 @@ def _swept(
 def _correction(products: torch.Tensor, frame: Frame) -> torch.Tensor:
     """X in the frame, to first order, [n, n] in float32: zero among the least directions."""
     odd = (products - products.mT).float()
-    return _divided(frame.vectors.mT @ (odd @ frame.vectors), frame)
-
-
-def _divided(odd: torch.Tensor, frame: Frame, first: int = 0) -> torch.Tensor:
-    """The X of an antisymmetric matrix in the frame, of its columns from `first` on."""
     values = frame.values.float()
-    odd /= values[:, None] + values[first:]
-    odd[-frame.least.shape[1] :, -frame.least.shape[1] :] = 0
-    return odd
+    correction = frame.vectors.mT @ (odd @ frame.vectors)
+    correction /= values[:, None] + values
+    rest = len(values) - frame.least.shape[1]
+    correction[rest:, rest:] = 0
+    return correction
 
 
 def _out_of(frame: Frame, correction: torch.Tensor) -> torch.Tensor:
@@ -260,4 +187,4 @@ def _least(products: torch.Tensor, frame: Frame) -> tuple[torch.Tensor, Frame]:
     vectors = frame.vectors.clone()
     vectors[:, rest:] = least
     values = torch.cat([frame.values[:rest], values])
-    return turn, Frame(vectors, least, values, frame.left, float(turn.norm()), frame.great)
+    return turn, Frame(vectors, least, values, frame.left, float(turn.norm()))

@@ -28,9 +28,9 @@ class _Spare:
             self._count -= taken
             return taken
 
-    def give(self, count: int) -> None:
+    def give(self) -> None:
         with self._lock:
-            self._count += count
+            self._count += 1
 
 
 class _Here(local):
@@ -103,7 +103,7 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
             raise
         finally:
             if next(left):  # the last has the core of whoever waits for all
-                spare.give(1)
+                spare.give()
 
     try:
         with ThreadPoolExecutor(workers) as pool:
