@@ -114,7 +114,7 @@ def test_the_legend_says_what_is_there_and_nothing_else() -> None:
     assert "`±`: standard deviation over draws (n - 1)" in drawn
     rows = texts(merges(0.5, 0.6, intervals=interval(0.4, 0.7)))["board.md"].partition("##")[0]
     assert "`[ ]`: 95 % interval over test rows" in rows
-    assert "whose interval over test rows overlaps" in rows
+    assert "whose interval over test rows, or whose draws, overlap" in " ".join(rows.split())
     assert "printed alike" not in rows
 
 
@@ -193,7 +193,7 @@ def test_the_predictions_tell_apart_what_overlaps(tmp_path: Path) -> None:
     harness.leaderboard([folder], out=tmp_path)
     text = (tmp_path / "board.md").read_text()
     assert [rows_of(text)[name] for name in "abc"] == [["**66.7**"], ["64.7"], ["**64.7**"]]
-    assert "a paired bootstrap of the test rows does not tell" in text
+    assert "a paired interval over test rows and draws does not tell" in " ".join(text.split())
     for path in folder.glob("*.parquet"):
         path.unlink()
     harness.leaderboard([folder], out=tmp_path)
@@ -338,7 +338,12 @@ def test_a_loss_that_cannot_be_told_is_marked(tmp_path: Path) -> None:
     for path in folder.glob("*.parquet"):
         path.unlink()
     harness.leaderboard([folder], out=tmp_path)
-    assert "?" not in (tmp_path / "board.md").read_text()
+    text = (tmp_path / "board.md").read_text()
+    shares = rows_of(text.partition("## How much")[2])
+    assert [shares[name][4:] for name in "ab"] == [
+        ["1.0", "0.7?", "cannot tell"],
+        ["1.0", "14.3", "all and more"],
+    ]
 
 
 def test_a_gain_that_nobody_measured_is_as_it_was() -> None:

@@ -548,6 +548,13 @@ def spread(loss: float, recovered: float, wide: float, **given: Any) -> Spread:
         (80, 95, 1, "all and more", "explains all of the loss and more."),
         (
             80,
+            91,
+            8,
+            "cannot tell how much",
+            "cannot tell how much of the loss the head explains (within 17 to 100 % of it).",
+        ),
+        (
+            80,
             80.5,
             1,
             "cannot tell",
@@ -587,10 +594,22 @@ def test_a_base_that_reads_as_much_takes_the_head_for_nothing(above: Any) -> Non
     better = spread(10, 10, 1, above_control=(0.5, 2.0))
     assert "explains all" in str(replace(made, control=89.0, spread=better))
     assert "explains all" in str(replace(made, control=89.0, spread=None))
+    open_ = spread(10, 10, 1, above_control=(-0.5, 2.0))
+    assert "so a tuned head says" in str(replace(made, control=85.0, spread=open_))
+    assert "the base cannot be told from it" in str(replace(made, control=85.0, spread=open_))
     worse = replace(made, tuned=79, spread=spread(10, -1, 0.5, above_control=(-9, -7)))
     assert worse.share == "none", "where nothing is won back, nobody is compared"
     unclear = replace(made, tuned=80, spread=spread(10, 0, 0.5, above_control=(-9, -7)))
     assert unclear.share == "cannot tell", "nor where it may be nothing"
+
+
+def test_without_predictions_less_than_a_point_wins_nothing_back() -> None:
+    """Nor does what the intervals of the records leave open."""
+    small = Verdict(90, 80, 80.9, shots=5, tasks=1)
+    assert small.share == "cannot tell"
+    assert "any of the loss. (No interval" in str(small)
+    assert replace(small, tuned=83).share == "30 %"
+    assert replace(small, tuned=83, untold=True).share == "cannot tell"
 
 
 def test_the_verdict_averages_over_experts_draws_and_tasks() -> None:

@@ -19,7 +19,7 @@ from harness import Comparison, Ranking, Task
 from harness.cli import main
 from harness.data.metrics import score
 from harness.errors import BrokenRecord, UnknownName
-from harness.evaluation.inference import holm
+from harness.evaluation.estimates import holm
 from harness.evaluation.predictions import DrawKey, Predicted, shelf, write_predictions
 from harness.evaluation.records import Record, read_records, record_path, write_record
 from harness.types import Array64, KindName
@@ -74,13 +74,15 @@ def read_once(
     rows: int = 200,
     protocol: str = "current",
     keys: Sequence[DrawKey] = (ONE,),
+    values: Mapping[DrawKey, Array64] | None = None,
     **given: Any,
 ) -> Record:
     """Write what an evaluation of a model on a task leaves behind."""
     known = TASKS[name]
     labels, units = truth(name, rows)
-    values = {key: spoilt(labels, known, wrong, seed + 10 * i) for i, key in enumerate(keys)}
-    made = Predicted(known, f"{name} {rows}", units, labels, values)
+    if values is None:
+        values = {key: spoilt(labels, known, wrong, seed + 10 * i) for i, key in enumerate(keys)}
+    made = Predicted(known, f"{name} {rows}", units, labels, dict(values))
     scores = []
     for (shots, drawn), guess in values.items():
         one = score(known, guess, labels, units)
@@ -230,11 +232,42 @@ def test_draws_are_compared_in_the_mean(tmp_path: Path) -> None:
         read_once(tmp_path, model, "toy/a", wrong, **given)
     made = two(tmp_path, "good", "fair", protocol="knn")
     assert made.terms.shots == 5
-    assert made.tasks[0].test == "permutation", "rows of several draws are no single trials"
+    assert made.tasks[0].test == "draws", "rows of several draws are no single trials"
     assert made.outcome == "better"
-    assert "The draws of shots are held" in str(made)
+    assert "interval on other rows and draws, paired" in str(made)
     assert two(tmp_path, "good", "fair", protocol="knn", shots=1).terms.shots == 1
-    assert str(two(tmp_path, "good", "fair", protocol="knn", shots="all").terms) == "knn, all shots"
+    once = two(tmp_path, "good", "fair", protocol="knn", shots="all")
+    assert str(once.terms) == "knn, all shots"
+    assert "One draw of shots: what others would say comes on top of all this." in str(once)
+
+
+def test_what_draws_happen_to_say_is_no_difference(tmp_path: Path) -> None:
+    """The rows alone would tell; the draws of one model are far apart, and few."""
+    good = {0: 0.05, 1: 0.35, 2: 0.3}
+    for model, wrong in {"good": good, "fair": dict.fromkeys(good, 0.3)}.items():
+        known = TASKS["toy/a"]
+        labels, _ = truth("toy/a", 400)
+        values = {(5, s): spoilt(labels, known, share, s) for s, share in wrong.items()}
+        read_once(tmp_path, model, "toy/a", 0.1, protocol="knn", rows=400, values=values)
+    made = two(tmp_path, "good", "fair", protocol="knn")
+    assert made.difference > 0.05
+    assert made.outcome == "cannot tell"
+    assert made.within[0] < 0 < made.within[1]
+    assert "more draws might" in made.verdict
+
+
+def test_first_is_whose_mean_is_highest(tmp_path: Path) -> None:
+    """`b` is far better on one task; on the others `a` is ahead of it by a hair, and of others."""
+    for place, (model, wrong) in enumerate({"a": 0.2, "c": 0.202, "d": 0.203, "b": 0.204}.items()):
+        for name in ("toy/a", "toy/b", "toy/d"):
+            share = 0.0 if (model, name) == ("b", "toy/d") else wrong
+            read_once(tmp_path, model, name, share, seed=place, rows=1000)
+    made = harness.compare(["a", "b", "c", "d"], records=tmp_path)
+    assert isinstance(made, Ranking)
+    means = [one.score for one in made.models]
+    assert means == sorted(means, reverse=True)
+    assert made.models[0].model == made.leaders[0] == "b"
+    assert made.verdict.split()[0] in ("b", "cannot")
 
 
 def test_a_null_comparison_rejects_at_its_level(tmp_path: Path) -> None:

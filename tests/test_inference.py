@@ -15,23 +15,16 @@ from harness import METRICS, Task, metric
 from harness.data.metrics import score
 from harness.evaluation import inference
 from harness.evaluation.counting import OneByOne, Read, counted, draws_of
+from harness.evaluation.estimates import Estimate, bootstrap_p, detectable, estimate, holm, minus
 from harness.evaluation.inference import (
-    apart,
-    bootstrap_p,
-    detectable,
-    holm,
+    PairedTest,
     interval,
     intervals,
     mcnemar,
-    over_tasks,
     paired_test,
     permutation,
-    ranks,
     resampled,
-    rows_needed,
-    tie_groups,
     wilson,
-    win_rates,
 )
 from harness.evaluation.predictions import Predicted
 from harness.kinds import IGNORED
@@ -371,7 +364,7 @@ def test_no_row_that_differs_is_no_difference() -> None:
     assert mcnemar(0, 0) == 1
     for kind, name in CASES:
         made = predicted_of(random_read(kind, name))
-        assert paired_test(made, made, None).p == 1
+        assert compared(made, made, None).p == 1
 
 
 def answers(right: Sequence[Sequence[int]], name: str = "accuracy", **given: Any) -> Predicted:
@@ -391,17 +384,33 @@ def answers(right: Sequence[Sequence[int]], name: str = "accuracy", **given: Any
     )
 
 
+def compared(first: Predicted, second: Predicted, shots: int | None) -> PairedTest:
+    """The test of two predictions, whatever their scores on each draw: one of both."""
+    return paired_test(first, second, shots, difference(first, second, shots))
+
+
+def difference(first: Predicted, second: Predicted, shots: int | None) -> Estimate:
+    """That of the scores, on resampled rows and on each draw."""
+
+    def known(one: Predicted) -> Estimate:
+        each = [replace(one, values={key: one.values[key]}) for key in one.draws(shots)]
+        values = [draws_of(part, shots).under(np.ones((1, len(one.units))))[0] for part in each]
+        return estimate(values, resampled(one, shots))
+
+    return minus(known(first), known(second))
+
+
 FEW = [1, 1, 1, 0, 1, 1, 1, 1], [1, 0, 1, 1, 0, 0, 1, 0]
 
 
 def test_the_accuracy_of_one_prediction_is_tested_by_mcnemar() -> None:
     first, second = (answers([one]) for one in FEW)
-    found = paired_test(first, second, None)
+    found = compared(first, second, None)
     assert (found.name, found.p) == ("McNemar", pytest.approx(mcnemar(4, 1)))
     # on so few rows every exchange is tried: the same test
     assert permutation(*(draws_of(one, None) for one in (first, second)), "") == found.p
     left = [replace(one, left_out={0: (4, 5)}) for one in (first, second)]
-    assert paired_test(*left, None).p == mcnemar(2, 1)
+    assert compared(*left, None).p == mcnemar(2, 1)
 
 
 def test_exchanged_rows_are_read_anew() -> None:
@@ -424,15 +433,16 @@ def test_exchanged_rows_are_read_anew() -> None:
         differences.append(value(one) - value(two))
     seen = value(a) - value(b)
     tails = [np.mean(np.array(differences) * sign >= seen * sign - 1e-9) for sign in (1, -1)]
-    found = paired_test(first, second, 5)
-    assert (found.name, found.p) == ("permutation", pytest.approx(min(1, 2 * min(tails))))
+    found = permutation(*(draws_of(one, 5) for one in (first, second)), "")
+    assert found == pytest.approx(min(1, 2 * min(tails)))
 
 
-def test_correlations_and_different_numbers_of_draws_are_bootstrapped() -> None:
+def test_correlations_are_bootstrapped_and_several_draws_are_tested_with_their_spread() -> None:
     one, two = (predicted_of(random_read("regression", "pearson", seed)) for seed in (0, 1))
-    assert paired_test(one, replace(two, labels=one.labels), None).name == "bootstrap"
+    assert compared(one, replace(two, labels=one.labels), None).name == "bootstrap"
     first, second = answers([*FEW], shots=5), answers([FEW[0]], shots=5)
-    assert paired_test(first, second, 5).name == "bootstrap"
+    assert compared(first, second, 5).name == "draws"
+    assert compared(first, first, 5).p == 1
 
 
 def test_a_bootstrap_p_is_twice_the_smaller_tail() -> None:
@@ -479,7 +489,7 @@ def test_models_of_the_same_worth_are_told_apart_by_chance_alone(
     name: str, low: float, high: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "PERMUTATIONS", 200)
-    share = rejected(lambda random: paired_test(*two_alike(random, name), None).p, 250)
+    share = rejected(lambda random: compared(*two_alike(random, name), None).p, 250)
     assert low <= share <= high
 
 
@@ -491,60 +501,9 @@ def test_a_difference_that_rows_can_show_is_shown_in_four_of_five() -> None:
         a = random.random(400) < 0.8
         b = np.where(random.random(400) < 0.107, random.random(400) < 0.5, a)
         first, second = answers([a.astype(int)]), answers([b.astype(int)])
-        differences = resampled(first, None) - resampled(second, None)
-        sizes.append(detectable(differences))
-        shown += bootstrap_p(differences) < 0.05
+        found = difference(first, second, None)
+        sizes.append(detectable(found))
+        shown += bootstrap_p(found.rows) < 0.05
     # the difference is 0.107 x (0.8 - 0.5) = 0.032, its error (0.107 / 2 - 0.032^2)^0.5 / 20
     assert np.mean(sizes) == pytest.approx(0.032, rel=0.1)
     assert 0.74 <= shown / 250 <= 0.86
-
-
-def test_the_smallest_difference_by_hand() -> None:
-    sample = np.array([-1, 1]) * 0.01 / 2**0.5
-    assert detectable(sample) == pytest.approx(0.01 * (1.959964 + 0.841621))
-
-
-def test_the_rows_that_a_difference_needs() -> None:
-    """Twice the difference is shown by a quarter of the rows; one like the error by 7.85 times."""
-    random = np.random.default_rng(0)
-    samples = random.normal(0.01, 0.01, size=(1, 1000))
-    samples = 0.01 * (samples - samples.mean()) / samples.std(ddof=1)
-    assert rows_needed(0.01, 100, samples) == 785
-    assert rows_needed(-0.02, 100, samples) == 197
-    assert rows_needed(0.0, 100, samples) is None
-
-
-def test_no_number_of_rows_shows_what_differs_from_task_to_task() -> None:
-    tasks = np.array([[0.2], [-0.1], [0.05]]) + np.zeros((3, 1000))
-    assert rows_needed(0.05, 100, tasks) is None
-
-
-def test_a_mean_over_tasks_draws_tasks_and_rows() -> None:
-    random = np.random.default_rng(0)
-    samples = random.normal(size=(1, 1000))
-    assert np.array_equal(over_tasks(samples), samples[0])
-    apart = np.array([[0.0], [1.0], [2.0], [3.0]]) + 0.1 * random.normal(size=(4, 1000))
-    # the variance of the tasks over four of them, and a quarter of that within one
-    assert over_tasks(apart).std() == pytest.approx(((1.25 + 0.01) / 4) ** 0.5, rel=0.1)
-    both = over_tasks(np.stack([apart, apart + 1]))
-    assert both[1] - both[0] == pytest.approx(np.ones(1000)), "models are drawn alike"
-
-
-# Several models -------------------------------------------------------------------------------
-
-
-def test_ranks_and_wins_by_hand() -> None:
-    values = np.array([[0.9, 0.5], [0.8, 0.7], [0.7, 0.5]])
-    assert ranks(values).tolist() == [[1, 2.5], [2, 1], [3, 2.5]]
-    assert win_rates(values).tolist() == [2.5 / 4, 3 / 4, 0.5 / 4]
-
-
-def test_models_that_cannot_be_told_apart_are_joined() -> None:
-    random = np.random.default_rng(0)
-    noise = random.normal(size=(4, 1, 1000))
-    samples = np.array([0.0, 1.5, 3.0, 30.0]).reshape(4, 1, 1) + 0.5 * noise
-    known = apart(samples)
-    assert known == {(0, 2), (0, 3), (1, 3), (2, 3)}
-    assert tie_groups([3, 2, 1, 0], known) == [(3,), (2, 1), (1, 0)]
-    assert tie_groups([3, 2, 1, 0], ()) == [(3, 2, 1, 0)]
-    assert tie_groups([0, 1, 2], {(0, 1)}) == [(0,), (1, 2)]

@@ -515,6 +515,8 @@ def test_the_sentence_of_the_orthogonal_probe() -> None:
     assert "says nothing of the merge." in basis(60, 80, 80)
     assert "says nothing of the merge" not in basis(60, 59, 80)
     assert "open to chance." in basis(60, 80, determined=False)
+    more = basis(60, 65, determined=False)
+    assert "are a change of basis, or more; fitted to fewer rows" in more, "the rest may be one too"
     assert basis(60, 80, shots="all").startswith("probe, all shots reads")
     assert str(Basis(80, 60, 70, Reading(3, "probe:rows=test", 0), 2)).startswith(
         "averaged over 2 tasks, probe:rows=test reads 70.0: 10.0 of the 20.0"

@@ -8,25 +8,26 @@ from typing import Literal
 
 import numpy as np
 
+from harness.evaluation.estimates import Estimate
 from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.difference import (
+    MOSTLY,
     NO_INTERVAL,
     SHOWN,
     Difference,
     Spread,
     around,
+    in_points,
+    mean_over_tasks,
     on_other_rows,
-    resampled_mean,
     spread_of,
 )
 from harness.reporting.grid import Reading, _check_same_work, readings, reported, short_task
 from harness.text import number
-from harness.types import Array64, Shots
+from harness.types import Shots
 
 PROBE, TURN = "probe", "orthogonal"
-MOSTLY = 0.5
-"""A share whose interval begins lower is not called all."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,13 @@ class Basis:
         return (
             f"{self.recovered:.1f} of the {self.loss:.1f} points of the loss ({self._scores}) are "
             f"a change of basis{self._share}"
-            f"{', the rest is not' if told else '; cannot tell whether the rest is one'}"
+            f"{self._rest if told else '; cannot tell whether the rest is one'}"
         )
+
+    @property
+    def _rest(self) -> str:
+        """Of what a turn does not win back. One that rows leave open might have won back more."""
+        return ", the rest is not" if self.determined else ", or more"
 
     @property
     def _wins_back(self) -> Literal["nothing", "cannot tell", "some"]:
@@ -156,7 +162,7 @@ def bases(records: Sequence[Record], *, samples: Samples | None = None) -> list[
     """What the orthogonal probe says of the merged model, for every setting it was read with.
 
     By the most shots there are, which determine a turn best. With `samples`, differences have an
-    interval: a paired bootstrap of the test rows, the tasks and the draws held. None without
+    interval: over rows and draws, paired, the tasks held. None without
     experts, or where a task was not read.
     """
     records = reported(records)
@@ -216,12 +222,16 @@ def _basis(parts: _Parts, samples: Samples | None) -> Basis:
 def _spread(parts: _Parts, samples: Samples) -> Spread | None:
     """The differences on resampled rows; None unless all predictions are at hand."""
 
-    def mean(records: Sequence[Record], shots: Shots | None) -> Array64 | None:
-        return resampled_mean((record.task, samples(record, shots)) for record in records)
+    def mean(records: Sequence[Record], shots: Shots | None) -> Estimate | None:
+        return mean_over_tasks((one.task, _estimate(one, shots, samples)) for one in records)
 
     experts, current = mean(parts.experts, None), mean(parts.current, None)
     base = mean(parts.base, parts.shots) if parts.base else None
     return spread_of(experts, current, mean(parts.turned, parts.shots), base)
+
+
+def _estimate(record: Record, shots: Shots | None, samples: Samples) -> Estimate | None:
+    return in_points([100 * value for value in record.values(shots)], samples(record, shots))
 
 
 def _mean(records: Sequence[Record], shots: Shots | None) -> float:

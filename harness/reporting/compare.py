@@ -10,16 +10,19 @@ import numpy as np
 
 from harness.data.shots import amount
 from harness.errors import BadOption, BrokenRecord, UnknownName
-from harness.evaluation.inference import (
+from harness.evaluation.estimates import (
+    Estimate,
     aligned,
     detectable,
-    ends,
+    estimate,
     holm,
+    mean_of,
+    minus,
     over_tasks,
-    paired_test,
-    resampled,
     rows_needed,
+    within,
 )
+from harness.evaluation.inference import FEWEST_APART, PairedTest, paired_test, resampled
 from harness.evaluation.parts import asked
 from harness.evaluation.predictions import Lookup, Predicted, shelf
 from harness.evaluation.records import Record, read_records
@@ -27,7 +30,7 @@ from harness.options import parse_choice
 from harness.reporting.comparison import Comparison, Ranked, Ranking, TaskDifference, Terms
 from harness.reporting.grid import HEADLINE_SHOTS, label, reported
 from harness.reporting.lines import work
-from harness.reporting.ranking import standings
+from harness.reporting.ranking import on_draws, standings
 from harness.types import Choice, Shots
 
 
@@ -201,10 +204,12 @@ def _score(side: _Side, task: str, shots: Shots | None) -> float:
 
 def _two(sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predicted]]) -> Comparison:
     first, second = sides
-    samples, tests = [], []
-    for one, other in zip(*read, strict=True):
-        samples.append(np.subtract(*aligned([resampled(p, terms.shots) for p in (one, other)])))
-        tests.append(paired_test(one, other, terms.shots))
+    one, other = _estimates(sides, terms, read)
+    found = list(map(minus, one, other))
+    tests = [
+        paired_test(mine, theirs, terms.shots, difference)
+        for mine, theirs, difference in zip(*read, found, strict=True)
+    ]
     adjusted = holm([test.p for test in tests])
     tasks = tuple(
         TaskDifference(
@@ -213,35 +218,64 @@ def _two(sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predicted
             rows=first.records[task].rows,
             first=_score(first, task, terms.shots),
             second=_score(second, task, terms.shots),
-            within=ends(samples[place]),
+            within=within(found[place]),
             test=tests[place].name,
             p=tests[place].p,
             adjusted=adjusted[place],
-            detectable=detectable(samples[place]),
+            detectable=_shown(found[place], tests[place], first.records[task].rows),
         )
         for place, task in enumerate(terms.tasks)
     )
-    whole = aligned(samples)
-    difference = float(np.mean([one.difference for one in tasks]))
     return Comparison(
         first=first.name,
         second=second.name,
         terms=terms,
+        draws=_draws(sides, terms),
         tasks=tasks,
-        within_rows=ends(whole.mean(axis=0)),
-        within=ends(over_tasks(whole)),
-        needed=rows_needed(difference, sum(one.rows for one in tasks), whole),
+        within_rows=within(mean_of(found)),
+        within=over_tasks(found),
+        needed=rows_needed(found, sum(one.rows for one in tasks)),
+    )
+
+
+def _shown(one: Estimate, test: PairedTest, rows: int) -> float | None:
+    """The smallest difference that a test shows; None where no row differs."""
+    least = FEWEST_APART / rows if test.name == "McNemar" else 0.0
+    shown = detectable(one)
+    return max(shown, least) if shown else None
+
+
+def _estimates(
+    sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predicted]]
+) -> list[list[Estimate]]:
+    """The score of every model on every task, on resampled rows and on each draw."""
+    return [
+        [
+            estimate(side.records[task].values(terms.shots), resampled(predicted, terms.shots))
+            for task, predicted in zip(terms.tasks, each, strict=True)
+        ]
+        for side, each in zip(sides, read, strict=True)
+    ]
+
+
+def _draws(sides: Sequence[_Side], terms: Terms) -> int:
+    """How many draws of shots every score is the mean of, at least."""
+    return min(
+        len(side.records[task].values(terms.shots)) for side in sides for task in terms.tasks
     )
 
 
 def _several(sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predicted]]) -> Ranking:
-    values = np.array([[_score(side, task, terms.shots) for task in terms.tasks] for side in sides])
-    flat = aligned([resampled(one, terms.shots) for each in read for one in each])
+    known = _estimates(sides, terms, read)
+    values = np.array([[one.point for one in each] for each in known])
+    flat = aligned([one.rows for each in known for one in each])
     samples = flat.reshape(len(sides), len(terms.tasks), -1)
-    made = standings(terms.tasks, values, samples)
+    draws = on_draws([[one.draws.tolist() for one in each] for each in known])
+    made = standings(terms.tasks, values, samples, draws, by="score")
     names = [side.name for side in sides]
     return Ranking(
         terms=terms,
+        draws=_draws(sides, terms),
         models=tuple(
             Ranked(
                 model=names[place],

@@ -10,13 +10,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from tabulate import tabulate
 
-from harness.evaluation.inference import FEWEST_TASKS, LEVEL, POWER, TestName
+from harness.evaluation.estimates import FEWEST_TASKS, LEVEL, POWER, Ends
+from harness.evaluation.inference import TestName
 from harness.reporting.grid import short_task
 from harness.reporting.table import fits
 from harness.text import plain
 from harness.types import Shots
 
-Ends: TypeAlias = "tuple[float, float]"
 Outcome: TypeAlias = Literal["better", "worse", "cannot tell"]
 
 
@@ -39,8 +39,9 @@ class TaskDifference:
     """Two models on the same rows of a task.
 
     Scores and differences are between -1 and 1; `within` is the 95 % interval of the difference
-    over the rows. `p` is of the test, `adjusted` for there being several tasks (Holm); `detectable`
-    is the smallest difference that so many rows show with a power of 80 %.
+    over the rows, and over the draws of shots where there are several. `p` is of the test,
+    `adjusted` for there being several tasks (Holm); `detectable` is the smallest difference that
+    one test on so many rows shows with a power of 80 %, None where no row differs.
     """
 
     task: str
@@ -52,7 +53,7 @@ class TaskDifference:
     test: TestName
     p: float
     adjusted: float
-    detectable: float
+    detectable: float | None
 
     @property
     def difference(self) -> float:
@@ -64,14 +65,16 @@ class TaskDifference:
 class Comparison:
     """Two models on the same rows of the same tasks.
 
-    `within_rows` is the interval of the mean difference over the rows of these very tasks,
-    `within` over rows and tasks, which are one for a single task. `needed` are about the rows, in
-    all, that would show such a difference; None where no number would.
+    `within_rows` is the interval of the mean difference over the rows and draws of these very
+    tasks, `within` where tasks are drawn anew as well, which are one for a single task. `draws` are
+    those of the shots. `needed` are about the rows, in all, that would show such a difference; None
+    where no number would.
     """
 
     first: str
     second: str
     terms: Terms
+    draws: int
     tasks: tuple[TaskDifference, ...]
     within_rows: Ends
     within: Ends
@@ -99,22 +102,30 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """One line: better, worse or cannot tell, by how much, and what it would take."""
-        count = len(self.tasks)
-        drawn = "on other rows" if count == 1 else "where rows and tasks are drawn anew"
+        count, others = len(self.tasks), _others(self.terms, self.draws)
+        anew = f"on {others}" if count == 1 else f"on {others} and other tasks"
         over = "" if count == 1 else f" in the mean over {count} tasks"
-        by = f"{_signed(self.difference)} points{over}, within {_within(self.within)} {drawn}"
+        by = f"{_signed(self.difference)} points{over}, within {_within(self.within)} {anew}"
         if self.outcome != "cannot tell":
             return f"{self.first} is {self.outcome} than {self.second}: {by}"
         return f"cannot tell {self.first} from {self.second}: {by}; {self._needs}"
 
     @property
     def _needs(self) -> str:
+        count, (low, high) = len(self.tasks), self.within_rows
+        here = ""
+        if count > 1 and not low <= 0 <= high:
+            sign = "better" if low > 0 else "worse"
+            here = f"on these {count} tasks it is {sign}, within {_within(self.within_rows)}; "
         if self.needed is not None:
             rows = float(f"{self.needed:.2g}")
-            return f"such a difference needs about {rows:.0f} rows, here are {self.rows}"
-        if len(self.tasks) > 1 and self.difference:
-            return "more rows would not tell, more tasks might: it differs from task to task"
-        return "there is no difference that more rows would show"
+            return f"{here}such a difference needs about {rows:.0f} rows, here are {self.rows}"
+        if not self.difference:
+            return f"{here}there is no difference that more rows would show"
+        others = " or ".join(
+            [*(["more tasks"] if count > 1 else []), *(["more draws"] if self.draws > 1 else [])]
+        )
+        return f"{here}more rows alone would not tell, {others} might"
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for machines."""
@@ -141,7 +152,7 @@ class Comparison:
                 f"{100 * one.second:.1f}",
                 f"{_signed(one.difference)} [{', '.join(map(_signed, one.within))}]",
                 _p(one.adjusted),
-                f"{100 * one.detectable:.1f}",
+                "" if one.detectable is None else f"{100 * one.detectable:.1f}",
             ]
             for one in self.tasks
         ]
@@ -149,18 +160,24 @@ class Comparison:
     @property
     def _says(self) -> list[str]:
         tests = ", ".join(dict.fromkeys(_TESTS[one.test] for one in self.tasks))
+        others = _others(self.terms, self.draws)
         legend = (
-            f"Points (x100). [ ]: {100 * LEVEL:.0f} % interval over the test rows, paired. "
+            f"Points (x100). [ ]: {100 * LEVEL:.0f} % interval on {others}, paired. "
             f"p: {tests}{', Holm over the tasks' if len(self.tasks) > 1 else ''}. shows: the "
-            f"smallest difference that so many rows show with a power of {100 * POWER:.0f} %."
+            f"smallest difference that one test shows with a power of {100 * POWER:.0f} %."
         )
         mean = (
             f"Mean over {len(self.tasks)} tasks: {_signed(self.difference)}, within "
-            f"{_within(self.within_rows)} on other rows of these tasks, {_within(self.within)} "
+            f"{_within(self.within_rows)} on {others} of these tasks, {_within(self.within)} "
             "where tasks are drawn anew as well."
         )
         several = [mean] if len(self.tasks) > 1 else []
-        return [legend, *_held(self.terms), *several, f"Verdict: {plain(self.verdict)}."]
+        return [
+            legend,
+            *_held(self.terms, self.draws),
+            *several,
+            f"Verdict: {plain(self.verdict)}.",
+        ]
 
     def __str__(self) -> str:
         return self.report()
@@ -170,6 +187,7 @@ _TESTS: dict[TestName, str] = {
     "McNemar": "exact McNemar",
     "permutation": "permutation of rows",
     "bootstrap": "bootstrap of rows",
+    "draws": "t of rows and draws",
 }
 
 
@@ -177,8 +195,8 @@ _TESTS: dict[TestName, str] = {
 class Ranked:
     """A model among others: its mean score and rank over the tasks, 1 the best.
 
-    `within` is the 95 % interval of the rank over rows and tasks, `wins` the share of others, over
-    all tasks, that it is better than.
+    `within` is the 95 % interval of the rank over rows, draws and tasks, `wins` the share of
+    others, over all tasks, that it is better than.
     """
 
     model: str
@@ -190,14 +208,15 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Several models on the same rows of the same tasks, best first.
+    """Several models on the same rows of the same tasks, the highest mean score first.
 
-    `groups` are runs of models in which no two can be told apart: paired bootstrap of the mean over
-    rows and tasks, Holm over all pairs. A model may be of several. `leaders` are the first model
+    `groups` are runs of models in which no two can be told apart by their mean scores, over rows,
+    draws and tasks, Holm over all pairs. A model may be of several. `leaders` are the first model
     and all that cannot be told from it.
     """
 
     terms: Terms
+    draws: int
     models: tuple[Ranked, ...]
     groups: tuple[tuple[str, ...], ...]
     leaders: tuple[str, ...]
@@ -233,13 +252,15 @@ class Ranking:
 
     @property
     def _says(self) -> list[str]:
-        drawn = "rows and tasks" if len(self.terms.tasks) > 1 else "rows"
+        others = _others(self.terms, self.draws)
+        tasks = " and other tasks" if len(self.terms.tasks) > 1 else ""
         legend = (
             "mean: the score x100. rank: the mean over the tasks, 1 the best. [ ]: "
-            f"{100 * LEVEL:.0f} % interval over {drawn}. wins: of all others on all tasks. ties: "
-            "models that share a letter cannot be told apart (Holm over all pairs)."
+            f"{100 * LEVEL:.0f} % interval on {others}{tasks}. wins: of all others on all tasks. "
+            "ties: models that share a letter cannot be told apart by their mean (Holm over all "
+            "pairs)."
         )
-        return [legend, *_held(self.terms), f"Verdict: {plain(self.verdict)}."]
+        return [legend, *_held(self.terms, self.draws), f"Verdict: {plain(self.verdict)}."]
 
     def __str__(self) -> str:
         return self.report()
@@ -262,12 +283,17 @@ def _laid_out(above: Sequence[str], table: str, below: Sequence[str], width: int
     return "\n".join([*above, "", table, "", *prose])
 
 
-def _held(terms: Terms) -> list[str]:
+def _held(terms: Terms, draws: int) -> list[str]:
     """What no interval is of."""
-    drawn = "The draws of shots are held: their spread (±) comes on top of all this."
+    alone = "One draw of shots: what others would say comes on top of all this."
     few = f"Fewer than {FEWEST_TASKS} tasks say little of other tasks."
-    count = len(terms.tasks)
-    return [*([drawn] if terms.shots else []), *([few] if 1 < count < FEWEST_TASKS else [])]
+    single, count = bool(terms.shots) and draws < 2, len(terms.tasks)
+    return [*([alone] if single else []), *([few] if 1 < count < FEWEST_TASKS else [])]
+
+
+def _others(terms: Terms, draws: int) -> str:
+    """What is drawn anew of a task."""
+    return "other rows and draws" if terms.shots and draws > 1 else "other rows"
 
 
 def _signed(difference: float) -> str:

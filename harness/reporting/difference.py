@@ -1,28 +1,38 @@
-"""Pure: differences of scores, and what of them shows on other test rows."""
+"""Pure: differences of scores, and what of them shows on other test rows and other draws."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
-from harness.evaluation.inference import aligned, ends
+from harness.evaluation.estimates import (
+    Ends,
+    Estimate,
+    aligned,
+    ends,
+    estimate,
+    mean_of,
+    minus,
+    widened,
+    within,
+)
 from harness.types import Array64
 
-Ends: TypeAlias = "tuple[float, float]"
 LEAST = 1.0
 """Points: without an interval, a smaller difference is not told from none."""
 SHOWN = 0.05
 """Points that are seen in one decimal."""
+MOSTLY = 0.5
+"""A share whose interval begins lower is not called all."""
 MOST = 10.0
 """A share is no larger: beyond all of the loss, how much more is chance."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Points between two scores, and between which ends they lie on other test rows, at 95 %.
+    """Points between two scores, and between which ends they lie on other rows and draws, at 95 %.
 
     `within` is None where the predictions are not at hand.
     """
@@ -32,7 +42,7 @@ class Difference:
 
     @property
     def told(self) -> bool:
-        """Whether there is one, as far as the rows can show; without an interval, from `LEAST`."""
+        """Whether there is one, as far as can be shown; without an interval, from `LEAST`."""
         if self.within is None:
             return round(abs(self.points), 6) >= LEAST
         return not self.within[0] <= 0 <= self.within[1]
@@ -40,7 +50,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Spread:
-    """Between which ends differences lie on other test rows, in points, at 95 %.
+    """Between which ends differences lie on other rows and draws, in points, at 95 %.
 
     `recovered` is what another reading of the merge wins back of the `loss`, `share` is recovered
     over loss, 1 for all of it; `above_control` is that reading of the merge minus that of the base,
@@ -53,22 +63,23 @@ class Spread:
     above_control: Ends | None = None
 
 
-def resampled_mean(samples: Iterable[tuple[str, Array64 | None]]) -> Array64 | None:
-    """The mean over tasks of the mean over the models of each, in points: [resamples].
-
-    `samples` are scores of 0 to 1 with their task. None unless all of them are known.
-    """
-    by_task: dict[str, list[Array64]] = {}
-    for task, sample in samples:
-        if sample is None:
+def mean_over_tasks(parts: Iterable[tuple[str, Estimate | None]]) -> Estimate | None:
+    """The mean over tasks of the mean over the models of each; None unless all are known."""
+    by_task: dict[str, list[Estimate]] = {}
+    for task, one in parts:
+        if one is None:
             return None
-        by_task.setdefault(task, []).append(100 * sample)
-    means = [aligned(each).mean(axis=0) for each in by_task.values()]
-    return np.asarray(aligned(means).mean(axis=0))
+        by_task.setdefault(task, []).append(one)
+    return mean_of([mean_of(each) for each in by_task.values()])
+
+
+def in_points(values: Sequence[float], sample: Array64 | None) -> Estimate | None:
+    """Scores x100 of each draw, and scores of -1 to 1 on resampled rows, as one; None without."""
+    return None if sample is None else estimate(values, 100 * sample)
 
 
 def spread_of(
-    experts: Array64 | None, current: Array64 | None, read: Array64 | None, base: Array64 | None
+    experts: Estimate | None, current: Estimate | None, read: Estimate | None, base: Estimate | None
 ) -> Spread | None:
     """The differences of means on the same resampled rows; None unless all but the base are known.
 
@@ -76,16 +87,24 @@ def spread_of(
     """
     if experts is None or current is None or read is None:
         return None
-    experts, current, read = aligned([experts, current, read])
-    loss, recovered = experts - current, read - current
-    # where nothing is lost there is no share: at most one resample in forty, if it is asked for
-    share = np.divide(recovered, loss, out=np.full_like(loss, MOST), where=loss > 0)
+    loss, recovered = minus(experts, current), minus(read, current)
     return Spread(
-        loss=ends(loss),
-        recovered=ends(recovered),
-        share=ends(share.clip(-MOST, MOST)),
-        above_control=None if base is None else ends(np.subtract(*aligned([read, base]))),
+        loss=within(loss),
+        recovered=within(recovered),
+        share=_share(recovered, loss),
+        above_control=None if base is None else within(minus(read, base)),
     )
+
+
+def _share(recovered: Estimate, loss: Estimate) -> Ends:
+    """Of recovered over loss; where nothing is lost there is none to be asked for."""
+    if loss.point <= 0:
+        return -MOST, MOST
+    won, lost = aligned([recovered.rows, loss.rows])
+    # at most one resample in forty has no loss, if a share is asked for
+    share = np.divide(won, lost, out=np.full_like(lost, MOST), where=lost > 0)
+    point = recovered.point / loss.point
+    return widened(point, ends(share.clip(-MOST, MOST)), recovered.draws / loss.point)
 
 
 def around(ends: Ends) -> str:

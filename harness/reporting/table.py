@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from harness.data.shots import amount
-from harness.evaluation.inference import LEVEL
+from harness.evaluation.estimates import LEVEL
 from harness.evaluation.records import Record
 from harness.reporting.grid import (
     CONSTANT,

@@ -9,17 +9,20 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from harness.data.shots import amount
+from harness.evaluation.estimates import Estimate
 from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.difference import (
     LEAST,
+    MOSTLY,
     NO_INTERVAL,
     SHOWN,
     Difference,
     Spread,
     around,
+    in_points,
+    mean_over_tasks,
     on_other_rows,
-    resampled_mean,
     spread_of,
 )
 from harness.reporting.grid import CURRENT, HEADLINE_SHOTS, TUNED, _check_work, reported
@@ -34,7 +37,8 @@ class Verdict:
 
     All in points (x100), averaged over the tasks; `shots` are those of FT-Classifier Eval.
     `control` is the base under FT-Classifier Eval: what the head can do without any merge. Without
-    a `spread`, which takes the predictions, differences are taken as they are.
+    a `spread`, which takes the predictions, differences are taken as they are, from a point on;
+    `untold`: the intervals of the records do not tell what is won back from none.
     """
 
     experts: float
@@ -45,6 +49,7 @@ class Verdict:
     control: float | None = None
     setting: str = TUNED
     spread: Spread | None = None
+    untold: bool = False
 
     @property
     def loss(self) -> float:
@@ -67,13 +72,17 @@ class Verdict:
         return number(self.loss, ".1f") == "0.0"
 
     @property
-    def by_the_base(self) -> bool:
-        """Whether the base reads as much under a tuned head, as far as can be told."""
+    def by_the_base(self) -> str:
+        """That the base reads as much under a tuned head, as far as can be told; "" if it does not.
+
+        What cannot be told apart is not said to be the same.
+        """
         if self.control is None:
-            return False
-        if self.spread is not None and self.spread.above_control is not None:
-            return self.spread.above_control[0] <= 0
-        return round(self.control, 1) >= round(self.tuned, 1)
+            return ""
+        if round(self.control, 1) >= round(self.tuned, 1):
+            return "the base reads as much"
+        above = self.spread.above_control if self.spread else None
+        return "the base cannot be told from it" if above is not None and above[0] <= 0 else ""
 
     @property
     def share(self) -> str:
@@ -83,10 +92,11 @@ class Verdict:
         """
         if self.standing != "below":
             return ""
-        low, high = self.spread.recovered if self.spread else (self.recovered, self.recovered)
-        if high < SHOWN:
+        gain = Difference(self.recovered, self.spread.recovered if self.spread else None)
+        most = self.recovered if gain.within is None else gain.within[1]
+        if most < SHOWN:
             return "none"
-        if low <= 0 or self.recovered <= 0:
+        if not gain.told or self.untold or self.recovered <= 0:
             return "cannot tell"
         if self.by_the_base:
             return "as the base"
@@ -94,6 +104,8 @@ class Verdict:
         if beyond:
             return "all and more"
         part = self.recovered / self.loss
+        if part >= 1 and self.spread and self.spread.share[0] < MOSTLY:
+            return "cannot tell how much"
         return "all" if part >= 1 else f"{100 * part:.0f} %"
 
     def __str__(self) -> str:
@@ -130,7 +142,7 @@ class Verdict:
         """What of the loss is the head's."""
         known = {
             "none": "the head explains none of the loss, a tuned head leaves all of it",
-            "as the base": "the base reads as much, so a tuned head says nothing of the merge",
+            "as the base": f"{self.by_the_base}, so a tuned head says nothing of the merge",
             "all and more": "the head explains all of the loss and more",
         }
         if self.share in known:
@@ -142,7 +154,10 @@ class Verdict:
             share, rest = self.spread.share
             within = around(self.spread.share)
         if self.share == "cannot tell":
-            return f"cannot tell whether the head explains any of the loss ({within} of it)"
+            of_it = f" ({within} of it)" if within else ""
+            return f"cannot tell whether the head explains any of the loss{of_it}"
+        if self.share == "cannot tell how much":
+            return f"cannot tell how much of the loss the head explains ({within} of it)"
         if self.share == "all":
             return f"the head explains all of the loss{within and f' ({within})'}"
         if share >= 0.5:
@@ -164,7 +179,7 @@ def verdicts(
     """The verdict on the merged model for every setting that FT-Classifier Eval was read with.
 
     `merged` are its records, if they are not those of that role. With `samples`, differences have
-    an interval: a paired bootstrap of the test rows, the tasks and the draws held. None without
+    an interval: over rows and draws, paired, the tasks held. None without
     experts, or where a task was not read.
     """
     records = reported(records)
@@ -254,8 +269,8 @@ def _verdict(parts: _Parts, sampled: Sampled | None) -> Verdict:
 def _spread(parts: _Parts, sampled: Sampled) -> Spread | None:
     """The differences on resampled rows; None unless all predictions are at hand."""
 
-    def mean(read: Sequence[Line]) -> Array64 | None:
-        return resampled_mean((line.task, sampled(line)) for line in read)
+    def mean(read: Sequence[Line]) -> Estimate | None:
+        return mean_over_tasks((line.task, in_points(line.values, sampled(line))) for line in read)
 
     base = mean(parts.base) if parts.base else None
     return spread_of(mean(parts.experts), mean(parts.current), mean(parts.tuned), base)

@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from harness.evaluation.inference import aligned, ends
+from harness.evaluation.estimates import Estimate, mean_of, minus, widened, within
+from harness.reporting.difference import in_points
 from harness.reporting.grid import Cell, Grid, Reading
 from harness.reporting.lines import Line
 from harness.reporting.verdict import Sampled
@@ -17,9 +18,9 @@ from harness.types import Array64
 Way = Literal["paired", "intervals", "printed"]
 """How cells are told apart: by a paired bootstrap, stored intervals, or values as printed."""
 WAYS: Mapping[Way, str] = {
-    "paired": "that a paired bootstrap of the test rows does not tell from it at 95 %",
-    "intervals": "whose interval over test rows overlaps with that of the best, where predictions "
-    "are not at hand",
+    "paired": "that a paired interval over test rows and draws does not tell from it at 95 %",
+    "intervals": "whose interval over test rows, or whose draws, overlap with those of the best, "
+    "where predictions are not at hand",
     "printed": "that are printed alike, where no interval is stored",
 }
 
@@ -81,22 +82,31 @@ def _best(places: Mapping[str, Spot], sampled: Sampled | None) -> Best:
 def alike(top: Spot, other: Spot, sampled: Sampled | None) -> tuple[bool, Way]:
     """Whether a cell cannot be told from one that is as high or higher, and how that was found.
 
-    Intervals that do not overlap tell two models apart on the same rows as well; where they do, the
-    predictions may tell them apart.
+    Intervals over rows that do not overlap, and draws that do not either, tell two models apart on
+    the same rows as well; where they do, the predictions may tell them apart.
     """
     if other is top:
         return True, "printed"
     one, two = top.cell, other.cell
     known = one.interval is not None and two.interval is not None
-    if one.interval and two.interval and two.interval[1] < one.interval[0]:
-        return False, "intervals"
-    if sampled is not None and (sample := _differences(top, other, sampled)) is not None:
-        return ends(sample)[0] <= 0, "paired"
+    if one.interval and two.interval:
+        above = one.mean - two.mean
+        both = one.mean - one.interval[0] + two.interval[1] - two.mean
+        if widened(above, (above - both, above + both), _draws(top, other))[0] > 0:
+            return False, "intervals"
+    if sampled is not None and (difference := _difference(top, other, sampled)) is not None:
+        return within(difference)[0] <= 0, "paired"
     return known or f"{one.mean:.1f}" == f"{two.mean:.1f}", "intervals" if known else "printed"
 
 
-def _differences(top: Spot, other: Spot, sampled: Sampled) -> Array64 | None:
-    """How far one is above the other on resampled rows, in the mean over their tasks.
+def _draws(top: Spot, other: Spot) -> Array64:
+    """How far one cell is above the other on each draw."""
+    cells = [np.asarray(spot.cell.values) for spot in (top, other)]
+    return minus(*(Estimate(0.0, cell[:1], cell) for cell in cells)).draws
+
+
+def _difference(top: Spot, other: Spot, sampled: Sampled) -> Estimate | None:
+    """How far one is above the other, in the mean over their tasks.
 
     None where a prediction is not at hand, or a score is read off no model.
     """
@@ -104,8 +114,8 @@ def _differences(top: Spot, other: Spot, sampled: Sampled) -> Array64 | None:
         return None
     differences = []
     for lines in zip(top.lines, other.lines, strict=True):
-        pair = [sampled(line) for line in lines]
+        pair = [in_points(line.values, sampled(line)) for line in lines]
         if pair[0] is None or pair[1] is None:
             return None
-        differences.append(np.subtract(*aligned([pair[0], pair[1]])))
-    return np.asarray(aligned(differences).mean(axis=0))
+        differences.append(minus(pair[0], pair[1]))
+    return mean_of(differences)

@@ -15,8 +15,8 @@ K = TypeVar("K")
 OPEN = "?"
 """Stands behind a difference that cannot be told from none."""
 OPEN_SAYS = (
-    "a difference that is not told from none: by a paired bootstrap of the test rows at 95 %; "
-    "where predictions are not at hand, by intervals that do not overlap."
+    "a difference that is not told from none: by a paired interval over test rows and draws at "
+    "95 %; where predictions are not at hand, by intervals and draws that do not overlap."
 )
 
 

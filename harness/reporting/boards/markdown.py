@@ -140,10 +140,11 @@ def _shares(board: Board) -> Iterator[str]:
             yield "## How much of the loss is the head's"
             yield _filled(
                 "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier "
-                "Eval minus Current Eval. Share: recovered over loss, where one can be told from "
-                "none: by its interval over the test rows if the predictions lie beside the "
-                "records, else by a point or more. `as the base`: under a tuned head the base "
-                "reads as much, so that says nothing of the merge."
+                "Eval minus Current Eval. Share: recovered over loss, where both can be told from "
+                "none: by an interval over test rows and draws if the predictions lie beside the "
+                "records, else by intervals of the records that do not overlap, and by a point or "
+                "more. `as the base`: under a tuned head the base reads as much, so that says "
+                "nothing of the merge."
             )
         rows = []
         for share in group:

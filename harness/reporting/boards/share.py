@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.reporting.boards.gains import Gain
-from harness.reporting.difference import Difference, Ends
+from harness.evaluation.estimates import Ends
+from harness.reporting.boards.gains import Gain, gaps
+from harness.reporting.difference import Difference
 from harness.reporting.grid import CURRENT, TUNED, Grid, reported
 from harness.reporting.lines import Line
 from harness.reporting.verdict import Sampled, Verdict, verdicts_of
@@ -34,6 +35,8 @@ class Share:
     def recovered(self) -> Gain:
         """What a tuned head wins back, as far as can be told."""
         spread = self.verdict.spread
+        if self.verdict.untold:
+            return Gain(self.verdict.recovered, told=False)
         return _told(self.verdict.recovered, spread.recovered if spread else None)
 
 
@@ -50,12 +53,21 @@ def shares(scores: Grid, lines: Sequence[Line], sampled: Sampled | None) -> tupl
         if line.role in ("merged", "base"):
             rows[row].append(line)
     made = [
-        Share(row, verdict)
+        Share(row, verdict if verdict.spread else _as_stored(verdict, scores, row))
         for row, mine in rows.items()
         for verdict in verdicts_of([*_compared(mine, against), *mine], mine, sampled)
     ]
     settings = [*dict.fromkeys(share.verdict.setting for share in made)]
     return tuple(sorted(made, key=lambda share: settings.index(share.verdict.setting)))
+
+
+def _as_stored(verdict: Verdict, scores: Grid, row: str) -> Verdict:
+    """A verdict without predictions, with what the intervals of its records tell."""
+    known = {(reading.protocol, reading.shots): reading for reading in scores.readings}
+    current, tuned = known[CURRENT, 0], known[verdict.setting, verdict.shots]
+    column = scores.columns[-1]
+    gain = gaps(scores, [row], current, tuned, None).get((row, column))
+    return replace(verdict, untold=gain is not None and gain.told is False)
 
 
 def _against(lines: Sequence[Line]) -> dict[str, list[Line]]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from harness.errors import MissingScores
-from harness.evaluation.inference import Samples, aligned, ends
+from harness.evaluation.estimates import Ends, aligned, ends
+from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
-from harness.reporting.difference import Difference, Ends
+from harness.reporting.difference import Difference
 from harness.reporting.grid import PROTOCOL_ORDER, Reading, cell_of, readings
 from harness.reporting.plots import whiskers
 from harness.reporting.plots.gains import one_reading

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.errors import MissingScores
+from harness.evaluation.estimates import Ends
 from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
-from harness.reporting.difference import Difference, Ends
+from harness.reporting.difference import Difference
 from harness.reporting.grid import PROTOCOL_ORDER, Cell, Reading
 from harness.reporting.plots import whiskers
 from harness.reporting.plots.marks import (

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.errors import MissingScores
-from harness.evaluation.inference import FEWEST_TASKS, LEVEL, Samples, aligned
+from harness.evaluation.estimates import FEWEST_TASKS, LEVEL, aligned
+from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.grid import PROTOCOL_ORDER, TUNED, Reading
 from harness.reporting.plots.marks import (
@@ -25,7 +26,7 @@ from harness.reporting.plots.marks import (
     width_of,
 )
 from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
-from harness.reporting.ranking import Standings, standings
+from harness.reporting.ranking import Standings, on_draws, standings
 from harness.types import Array64
 
 if TYPE_CHECKING:
@@ -102,10 +103,10 @@ def _complete(scores: Scores, row: str, readings: Sequence[Reading]) -> bool:
 
 
 def _ranked(scores: Scores, methods: Sequence[str], reading: Reading) -> Standings:
-    values = [
-        [scores.cells[row, reading, task].mean / 100 for task in scores.tasks] for row in methods
-    ]
-    return standings(scores.tasks, np.array(values), _samples(scores, methods, reading))
+    cells = [[scores.cells[row, reading, task] for task in scores.tasks] for row in methods]
+    values = np.array([[cell.mean / 100 for cell in each] for each in cells])
+    draws = on_draws([[cell.values for cell in each] for each in cells]) / 100
+    return standings(scores.tasks, values, _samples(scores, methods, reading), draws)
 
 
 def _samples(scores: Scores, methods: Sequence[str], reading: Reading) -> Array64 | None:

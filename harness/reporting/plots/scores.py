@@ -11,9 +11,10 @@ from pydantic import PositiveInt
 
 from harness.data.shots import amount
 from harness.errors import MissingScores
-from harness.evaluation.inference import Samples, aligned, ends
+from harness.evaluation.estimates import Estimate, minus, within
+from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
-from harness.reporting.difference import Difference, resampled_mean
+from harness.reporting.difference import Difference, in_points, mean_over_tasks
 from harness.reporting.grid import (
     HEADLINE_SHOTS,
     Cell,
@@ -103,10 +104,17 @@ class Scores:
             return None
         return self.samples(record, reading.shots or None)
 
-    def sampled(self, row: str, reading: Reading, column: str) -> Array64 | None:
-        """A score x100 on resampled rows; None unless all its predictions are at hand."""
+    def estimate(self, row: str, reading: Reading, column: str) -> Estimate | None:
+        """A score x100, on resampled rows and on each draw; None unless all its predictions are
+        at hand."""
         tasks = self.tasks if column == MEAN else (column,)
-        return resampled_mean((task, self.sample(row, reading, task)) for task in tasks)
+        return mean_over_tasks((task, self._estimate(row, reading, task)) for task in tasks)
+
+    def _estimate(self, row: str, reading: Reading, task: str) -> Estimate | None:
+        cell = self.cells.get((row, reading, task))
+        if cell is None:
+            return None
+        return in_points(cell.values, self.sample(row, reading, task))
 
     def difference(self, first: Spot, second: Spot, column: str) -> Difference | None:
         """How far a score is above another of the same rows; None unless both were read."""
@@ -114,10 +122,10 @@ class Scores:
         if one is None or other is None:
             return None
         points = one.mean - other.mean
-        upper, lower = self.sampled(*first, column), self.sampled(*second, column)
+        upper, lower = self.estimate(*first, column), self.estimate(*second, column)
         if upper is None or lower is None:
             return Difference(points)
-        return Difference(points, ends(np.subtract(*aligned([upper, lower]))))
+        return Difference(points, within(minus(upper, lower)))
 
     def expert(self, reading: Reading, column: str) -> float | None:
         """The mean over the experts of a task, or over those of all."""

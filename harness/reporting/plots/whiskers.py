@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from harness.evaluation.inference import LEVEL
+from harness.evaluation.estimates import LEVEL
 from harness.reporting.difference import Difference
 from harness.reporting.plots.marks import BLACK
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 RIM = "white"
 """Around black lines and dots, which would not be seen on a dark bar."""
-PAIRED = f"paired {100 * LEVEL:.0f} % interval over test rows"
+PAIRED = f"paired {100 * LEVEL:.0f} % interval over rows and draws"
 
 
 def whisker(axes: Axes, y: float, difference: Difference, *, start: float = 0.0) -> None:
