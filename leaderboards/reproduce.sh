@@ -93,22 +93,24 @@ if asked protocols; then
     --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full
 fi
 
-# Methods that bring experts together first: three seeds of every task, 5,000 rows each.
+# Methods that bring experts together first: three seeds of every task, at most 10,000 rows each.
 if asked premerge; then
   for task in $glue; do
     case $task in wnli | mrpc | rte) epochs=4 ;; *) epochs=2 ;; esac
     for seed in 0 1 2; do
-      expert "glue-$task-$seed" "glue/$task" "$seed" --epochs $epochs --limit 5000
+      expert "glue-$task-$seed" "glue/$task" "$seed" --epochs $epochs --limit 10000
     done
     python leaderboards/premerge.py "glue/$task" "$base" experts/glue-$task-{0,1,2}
   done
   for task in conll2003 ncbi_disease; do
     for seed in 0 1 2; do
-      expert "ner-$task-$seed" "ner/$task" "$seed" --learning-rate 2e-4 --epochs 4 --limit 5000
+      expert "premerge-$task-$seed" "ner/$task" "$seed" \
+        --learning-rate 2e-4 --epochs 4 --limit 10000
     done
-    python leaderboards/premerge.py "ner/$task" "$base" experts/ner-$task-{0,1,2}
+    python leaderboards/premerge.py "ner/$task" "$base" experts/premerge-$task-{0,1,2}
   done
   board premerge
+  python leaderboards/gains.py
 fi
 
 # The exact Fisher information takes a pass for every word and tag, and for every one of several
@@ -143,3 +145,7 @@ if asked emotion; then
   board emotion
   board emotion-ood
 fi
+
+# The tables of README and docs, and the pictures, by the commands that stand beside them.
+python leaderboards/tables.py
+sed -n 's/^    \(harness plot .*\)/\1/p' docs/figures/README.md | bash -e

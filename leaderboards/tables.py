@@ -148,15 +148,31 @@ def _gain(gain: pandas.Series[float]) -> str:
 
 
 def projected(suite: str) -> str:
-    """By merger and task the score alone, and in brackets what `procrustes` before it adds."""
+    """By merger and task the score alone, and in brackets what `procrustes` before it adds.
+
+    In bold where the test rows tell that from nothing, which the predictions beside the records
+    say and `gains.csv` keeps.
+    """
     values, called, experts = _premerge(suite)
+    told = _told()
     head = ["", *(task.rpartition("/")[2] for task in values.index)]
     rows = [[EXPERTS, *map(number, experts)]]
     for merger, name in called.items():
         alone, won = values[name][""], values[name]["procrustes"] - values[name][""]
-        cells = (f"{number(a)} ({number(b, '+')})" for a, b in zip(alone, won, strict=True))
-        rows.append([f"`{merger}`", *cells])
+        gained = {
+            task: f"**{number(gain, '+')}**" if told[task, name] else number(gain, "+")
+            for task, gain in won.items()
+        }
+        rows.append([f"`{merger}`", *(f"{number(alone[t])} ({gained[t]})" for t in values.index)])
     return table(head, rows)
+
+
+def _told() -> Mapping[tuple[str, str], bool]:
+    """By task and merger, whether what `procrustes` before it adds is told from nothing."""
+    frame = pandas.read_csv(HERE / "gains.csv", keep_default_na=False)
+    frame = frame[frame.premerge == "procrustes"]
+    places = zip(frame.task, frame.merger, strict=True)
+    return dict(zip(places, frame.p < 0.05, strict=True))
 
 
 def symmetries() -> str:

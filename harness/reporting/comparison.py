@@ -102,10 +102,9 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """One line: better, worse or cannot tell, by how much, and what it would take."""
-        count, others = len(self.tasks), _others(self.terms, self.draws)
-        anew = f"on {others}" if count == 1 else f"on {others} and other tasks"
+        count, others = len(self.tasks), _others(self.terms, self.draws, tasks=True)
         over = "" if count == 1 else f" in the mean over {count} tasks"
-        by = f"{_signed(self.difference)} points{over}, within {_within(self.within)} {anew}"
+        by = f"{_signed(self.difference)} points{over}, within {_within(self.within)} on {others}"
         if self.outcome != "cannot tell":
             return f"{self.first} is {self.outcome} than {self.second}: {by}"
         return f"cannot tell {self.first} from {self.second}: {by}; {self._needs}"
@@ -252,11 +251,10 @@ class Ranking:
 
     @property
     def _says(self) -> list[str]:
-        others = _others(self.terms, self.draws)
-        tasks = " and other tasks" if len(self.terms.tasks) > 1 else ""
+        others = _others(self.terms, self.draws, tasks=True)
         legend = (
             "mean: the score x100. rank: the mean over the tasks, 1 the best. [ ]: "
-            f"{100 * LEVEL:.0f} % interval on {others}{tasks}. wins: of all others on all tasks. "
+            f"{100 * LEVEL:.0f} % interval on {others}. wins: of all others on all tasks. "
             "ties: models that share a letter cannot be told apart by their mean (Holm over all "
             "pairs)."
         )
@@ -291,9 +289,11 @@ def _held(terms: Terms, draws: int) -> list[str]:
     return [*([alone] if single else []), *([few] if 1 < count < FEWEST_TASKS else [])]
 
 
-def _others(terms: Terms, draws: int) -> str:
-    """What is drawn anew of a task."""
-    return "other rows and draws" if terms.shots and draws > 1 else "other rows"
+def _others(terms: Terms, draws: int, *, tasks: bool = False) -> str:
+    """What is drawn anew: `other rows`, `other rows, draws and tasks`."""
+    several = bool(terms.shots) and draws > 1, tasks and len(terms.tasks) > 1
+    names = ["rows", *(name for name, is_ in zip(("draws", "tasks"), several, strict=True) if is_)]
+    return f"other {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
 
 
 def _signed(difference: float) -> str:
