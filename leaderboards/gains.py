@@ -1,4 +1,4 @@
-"""What a stage before a merger adds, task by task, with its interval: `python leaderboards/gains.py`.
+"""What a stage before a merger adds, with its interval: `python leaderboards/gains.py`.
 
 Writes `leaderboards/gains.csv` from the records of the study `premerge` and the predictions beside
 them, which are not committed: paired, in points, at 95 %, on other test rows.
