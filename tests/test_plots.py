@@ -872,6 +872,12 @@ def test_series_are_told_apart_without_colour() -> None:
     assert marks.marks(["x", "knn"])["x"] != marks.KNOWN["knn"]
 
 
+def test_panels_with_none_below_them_say_what_is_along_x() -> None:
+    with marks.drawn("", marks.Layout(5, (2, 2))) as (_, panels):
+        marks.units(panels, ["accuracy"] * 5)
+    assert [axes.get_xlabel() for axes in panels] == ["", "", *["accuracy"] * 3]
+
+
 def test_long_names_are_broken_where_their_parts_end() -> None:
     assert marks.broken("ties") == "ties"
     assert marks.broken("dare[fisher:estimator=empirical]") == "dare[fisher:\nestimator=empirical]"

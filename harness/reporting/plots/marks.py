@@ -171,11 +171,17 @@ def height_of(names: Iterable[str]) -> float:
 
 
 def units(panels: Sequence[Axes], names: Sequence[str]) -> None:
-    """What the values along x are: below the lowest panels where all share it, else below each."""
+    """What the values along x are: where all share it, below panels with none below them alone."""
+    lowest = panels[-_columns(panels) :]
     for axes, name in zip(panels, names, strict=True):
-        place = axes.get_subplotspec()
-        if (place is not None and place.is_last_row()) or len({*names}) > 1:
+        if axes in lowest or len({*names}) > 1:
             axes.set_xlabel(name)
+
+
+def _columns(panels: Sequence[Axes]) -> int:
+    """How many panels stand beside one another."""
+    place = panels[0].get_subplotspec()
+    return len(panels) if place is None else place.get_gridspec().ncols
 
 
 def width_of(names: Iterable[str]) -> float:
