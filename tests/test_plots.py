@@ -228,6 +228,46 @@ def test_intervals_and_the_best_constant_are_shown_where_records_have_them() -> 
     assert named <= {*signs(protocols.draw(shown))}
 
 
+def test_no_interval_is_cut_off_at_the_edge_of_a_scale() -> None:
+    """Those of the base on the scale are whole, too; of what is a number at the edge none is."""
+    ends = {"m": (0.3, 0.99), "n": (0.4, 0.9), "b": (0.25, 0.9)}
+    given = {name: Interval(low=a, high=b, method="wilson") for name, (a, b) in ends.items()}
+    records = [
+        one.model_copy(update={"intervals": (given[one.model],)}) if one.model in given else one
+        for one in several()
+    ]
+    far = read("c", "base", RTE, "current", 0.01)
+    said = far.model_copy(update={"intervals": (Interval(low=0, high=0.6, method="wilson"),)})
+    for axes in protocols.draw(protocols.gaps([*records, said], ALL)).axes:
+        low, high = axes.get_xlim()
+        drawn = [path.vertices[:, 0] for one in axes.collections for path in one.get_paths()]
+        assert drawn
+        for x in drawn:
+            assert low <= min(x) <= max(x) <= high
+
+
+def test_the_legend_names_the_best_constant_where_it_is_on_the_scale() -> None:
+    def named(constant: float) -> bool:
+        said = {"majority": DrawScore(value=constant, parts={})}
+        records = [one.model_copy(update=said) for one in several()]
+        figure = protocols.draw(protocols.gaps(records, ALL))
+        return "best constant prediction" in signs(figure)
+
+    assert named(0.6)
+    assert not named(0)
+
+
+def test_a_gap_and_an_interval_differ_in_form() -> None:
+    """An open bar and a filled one: in grey they would be one."""
+    axes = protocols.draw(protocols.gaps(several(), ALL)).axes[0]
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [  # type: ignore[attr-defined]
+        (pytest.approx(70), pytest.approx(5)),
+        (pytest.approx(60), pytest.approx(5)),
+        (pytest.approx(50), pytest.approx(5)),
+    ]
+    assert not any(bar.get_fill() and bar.get_facecolor()[3] for bar in axes.patches)
+
+
 def test_a_mean_that_no_merge_has_is_left_out() -> None:
     part = [one for one in several() if (one.model, one.task) not in (("m", MRPC), ("n", RTE))]
     part = [one for one in part if one.role != "base"]

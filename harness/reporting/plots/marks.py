@@ -57,6 +57,8 @@ SERIES = (
     Mark(BLACK, "X", (0, (8, 2)), "--"),
     Mark(YELLOW, "o", (0, (3, 3)), "++"),
 )
+FAR = 0.5
+"""By how much what merges are compared with may widen their scale; farther off it is not on it."""
 KNOWN = {"current": CURRENT, "ft-classifier": SERIES[0], "knn": SERIES[1]}
 """Protocols that look the same in every picture."""
 

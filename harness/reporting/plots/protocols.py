@@ -5,8 +5,9 @@ What few shots win back of a score was in the encoder all along (FT-Classifier, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import MissingScores
@@ -17,8 +18,8 @@ from harness.reporting.grid import PROTOCOL_ORDER, Reading
 from harness.reporting.plots import whiskers
 from harness.reporting.plots.marks import (
     BLACK,
+    FAR,
     GREY,
-    PALE,
     Layout,
     Mark,
     drawn,
@@ -40,10 +41,11 @@ CURRENT = PROTOCOL_ORDER[0]
 MAKE = "harness evaluate --model MODEL --protocols current,knn,ft-classifier"
 BELOW = 0.32
 """How far below a row the whisker of its gap is drawn, of the row's height."""
+GAP = 0.34
+"""How thick the open bar of a gap is, of the row's height."""
 BACK = 0.35
 """How opaque the bars over test rows are, behind the marks."""
-FAR = 0.5
-"""By how much the base may widen the scale of the merges; what is farther off is a number."""
+OPEN: Any = {"facecolor": "none", "edgecolor": GREY, "linewidth": 0.8}
 
 
 @dataclass(frozen=True)
@@ -192,15 +194,17 @@ def _reference_lines(axes: Axes, panel: Panel) -> None:
 
 
 def _bars(axes: Axes, panel: Panel) -> None:
-    ends = [(at, dots[0], dots[-1]) for at, dots in enumerate(panel.dots)]
-    spans = [(at, one.value, other.value) for at, one, other in ends if one and other]
-    rows, first, last = ([span[part] for span in spans] for part in range(3))
-    axes.hlines(rows, first, last, color=PALE, linewidth=4.5, zorder=1.5)
+    """Open bars from the first dot of each row to its last: those of intervals are filled."""
+    for at, dots in enumerate(panel.dots):
+        if dots[0] is not None and dots[-1] is not None:
+            first, last = dots[0].value, dots[-1].value
+            axes.barh(at, last - first, left=first, height=GAP, zorder=1.5, **OPEN)
 
 
 def _marks(axes: Axes, dots: Sequence[Dot | None], look: Mark) -> None:
-    """One sign for each row that was read, with the bars of its deviation and its interval."""
-    known = [(at, dot) for at, dot in enumerate(dots) if dot is not None]
+    """One sign for each row on the scale, with the bars of its deviation and its interval."""
+    low, _ = axes.get_xlim()
+    known = [(at, dot) for at, dot in enumerate(dots) if dot is not None and dot.value >= low]
     for at, dot in known:
         if dot.interval is not None:
             axes.hlines(at, *dot.interval, color=look.colour, linewidth=3, alpha=BACK, zorder=2)
@@ -221,27 +225,33 @@ def _marks(axes: Axes, dots: Sequence[Dot | None], look: Mark) -> None:
 
 
 def _limits(shown: Gaps) -> tuple[float, float]:
-    """Where the scale begins and ends: around the merges, and around the base if it is near."""
-    spans = [
-        (dot.value - (dot.deviation or 0), dot.value + (dot.deviation or 0), at)
-        for panel in shown.panels
-        for at, row in enumerate(panel.dots)
-        for dot in row
-        if dot is not None
-    ] + [
-        (dots[0].value + gap.within[0], dots[0].value + gap.within[1], at)
-        for panel in shown.panels
-        for at, (dots, gap) in enumerate(zip(panel.dots, panel.gaps, strict=True))
-        if dots[0] is not None and gap is not None and gap.within is not None
-    ]
+    """Where the scale begins and ends: around all bars of the merges, and of the base if near."""
     experts = [panel.expert for panel in shown.panels if panel.expert is not None]
-    high = max([*experts, *(one for _, one, _ in spans)])
-    low = min([*experts, *(one for one, _, at in spans if at < shown.merges)])
-    lowest = min(one for one, _, _ in spans)
-    if low - lowest <= FAR * (high - low):
-        low = min(low, lowest)
-    margin = 0.04 * (high - low) or 1
+    count = len(shown.rows)
+    merges, bases = _spans(shown, range(shown.merges)), _spans(shown, range(shown.merges, count))
+    high = max([*experts, *(end for *_, end in (*merges, *bases))])
+    low = min([*experts, *(start for _, start, _ in merges)])
+    margin, reach = 0.04 * (high - low) or 1, low - FAR * (high - low)
+    for value, start, _ in sorted(bases, reverse=True):
+        if value >= min(low - margin, reach):  # what a bar of others made room for is on it, too
+            low = min(low, start)
     return low - margin, high + margin
+
+
+def _spans(shown: Gaps, rows: Iterable[int]) -> list[tuple[float, float, float]]:
+    """What is drawn of some rows: values, and from where to where their bars go."""
+    spans = []
+    for panel, at in product(shown.panels, rows):
+        for dot in panel.dots[at]:
+            if dot is not None:
+                spread = dot.deviation or 0
+                ends = (dot.value - spread, dot.value + spread, *(dot.interval or ()))
+                spans.append((dot.value, min(ends), max(ends)))
+        start, gap = panel.dots[at][0], panel.gaps[at]
+        if start is not None and gap is not None and gap.within is not None:
+            low, high = gap.within
+            spans.append((start.value + gap.points, start.value + low, start.value + high))
+    return spans
 
 
 def _beyond(axes: Axes, at: int, dots: Sequence[Dot | None], looks: Sequence[Mark]) -> None:
@@ -272,6 +282,7 @@ def _beyond(axes: Axes, at: int, dots: Sequence[Dot | None], looks: Sequence[Mar
 
 def _handles(shown: Gaps, looks: Sequence[Mark]) -> list[Any]:
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
     def line(label: str, **how: Any) -> Line2D:
         return Line2D([], [], label=label, **how)
@@ -287,7 +298,7 @@ def _handles(shown: Gaps, looks: Sequence[Mark]) -> list[Any]:
         )
         for reading, look in zip(shown.readings, looks, strict=True)
     ]
-    handles.append(line(f"gap to {shown.readings[-1].protocol}", color=PALE, linewidth=4.5))
+    handles.append(Patch(label=f"gap to {shown.readings[-1].protocol}", **OPEN))
     dots = [dot for panel in shown.panels for row in panel.dots for dot in row if dot is not None]
     if any(dot.deviation is not None for dot in dots):
         handles.append(line(shown.spread, color=GREY, marker="|", linewidth=1))
@@ -296,6 +307,7 @@ def _handles(shown: Gaps, looks: Sequence[Mark]) -> list[Any]:
         handles.append(line(sign, color=GREY, linewidth=3, alpha=BACK))
     if any(panel.expert is not None for panel in shown.panels):
         handles.append(line("experts under current", color=BLACK, linestyle="--", linewidth=1))
-    if any(panel.constant is not None for panel in shown.panels):
+    low, high = _limits(shown)
+    if any(panel.constant is not None and low < panel.constant < high for panel in shown.panels):
         handles.append(line("best constant prediction", color=BLACK, linestyle=":", linewidth=1))
     return [*handles, *whiskers.handles(shown.differences, " of the gap, from current on")]
