@@ -335,6 +335,34 @@ def test_of_one_merge_every_task_has_a_panel() -> None:
         assert min(abs(x - tick) for tick, _ in shown.ticks) < 0.03 * math.log(5)
 
 
+def test_a_constant_far_below_does_not_press_the_curves_together() -> None:
+    def drawn(constant: float) -> Any:
+        said = {"majority": DrawScore(value=constant, parts={})}
+        merges = [one for one in several() if one.role != "base"]
+        return shots.draw(shots.curves([one.model_copy(update=said) for one in merges], ALL))
+
+    far, near = drawn(0), drawn(0.45)
+    assert far.axes[0].get_ylim()[0] > 50
+    assert signs(far)[-2:] == ["experts", "current"]
+    assert near.axes[0].get_ylim()[0] < 45
+    assert signs(near)[-3:] == ["experts", "current", "best constant prediction"]
+    looks = {(line.get_color(), line.get_linestyle()) for line in near.legends[0].get_lines()[-3:]}
+    assert len({colour for colour, _ in looks}) == 2
+    assert len({line for _, line in looks}) == 3
+
+
+def test_a_base_far_below_has_a_scale_of_its_own_with_numbers() -> None:
+    far = [one for one in several() if one.role != "base"]
+    far += [read("b", "base", task, "knn", {1: [0.03], 5: [0.05]}) for task in (RTE, MRPC)]
+    first, second, base = shots.draw(shots.curves(far, ALL)).axes
+    assert first.get_ylim() == second.get_ylim()
+    assert first.get_ylim()[0] > 50
+    assert base.get_ylim()[0] < 3
+    numbered = [axes.yaxis.get_tick_params()["labelleft"] for axes in (first, second, base)]
+    assert numbered == [True, False, True]
+    assert len({axes.get_ylim() for axes in shots.draw(shots.curves(several(), ALL)).axes}) == 1
+
+
 def probed(method: str = "ties", name: str = "m") -> list[Record]:
     """A merge under the probe with four transformations, on shots and on the test rows."""
     saw = Adaptation(split="a@b", rows=9, labels="chose the rows", transductive=True)

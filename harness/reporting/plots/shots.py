@@ -78,7 +78,13 @@ def panels_of(scores: Scores, curves: Callable[[str, str], tuple[Curve, ...]]) -
         columns = scores.columns_of(scores.readings)
         places = [(scores.title(column), scores.rows[0], column) for column in columns]
     panels = tuple(
-        Panel(title, scores.unit(column), curves(row, column), levels_of(scores, row, column))
+        Panel(
+            title,
+            scores.unit(column),
+            curves(row, column),
+            levels_of(scores, row, column),
+            row in scores.bases,
+        )
         for title, row, column in places
         if curves(row, column)
     )
