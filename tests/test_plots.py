@@ -415,16 +415,48 @@ def test_pairs_differ_by_what_comes_first() -> None:
     assert gains.pairs(["dare[ties]", "average"]) == {}
 
 
-def test_a_merger_has_room_for_what_went_before_it_alone() -> None:
-    """Nine ways to bring experts together before the average leave the others as low as one."""
+def rows_of(axes: Any) -> dict[float, str]:
+    """The names at the left of a panel by their places."""
+    labels = axes.figure.axes[0].get_yticklabels()  # all panels share them
+    names = [label.get_text().replace("\n", "") for label in labels]
+    return dict(zip(axes.get_yticks().tolist(), names, strict=True))
+
+
+def test_every_bar_is_named_below_its_merger() -> None:
     many = [f"rotation:layers={layer}[average]" for layer in range(9)]
     methods = ["average", *many, "ties", "dare[ties]"]
-    shown = gains.gains([read(one, one, RTE, "current", 0.5) for one in methods], ALL)
-    assert [len(shown.stages(row)) for row in range(2)] == [9, 1]
-    bars: list[Any] = gains.draw(shown).axes[0].patches
-    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == len(bars) == 10
-    heights = sorted(bar.get_y() for bar in bars)
-    assert heights[9] - heights[8] < 3 * (heights[8] - heights[7])
+    records = [
+        read(one, one, task, "current", 0.5 + at / 100)
+        for at, one in enumerate(methods)
+        for task in (RTE, MRPC)
+    ]
+    shown = gains.gains(records, ALL)
+    stages = [f"rotation:layers={layer}" for layer in range(9)]
+    figure = gains.draw(shown)
+    for axes in figure.axes:
+        names = rows_of(axes)
+        assert [*names.values()] == ["average", *stages, "ties", "dare"]
+        bars: list[Any] = axes.patches
+        beside = {
+            names[min(names, key=lambda y: abs(y - bar.get_y() - bar.get_height() / 2))]
+            for bar in bars
+        }
+        assert beside == {*stages, "dare"}
+        assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == len(bars) == 10
+        assert axes.get_xlabel() == "gain in accuracy × 100"
+        assert axes.xaxis.get_tick_params()["labelbottom"]
+
+
+def test_what_changes_nothing_anywhere_is_said_and_not_drawn() -> None:
+    values = {"average": 0.5, "p[average]": 0.5, "q:a=1[average]": 0.5, "r[average]": 0.6}
+    read_all = [read(one, one, RTE, "current", value) for one, value in values.items()]
+    figure = gains.draw(gains.gains(read_all, ALL))
+    assert [*rows_of(figure.axes[0]).values()] == ["average", "r"]
+    said = "Not drawn, as they change no score at all: p, q:a=1 before average"
+    assert figure.get_supxlabel().replace("\n", " ") == said
+    alone = gains.draw(gains.gains(read_all[:3], ALL))  # a picture of something all the same
+    assert [*rows_of(alone.axes[0]).values()] == ["average", "p", "q:a=1"]
+    assert not alone.get_supxlabel()
 
 
 def test_gains_are_taken_draw_by_draw() -> None:
@@ -524,7 +556,7 @@ def test_a_deviation_over_draws_is_two_ticks_beside_a_whisker() -> None:
     (bar,) = (one for one in figure.axes[0].containers if hasattr(one, "has_xerr"))
     assert [*bar[2][0].get_linewidth()] == [0]
     assert whiskers_of(figure.axes[0]) == [[7, 14]]
-    assert signs(figure)[1:] == ["± spread", "paired 95 % interval over rows and draws"]
+    assert signs(figure) == ["± spread", "paired 95 % interval over rows and draws"]
     (text,) = figure.axes[0].texts
     assert text.xy[0] == 14  # type: ignore[attr-defined]
 
@@ -767,9 +799,21 @@ def test_ranks_are_of_merges_on_all_tasks_and_joined_in_the_picture() -> None:
     shown = ranks.ranks([*several(), partial], View(protocols=("current",)))
     assert (shown.methods, shown.tasks) == (("dare[ties]", "ties"), 2)
     axes = ranks.draw(shown).axes[0]
-    assert drawn_at(axes, "D") == [(1, 0), (2, 1)]
+    assert [(x, rows_of(axes)[y]) for x, y in drawn_at(axes, "D")] == [
+        (1, "dare[ties]"),
+        (2, "ties"),
+    ]
     joined = [line for line in axes.lines if line.get_marker() == "o"]
-    assert [list(np.asarray(line.get_ydata())) for line in joined] == [[0, 1]]
+    assert [list(np.asarray(line.get_ydata())) for line in joined] == [[*rows_of(axes)]]
+
+
+def test_rows_have_room_for_all_lines_of_their_names() -> None:
+    """Between two names is more than between the lines of one, which are 1.2 times 9 points."""
+    long = "permutation:heads=True,layers=first:3,residual=True[average]"
+    assert marks.broken(long).count("\n") == 2
+    line = 1.2 * 9 / 72
+    for name, lines in (("ties", 1), ("procrustes+dare[regmean:examples=256]", 2), (long, 3)):
+        assert marks.height_of([name]) > line * lines + 0.05
 
 
 @pytest.mark.parametrize("shots", [None, 5])

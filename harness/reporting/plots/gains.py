@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from itertools import groupby, product
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from harness.evaluation.estimates import Ends
 from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.difference import Difference
+from harness.reporting.figures import wrapped
 from harness.reporting.grid import PROTOCOL_ORDER, Cell, Reading
 from harness.reporting.plots import whiskers
 from harness.reporting.plots.marks import (
@@ -27,11 +29,10 @@ from harness.reporting.plots.marks import (
     marks,
     named,
     of_rows,
-    units,
     width_of,
 )
 from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
-from harness.text import number
+from harness.text import number, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,6 +42,8 @@ MAKE = (
     "harness merge EXPERTS --merger M --out MERGED, once with --premerge P and once without, "
     "and harness evaluate of both"
 )
+BAR, CLOSER = 0.14, 0.05
+"""Inches: how thick a bar is, and how much closer bars of a merger stand than other rows."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,10 @@ class Panel:
     gains: tuple[tuple[Gain | None, ...], ...]
 
 
+Spot: TypeAlias = tuple[int, int]
+"""A merger and what went before it, by their places."""
+
+
 @dataclass(frozen=True)
 class Gains:
     """Panels of gains over the mergers, by what went before them, under one reading."""
@@ -93,15 +100,33 @@ class Gains:
         every = (gain for panel in self.panels for gains in panel.gains for gain in gains)
         return [gain for gain in every if gain is not None]
 
-    def stages(self, row: int) -> list[int]:
-        """Places of what was read before a merger on any task: only these take room."""
-        places = range(len(self.before))
-        return [at for at in places if any(panel.gains[row][at] for panel in self.panels)]
+    @property
+    def bars(self) -> list[Spot]:
+        """What was read on any task, but for what is exactly zero on all, if anything is not."""
+        return [spot for spot in self._read if any(map(_tells, self._of(spot)))] or self._read
+
+    @property
+    def silent(self) -> list[Spot]:
+        """What was read but has no bar."""
+        return [spot for spot in self._read if spot not in self.bars]
+
+    @property
+    def _read(self) -> list[Spot]:
+        spots = product(range(len(self.mergers)), range(len(self.before)))
+        return [spot for spot in spots if any(self._of(spot))]
+
+    def _of(self, spot: Spot) -> list[Gain | None]:
+        row, at = spot
+        return [panel.gains[row][at] for panel in self.panels]
 
     @property
     def differences(self) -> list[Difference]:
         """Of all gains that were read."""
         return [gain.difference for gain in self.known]
+
+
+def _tells(gain: Gain | None) -> bool:
+    return gain is not None and gain.span != (0, 0)
 
 
 def pairs(methods: Iterable[str]) -> dict[tuple[str, str], str]:
@@ -193,42 +218,64 @@ def _gain(
 
 
 def draw(shown: Gains) -> Figure:
-    """Bars from zero, a hatch for each method before merging; whiskers where rows say how far."""
+    """Bars from zero below the name of each merger; whiskers where rows say how far."""
     looks = marks(shown.before)
+    rows = [*_rows(shown)]
+    names = [shown.mergers[row] if at is None else shown.before[at] for row, at in rows]
     heights = [
-        max(height_of([merger]), 0.12 + 0.16 * len(shown.stages(row)))
-        for row, merger in enumerate(shown.mergers)
+        height_of([name]) - (0 if at is None else CLOSER)
+        for name, (_, at) in zip(names, rows, strict=True)
     ]
-    height = 0.75 + sum(heights) + whiskers.room(shown.differences)
-    layout = Layout(len(shown.panels), (2.3, height), left=width_of(shown.mergers))
+    layout = Layout(
+        len(shown.panels),
+        (2.3, 0.75 + sum(heights) + whiskers.room(shown.differences)),
+        left=width_of(names),
+        most=4,
+        share_x=False,  # a high picture: every panel has its own numbers
+    )
     title = f"Gain over the same merger without, under {shown.reading}"
     with drawn(title, layout) as (figure, panels):
-        of_rows(panels, shown.mergers, heights)
+        places = of_rows(panels, names, heights)
         for axes, panel in zip(panels, shown.panels, strict=True):
             axes.axvline(0, color=BLACK, linewidth=1)
             axes.set_xlim(_limits(shown))
-            starts = accumulate(heights, initial=0.0)
-            for row, (start, tall) in enumerate(zip(starts, heights, strict=False)):
-                stages = shown.stages(row)
-                thick = 0.8 * tall / len(stages)
-                first = start + 0.1 * tall + thick / 2
-                for slot, at in enumerate(stages):
-                    look = looks[shown.before[at]]
-                    _bar(axes, shown, panel.gains[row][at], (first + thick * slot, thick), look)
+            axes.set_xlabel(panel.unit)
+            for (row, at), y in zip(rows, places, strict=True):
+                if at is not None:
+                    _bar(axes, shown, panel.gains[row][at], y, looks[shown.before[at]])
+            names_here = axes.get_yticklabels()  # none but in the first column
+            for (_, at), name in zip(rows, names_here, strict=False):
+                name.set_fontweight("bold" if at is None else "normal")
         named(panels, [panel.title for panel in shown.panels])
-        units(panels, [panel.unit for panel in shown.panels])
-        legend(figure, _handles(shown, looks))
+        if shown.silent:
+            figure.supxlabel(wrapped(_said(shown), layout.size[0]), fontsize=8)
+        legend(figure, _handles(shown))
     return figure
 
 
-def _bar(axes: Axes, shown: Gains, gain: Gain | None, at: tuple[float, float], look: Mark) -> None:
-    """A gain, if it was read on this task, `at` a height and as thick as that."""
+def _rows(shown: Gains) -> Iterator[tuple[int, int | None]]:
+    """Mergers, each above what went before it, by their places."""
+    for row, bars in groupby(shown.bars, key=itemgetter(0)):
+        yield row, None
+        yield from bars
+
+
+def _said(shown: Gains) -> str:
+    """What is exactly zero everywhere, by merger."""
+    parts = [
+        f"{', '.join(shown.before[at] for _, at in bars)} before {shown.mergers[row]}"
+        for row, bars in groupby(shown.silent, key=itemgetter(0))
+    ]
+    return plain(f"Not drawn, as they change no score at all: {'; '.join(parts)}")
+
+
+def _bar(axes: Axes, shown: Gains, gain: Gain | None, y: float, look: Mark) -> None:
+    """A gain, if it was read on this task."""
     if gain is None:
         return
-    y, thick = at
     rows_say = whiskers.known(shown.differences)
     spread = gain.deviation or None
-    axes.barh(y, gain.value, height=0.86 * thick, xerr=spread, **_look(look, ticks=rows_say))
+    axes.barh(y, gain.value, height=BAR, xerr=spread, **_look(look, ticks=rows_say))
     if rows_say:
         whiskers.whisker(axes, y, gain.difference)
     side = 1 if gain.value >= 0 else -1
@@ -266,14 +313,10 @@ def _look(look: Mark, *, ticks: bool = False) -> dict[str, Any]:
     }
 
 
-def _handles(shown: Gains, looks: dict[str, Mark]) -> list[Any]:
+def _handles(shown: Gains) -> list[Any]:
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
     handles: list[Any] = []
-    for stage, look in looks.items():
-        how = {key: value for key, value in _look(look).items() if key != "error_kw"}
-        handles.append(Patch(label=stage, **how))
     if any(gain.deviation is not None for gain in shown.known):
         width = 0 if whiskers.known(shown.differences) else 1
         handles.append(Line2D([], [], color=BLACK, marker="|", linewidth=width, label=shown.spread))

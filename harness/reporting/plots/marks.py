@@ -136,21 +136,22 @@ def named(panels: Sequence[Axes], titles: Sequence[str]) -> None:
 
 def of_rows(
     panels: Sequence[Axes], rows: Sequence[str], heights: Sequence[float] | None = None
-) -> None:
-    """Names of rows at the left, the first on top, with a line to read along.
+) -> list[float]:
+    """Names of rows at the left, the first on top, with a line to read along; their places.
 
     A row is one high, the first around 0; with `heights` of their own rows begin below 0.
     """
     tall = heights or [1.0] * len(rows)
     ends = list(accumulate(tall, initial=0.0 if heights else -0.5))
+    middles = [end + one / 2 for end, one in zip(ends, tall, strict=False)]
     for axes in panels:
-        middles = [end + one / 2 for end, one in zip(ends, tall, strict=False)]
         axes.set_yticks(middles, [broken(row) for row in rows])
         axes.set_ylim(ends[-1], ends[0])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", color=PALE, linewidth=0.5)
         axes.set_axisbelow(True)
         axes.spines[["top", "right", "left"]].set_visible(False)
+    return middles
 
 
 LINE, LINES = 28, 3
@@ -168,8 +169,8 @@ def broken(name: str) -> str:
 
 
 def height_of(names: Iterable[str]) -> float:
-    """Inches that a row takes: of the name with the most lines."""
-    return max(0.235, 0.145 * max((broken(name).count("\n") + 1 for name in names), default=1))
+    """Inches that a row takes: of the name with the most lines, and space to the next."""
+    return 0.085 + 0.15 * max((broken(name).count("\n") + 1 for name in names), default=1)
 
 
 def units(panels: Sequence[Axes], names: Sequence[str]) -> None:
@@ -193,8 +194,10 @@ def width_of(names: Iterable[str]) -> float:
 
 
 def legend(figure: Figure, handles: Iterable[Any]) -> None:
-    """What the signs mean, below the panels."""
+    """What the signs mean, below the panels; nothing where there are none."""
     handles = list(handles)
+    if not handles:
+        return
     for handle in handles:  # matplotlib leaves out what is called _something
         name = plain(handle.get_label())
         handle.set_label(f" {name}" if name.startswith("_") else name)

@@ -287,7 +287,7 @@ def _handles(shown: Gaps, looks: Sequence[Mark]) -> list[Any]:
     def line(label: str, **how: Any) -> Line2D:
         return Line2D([], [], label=label, **how)
 
-    handles = [
+    handles: list[Any] = [
         line(
             str(reading),
             color=look.colour,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -120,39 +120,37 @@ def _samples(scores: Scores, methods: Sequence[str], reading: Reading) -> Array6
 
 def draw(shown: Ranks) -> Figure:
     """A dot for each mean rank with its interval; a bar at the right joins those of a tie."""
+    heights = [height_of([method]) for method in shown.methods]
     layout = Layout(
         len(shown.panels),
-        (3.0, 0.75 + height_of(shown.methods) * len(shown.methods)),
+        (3.0, 0.75 + sum(heights)),
         left=width_of(shown.methods),
     )
     title = f"Mean rank over {shown.tasks} tasks{shown.few}"
     with drawn(title, layout) as (figure, panels):
-        of_rows(panels, shown.methods)
+        places = of_rows(panels, shown.methods, heights)
         for axes, panel in zip(panels, shown.panels, strict=True):
             axes.set_xlim(0.6, len(shown.methods) + 0.4)
-            for at, (mean, interval) in enumerate(
-                zip(panel.ranking.means, panel.ranking.intervals, strict=True)
+            for at, mean, interval in zip(
+                places, panel.ranking.means, panel.ranking.intervals, strict=True
             ):
                 axes.plot(interval, [at, at], color=BLUE, linewidth=2.5, alpha=0.35)
                 axes.plot(mean, at, "D", color=BLUE, markersize=4.5)
-            _join(axes, panel.ranking)
+            _join(axes, panel.ranking, places)
         named(panels, [str(panel.reading) for panel in shown.panels])
         units(panels, ["mean rank (1 is the best)"] * len(panels))
         legend(figure, _handles(shown.drawn))
     return figure
 
 
-def _join(axes: Axes, ranked: Standings) -> None:
+def _join(axes: Axes, ranked: Standings, places: Sequence[float]) -> None:
     """Bars right of the panel, through a dot for each of the methods of a tie."""
     where = axes.get_yaxis_transform()
     for number, tie in enumerate(ranked.ties):
-        x = 1.03 + 0.035 * number
-        axes.plot(
-            [x, x], [min(tie), max(tie)], color=GREY, linewidth=1.5, transform=where, clip_on=False
-        )
-        axes.plot(
-            [x] * len(tie), tie, "o", color=GREY, markersize=3.5, transform=where, clip_on=False
-        )
+        x, ys = 1.03 + 0.035 * number, [places[at] for at in tie]
+        how: Any = {"color": GREY, "transform": where, "clip_on": False}
+        axes.plot([x, x], [min(ys), max(ys)], linewidth=1.5, **how)
+        axes.plot([x] * len(ys), ys, "o", markersize=3.5, **how)
 
 
 def _handles(over: str) -> list[object]:
