@@ -22,9 +22,30 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = "cividis"
+FONT = "DejaVu Sans"
+"""It comes with matplotlib, and is everywhere the same."""
+FALLBACKS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "Source Han Sans",
+    "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei",
+    "Droid Sans Fallback",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Hiragino Sans",
+    "Apple SD Gothic Neo",
+    "Microsoft YaHei",
+    "Yu Gothic",
+    "Malgun Gothic",
+    "Arial Unicode MS",
+)
+"""Fonts with Chinese, Japanese and Korean signs, some of which most machines have."""
 STYLE: Any = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: it is everywhere the same
+    "font.sans-serif": [FONT],
     "font.size": 9,
     "axes.titlesize": 10,
     "text.parse_math": False,  # a name of a model may have a $
@@ -137,8 +158,28 @@ def _beyond(shown: HeatMap) -> Any:
 
 def settle(figure: Figure) -> None:
     """Lay a picture out, once and not again for every file."""
+    _fall_back(figure)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
+
+
+def _fall_back(figure: Figure) -> None:
+    """Give signs that our font lacks one that has them, where any is installed.
+
+    Only to the texts with such signs: all others are of the same bytes on every machine.
+    """
+    from matplotlib import font_manager
+    from matplotlib.text import Text
+
+    known = font_manager.get_font(font_manager.findfont(FONT)).get_charmap()
+    lacking = [
+        text for text in figure.findobj(Text) if {*map(ord, text.get_text())} - {*known, ord("\n")}
+    ]
+    if lacking:
+        installed = {*font_manager.fontManager.get_font_names()}
+        family = [FONT, *(name for name in FALLBACKS if name in installed)]
+        for text in lacking:
+            text.set_fontfamily(family)
 
 
 def wrapped(text: str, inches: float) -> str:
