@@ -522,6 +522,11 @@ def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float,
     assert not re.search(r"-\d+ %|\d{3} %|\b0\.0 points", sentence)
 
 
+def test_one_shot_is_one() -> None:
+    assert " with 1 shot reads 90.0" in str(Verdict(90, 80, 90, shots=1, tasks=1))
+    assert " with all shots reads 90.0" in str(Verdict(90, 80, 90, shots="all", tasks=1))
+
+
 def spread(loss: float, recovered: float, wide: float, **given: Any) -> Spread:
     """Ends of all differences, so far around each; the share's from the worst to the best."""
     near, far = (
@@ -696,7 +701,7 @@ def test_the_order_of_the_places_is_kept_and_files_are_sorted(tmp_path: Path) ->
     [
         ("{", "cannot be read as a record"),
         ("[]", "holds a list, expected a record"),
-        ("{}", "field 'model': Field required"),
+        ("{}", "is not a record of this project (field 'model': Field required); expected such"),
         (None, "does not exist"),
     ],
 )

@@ -6,8 +6,10 @@ import glob
 import math
 import shlex
 import statistics
+import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.font_manager import findfont, get_font
 
 import harness
 from harness import Record, Run, View, protocol
@@ -36,6 +39,7 @@ from harness.evaluation.records import (
 from harness.files import write_json
 from harness.passes.features import forward
 from harness.registry import PROTOCOLS
+from harness.reporting import figures
 from harness.reporting.grid import grid
 from harness.reporting.plots import drop, gains, marks, plot, protocols, ranks, shots, transforms
 from harness.reporting.plots.scores import headline, scores_of
@@ -149,6 +153,11 @@ def test_the_number_of_shots_is_the_nearest_to_five_or_the_one_asked_for() -> No
     assert [one.shots for one in headline(known, 1)] == [0, 1, 1]
     with pytest.raises(MissingScores, match="no record of ft-classifier has 3 shots, found 1, 5"):
         headline(known, 3)
+    with pytest.raises(MissingScores, match="no record of knn has all shots"):
+        headline(known, "all")
+    every = replace(known[-1], shots="all")
+    assert headline([*known[-2:], every], "all") == (every,)
+    assert headline([*known[-2:], every]) == (known[-1],)
     threes = [one for one in known if one.shots in (3, 7)]
     assert [one.shots for one in headline(threes)] == [3]  # as near as 7, and fewer
 
@@ -958,6 +967,25 @@ def test_a_view_is_of_some_tasks_and_protocols(tmp_path: Path) -> None:
     assert not {"mrpc", "mean of 2 tasks", "ft-classifier, 5 shots"} & {*said}
 
 
+def test_signs_that_our_font_lacks_are_drawn_where_a_font_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A font of matplotlib's with a sign that ours lacks stands for one with Chinese."""
+    monkeypatch.setattr(figures, "FALLBACKS", ("no such font", "STIXGeneral"))
+    charmaps = [
+        get_font(findfont(name)).get_charmap() for name in (figures.FONT, *figures.FALLBACKS[1:])
+    ]
+    sign = chr(min(set(charmaps[1]) - set(charmaps[0])))
+    with marks.drawn("t", marks.Layout(1, (2, 2))) as (figure, panels):
+        marks.of_rows(panels, ["ties", f"ties{sign}"])
+    plainly, foreign = panels[0].get_yticklabels()
+    assert plainly.get_fontfamily() == ["sans-serif"]
+    assert foreign.get_fontfamily() == [figures.FONT, "STIXGeneral"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure.draw_without_rendering()
+
+
 def test_names_do_no_harm(tmp_path: Path) -> None:
     odd = "_<script>$x\x07\n" + "y" * 400
     records = [
@@ -1003,6 +1031,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
         "protcols {records}",
         ["no picture is called 'protcols'", "did you mean 'protocols'?", "known: protocols, shots"],
     ),
+    "unlike any": ("nosuch {records}", ["no picture is called 'nosuch'; known: protocols, shots"]),
     "no place": ("shots {records}/nowhere", ["does not exist"]),
     "no records": ("shots", ["shots is drawn of records, found no records"]),
     "a model": ("shots {records} --model x", ["drawn of records, found a model"]),
@@ -1015,6 +1044,11 @@ BAD: dict[str, tuple[str, list[str]]] = {
         ["'probe'", "expected one of current, knn, ft-classifier"],
     ),
     "shots": ("protocols {records} --shots 3", ["has 3 shots, found 1, 5", "--shots 3"]),
+    "all shots": ("protocols {records} --shots all", ["has all shots, found 1, 5"]),
+    "no number": (
+        "protocols {records} --shots few",
+        ["--shots is 'few', expected whole numbers or all"],
+    ),
     "no shots": ("protocols {records} --shots 0", ["shots", "greater"]),
     "no rows": ("tsne --model x --rows 0", ["rows", "greater"]),
     "one protocol": (

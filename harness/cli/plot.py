@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import DataDir, Plugins, PresetOption, app, listed, methods
+from harness.cli.app import DataDir, Plugins, PresetOption, app, listed, methods, shots_of
 from harness.cli.console import bars
 
 
@@ -25,7 +25,7 @@ def plot(
         str | None, typer.Option(help="P1,P2:key=value,...; default: those of the picture.")
     ] = None,
     shots: Annotated[
-        int | None, typer.Option(help="Of protocols that adapt. Default: nearest to 5.")
+        str | None, typer.Option(help="Of protocols that adapt, or all. Default: nearest to 5.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="tsne: a folder that merge wrote, or any HF classifier.")
@@ -49,7 +49,7 @@ def plot(
     asked = {
         "tasks": listed(tasks),
         "protocols": methods(protocols),
-        "shots": shots,
+        "shots": next(iter(shots_of("--shots", shots or "")), None),
         "rows": rows,
     }
     run = None

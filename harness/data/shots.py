@@ -19,6 +19,11 @@ def amount(shots: Shots | None) -> float:
     return float("inf") if shots == ALL else float(shots or 0)
 
 
+def counted(shots: Shots) -> str:
+    """`1 shot`, `5 shots`, `all shots`."""
+    return f"{shots} shot{'' if shots == 1 else 's'}"
+
+
 def draw(
     rows: Rows, shots: Sequence[Shots], seeds: Sequence[int], reserved: int = 0, outside: int = 1
 ) -> tuple[list[int], list[Draw]]:
@@ -62,8 +67,8 @@ def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int, each: Sequenc
         lonely = ", and one without rows has no neighbours to be predicted by"
         never = "" if all(count for _, count in named) else lonely
         warnings.warn(
-            f"{rows.task}@{rows.split} has too few rows for {most} shots: {few}; all of them are "
-            f"taken{never}",
+            f"{rows.task}@{rows.split} has too few rows for {counted(most)}: {few}; all of them "
+            f"are taken{never}",
             stacklevel=3,
         )
 

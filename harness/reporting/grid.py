@@ -10,7 +10,7 @@ from itertools import compress
 from math import fsum, sqrt
 from typing import TypeAlias, TypeVar
 
-from harness.data.shots import amount
+from harness.data.shots import amount, counted
 from harness.errors import BrokenRecord
 from harness.evaluation.records import CHOICE_SPLIT, Record, Role
 from harness.reporting.lines import Line, label, lines_of
@@ -47,8 +47,7 @@ class Reading:
     @property
     def lines(self) -> list[str]:
         """The protocol and, where it adapts, the shots."""
-        unit = "shot" if self.shots == 1 else "shots"
-        return [self.protocol, *([f"{self.shots} {unit}"] if self.shots else [])]
+        return [self.protocol, *([counted(self.shots)] if self.shots else [])]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from harness.data.shots import amount
+from harness.data.shots import amount, counted
 from harness.evaluation.estimates import Estimate
 from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
@@ -111,7 +111,7 @@ class Verdict:
     def __str__(self) -> str:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
         scores = f"{self.current:.1f} against {self.experts:.1f}"
-        tuned = f"FT-Classifier Eval with {self.shots} shots reads {self.tuned:.1f}"
+        tuned = f"FT-Classifier Eval with {counted(self.shots)} reads {self.tuned:.1f}"
         if self.setting != TUNED:
             tuned = tuned.replace("Eval", f"Eval ({self.setting})")
         if self.control is not None:

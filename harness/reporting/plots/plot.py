@@ -65,7 +65,7 @@ def check_what(what: str) -> None:
     known = (*OF_RECORDS, OF_FEATURES)
     if what not in known:
         near = difflib.get_close_matches(what, known, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = f"; did you mean '{near[0]}'?" if near else ";"
         raise UnknownName(f"no picture is called '{what}'{hint} known: {', '.join(known)}")
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from pydantic import PositiveInt
 
-from harness.data.shots import amount
+from harness.data.shots import amount, counted
 from harness.errors import MissingScores
 from harness.evaluation.estimates import Estimate, minus, within
 from harness.evaluation.inference import Samples
@@ -30,7 +31,7 @@ from harness.reporting.grid import (
 )
 from harness.reporting.lines import Line, lines_of, tasks_by
 from harness.reporting.names import row_names
-from harness.types import Array64
+from harness.types import Array64, Shots
 from harness.values import Frozen
 
 MEAN = "mean"
@@ -45,12 +46,12 @@ class View(Frozen):
 
     Tasks are named as in records, their splits and suites left out where that is clear; protocols
     with their options or without. `shots` is the number wanted of each protocol that adapts,
-    instead of the nearest to five. `rows` is how many of each task `tsne` lays out.
+    instead of the nearest to five, or `all`. `rows` is how many of each task `tsne` lays out.
     """
 
     tasks: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
-    shots: PositiveInt | None = None
+    shots: PositiveInt | Literal["all"] | None = None
     rows: PositiveInt = 500
 
 
@@ -198,7 +199,7 @@ def _tasks_called(name: str, tasks: Sequence[str]) -> list[str]:
     return called
 
 
-def headline(known: Iterable[Reading], shots: int | None = None) -> tuple[Reading, ...]:
+def headline(known: Iterable[Reading], shots: Shots | None = None) -> tuple[Reading, ...]:
     """One number of shots for each protocol, the nearest to `shots`, or to the papers' five.
 
     Raises MissingScores where a protocol was not read with so many.
@@ -206,16 +207,19 @@ def headline(known: Iterable[Reading], shots: int | None = None) -> tuple[Readin
     by_protocol: dict[str, list[Reading]] = defaultdict(list)
     for reading in known:
         by_protocol[reading.protocol].append(reading)
-    wanted = HEADLINE_SHOTS if shots is None else shots
-    nearest = [
-        min(each, key=lambda one: (abs(amount(one.shots) - wanted), amount(one.shots)))
-        for each in by_protocol.values()
-    ]
+    wanted: Shots = HEADLINE_SHOTS if shots is None else shots
+
+    def far(one: Reading) -> tuple[float, float]:
+        # from `all`, everything else is as far off, and it is not a number to itself
+        off = 0 if one.shots == wanted else abs(amount(one.shots) - amount(wanted))
+        return off, amount(one.shots)
+
+    nearest = [min(each, key=far) for each in by_protocol.values()]
     for one in nearest:
         if shots is not None and one.shots not in (0, shots):
             counts = ", ".join(str(other.shots) for other in by_protocol[one.protocol])
             raise MissingScores(
-                f"no record of {one.protocol} has {shots} shots, found {counts}; make them with "
+                f"no record of {one.protocol} has {counted(shots)}, found {counts}; make them with "
                 f"harness evaluate --model MODEL --shots {shots}"
             )
     return tuple(in_order(nearest))
