@@ -174,6 +174,8 @@ def test_names_that_are_one_folder_are_two(tmp_path: Path) -> None:
     [
         (["--format", "every-eval-ever"], "the organization is missing; expected one for"),
         (["--format", "csv", "--organization", "x"], "the organization is 'x'; expected one for"),
+        (["--format", "every-eval-ever", "--organization", ""], "organization is ''; expected"),
+        (["--format", "every-eval-ever", "--organization", " "], "organization is ' '; expected"),
         (["--format", "bibtex"], "'bibtex' is not one of"),
     ],
 )

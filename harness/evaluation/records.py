@@ -207,7 +207,13 @@ def read_as(kind: type[Value], path: Path, what: str) -> Value:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise BrokenRecord(f"{path}: field '{field}': {first['msg']}") from error
+        fault = f"field '{field}': {first['msg']}"
+        if first["loc"] == (field,) and first["type"] == "missing":  # some other program's file
+            raise BrokenRecord(
+                f"{path} is not {what} of this project ({fault}); expected such a file, or a "
+                "folder of such files"
+            ) from error
+        raise BrokenRecord(f"{path}: {fault}") from error
 
 
 def read_records(places: Iterable[str | Path]) -> list[Record]:

@@ -17,6 +17,7 @@ from harness.reporting.exports import every_eval_ever, lm_eval, model_index
 from harness.reporting.exports.results import Result, results_of
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import read_lines
+from harness.text import plain
 
 Format: TypeAlias = Literal["model-index", "every-eval-ever", "lm-eval", "csv"]
 Writer: TypeAlias = Callable[[str, Sequence[Result]], str]
@@ -37,7 +38,8 @@ def export(
     """
     folder = Path(out)
     check_place(folder.absolute())
-    if (organization is None) == (format == "every-eval-ever"):
+    given = organization is not None
+    if given != (format == "every-eval-ever") or (given and not plain(organization).strip()):
         said = "is missing" if organization is None else f"is '{organization}'"
         raise BadOption(
             f"the organization {said}; expected one for every-eval-ever, who made the results, and "
