@@ -177,7 +177,7 @@ def _fall_back(figure: Figure) -> None:
     ]
     if lacking:
         installed = {*font_manager.fontManager.get_font_names()}
-        family = [FONT, *(name for name in FALLBACKS if name in installed)]
+        family = [FONT, *(name for name in FALLBACKS if name in installed), "sans-serif"]
         for text in lacking:
             text.set_fontfamily(family)
 
