@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -115,13 +119,60 @@ def test_h_is_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> No
     assert "Usage: harness" in short
 
 
-def test_a_shell_is_told_the_commands(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("harness ev", ["evaluate"]),
+        ("harness plot tr", ["transforms"]),
+        ("harness merge --merger task", ["task_arithmetic"]),
+        ("harness merge --premerge procr", ["procrustes"]),
+        ("harness merge --postmerge sv", ["svc"]),
+        ("harness evaluate --protocols knn,ft", ["knn,ft-classifier"]),
+        ("harness finetune --task glue/s", ["glue/sst2", "glue/stsb"]),
+        ("harness merge --merger nosuch", []),
+    ],
+)
+def test_a_shell_is_told_the_commands_and_names(
+    words: str,
+    told: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("_HARNESS_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "harness ev")
-    monkeypatch.setenv("COMP_CWORD", "1")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
     with pytest.raises(SystemExit) as end:
         main([])
     assert end.value.code == 0
-    assert capsys.readouterr().out.split() == ["evaluate"]
+    assert capsys.readouterr().out.split() == told
+
+
+def test_names_are_completed_without_torch(tmp_path: Path) -> None:
+    """From what `harness list` kept: a Tab key that waits for seconds is not pressed."""
+    words = {"_HARNESS_COMPLETE": "complete_bash", "COMP_WORDS": "harness merge --merger ti"}
+    said = "import sys\nfrom harness.cli import main\ntry: main([])\nexcept SystemExit: pass\n"
+    said += "print('torch' in sys.modules)"
+    env = {**os.environ, **words, "COMP_CWORD": "3", "HARNESS_CACHE_DIR": str(tmp_path)}
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", said], env=env, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    )
+    assert first[0] == second[0] == "ties"
+    assert second[1] == "False"
+
+
+@pytest.mark.parametrize("flag", ["--install-completion", "--show-completion"])
+def test_a_shell_is_not_named(
+    flag: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main([flag, "nope"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{flag} takes no name, found 'nope'" in line
+    assert "bash, zsh, fish or PowerShell" in line
+    assert not [*tmp_path.iterdir()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -64,6 +65,19 @@ Plugins = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+
+def names_of(what: str) -> Callable[[str], list[str]]:
+    """Completes a name of a registry, the last where commas separate several."""
+
+    def complete(incomplete: str) -> list[str]:
+        from harness.catalogue import remembered
+
+        before, comma, last = incomplete.rpartition(",")
+        names = [str(entry["name"]) for entry in remembered(what)]
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+    return complete
 
 
 # What flags say ----------------------------------------------------------------------------

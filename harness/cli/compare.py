@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import Json, Plugins, app, listed, shots_of
+from harness.cli.app import Json, Plugins, app, listed, names_of, shots_of
 from harness.cli.console import width
 
 
@@ -18,9 +18,14 @@ def compare(
         list[str], typer.Argument(help="Models by name, or folders of records: two or more.")
     ],
     tasks: Annotated[
-        str | None, typer.Option(help="T1,T2@split,...; default: all that they share.")
+        str | None,
+        typer.Option(
+            help="T1,T2@split,...; default: all that they share.", autocompletion=names_of("tasks")
+        ),
     ] = None,
-    protocol: Annotated[str, typer.Option(help="P or P:key=value,...")] = "current",
+    protocol: Annotated[
+        str, typer.Option(help="P or P:key=value,...", autocompletion=names_of("protocols"))
+    ] = "current",
     shots: Annotated[
         str | None, typer.Option(help="Rows per class, or all. Default: what is nearest to 5.")
     ] = None,

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from harness.cli.app import DataDir, Json, Plugins, PresetOption, app, listed, methods, shots_of
+from harness.cli.app import (
+    DataDir,
+    Json,
+    Plugins,
+    PresetOption,
+    app,
+    listed,
+    methods,
+    names_of,
+    shots_of,
+)
 from harness.cli.console import bars, say, width
 from harness.errors import CellsFailed
 from harness.text import plain
@@ -39,15 +49,24 @@ def evaluate(
     singles: Annotated[
         bool, typer.Option("--singles", help="Also read each expert on tasks with its labels.")
     ] = False,
-    tasks: Annotated[str | None, typer.Option(help="T1,T2@split,...")] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="T1,T2@split,...", autocompletion=names_of("tasks"))
+    ] = None,
     protocols: Annotated[
-        str | None, typer.Option(help="P1,P2:key=value,...; default: current,knn,ft-classifier.")
+        str | None,
+        typer.Option(
+            help="P1,P2:key=value,...; default: current,knn,ft-classifier.",
+            autocompletion=names_of("protocols"),
+        ),
     ] = None,
     shots: Annotated[
         str, typer.Option(help="Rows per class that a protocol adapts on; all: each.")
     ] = "1,5,10",
     metrics: Annotated[
-        str | None, typer.Option(help="M1,M2,...: instead of those of the tasks.")
+        str | None,
+        typer.Option(
+            help="M1,M2,...: instead of those of the tasks.", autocompletion=names_of("metrics")
+        ),
     ] = None,
     preset: PresetOption = None,
     draws: Annotated[int, typer.Option(help="Draws of those rows.")] = 5,

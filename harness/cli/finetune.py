@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.app import DataDir, Force, Plugins, PresetOption, app, listed
+from harness.cli.app import DataDir, Force, Plugins, PresetOption, app, listed, names_of
 
 
 @app.command()
@@ -15,10 +15,17 @@ def finetune(
     base: Annotated[str, typer.Option(help="The pretrained checkpoint: a folder or a Hub id.")],
     out: Annotated[Path, typer.Option(help="The expert's folder.")],
     task: Annotated[
-        str | None, typer.Option(help="The task, as `harness list tasks` names it.")
+        str | None,
+        typer.Option(
+            help="The task, as `harness list tasks` names it.", autocompletion=names_of("tasks")
+        ),
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(help="T1,T2,...: one encoder for all, a head for each.")
+        str | None,
+        typer.Option(
+            help="T1,T2,...: one encoder for all, a head for each.",
+            autocompletion=names_of("tasks"),
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Orders the data, drops units.")] = 0,
     head_seed: Annotated[

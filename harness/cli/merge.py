@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from harness.cli.app import DataDir, Force, Plugins, PresetOption, app, listed
+from harness.cli.app import DataDir, Force, Plugins, PresetOption, app, listed, names_of
 from harness.cli.console import bars, say
 from harness.errors import BadRecipe
 
@@ -21,18 +21,31 @@ def merge(
     experts: Annotated[list[str], typer.Argument(help="Folders or Hub ids, or one recipe.yaml.")],
     out: Annotated[Path, typer.Option(help="The merged folder.")],
     base: Annotated[str | None, typer.Option(help="The checkpoint they were tuned from.")] = None,
-    merger: Annotated[str | None, typer.Option(help="NAME[:key=value,...]")] = None,
+    merger: Annotated[
+        str | None,
+        typer.Option(help="NAME[:key=value,...]", autocompletion=names_of("mergers")),
+    ] = None,
     premerge: Annotated[
-        list[str] | None, typer.Option(help="NAME[:key=value,...]; repeat for several.")
+        list[str] | None,
+        typer.Option(
+            help="NAME[:key=value,...]; repeat for several.", autocompletion=names_of("premerge")
+        ),
     ] = None,
     postmerge: Annotated[
-        list[str] | None, typer.Option(help="NAME[:key=value,...], after the merger; repeat.")
+        list[str] | None,
+        typer.Option(
+            help="NAME[:key=value,...], after the merger; repeat.",
+            autocompletion=names_of("postmerge"),
+        ),
     ] = None,
     heads: Annotated[
         Literal["auto", "merge", "average", "keep"] | None,
         typer.Option(help="What becomes of them."),
     ] = None,
-    tasks: Annotated[str | None, typer.Option(help="T1,T2,...: one each, or one for all.")] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="T1,T2,...: one each, or one for all.", autocompletion=names_of("tasks")),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="For methods that draw numbers.")] = None,
     statistics: Annotated[
         list[str] | None,

@@ -7,22 +7,39 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import DataDir, Plugins, PresetOption, app, listed, methods, shots_of
+from harness.cli.app import DataDir, Plugins, PresetOption, app, listed, methods, names_of, shots_of
 from harness.cli.console import bars
+
+
+def _pictures(incomplete: str) -> list[str]:
+    from harness.reporting.plots.plot import OF_FEATURES, OF_RECORDS
+
+    return [name for name in (*OF_RECORDS, OF_FEATURES) if name.startswith(incomplete)]
 
 
 @app.command()
 def plot(
     what: Annotated[
-        str, typer.Argument(help="protocols, shots, transforms, gains, drop, ranks or tsne.")
+        str,
+        typer.Argument(
+            help="protocols, shots, transforms, gains, drop, ranks or tsne.",
+            autocompletion=_pictures,
+        ),
     ],
     out: Annotated[Path, typer.Option(help="FIG, for FIG.png and FIG.svg.")],
     records: Annotated[
         list[Path] | None, typer.Argument(help="Record files, or folders of them; tsne: none.")
     ] = None,
-    tasks: Annotated[str | None, typer.Option(help="T1,T2@split,...; default: all.")] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="T1,T2@split,...; default: all.", autocompletion=names_of("tasks")),
+    ] = None,
     protocols: Annotated[
-        str | None, typer.Option(help="P1,P2:key=value,...; default: those of the picture.")
+        str | None,
+        typer.Option(
+            help="P1,P2:key=value,...; default: those of the picture.",
+            autocompletion=names_of("protocols"),
+        ),
     ] = None,
     shots: Annotated[
         str | None, typer.Option(help="Of protocols that adapt, or all. Default: nearest to 5.")

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import Plugins, app, listed
+from harness.cli.app import Plugins, app, listed, names_of
 
 
 @app.command()
 def prepare(
-    tasks: Annotated[str, typer.Option(help="T1,T2,...")],
+    tasks: Annotated[str, typer.Option(help="T1,T2,...", autocompletion=names_of("tasks"))],
     data_dir: Annotated[Path, typer.Option(help="Where the data goes.")],
     plugins: Plugins = None,
 ) -> None:

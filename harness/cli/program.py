@@ -13,10 +13,12 @@ import typer
 
 from harness.cli.app import app
 from harness.cli.console import one_line, say
-from harness.errors import CellsFailed, HarnessError
+from harness.errors import BadOption, CellsFailed, HarnessError
 
 ClickError: Any = typer.BadParameter.__mro__[2]
 """The root of click's errors, in the click that typer uses: newer ones carry their own copy."""
+
+OF_THE_SHELL = ("--install-completion", "--show-completion")
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 """What the system says where it does not let a library write: no fault of this program."""
@@ -32,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _warn
         try:
+            _check_shell(arguments)
             status = _commands()(arguments, prog_name="harness", standalone_mode=False)
             return status if isinstance(status, int) else 0
         except HarnessError as error:
@@ -48,6 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (typer.Abort, KeyboardInterrupt):
             print("harness: interrupted", file=sys.stderr)
             return 130
+
+
+def _check_shell(arguments: Sequence[str]) -> None:
+    """Raise BadOption for a word after a flag of typer's, which would take no notice of it."""
+    flag, word = [*arguments, ""][:2]
+    if flag in OF_THE_SHELL and word and not word.startswith("-"):
+        raise BadOption(
+            f"{flag} takes no name, found '{word}'; run it alone in the shell that it is for: "
+            "bash, zsh, fish or PowerShell"
+        )
 
 
 @cache

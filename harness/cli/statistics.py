@@ -7,17 +7,26 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import DataDir, Plugins, PresetOption, app
+from harness.cli.app import DataDir, Plugins, PresetOption, app, names_of
 from harness.cli.console import bars, say
 
 
 @app.command()
 def statistics(
     expert: Annotated[str, typer.Argument(help="The expert: a folder or a Hub id.")],
-    task: Annotated[str, typer.Option(help="The task whose training rows it is run on.")],
+    task: Annotated[
+        str,
+        typer.Option(
+            help="The task whose training rows it is run on.", autocompletion=names_of("tasks")
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="The file: FILE.safetensors.")],
     merger: Annotated[
-        str | None, typer.Option(help="Which merger they are for, with its options: regmean.")
+        str | None,
+        typer.Option(
+            help="Which merger they are for, with its options: regmean.",
+            autocompletion=names_of("mergers"),
+        ),
     ] = None,
     need: Annotated[
         str | None, typer.Option(help="NAME[:key=value,...]: a need by itself, of any method.")
