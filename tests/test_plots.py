@@ -461,6 +461,8 @@ def test_what_changes_nothing_anywhere_is_said_and_not_drawn() -> None:
     read_all = [read(one, one, RTE, "current", value) for one, value in values.items()]
     figure = gains.draw(gains.gains(read_all, ALL))
     assert [*rows_of(figure.axes[0]).values()] == ["average", "r"]
+    (bar,) = figure.axes[0].patches
+    assert mpl.colors.same_color(bar.get_facecolor(), marks.BLUE)  # the first is not kept for them
     said = "Not drawn, as they change no score at all: p, q:a=1 before average"
     assert figure.get_supxlabel().replace("\n", " ") == said
     alone = gains.draw(gains.gains(read_all[:3], ALL))  # a picture of something all the same

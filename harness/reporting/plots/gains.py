@@ -219,7 +219,7 @@ def _gain(
 
 def draw(shown: Gains) -> Figure:
     """Bars from zero below the name of each merger; whiskers where rows say how far."""
-    looks = marks(shown.before)
+    looks = marks(dict.fromkeys(shown.before[at] for _, at in shown.bars))
     rows = [*_rows(shown)]
     names = [shown.mergers[row] if at is None else shown.before[at] for row, at in rows]
     heights = [
