@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from tabulate import tabulate
 
+from harness.data.shots import counted
 from harness.evaluation.estimates import FEWEST_TASKS, LEVEL, POWER, Ends
 from harness.evaluation.inference import TestName
 from harness.reporting.grid import short_task
@@ -31,7 +32,7 @@ class Terms:
     def __str__(self) -> str:
         if self.shots is None:
             return self.protocol
-        return f"{self.protocol}, {self.shots} shot{'' if self.shots == 1 else 's'}"
+        return f"{self.protocol}, {counted(self.shots)}"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from harness.data.shots import counted
 from harness.evaluation.estimates import Ends
 from harness.reporting.boards.gains import Gain, gaps
 from harness.reporting.difference import Difference
@@ -23,7 +24,7 @@ class Share:
     @property
     def setting(self) -> str:
         """FT-Classifier Eval as it was read."""
-        return f"{self.verdict.setting}, {self.verdict.shots} shots"
+        return f"{self.verdict.setting}, {counted(self.verdict.shots)}"
 
     @property
     def lost(self) -> Gain:
