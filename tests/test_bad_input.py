@@ -605,6 +605,34 @@ WEIGHTS_THAT_DIFFER: dict[str, Case] = {
         lambda p: p.merge(p["roberta"], base=p["base"]),
         ["base is a bert model, expected roberta"],
     ),
+    "number of heads": (
+        lambda p: p.merge(p["a"], p.config("b", num_attention_heads=4), premerge="rotation"),
+        ["copies/b has num_attention_heads 4, expected num_attention_heads 2 as", "/a: weights"],
+    ),
+    "number of heads of the base": (
+        lambda p: p.merge(p["a"], p["b"], base=p.config("base", num_attention_heads=4)),
+        ["copies/base has num_attention_heads 4, expected num_attention_heads 2 as"],
+    ),
+    "activation": (
+        lambda p: p.merge(p["a"], p.config("b", hidden_act="relu")),
+        ["copies/b has hidden_act 'relu', expected hidden_act 'gelu' as"],
+    ),
+    "a default that one has not": (
+        lambda p: p.merge(p["a"], p.config("b", num_attention_heads=...)),
+        ["copies/b has num_attention_heads 12 (not in its config.json), expected"],
+    ),
+    "a negative number of heads": (
+        lambda p: p.merge(p["a"], p.config("b", num_attention_heads=-2), premerge="rotation"),
+        ["copies/b has num_attention_heads -2 in its config.json, expected a whole number"],
+    ),
+    "no heads": (
+        lambda p: p.merge(p.config("a", num_attention_heads=0), p["b"]),
+        ["copies/a has num_attention_heads 0 in its config.json, expected a whole number"],
+    ),
+    "a second expert whose heads do not divide the width": (
+        lambda p: p.merge(p["a"], p.config("b", num_attention_heads=3)),
+        ["copies/b has 3 attention heads", "divides its rows"],
+    ),
     "a tensor that the base lacks": (
         lambda p: p.evaluate(base=p.tensors("base", drop("encoder.layer.0.output.dense.bias"))),
         ["base has no tensor", "output.dense.bias", "fine-tuned from"],
@@ -936,6 +964,10 @@ OUTPUT: dict[str, Case] = {
 }
 
 INSPECTED: dict[str, Case] = {
+    "number of heads": (
+        lambda p: p.inspect(p["a"], p.config("b", num_attention_heads=4)),
+        ["copies/b has num_attention_heads 4, expected num_attention_heads 2 as"],
+    ),
     "one model alone": (
         lambda p: p.inspect(p["a"]),
         ["compares models with one another, found 1", "expected two or more"],
@@ -994,7 +1026,7 @@ BROUGHT_TOGETHER: dict[str, Case] = {
             p.config("b", num_attention_heads=3),
             premerge="rotation",
         ),
-        ["copies/a", "(16) is not a multiple", "heads (3)"],
+        ["copies/a has 3 attention heads", ".query.", "divides its rows"],
     ),
     "a tensor of the table that no expert has": (
         lambda p: p.merge(

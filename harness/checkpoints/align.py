@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.checkpoints.families.known import family_of
+from harness.checkpoints.settings import check_settings
 from harness.checkpoints.tokenizer import vocabulary
 from harness.errors import IncompatibleWeights
 from harness.types import Checkpoint
@@ -14,7 +15,7 @@ from harness.weights import renamed, specs
 
 def check_architecture(models: Sequence[Checkpoint]) -> None:
     """Raise IncompatibleWeights, naming the first that differs, unless all models are of one
-    architecture and read the same tokens."""
+    architecture, read the same tokens, and compute the same function of their weights."""
     first = models[0]
     for other in models[1:]:
         model_type, expected = other.config.get("model_type"), first.config.get("model_type")
@@ -28,6 +29,7 @@ def check_architecture(models: Sequence[Checkpoint]) -> None:
                 f"the vocabulary of {other.source} ({len(words)} tokens) differs from that of "
                 f"{first.source} ({len(mine)} tokens); expected the same tokenizer"
             )
+    check_settings(models)
 
 
 def under_prefix(model: Checkpoint) -> Checkpoint:

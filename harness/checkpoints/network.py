@@ -18,25 +18,42 @@ def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.n
 
     Raises BrokenCheckpoint, saying of `what`, for a configuration that none can be made from.
     """
-    from transformers import (
-        AutoConfig,
-        AutoModelForSequenceClassification,
-        AutoModelForTokenClassification,
-    )
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     made = {"row": AutoModelForSequenceClassification, "word": AutoModelForTokenClassification}
+    with _of_transformers(what):
+        model: torch.nn.Module = made[unit].from_config(_read(config))
+    return model
+
+
+def configuration(config: Mapping[str, Any], what: str) -> Any:
+    """The configuration as transformers reads it: every key of its class, by all of its names.
+
+    Raises BrokenCheckpoint, saying of `what`, for one that it cannot read.
+    """
+    with _of_transformers(what):
+        return _read(config)
+
+
+def _read(config: Mapping[str, Any]) -> Any:
+    from transformers import AutoConfig
+
     left_out = ("model_type", "dtype", "torch_dtype")
     values = {key: value for key, value in config.items() if key not in left_out}
+    return AutoConfig.for_model(config["model_type"], **values)
+
+
+@contextmanager
+def _of_transformers(what: str) -> Iterator[None]:
+    """What transformers cannot use, of whichever type, as BrokenCheckpoint."""
     try:
         with _silent():
-            settings = AutoConfig.for_model(config["model_type"], **values)
-            model: torch.nn.Module = made[unit].from_config(settings)
-    except Exception as error:  # transformers raises many types for values it cannot use
+            yield
+    except Exception as error:
         reason = " ".join(str(error).split()).partition(". ")[0]
         raise BrokenCheckpoint(
             f"{what}: no classifier can be made from its config.json: {reason}"
         ) from error
-    return model
 
 
 def classifier_on_meta(

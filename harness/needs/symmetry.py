@@ -8,12 +8,12 @@ from harness.checkpoints.build import check_whole, unit_of
 from harness.checkpoints.families.bert import BERT
 from harness.checkpoints.families.known import FAMILIES, family_of
 from harness.checkpoints.families.symmetry import NUMBER, axes_of
-from harness.errors import IncompatibleWeights
+from harness.checkpoints.settings import heads_of
 from harness.labels import same
 from harness.merging.plan import one_space
 from harness.registry import need
 from harness.types import Checkpoint, StateDict
-from harness.weights import Symmetry, select, specs
+from harness.weights import Symmetry, select
 
 TABLE = BERT.words
 SECOND = "bert.shared_embeddings.weight"
@@ -37,23 +37,16 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     """Which axis of which parameter runs over which group, by the table of the family.
 
     Raises UnknownName for an architecture without one, IncompatibleWeights for a parameter that
-    its table does not know, or for heads that do not divide the width of attention, and
-    BrokenCheckpoint for a parameter that is not there, which a group would be moved without.
+    its table does not know, and BrokenCheckpoint for one that is not there, which a group would be
+    moved without.
     """
     first = experts[0]
     family = family_of(first.config, first.source)
     unit = unit_of(first)
     axes = axes_of(family, first.weights, unit)
     check_whole(first, unit=unit)
-    heads, shapes = first.config[family.heads], specs(first.weights)
-    for name, groups in axes.items():
-        if (groups[0] or "").startswith("qk.") and shapes[name].shape[0] % heads:
-            raise IncompatibleWeights(
-                f"{first.source} has {heads} attention heads, and '{name}' is "
-                f"{shapes[name].shape}; expected a number of heads that divides its rows"
-            )
     head = tuple(filter(family.is_head, axes))
-    return Symmetry(axes, heads, (family.words,), head, _one_task(experts))
+    return Symmetry(axes, heads_of(first), (family.words,), head, _one_task(experts))
 
 
 def _one_task(experts: Sequence[Checkpoint]) -> bool:

@@ -8,8 +8,10 @@ from harness.checkpoints.families.family import (
     EMBEDDING,
     POOLED,
     QK,
+    SETTINGS,
     WIDTH,
     Family,
+    Settings,
     embeddings,
     layers,
     linear,
@@ -21,6 +23,16 @@ from harness.weights import dual
 LAYERS = "deberta.encoder.layer."
 SELF = LAYERS + "{layer}.attention.self."
 PROJECTION = "deberta.embeddings.embed_proj.weight"
+RELATIVE: Settings = {
+    "relative_attention": None,
+    "pos_att_type": None,
+    "position_buckets": -1,
+    "max_relative_positions": None,
+    "position_biased_input": None,
+    "norm_rel_ebd": "none",
+    "share_att_key": False,
+}
+"""How relative positions are read."""
 
 DEBERTA = Family(
     name="deberta",
@@ -44,4 +56,11 @@ DEBERTA = Family(
     },
     words="deberta.embeddings.word_embeddings.weight",
     projection=PROJECTION,
+    settings={
+        **SETTINGS,
+        **RELATIVE,
+        "conv_act": "tanh",
+        "conv_groups": 1,
+        "pooler_hidden_act": None,
+    },
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from harness.weights import Axes, dual
 
@@ -23,6 +23,17 @@ QK, VO = "qk.{layer}", "vo.{layer}"
 """Queries with keys, and values with attention's output: one block for each head, in the order of
 the heads. Within a head any rotation, of either group by itself, and any scale, undone in its dual;
 heads move in both alike."""
+
+Settings: TypeAlias = Mapping[str, Any]
+"""Keys of config.json that decide, beside the weights, what a model computes. The value stands for
+a key that neither the file has nor transformers' class of the configuration."""
+SETTINGS: Settings = {
+    "num_attention_heads": None,
+    "hidden_act": None,
+    "layer_norm_eps": None,
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Family:
     base may come without. `tied` are names of one and the same tensor. `axes` is the table of the
     encoder's symmetries, which may have more names than a configuration leads to; a `projection`
     is there if embeddings have a width of their own. `words` is the table of embeddings of tokens.
-    `heads` is the key of config.json that counts attention heads.
+    `heads` is the key of config.json that counts attention heads, and one of its `settings`.
     """
 
     name: str
@@ -62,6 +73,7 @@ class Family:
     projection: str | None = None
     words: str = ""
     heads: str = "num_attention_heads"
+    settings: Settings = field(default_factory=lambda: SETTINGS)
 
     @property
     def tops(self) -> tuple[Top, ...]:

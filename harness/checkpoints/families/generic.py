@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from harness.checkpoints.families.family import Family, Top, Unit
+from harness.checkpoints.families.deberta import RELATIVE
+from harness.checkpoints.families.family import SETTINGS, Family, Settings, Top, Unit
 from harness.checkpoints.network import classifier_on_meta
 
 GENERIC = "generic"
@@ -16,6 +17,21 @@ HEAD = re.compile(r"classifier|pre_classifier|classification_head")
 """What the reference repositories call a head."""
 HIDDEN = re.compile(r".*\.dense|pre_classifier")
 """A linear layer of a head that is not its final one."""
+OF_ANY: Settings = {
+    **SETTINGS,
+    **RELATIVE,
+    "num_key_value_heads": None,
+    "num_hidden_layers": None,  # ALBERT's share their weights
+    "inner_group_num": None,
+    "pad_token_id": None,
+    "rms_norm_eps": None,
+    "rope_theta": None,
+    "rope_parameters": None,
+    "attention_type": None,
+    "attention_window": None,
+    "sliding_window": None,
+}
+"""Settings by the names that most architectures give them."""
 
 
 def generic(config: Mapping[str, Any], what: str) -> Family | None:
@@ -38,6 +54,7 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         word=_top(of_words) if (of_words := _on_meta(config, what, "word")) is not None else None,
         pooler=pooler,
         tied=tuple(_tied(model)),
+        settings=OF_ANY,
     )
     rest = [name for name, _ in model.named_parameters() if not family.is_head(name)]
     one_encoder = all(name.startswith(prefix) or family.is_pooler(name) for name in rest)
