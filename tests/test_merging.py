@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ from harness.cli import main
 from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead, OutputExists
 from harness.merging import write as folders
 from harness.merging.recipes import read_recipe
+from harness.merging.summary import WHOSE
 from harness.passes.features import forward
 from harness.registry import TASKS
+from harness.types import Whose
 from harness.weights import digest
 from tests.conftest import FAMILIES, model
 
@@ -452,6 +455,21 @@ def test_a_dry_run_says_what_each_stage_asks_for_and_what_is_replaced(
     assert main([*command, "--merger", "average", "--force"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == f"wrote {out}, which replaces the merge that was there"
+
+
+def test_a_dry_run_says_whose_rows_every_kind_of_need_reads() -> None:
+    assert WHOSE.keys() == {*typing.get_args(Whose)}
+
+
+def test_a_dry_run_of_a_merger_that_is_trained(
+    minis: Minis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = minis("bert")
+    command = ["merge", str(found["a"]), str(found["c"]), "--base", str(found["base"])]
+    command += ["--merger", "adamerging", "--tasks", "glue/rte,glue/mnli"]
+    assert main([*command, "--out", str(tmp_path / "merged"), "--dry-run"]) == 0
+    stage = capsys.readouterr().out.splitlines()[-2]
+    assert stage.endswith("; needs unlabeled (of rows of each expert's own task)")
 
 
 @pytest.mark.filterwarnings("default:there is one expert")

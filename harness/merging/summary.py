@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness.checkpoints.layout import INDEX, MERGE, SINGLE, TOKENIZER_FILES
@@ -9,7 +10,7 @@ from harness.checkpoints.provenance import MERGE_FILE, merged_by
 from harness.merging.plan import Plan, short_method
 from harness.merging.stages import Stage
 from harness.merging.write import shards
-from harness.types import Scalar
+from harness.types import Scalar, Whose
 from harness.weights import size
 
 HEADS = {
@@ -57,9 +58,10 @@ def _said(stage: Stage) -> str:
     return (f": {options}" if options else "") + (f"; needs {', '.join(needs)}" if needs else "")
 
 
-WHOSE = {
+WHOSE: Mapping[Whose, str] = {
     "own": "of each expert's own training rows",
     "each": "of each expert's own training rows",
+    "tasks": "of rows of each expert's own task",
     "same": "of training rows of the first expert's task",
     "shared": "of held-out rows",
     "none": "of no rows",
