@@ -233,7 +233,7 @@ def logits(folder: Path, state: StateDict, task: Task, count: int = 16) -> np.nd
 
 
 def test_the_drift_is_what_transformers_computes(loud: Loud, minis: Minis, tmp_path: Path) -> None:
-    """After each stage the change since before the first, of each expert on its own task."""
+    """Of each stage the change that it makes, of each expert on its own task."""
     found = {name: loud("bert", name) for name in ("a", "c")}
     asked = Recipe(
         experts=tuple(map(str, found.values())),
@@ -250,9 +250,20 @@ def test_the_drift_is_what_transformers_computes(loud: Loud, minis: Minis, tmp_p
     for place, (folder, task) in enumerate(zip(found.values(), (TOY, THREE), strict=True)):
         before = logits(folder, experts[place], task)
         for stage, states in zip(stages(tmp_path / "out"), (first, second), strict=True):
-            expected = np.abs(logits(folder, states[place], task) - before).max()
+            after = logits(folder, states[place], task)
+            expected = np.abs(after - before).max()
             assert stage["drift"][place] == pytest.approx(expected, rel=1e-3)
             assert expected > 0.01
+            before = after
+
+
+def test_an_exact_method_after_one_that_is_not_moves_nothing(
+    loud: Loud, minis: Minis, tmp_path: Path
+) -> None:
+    merge(recipe(loud, minis, "dare", "turned"), out=tmp_path / "out")
+    dropped, turned = stages(tmp_path / "out")
+    assert min(dropped["drift"]) > 0.01
+    assert max(turned["drift"]) < 1e-5
 
 
 def test_an_exact_method_that_is_not_shows_a_large_drift(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -125,7 +125,7 @@ def _squares(states: Sequence[StateDict], name: str) -> list[float]:
 def _drifts(
     plan: Plan, stages: Sequence[Sequence[StateDict]]
 ) -> list[tuple[float | None, ...]] | None:
-    """For each stage, how far the logits of each expert are from where they began."""
+    """For each stage, how far it moves the logits of each expert."""
     rows = {name: _probes(name, plan.recipe) for name in dict.fromkeys(plan.tasks)}
     of_experts = [_drift(plan, stages, place, rows[name]) for place, name in enumerate(plan.tasks)]
     if all(one is None for one in of_experts):
@@ -154,17 +154,17 @@ def _probes(name: str, recipe: Recipe) -> Rows | None:
 def _drift(
     plan: Plan, stages: Sequence[Sequence[StateDict]], place: int, rows: Rows | None
 ) -> list[float] | None:
-    """How far the logits of one expert are from where they began, after each stage."""
+    """How far each stage moves the logits of one expert."""
     if rows is None:
         return None
     try:
-        first, *later = [
+        logits = [
             _logits(plan.recipe, entering(plan.experts, states)[place], rows) for states in stages
         ]
     except HarnessError as error:
         _warn(error)
         return None
-    return [float(np.abs(logits - first).max()) for logits in later]
+    return [float(np.abs(after - before).max()) for before, after in pairwise(logits)]
 
 
 def _logits(recipe: Recipe, expert: Checkpoint, rows: Rows) -> Array:

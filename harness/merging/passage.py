@@ -127,8 +127,8 @@ class Measured:
     """What a pre-merging stage did to the experts.
 
     `distance` is between experts, before the stage and after it; None for a single one. `drift` is
-    the largest change of each expert's logits since before the first stage, None where no rows of
-    its task are at hand; () where that is so of all, or nothing was to be measured.
+    the largest change of each expert's logits from before the stage to after it, None where no rows
+    of its task are at hand; () where that is so of all, or nothing was to be measured.
     """
 
     distance: tuple[float, float] | None
