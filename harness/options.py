@@ -26,6 +26,32 @@ NotNegative: TypeAlias = Annotated[float, Interval(ge=0)]
 """A number of at least 0."""
 Count: TypeAlias = Annotated[int, Interval(ge=1)]
 """A whole number of at least 1."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Said of an option of text of which some is a number: a file may have that as one.
+
+    `examples` are named beside what else was found.
+    """
+
+    examples: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core.core_schema import no_info_before_validator_function
+
+        return no_info_before_validator_function(_as_written, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Callable[[Any], Any]) -> Any:
+        return {**handler(core), "examples": [*self.examples]}
+
+
+def _as_written(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Layers: TypeAlias = Annotated[str, Written(("all", "first:2", "last:2", "0"))]
+"""Some layers of a model: `all`, the first or last few, or one by its number."""
 FREE: Any = int | float | bool | list[float] | str | None
 """What an option may be that the function does not declare; text is read in this order."""
 
@@ -64,11 +90,9 @@ class Option:
 
 
 def _shown(value: Scalar) -> str:
-    """A value as somebody types it; in quotes where it is no number."""
-    if isinstance(value, list) and all(isinstance(item, int | float) for item in value):
-        return ":".join(map(str, value))
+    """A value as somebody writes it; text in quotes where it is no number."""
     read = Option("value", FREE, None).read(value, "value") if isinstance(value, str) else value
-    return repr(value) if isinstance(value, list) or isinstance(read, str | None) else str(value)
+    return repr(value) if isinstance(read, str | None) else str(value)
 
 
 def options(function: Callable[..., Any]) -> dict[str, Option]:

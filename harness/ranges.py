@@ -100,7 +100,7 @@ ONE = {"number": "a number", "integer": "a whole number", "boolean": "true or fa
 SEVERAL = {"number": "numbers", "integer": "whole numbers", "string": "texts"}
 BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below",
           "maximum": "up to"}  # fmt: skip
-UNSAID = {"type", "items", "enum", "const", "anyOf", "title", "description", "default"}
+UNSAID = {"type", "items", "enum", "const", "anyOf", "title", "description", "default", "examples"}
 
 
 def expected(schema: Mapping[str, Any]) -> str:
@@ -125,7 +125,8 @@ def _ranged(kinds: Mapping[str, str], schema: Mapping[str, Any]) -> str:
     """`a whole number of at least 1`, `numbers from 0 to 1`."""
     kind, within = kinds.get(schema.get("type", ""), "another value"), bounds(schema)
     of = " of" if within and within[0].startswith(BOUNDS["minimum"]) else ""
-    return f"{kind}{of} {' and '.join(within)}" if within else kind
+    as_ = f" as {', '.join(map(str, schema['examples']))}" if "examples" in schema else ""
+    return f"{kind}{of} {' and '.join(within)}{as_}" if within else f"{kind}{as_}"
 
 
 def choices(schema: Mapping[str, Any]) -> list[Any]:

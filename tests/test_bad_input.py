@@ -1046,6 +1046,18 @@ BROUGHT_TOGETHER: dict[str, Case] = {
         lambda p: p.merge(p["rotary"], p["rotary"], premerge="rotation"),
         ["the symmetries of roformer are not known"],
     ),
+    "a layer in other digits": (
+        lambda p: p.merge(premerge="procrustes:layers=²"),
+        ["layers is '²', expected all, first:N or last:N"],
+    ),
+    "a list of layers": (
+        lambda p: p.merge(
+            p.recipe(
+                f"experts: [{p['a']}, {p['b']}]\npremerge: [{{name: rotation, layers: [0, 1]}}]\n"
+            )
+        ),
+        ["option 'layers' of pre-merging method 'rotation' is [0, 1]", "text as all, first:2"],
+    ),
     "a layer that there is not": (
         lambda p: p.merge(premerge="rotation:layers=2"),
         ["layers is '2', expected all", "from 0 to 1"],

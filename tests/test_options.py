@@ -69,6 +69,15 @@ def test_what_is_no_option_is_named(text: str) -> None:
         parse_choice(text)
 
 
+def test_the_number_of_a_layer_may_be_one_in_a_file() -> None:
+    rotation = harness.PREMERGE["rotation"]
+    for number in (1, "1"):
+        assert methods.resolved(rotation, Choice("rotation", {"layers": number}))["layers"] == "1"
+    for wrong in (True, 1.0, [0, 1]):
+        with pytest.raises(BadOption, match="text as all, first:2, last:2, 0"):
+            methods.resolved(rotation, Choice("rotation", {"layers": wrong}))
+
+
 def test_defaults_are_filled_in() -> None:
     assert read("toy") == {
         "share": 0.5,

@@ -5,6 +5,8 @@ That moving a group keeps the outputs of real models is in test_families.py.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -110,8 +112,12 @@ def test_layers_are_chosen_by_their_numbers() -> None:
     assert [chosen("all"), chosen("first:1"), chosen("last:1"), chosen("2")] == [
         (0, 2), (0,), (2,), (2,),
     ]  # fmt: skip
-    for wrong in ("first:3", "first:0", "last", "1", "-1", "some", "2:1", ""):
-        with pytest.raises(BadOption, match=f"layers is '{wrong}', expected all, first:N"):
+    wrongs = ("first:3", "first:0", "last", "1", "-1", "some", "2:1", "", "first:", "9" * 5000)
+    # not as anybody types them: another spelling would be another method
+    for wrong in (*wrongs, "²", "first:²", "last:02", "02", "٢", "first:١", "+2", "2 ", "2\n"):
+        with pytest.raises(
+            BadOption, match=re.escape(f"layers is '{wrong}', expected all, first:N")
+        ):
             chosen(wrong)
 
 

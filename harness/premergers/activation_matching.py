@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from harness import StateDict, premerge
-from harness.options import Count
+from harness.options import Count, Layers
 from harness.types import Activations, Products
 from harness.weights import (
     Alignment,
@@ -38,7 +38,7 @@ def activation_matching(
     activations: Sequence[Activations],
     symmetry: Symmetry,
     pearson: bool = False,
-    layers: str = "all",
+    layers: Layers = "all",
     anchor: Literal["central"] | Count = "central",
 ) -> list[StateDict]:
     """Experts with feed-forward units in the order in which they answer as those of one of them do.

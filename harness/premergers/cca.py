@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from harness import StateDict, premerge
-from harness.options import Count, Positive
+from harness.options import Count, Layers, Positive
 from harness.types import Activations, Products
 from harness.weights import (
     Lazy,
@@ -32,7 +32,7 @@ def cca(
     activations: Sequence[Activations],
     symmetry: Symmetry,
     gamma: Positive = 0.1,
-    layers: str = "all",
+    layers: Layers = "all",
     anchor: Count = 1,
 ) -> list[StateDict]:
     """Experts whose feed-forward features are mapped to those of one, the anchor, by canonical

@@ -11,7 +11,7 @@ import torch
 
 from harness import StateDict, premerge
 from harness.errors import BadOption
-from harness.options import Count
+from harness.options import Count, Layers
 from harness.weights import (
     Alignment,
     Match,
@@ -47,7 +47,7 @@ def ot_fusion(
     *,
     symmetry: Symmetry,
     reference_quirks: bool = False,
-    layers: str = "all",
+    layers: Layers = "all",
     anchor: Literal["central", "base"] | Count = "central",
 ) -> list[StateDict]:
     """Experts with feed-forward units where an anchor has the most similar rows of weights.

@@ -10,7 +10,7 @@ import torch
 
 from harness import StateDict, premerge
 from harness.errors import BadOption
-from harness.options import Count
+from harness.options import Count, Layers
 from harness.weights import (
     Alignment,
     Finder,
@@ -51,7 +51,7 @@ def permutation(
     rotated: bool = False,
     residual: bool = False,
     cycle_consistent: bool = False,
-    layers: str = "all",
+    layers: Layers = "all",
     anchor: Literal["central", "base"] | Count = "central",
 ) -> list[StateDict]:
     """Experts with hidden units in the order in which their weights are nearest to one of them.

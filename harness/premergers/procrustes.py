@@ -12,7 +12,7 @@ import torch
 
 from harness import StateDict, premerge
 from harness.errors import BadOption
-from harness.options import Count, NotNegative
+from harness.options import Count, Layers, NotNegative
 from harness.rng import rng
 from harness.weights import (
     Generalized,
@@ -55,7 +55,7 @@ def procrustes(
     variant: Literal["algorithm1", "fixed_reference"] = "algorithm1",
     max_iter: Count = 200,
     tol: NotNegative = 1e-7,
-    layers: str = "all",
+    layers: Layers = "all",
     seed: int = 0,
 ) -> list[StateDict]:
     """Experts with every matrix W turned to W T by an orthogonal T of its own, out of a Generalized

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from harness import StateDict, premerge
-from harness.options import Count
+from harness.options import Count, Layers
 from harness.weights import (
     Alignment,
     Map,
@@ -44,7 +44,7 @@ def rotation(
     parts: Literal["both", "attention", "ffn"] = "both",
     scaling: bool = False,
     proper: bool = False,
-    layers: str = "all",
+    layers: Layers = "all",
     anchor: Literal["central", "base"] | Count = "central",
 ) -> list[StateDict]:
     """Experts with their heads turned, and feed-forward units reordered, to be nearest to one.

@@ -8,6 +8,7 @@ of the *dual*, moved by A^-1. For an orthogonal A both are the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -24,6 +25,8 @@ Axes: TypeAlias = "Mapping[str, tuple[str | None, ...]]"
 """For each tensor, the hidden group that each of its axes runs over; None: it stays as it is."""
 
 DUAL = "*"
+NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+"""The one spelling of a number of layers: others would be the same method by another name."""
 
 
 def dual(group: str) -> str:
@@ -100,10 +103,11 @@ class Symmetry:
         end, colon, count = layers.partition(":")
         if layers == "all" or not known:
             return known
-        if end in ("first", "last") and count.isdigit() and 1 <= int(count) <= len(known):
-            return known[: int(count)] if end == "first" else known[-int(count) :]
-        if not colon and layers.isdigit() and int(layers) in known:
-            return (int(layers),)
+        number = int(count or layers) if NUMBER.fullmatch(count or layers) else None
+        if end in ("first", "last") and number is not None and 1 <= number <= len(known):
+            return known[:number] if end == "first" else known[-number:]
+        if not colon and number in known:
+            return (number,)
         raise BadOption(
             f"layers is '{layers}', expected all, first:N or last:N with N from 1 to {len(known)}, "
             f"or a layer from 0 to {len(known) - 1}"
