@@ -1050,6 +1050,30 @@ BROUGHT_TOGETHER: dict[str, Case] = {
         lambda p: p.merge(premerge="procrustes:layers=²"),
         ["layers is '²', expected all, first:N or last:N"],
     ),
+    "a share of what is not taken apart": (
+        lambda p: p.merge(merger="iso:common=0.5", base=p["base"]),
+        ["common is 0.5 with variant 'common'", "expected variant=common_and_task, or leave"],
+    ),
+    "scaled heads where none is turned": (
+        lambda p: p.merge(premerge="rotation:parts=ffn,scaling=true"),
+        ["scaling is true with parts 'ffn'", "expected parts=both or parts=attention"],
+    ),
+    "proper turns where none is made": (
+        lambda p: p.merge(premerge="rotation:parts=ffn,proper=true"),
+        ["proper is true with parts 'ffn'", "or leave it out"],
+    ),
+    "layers where the width alone is permuted": (
+        lambda p: p.merge(premerge="permutation:ffn=false,residual=true,layers=1"),
+        ["layers is '1', and only the width is permuted", "expected ffn=true or heads=true"],
+    ),
+    "passes to a fixed reference": (
+        lambda p: p.merge(premerge="procrustes:variant=fixed_reference,max_iter=5"),
+        ["max_iter is given with variant 'fixed_reference'", "expected variant=algorithm1"],
+    ),
+    "a tolerance of a fixed reference": (
+        lambda p: p.merge(premerge="procrustes:variant=fixed_reference,tol=0"),
+        ["tol is given with variant 'fixed_reference'", "or leave it out"],
+    ),
     "a list of layers": (
         lambda p: p.merge(
             p.recipe(

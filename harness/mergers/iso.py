@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from harness import StateDict, merger
+from harness.errors import BadOption
 from harness.options import Share
 from harness.weights import (
     Line,
@@ -20,6 +21,9 @@ from harness.weights import (
     spread,
 )
 
+COMMON = 0.8
+"""The authors' share of the common subspace."""
+
 
 @merger("iso", paper="arXiv:2502.04959", breaks=("copies",))
 def iso(
@@ -27,7 +31,7 @@ def iso(
     base: StateDict,
     *,
     variant: Literal["common", "common_and_task"] = "common",
-    common: Share = 0.8,
+    common: Share = COMMON,
     combine: Literal["sum", "mean"] = "sum",
     matrices: Matrices = "all",
     others: Others = "mean",
@@ -49,6 +53,11 @@ def iso(
     By hand: ((2, 0), (0, 0)) and ((1, 0), (0, 1)) sum to ((3, 0), (0, 1)), of which the singular
     values 3 and 1 become 2 each: ((2, 0), (0, 2)).
     """
+    if variant == "common" and common != COMMON:
+        raise BadOption(
+            f"common is {common} with variant 'common', which takes all from the sum; "
+            "expected variant=common_and_task, or leave it out"
+        )
     share = len(experts) if combine == "mean" else 1
 
     def summed(vectors: Vectors) -> torch.Tensor:

@@ -90,6 +90,11 @@ def permutation(
         residual=residual,
         cycle_consistent=cycle_consistent,
     )
+    if layers != "all" and not (ffn or heads):
+        raise BadOption(
+            f"layers is '{layers}', and only the width is permuted, which all layers share; "
+            "expected ffn=true or heads=true with it, or leave it out"
+        )
     what = alignment(experts, base, symmetry, anchor)
     units = _units(symmetry, symmetry.chosen(layers), asked)
     if residual:

@@ -53,8 +53,8 @@ def procrustes(
     rotate_bias: bool = False,
     matrix_set: Literal["paper", "all_2d"] = "paper",
     variant: Literal["algorithm1", "fixed_reference"] = "algorithm1",
-    max_iter: Count = 200,
-    tol: NotNegative = 1e-7,
+    max_iter: Count = Rules.max_iter,
+    tol: NotNegative = Rules.tol,
     layers: Layers = "all",
     seed: int = 0,
 ) -> list[StateDict]:
@@ -79,11 +79,13 @@ def procrustes(
     what comes out have entries where the experts' had none.
 
     The report has by matrix the number of the reference, from 1, the passes, and the sum of squared
-    distances from the mean before and after. Raises BadOption for a bias without `out`.
+    distances from the mean before and after. Raises BadOption for a bias without `out`, and for
+    `max_iter` or `tol` of a reference that is fixed.
 
     By hand: heads (3, 0) and (0, 5) of two experts: the second is turned to (5, 0), the mean is
     (4, 0), to which both are turned by nothing, twice: 2 passes, and from 17 to 2.
     """
+    rules = _rules(variant, max_iter, tol)
     count = len(experts)
 
     def starts(name: str) -> tuple[int, ...]:
@@ -101,12 +103,24 @@ def procrustes(
             experts,
             base,
             {name: starts(name) for name in names},
-            Rules(variant, max_iter, tol),
+            rules,
             orientation == "out",
             _together(names, symmetry),
         ),
         rotate_bias=rotate_bias,
     )
+
+
+def _rules(variant: Literal["algorithm1", "fixed_reference"], passes: int, tol: float) -> Rules:
+    """Raises BadOption for what makes no difference to a reference that is fixed."""
+    given = {"max_iter": passes != Rules.max_iter, "tol": tol != Rules.tol}
+    idle = [name for name, one in given.items() if one]
+    if variant == "fixed_reference" and idle:
+        raise BadOption(
+            f"{idle[0]} is given with variant 'fixed_reference', where one pass is all there is; "
+            "expected variant=algorithm1, or leave it out"
+        )
+    return Rules(variant, passes, tol)
 
 
 def with_references(

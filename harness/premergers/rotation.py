@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from harness import StateDict, premerge
+from harness.errors import BadOption
 from harness.options import Count, Layers
 from harness.weights import (
     Alignment,
@@ -62,11 +63,12 @@ def rotation(
     as it is. The outputs of every expert stay as they are.
 
     The report has the anchor and the distance of every expert from it, before and after, in each
-    group: `qk.0`, `vo.0`, `ffn.0`.
+    group: `qk.0`, `vo.0`, `ffn.0`. Raises BadOption for options of heads where none is turned.
 
     By hand, one head of two units: queries ((1, 0), (0, 2)) over the anchor's ((0, -2), (1, 0)),
     and keys of zero: A = ((0, 1), (-4, 0)), R = ((0, 1), (-1, 0)), and R^T Wq is the anchor's.
     """
+    _check(parts, scaling=scaling, proper=proper)
     what = alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]
 
@@ -78,6 +80,15 @@ def rotation(
 
     groups = [f"{kind}.{layer}" for layer in symmetry.chosen(layers) for kind in kinds]
     return to_anchor(what, {(group,): partial(matches, group) for group in groups})
+
+
+def _check(parts: str, **of_heads: bool) -> None:
+    idle = [name for name, given in of_heads.items() if given]
+    if parts == "ffn" and idle:
+        raise BadOption(
+            f"{idle[0]} is true with parts 'ffn', where no head is turned; "
+            "expected parts=both or parts=attention, or leave it out"
+        )
 
 
 def _turned(
