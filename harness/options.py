@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from annotated_types import Interval
@@ -52,6 +52,10 @@ def _as_written(value: object) -> object:
 
 Layers: TypeAlias = Annotated[str, Written(("all", "first:2", "last:2", "0"))]
 """Some layers of a model: `all`, the first or last few, or one by its number."""
+Anchor: TypeAlias = Literal["central", "first", "base"] | Count
+"""What experts are moved to: the one nearest to their mean, one by its number, or the base."""
+ExpertAnchor: TypeAlias = Literal["central", "first"] | Count
+"""The same where it cannot be the base."""
 FREE: Any = int | float | bool | list[float] | str | None
 """What an option may be that the function does not declare; text is read in this order."""
 

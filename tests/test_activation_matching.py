@@ -418,7 +418,7 @@ def test_three_experts_are_matched_to_the_most_central(
     [
         ("layers=2", "layers is '2', expected all, first:N or last:N"),
         ("anchor=3", "anchor is 3, expected an expert from 1 to 2"),
-        ("anchor=base", "'base', expected 'central' or a whole number"),
+        ("anchor=base", "'base', expected 'central' or 'first' or a whole"),
     ],
 )
 def test_bad_options(options: str, message: str, loud: Loud, minis: Minis, tmp_path: Path) -> None:

@@ -256,12 +256,25 @@ def plain_map(x: Array, y: Array, gamma: float) -> Array:
     return np.asarray(back[1] @ vt.T @ u.T @ roots[0])
 
 
-@pytest.mark.parametrize("options", [{}, {"gamma": 2.0}, {"layers": "first:1"}, {"anchor": 2}])
+PLACES = {"first": 0, 1: 0, 2: 1, "central": 1}
+"""Of anchors, among three experts of which the second is the mean."""
+CCA_OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"gamma": 2.0},
+    {"layers": "first:1"},
+    {"anchor": 2},
+    {"anchor": "first"},
+    {"anchor": "central"},
+]
+
+
+@pytest.mark.parametrize("options", CCA_OPTIONS, ids=str)
 def test_cca_is_that_of_plain_loops(options: dict[str, Any]) -> None:
-    experts = [toys.model(seed, toys.NETWORK) for seed in (1, 2, 3)]
+    first, third = (toys.model(seed, toys.NETWORK) for seed in (1, 3))
+    experts = [first, {name: (first[name] + third[name]) / 2 for name in first}, third]
     seen = [given(seed) for seed in (1, 2, 3)]
     found = CCA(experts, {}, activations=seen, symmetry=symmetry(), **options)
-    home = options.get("anchor", 1) - 1
+    home = PLACES[options.get("anchor", 1)]
     for index, (state, expert) in enumerate(zip(found, experts, strict=True)):
         expected = {name: expert[name].double().numpy() for name in expert}
         for layer in (0, 1)[: 1 if "layers" in options else 2]:
@@ -275,6 +288,22 @@ def test_cca_is_that_of_plain_loops(options: dict[str, Any]) -> None:
             expected[f"{down}.weight"] = expected[f"{down}.weight"] @ np.linalg.inv(a).T
         for name in expert:
             np.testing.assert_allclose(state[name].numpy(), expected[name], rtol=1e-4, atol=1e-4)
+
+
+def test_cca_tells_how_far_experts_are_from_the_anchor() -> None:
+    experts = [toys.model(seed, toys.NETWORK) for seed in (1, 2, 3)]
+    seen = [given(seed) for seed in (1, 2, 3)]
+    found = CCA(experts, {}, activations=seen, symmetry=symmetry(), anchor=2)
+    after = [dict(state.items()) for state in found]
+    assert isinstance(found[0], weights.Lazy)
+    report = found[0].report
+    assert report["anchor"] == 2
+    names = [m.name for m in symmetry().members("ffn.1", experts[0])]
+    for when, states in (("before", experts), ("after", after)):
+        flat = [torch.cat([state[name].double().flatten() for name in names]) for state in states]
+        expected = [float((one - flat[1]).norm()) for one in flat]
+        assert report[when]["ffn.1"] == pytest.approx(expected, rel=1e-5, abs=0)
+        assert report[when]["ffn.1"][1] == 0
 
 
 def test_a_map_by_hand() -> None:

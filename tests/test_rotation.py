@@ -504,7 +504,7 @@ REFUSED = {
     "rotation:layers=first:3": "layers is 'first:3', expected all",
     "rotation:anchor=3": "anchor is 3, expected an expert from 1 to 2",
     "rotation:anchor=0": "option 'anchor' of pre-merging method 'rotation' is 0, expected",
-    "rotation:anchor=first": "is 'first', expected 'central' or 'base' or a whole number",
+    "rotation:anchor=last": "is 'last', expected 'central' or 'first' or 'base' or a whole number",
     "rotation:parts=heads": "expected 'both' or 'attention' or 'ffn'",
 }
 

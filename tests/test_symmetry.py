@@ -127,6 +127,7 @@ def test_the_most_central_expert_is_nearest_to_the_mean() -> None:
     assert weights.place_of("central", experts[1:]) == 0, "two are equally central"
     assert weights.place_of(3, experts) == 2
     assert weights.place_of("base", experts) is None
+    assert weights.place_of("first", experts) == weights.place_of(1, experts) == 0
     heads = [torch.tensor([value]) for value in (0.0, 90.0, 0.0)]
     whole = [{**expert, "top": head} for expert, head in zip(experts, heads, strict=True)]
     assert weights.place_of("central", whole) == 2

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
 
 import torch
 
 from harness import StateDict, premerge
-from harness.options import Count, Layers
+from harness.options import ExpertAnchor, Layers
 from harness.types import Activations, Products
 from harness.weights import (
     Alignment,
@@ -39,7 +38,7 @@ def activation_matching(
     symmetry: Symmetry,
     pearson: bool = False,
     layers: Layers = "all",
-    anchor: Literal["central"] | Count = "central",
+    anchor: ExpertAnchor = "central",
 ) -> list[StateDict]:
     """Experts with feed-forward units in the order in which they answer as those of one of them do.
 
@@ -50,8 +49,8 @@ def activation_matching(
     no more than others, and one that never moves counts for nothing.
 
     `layers` are `all`, `first:N`, `last:N`, or the number of one. The anchor is the expert nearest
-    to the mean, or an expert by its number from 1, and stays as it is. The rows are training rows
-    of the first expert's task. The outputs of every expert stay as they are.
+    to the mean, or an expert by its number from 1 or as the `first`, and stays as it is. The rows
+    are training rows of the first expert's task. The outputs of every expert stay as they are.
 
     The report has the anchor and the distance of the weights of every expert from it, before and
     after, in each group (`ffn.0`): it may grow, as it is not what is matched.

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
 from harness import StateDict, premerge
-from harness.options import Count, Layers, Positive
+from harness.options import ExpertAnchor, Layers, Positive
 from harness.types import Activations, Products
 from harness.weights import (
+    Alignment,
     Lazy,
     Spec,
     Symmetry,
     Turned,
-    check_anchor,
+    alignment,
     group_of,
     latest,
     once,
@@ -33,7 +35,7 @@ def cca(
     symmetry: Symmetry,
     gamma: Positive = 0.1,
     layers: Layers = "all",
-    anchor: Count = 1,
+    anchor: ExpertAnchor = 1,
 ) -> list[StateDict]:
     """Experts whose feed-forward features are mapped to those of one, the anchor, by canonical
     correlation analysis; an average comes next.
@@ -44,26 +46,38 @@ def cca(
     mapped, W to A^T W and b to b A, and the second maps back, W to W A^-T. As the activation
     function is between the two, the outputs of an expert do not stay as they are.
 
-    `layers` are `all`, `first:N`, `last:N`, or the number of one; the anchor is an expert by its
-    number from 1 and stays as it is. The rows are those of the first expert's task.
+    `layers` are `all`, `first:N`, `last:N`, or the number of one. The anchor is an expert by its
+    number from 1, the `first`, or with `central` the one nearest to the mean, and stays as it is.
+    The rows are those of the first expert's task.
+
+    The report has the anchor and the distance of the weights of every expert from it, before and
+    after, in each group (`ffn.0`): it may grow, as it is not what is matched.
 
     By hand, one unit each, with the covariances Sxx = 4 and Syy = 1 and hardly any gamma: A = 2.
     """
-    check_anchor(anchor, len(experts))
+    what = alignment(experts, base, symmetry, anchor)
     chosen = {f"ffn.{layer}" for layer in symmetry.chosen(layers)}
-    home = anchor - 1
+
+    def home() -> int:
+        place = what.place()
+        assert place is not None  # the base has seen no rows and is no anchor here
+        return place
 
     def find(group: str, index: int) -> Turned:
-        anchors, mine = activations[home], activations[index]
+        anchors, mine = activations[home()], activations[index]
         both = mine.products(anchors, group)
-        return mapped(
+        found = mapped(
             covariance(anchors.products(anchors, group)),
             covariance(both).mT,
             covariance(mine.products(mine, group)),
             gamma,
         )
+        _tell(what, index, group, found)
+        return found
 
     def of_all(group: str) -> list[Callable[[], Turned]]:
+        for when in ("before", "after"):
+            what.tell_of(home(), when, group, 0.0)
         return [once(partial(find, group, index)) for index in range(len(experts))]
 
     maps = latest(of_all)  # of one layer: two matrices for each expert, as wide as its units
@@ -72,14 +86,29 @@ def cca(
         tensor = experts[index][name]
         tensor = tensor.to(torch.promote_types(tensor.dtype, torch.float32)).clone()
         for place, axis in enumerate(symmetry.axes.get(name, ())):
-            if index != home and axis and (group := group_of(axis)) in chosen:
+            if axis and (group := group_of(axis)) in chosen and index != home():
                 tensor = maps(group)[index]()(tensor, place, dual=axis != group).contiguous()
         return tensor
 
     return [
-        Lazy({name: _wide(spec) for name, spec in specs(expert).items()}, partial(compute, index))
+        Lazy(
+            {name: _wide(spec) for name, spec in specs(expert).items()},
+            partial(compute, index),
+            report=what.report,
+        )
         for index, expert in enumerate(experts)
     ]
+
+
+def _tell(what: Alignment, index: int, group: str, found: Turned) -> None:
+    """Report how far an expert is from the anchor in a group, before and after it is mapped."""
+    before = after = 0.0
+    for name, axis, dual in what.symmetry.members(group, what.experts[index], what.anchor):
+        mine, goal = (state[name].double() for state in (what.experts[index], what.anchor))
+        before += float((mine - goal).square().sum())
+        after += float((found(mine, axis, dual=dual) - goal).square().sum())
+    what.tell_of(index, "before", group, math.sqrt(before))
+    what.tell_of(index, "after", group, math.sqrt(after))
 
 
 def _wide(spec: Spec) -> Spec:

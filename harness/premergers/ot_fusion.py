@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 import torch
 
 from harness import StateDict, premerge
 from harness.errors import BadOption
-from harness.options import Count, Layers
+from harness.options import Anchor, Layers
 from harness.weights import (
     Alignment,
     Match,
@@ -48,7 +47,7 @@ def ot_fusion(
     symmetry: Symmetry,
     reference_quirks: bool = False,
     layers: Layers = "all",
-    anchor: Literal["central", "base"] | Count = "central",
+    anchor: Anchor = "central",
 ) -> list[StateDict]:
     """Experts with feed-forward units where an anchor has the most similar rows of weights.
 
@@ -63,9 +62,9 @@ def ot_fusion(
     of one base.
 
     `layers` are `all`, `first:N`, `last:N`, or the number of one. The anchor is the expert nearest
-    to the mean, an expert by its number from 1, or the base, and stays as it is. The report has the
-    anchor and the distance of every expert from it, before and after, in each group (`ffn.0`).
-    Raises BadOption for quirks with another number of experts.
+    to the mean, an expert by its number from 1 or as the `first`, or the base, and stays as it is.
+    The report has the anchor and the distance of every expert from it, before and after, in each
+    group (`ffn.0`). Raises BadOption for quirks with another number of experts.
 
     By hand: rows (5, 0) and (0, 1) over the anchor's (0, 2) and (3, 0): as directions they are
     sqrt(2) and 0 from the first, 0 and sqrt(2) from the second, and change places.

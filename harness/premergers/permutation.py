@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
 
 import torch
 
 from harness import StateDict, premerge
 from harness.errors import BadOption
-from harness.options import Count, Layers
+from harness.options import Anchor, Layers
 from harness.weights import (
     Alignment,
     Finder,
@@ -52,7 +51,7 @@ def permutation(
     residual: bool = False,
     cycle_consistent: bool = False,
     layers: Layers = "all",
-    anchor: Literal["central", "base"] | Count = "central",
+    anchor: Anchor = "central",
 ) -> list[StateDict]:
     """Experts with hidden units in the order in which their weights are nearest to one of them.
 
@@ -72,9 +71,10 @@ def permutation(
     anchor (`pairwise`), and matched at once.
 
     `layers` are `all`, `first:N`, `last:N`, or the number of one; the width is of all. The anchor
-    is the expert nearest to the mean, an expert by its number from 1, or the base, and stays as it
-    is. The outputs of every expert stay as they are. After `residual` a task vector has a meaning
-    only if the anchor is in the order of the base: the base, or fine-tuned from it.
+    is the expert nearest to the mean, an expert by its number from 1 or as the `first`, or the
+    base, and stays as it is. The outputs of every expert stay as they are. After `residual` a task
+    vector has a meaning only if the anchor is in the order of the base: the base, or fine-tuned
+    from it.
 
     The report has the anchor, the distance of every expert from it, before and after, in each group
     (`ffn.0`), and the iterations. Raises BadOption for options that do not go together.

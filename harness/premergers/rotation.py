@@ -11,7 +11,7 @@ import torch
 
 from harness import StateDict, premerge
 from harness.errors import BadOption
-from harness.options import Count, Layers
+from harness.options import Anchor, Layers
 from harness.weights import (
     Alignment,
     Map,
@@ -46,7 +46,7 @@ def rotation(
     scaling: bool = False,
     proper: bool = False,
     layers: Layers = "all",
-    anchor: Literal["central", "base"] | Count = "central",
+    anchor: Anchor = "central",
 ) -> list[StateDict]:
     """Experts with their heads turned, and feed-forward units reordered, to be nearest to one.
 
@@ -59,8 +59,8 @@ def rotation(
     `proper` takes reflections out: the nearest R with determinant 1. `scaling` then multiplies the
     queries of a head by a and divides its keys by it, with the real a that brings them nearest, and
     values and outputs alike. `layers` are `all`, `first:N`, `last:N`, or the number of one. The
-    anchor is the expert nearest to the mean, an expert by its number from 1, or the base, and stays
-    as it is. The outputs of every expert stay as they are.
+    anchor is the expert nearest to the mean, an expert by its number from 1 or as the `first`, or
+    the base, and stays as it is. The outputs of every expert stay as they are.
 
     The report has the anchor and the distance of every expert from it, before and after, in each
     group: `qk.0`, `vo.0`, `ffn.0`. Raises BadOption for options of heads where none is turned.

@@ -44,11 +44,13 @@ def place_of(
 ) -> int | None:
     """The place of the expert that all others are matched to; None: it is the base.
 
-    `anchor` is `central`, `base`, or the number of an expert, from 1. The most central one is that
-    of the parameters that all have in one shape, but for those of the `head`.
+    `anchor` is `central`, `first`, `base`, or the number of an expert, from 1. The most central one
+    is that of the parameters that all have in one shape, but for those of the `head`.
     """
     if anchor == "base":
         return None
+    if anchor == "first":
+        return 0
     if isinstance(anchor, int):
         return anchor - 1
     known = [specs(expert) for expert in experts]
