@@ -132,5 +132,8 @@ def test_the_most_central_expert_is_nearest_to_the_mean() -> None:
     whole = [{**expert, "top": head} for expert, head in zip(experts, heads, strict=True)]
     assert weights.place_of("central", whole) == 2
     assert weights.place_of("central", whole, ("top",)) == 1, "a head does not count"
+    for one_task, place in ((True, 2), (False, 1)):  # of different tasks heads are kept
+        symmetry = Symmetry({}, 1, head=("top",), one_task=one_task)
+        assert weights.alignment(whole, {}, symmetry, "central").place() == place
     with pytest.raises(BadOption, match="anchor is 4, expected an expert from 1 to 3"):
         weights.check_anchor(4, 3)

@@ -108,12 +108,16 @@ class Alignment:
 def alignment(
     experts: Sequence[StateDict], base: StateDict, symmetry: Symmetry, anchor: str | int
 ) -> Alignment:
-    """What is moved where; no tensor is read. Raises BadOption for an anchor that is not there."""
+    """What is moved where; no tensor is read. Raises BadOption for an anchor that is not there.
+
+    In the choice of the most central expert heads count as they are merged: those of one task do,
+    and those of different tasks, which are kept, do not.
+    """
     check_anchor(anchor, len(experts))
     report: dict[str, Any] = {}
 
     def place() -> int | None:
-        index = place_of(anchor, experts, symmetry.head)
+        index = place_of(anchor, experts, () if symmetry.one_task else symmetry.head)
         report["anchor"] = "base" if index is None else index + 1
         return index
 
