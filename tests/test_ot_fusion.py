@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,31 @@ def test_cca_is_that_of_plain_loops(options: dict[str, Any]) -> None:
             expected[f"{down}.weight"] = expected[f"{down}.weight"] @ np.linalg.inv(a).T
         for name in expert:
             np.testing.assert_allclose(state[name].numpy(), expected[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))], ids=str)
+def test_the_order_of_experts_matters_to_cca_through_the_anchor_alone(
+    order: tuple[int, ...],
+) -> None:
+    experts = [toys.model(seed, toys.NETWORK) for seed in (1, 2, 3)]
+    seen = [given(seed) for seed in (1, 2, 3)]
+
+    def mapped_in(places: Sequence[int], anchor: int | str) -> dict[int, StateDict]:
+        found = CCA(
+            [experts[place] for place in places],
+            {},
+            activations=[seen[place] for place in places],
+            symmetry=symmetry(),
+            anchor=anchor,
+        )
+        return dict(zip(places, found, strict=True))
+
+    for home in (0, 1, 2, "central"):
+        anchors = [home if isinstance(home, str) else p.index(home) + 1 for p in ((0, 1, 2), order)]
+        first, again = mapped_in((0, 1, 2), anchors[0]), mapped_in(order, anchors[1])
+        assert all(far(first[place], again[place]) < 1e-6 for place in range(3))
+    others = mapped_in((0, 1, 2), 1), mapped_in((0, 1, 2), 2)
+    assert far(others[0][2], others[1][2]) > 1e-2
 
 
 def test_cca_tells_how_far_experts_are_from_the_anchor() -> None:

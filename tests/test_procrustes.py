@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -440,6 +440,34 @@ def test_every_option_is_that_of_plain_loops(options: dict[str, Any], count: int
     for state, expert in zip(found, experts, strict=True):
         assert all(torch.equal(state[name], expert[name]) for name in {*expert} - seen)
     assert {*found[0].report["after"]} == {*names}
+
+
+ORDERS = [*permutations(range(3))]
+
+
+def same_experts(found: Sequence[StateDict], order: Sequence[int], again: Sequence[Any]) -> None:
+    """Hold what was made of the experts in another order to what was made of them."""
+    for place, state in zip(order, again, strict=True):
+        for name in state:
+            torch.testing.assert_close(state[name], found[place][name], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_the_order_of_experts_matters_through_the_reference_alone(order: tuple[int, ...]) -> None:
+    base, *experts = (toys.model(seed, toys.NETWORK) for seed in range(4))
+    shuffled = [experts[place] for place in order]
+    for reference in range(3):
+        found = with_references(experts, base, dict.fromkeys(PAPER, reference))
+        again = with_references(shuffled, base, dict.fromkeys(PAPER, order.index(reference)))
+        same_experts(found, order, again)
+    based = [run(states, base, reference="base") for states in (experts, shuffled)]
+    same_experts(based[0], order, based[1])
+    if {order[0], order[-1]} == {0, 2}:  # the mean of both, whichever is the first
+        ends = [run(states, base, reference="both_ends") for states in (experts, shuffled)]
+        same_experts(ends[0], order, ends[1])
+    if order[0]:  # by default another expert is the first
+        with pytest.raises(AssertionError):
+            same_experts(run(experts, base), order, run(shuffled, base))
 
 
 def test_references_that_are_given_repeat_a_draw() -> None:
