@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import unicodedata
+from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -58,10 +59,28 @@ def shortened(text: str, room: int) -> str:
 GAP = "..."
 
 
+_BY_HAND = Context(rounding=ROUND_HALF_UP)
+
+
 def number(value: float, form: str = ".3g") -> str:
-    """The number as it is shown; what is rounded to zero has no sign."""
-    text = f"{value:{form}}"
-    return text.removeprefix("-") if float(text) == 0 else text
+    """The number as it is shown; what is rounded to zero has no sign.
+
+    A fixed number of decimals is that of who rounds by hand: halves go away from zero, once six
+    decimals have cleared the noise of floats. A mean that is held as 51.949999999999996 is 52.0.
+    """
+    if not form.endswith("f"):
+        return _unsigned_zero(f"{value:{form}}")
+    with localcontext(_BY_HAND):
+        return _unsigned_zero(f"{Decimal(f'{value:.6f}'):{form}}")
+
+
+def _unsigned_zero(text: str) -> str:
+    return text.lstrip("+-") if float(text) == 0 else text
+
+
+def points(value: float, sign: str = "") -> str:
+    """Points as every format shows them; `sign` is "+" for a difference."""
+    return number(value, f"{sign}.1f")
 
 
 _MARKS = re.compile(r"[\\|*`~]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from harness import Recipe, Run, evaluate, merge, parse_choice
+from harness.text import points
 
 ROWS = 1000
 RECORDS = Path(__file__).parent / "records" / "premerge"
@@ -59,7 +60,7 @@ def study(task: str, base: str, experts: tuple[str, ...]) -> None:
         run = Run(model=str(out), output=str(RECORDS), protocols=(parse_choice("current"),))
         records = evaluate(run.model_copy(update={"limit": ROWS}))
         merged = next(record for record in records if record.role == "merged")
-        print(f"{task} {plan.recipe.method} {100 * merged.scores[0].value:.1f}", flush=True)
+        print(f"{task} {plan.recipe.method} {points(100 * merged.scores[0].value)}", flush=True)
         shutil.rmtree(out)
 
 

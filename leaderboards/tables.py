@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas
 
 from harness import read_records
+from harness.text import points
 
 HERE = Path(__file__).parent
 EXPERTS = "experts, each on its own task"
@@ -83,7 +84,7 @@ def drawn(name: str) -> pandas.DataFrame:
 
 
 def number(value: float, sign: str = "") -> str:
-    return "" if pandas.isna(value) else f"{value:{sign}.1f}"
+    return "" if pandas.isna(value) else points(value, sign)
 
 
 def by_column(frame: pandas.DataFrame, first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
@@ -142,7 +143,7 @@ def gains(suite: str) -> str:
 
 
 def _gain(gain: pandas.Series[float]) -> str:
-    shown = gain.round(1)
+    shown = gain.map(lambda one: float(points(one)))
     better, worse = (shown > 0).sum(), (shown < 0).sum()
     return f"{number(gain.mean(), '+')} ({better} better, {worse} worse)"
 
@@ -227,7 +228,7 @@ def topics(stages: Sequence[str]) -> str:
 
     def cell(row: str, protocol: str) -> str:
         about = spread[protocol].get(row)
-        around = "" if pandas.isna(about) else f" ±{about:.1f}"
+        around = "" if pandas.isna(about) else f" ±{points(about)}"
         return f"{number(value[protocol].get(row))}{around}"
 
     lost = value.current["expert"] - value.current

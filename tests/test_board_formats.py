@@ -9,6 +9,8 @@ import io
 import json
 import math
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import stdev
@@ -29,7 +31,8 @@ from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.boards.tidy import COLUMNS
 from harness.reporting.grid import Cell, _across
 from harness.reporting.lines import lines_of, stages, without_first
-from harness.text import csv_cell, markdown, tex
+from harness.reporting.table import evaluation_table
+from harness.text import csv_cell, markdown, points, tex
 from harness.types import Array64
 from tests.test_boards import MRPC, RTE, record, two_tasks, written
 
@@ -129,6 +132,50 @@ def test_how_a_protocol_adapted_is_said() -> None:
     assert data(files["index.html"])["readings"][0]["note"] == f"t{said}"
     row = next(csv.DictReader(io.StringIO(files["board.csv"])))
     assert (row["transductive"], row["adapted"]) == ("1", "chose the rows and were read")
+
+
+# One number, one text ---------------------------------------------------------------------------
+
+
+TIES = {
+    51.949999999999996: "52.0",
+    0.35: "0.4",
+    0.25: "0.3",
+    -0.25: "-0.3",
+    52.0499994: "52.0",
+    -0.04: "0.0",
+    100 / 3: "33.3",
+}
+"""Points that are rounded by hand, where that is another way than a float's own."""
+
+
+def test_points_are_rounded_as_by_hand() -> None:
+    assert {value: points(value) for value in TIES} == TIES
+    assert [points(value, "+") for value in (0.25, -0.25, 0.04, -0.04)] == [
+        "+0.3",
+        "-0.3",
+        "0.0",
+        "0.0",
+    ]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node is installed")
+def test_the_page_rounds_as_all_other_formats() -> None:
+    script = Path(str(harness.__file__)).parent.joinpath("reporting/boards/page/board.js")
+    tenth = re.search(r"const tenth = .*?;", script.read_text(encoding="utf-8"), re.S)
+    assert tenth
+    asked = f"{tenth[0]} console.log(JSON.stringify({[*TIES]}.map(tenth)))"
+    done = subprocess.run(["node", "-e", asked], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [*TIES.values()]
+
+
+def test_a_cell_is_one_number_in_every_format() -> None:
+    records = [record("merged", "m", RTE, "knn", {5: [0.5186, 0.5204]})]
+    shown = texts(records)
+    assert rows_of(shown["board.md"])["ties"] == ["52.0 ±0.1"]
+    assert "& 52.0" in shown["board.tex"]
+    assert data(shown["index.html"])["cells"]["value"] == [51.95]
+    assert "52.0 ±0.1" in evaluation_table(records)
 
 
 # What is best -----------------------------------------------------------------------------------

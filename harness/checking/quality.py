@@ -39,6 +39,7 @@ from harness.methods import needs_of, resolved
 from harness.passes.workload import Workload
 from harness.registry import MERGERS, TASKS
 from harness.reporting.grid import HEADLINE_SHOTS, PROTOCOL_ORDER
+from harness.text import points
 from harness.types import Choice, Progress, Scalar
 from harness.values import Frozen
 from harness.weights import digest, join_digests
@@ -139,15 +140,14 @@ class Report:
         legend = (
             f"In points, the mean over tasks with {HEADLINE_SHOTS} shots; {LEVEL:.0%} intervals "
             f"over draws, or {PARTS} parts of the test rows\nwhere nothing is drawn. "
-            f"Against a baseline, less than {100 * FLOOR:.1f} is the same."
+            f"Against a baseline, less than {points(100 * FLOOR)} is the same."
         )
         return "\n".join([table, "", legend, *self.notes])
 
 
 def _points(value: float) -> str:
     """A difference x100 with its sign; zero has none."""
-    text = f"{100 * value:+.1f}"
-    return text[1:] if text in ("+0.0", "-0.0") else text
+    return points(100 * value, "+")
 
 
 def quality(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli.app import DataDir, Force, Plugins, PresetOption, app, listed, names_of
+from harness.text import points
 
 
 @app.command()
@@ -74,5 +75,5 @@ def finetune(
     )
     record = read_json(out / EXPERT_FILE, "what was just written")
     for split, score in record["scores"].items():
-        parts = ", ".join(f"{name} {100 * value:.1f}" for name, value in score["parts"].items())
+        parts = ", ".join(f"{name} {points(100 * value)}" for name, value in score["parts"].items())
         print(f"wrote {out}: {split} {parts} ({score['rows']} rows)")

@@ -24,7 +24,7 @@ from harness.reporting.difference import (
     spread_of,
 )
 from harness.reporting.grid import Reading, _check_same_work, readings, reported, short_task
-from harness.text import number
+from harness.text import points
 from harness.types import Shots
 
 PROBE, TURN = "probe", "orthogonal"
@@ -59,15 +59,15 @@ class Basis:
 
     def __str__(self) -> str:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
-        control = "" if self.control is None else f" (the base {self.control:.1f})"
-        read = f"{over}{self.reading} reads {self.turned:.1f}{control}"
+        control = "" if self.control is None else f" (the base {points(self.control)})"
+        read = f"{over}{self.reading} reads {points(self.turned)}{control}"
         return f"{read}: {self._cause}{self._but}.{'' if self.spread else NO_INTERVAL}"
 
     @property
     def _cause(self) -> str:
         """What of the loss is a change of basis, as far as the rows can show."""
         lost = Difference(self.loss, self.spread.loss if self.spread else None)
-        if not lost.told or number(self.loss, ".1f") == "0.0":
+        if not lost.told or points(self.loss) == "0.0":
             return (
                 f"cannot tell whether anything is lost under Current Eval ({self._scores}), so "
                 "there is no loss to be a change of basis"
@@ -79,13 +79,13 @@ class Basis:
             )
         if self._wins_back == "nothing":
             return (
-                f"a rotation of the features wins back nothing of the {self.loss:.1f} points that "
-                f"are lost under Current Eval ({self._scores}), which are no change of basis"
+                f"a rotation of the features wins back nothing of the {points(self.loss)} points "
+                f"that are lost under Current Eval ({self._scores}), which are no change of basis"
             )
         if self._wins_back == "cannot tell":
             return (
                 "cannot tell whether a rotation of the features wins back any of the "
-                f"{self.loss:.1f} points that are lost under Current Eval ({self._scores}"
+                f"{points(self.loss)} points that are lost under Current Eval ({self._scores}"
                 f"{self._share})"
             )
         return self._part
@@ -99,16 +99,16 @@ class Basis:
         if not told and rest < SHOWN:
             if low < MOSTLY:
                 return (
-                    f"cannot tell how much of the {self.loss:.1f} points of the loss "
+                    f"cannot tell how much of the {points(self.loss)} points of the loss "
                     f"({self._scores}) is a change of basis{self._share}"
                 )
             return (
-                f"the encoder is the expert's up to a rotation: {self.loss:.1f} points of the loss "
-                f"({self._scores}) are a change of basis{self._share}"
+                f"the encoder is the expert's up to a rotation: {points(self.loss)} points of the "
+                f"loss ({self._scores}) are a change of basis{self._share}"
             )
         return (
-            f"{self.recovered:.1f} of the {self.loss:.1f} points of the loss ({self._scores}) are "
-            f"a change of basis{self._share}"
+            f"{points(self.recovered)} of the {points(self.loss)} points of the loss "
+            f"({self._scores}) are a change of basis{self._share}"
             f"{self._rest if told else '; cannot tell whether the rest is one'}"
         )
 
@@ -129,7 +129,7 @@ class Basis:
     @property
     def _scores(self) -> str:
         within = f", {on_other_rows(self.spread.loss)}" if self.spread else ""
-        return f"{self.current:.1f} against {self.experts:.1f}{within}"
+        return f"{points(self.current)} against {points(self.experts)}{within}"
 
     @property
     def _share(self) -> str:

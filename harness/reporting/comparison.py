@@ -15,7 +15,7 @@ from harness.evaluation.estimates import FEWEST_TASKS, LEVEL, POWER, Ends
 from harness.evaluation.inference import TestName
 from harness.reporting.grid import short_task
 from harness.reporting.table import fits
-from harness.text import plain
+from harness.text import plain, points
 from harness.types import Shots
 
 Outcome: TypeAlias = Literal["better", "worse", "cannot tell"]
@@ -148,11 +148,11 @@ class Comparison:
                 plain(short_task(one.task, names)),
                 joint.join(map(plain, one.metrics)),
                 str(one.rows),
-                f"{100 * one.first:.1f}",
-                f"{100 * one.second:.1f}",
+                points(100 * one.first),
+                points(100 * one.second),
                 f"{_signed(one.difference)} [{', '.join(map(_signed, one.within))}]",
                 _p(one.adjusted),
-                "" if one.detectable is None else f"{100 * one.detectable:.1f}",
+                "" if one.detectable is None else points(100 * one.detectable),
             ]
             for one in self.tasks
         ]
@@ -238,7 +238,7 @@ class Ranking:
         lines = [
             [
                 plain(one.model),
-                f"{100 * one.score:.1f}",
+                points(100 * one.score),
                 f"{one.rank:.2f} [{one.within[0]:.1f}, {one.within[1]:.1f}]",
                 f"{100 * one.wins:.0f} %",
                 self._letters(one.model),
@@ -298,8 +298,7 @@ def _others(terms: Terms, draws: int, *, tasks: bool = False) -> str:
 
 
 def _signed(difference: float) -> str:
-    text = f"{100 * difference:+.1f}"
-    return "0.0" if float(text) == 0 else text
+    return points(100 * difference, "+")
 
 
 def _within(ends: Ends) -> str:

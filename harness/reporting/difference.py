@@ -18,6 +18,7 @@ from harness.evaluation.estimates import (
     widened,
     within,
 )
+from harness.text import points
 from harness.types import Array64
 
 LEAST = 1.0
@@ -115,8 +116,8 @@ def around(ends: Ends) -> str:
 
 def on_other_rows(loss: Ends) -> str:
     """Where what is lost would lie, as a difference to the experts: `within -3.0 to -1.0`."""
-    low, high = sorted(round(-end, 1) + 0.0 for end in loss)  # no -0.0
-    return f"within {low:+.1f} to {high:+.1f} on other rows"
+    low, high = sorted(-end for end in loss)
+    return f"within {points(low, '+')} to {points(high, '+')} on other rows"
 
 
 NO_INTERVAL = " (No interval: predictions are not at hand.)"

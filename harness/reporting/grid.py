@@ -15,6 +15,7 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import CHOICE_SPLIT, Record, Role
 from harness.reporting.lines import Line, label, lines_of
 from harness.reporting.names import row_names
+from harness.text import points
 from harness.types import Shots
 
 __all__ = ["label"]
@@ -79,13 +80,14 @@ class Cell:
 
     def __str__(self) -> str:
         deviation = self.deviation
-        return f"{self.mean:.1f}" if deviation is None else f"{self.mean:.1f} ±{deviation:.1f}"
+        mean = points(self.mean)
+        return mean if deviation is None else f"{mean} ±{points(deviation)}"
 
     @property
     def with_experts(self) -> str:
         """Itself, and over which experts it spreads."""
         across = self.across_experts
-        return str(self) if across is None else f"{self} (sd {across:.1f})"
+        return str(self) if across is None else f"{self} (sd {points(across)})"
 
 
 def _mean(values: Sequence[float]) -> float:

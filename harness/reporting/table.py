@@ -19,7 +19,7 @@ from harness.reporting.grid import (
     grid,
     short_task,
 )
-from harness.text import plain
+from harness.text import plain, points
 from harness.types import Shots
 
 
@@ -121,5 +121,5 @@ def _shown(cell: Cell | None, within: bool) -> str:
     """A cell as the terminal shows it, with the spread over rows or over experts that it has."""
     if cell is not None and within and cell.interval is not None:
         low, high = cell.interval
-        return f"{cell} [{low:.1f}, {high:.1f}]"
+        return f"{cell} [{points(low)}, {points(high)}]"
     return "" if cell is None else cell.with_experts

@@ -27,7 +27,7 @@ from harness.reporting.difference import (
 )
 from harness.reporting.grid import CURRENT, HEADLINE_SHOTS, TUNED, _check_work, reported
 from harness.reporting.lines import Line, lines_of
-from harness.text import number
+from harness.text import points
 from harness.types import Array64, Shots
 
 
@@ -69,7 +69,7 @@ class Verdict:
 
     @property
     def _level(self) -> bool:
-        return number(self.loss, ".1f") == "0.0"
+        return points(self.loss) == "0.0"
 
     @property
     def by_the_base(self) -> str:
@@ -79,7 +79,7 @@ class Verdict:
         """
         if self.control is None:
             return ""
-        if round(self.control, 1) >= round(self.tuned, 1):
+        if float(points(self.control)) >= float(points(self.tuned)):
             return "the base reads as much"
         above = self.spread.above_control if self.spread else None
         return "the base cannot be told from it" if above is not None and above[0] <= 0 else ""
@@ -110,13 +110,15 @@ class Verdict:
 
     def __str__(self) -> str:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
-        scores = f"{self.current:.1f} against {self.experts:.1f}"
-        tuned = f"FT-Classifier Eval with {counted(self.shots)} reads {self.tuned:.1f}"
+        scores = f"{points(self.current)} against {points(self.experts)}"
+        tuned = f"FT-Classifier Eval with {counted(self.shots)} reads {points(self.tuned)}"
         if self.setting != TUNED:
             tuned = tuned.replace("Eval", f"Eval ({self.setting})")
         if self.control is not None:
-            tuned += f" (the base {self.control:.1f})"
-        away = f"{abs(self.loss):.1f} points {'below' if self.loss > 0 else 'above'} its experts"
+            tuned += f" (the base {points(self.control)})"
+        away = (
+            f"{points(abs(self.loss))} points {'below' if self.loss > 0 else 'above'} its experts"
+        )
         if self._level:
             away = "level with its experts"
         merge = f"{over}the merge is {away} under Current Eval ({scores})"

@@ -13,6 +13,7 @@ from harness.reporting.difference import in_points
 from harness.reporting.grid import Cell, Grid, Reading
 from harness.reporting.lines import Line
 from harness.reporting.verdict import Sampled
+from harness.text import points
 from harness.types import Array64
 
 Way = Literal["paired", "intervals", "printed"]
@@ -96,7 +97,7 @@ def alike(top: Spot, other: Spot, sampled: Sampled | None) -> tuple[bool, Way]:
             return False, "intervals"
     if sampled is not None and (difference := _difference(top, other, sampled)) is not None:
         return within(difference)[0] <= 0, "paired"
-    return known or f"{one.mean:.1f}" == f"{two.mean:.1f}", "intervals" if known else "printed"
+    return known or points(one.mean) == points(two.mean), "intervals" if known else "printed"
 
 
 def _draws(top: Spot, other: Spot) -> Array64:

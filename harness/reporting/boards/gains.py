@@ -10,6 +10,7 @@ from harness.reporting.boards.best import Spot, alike, spots
 from harness.reporting.grid import Grid, Place, Reading
 from harness.reporting.lines import Line, without_first
 from harness.reporting.verdict import Sampled
+from harness.text import points
 
 K = TypeVar("K")
 OPEN = "?"
@@ -28,7 +29,7 @@ class Gain:
     told: bool | None = None
 
     def __str__(self) -> str:
-        return f"{round(self.points, 1) + 0.0:+.1f}{self.mark}"
+        return f"{points(self.points, '+')}{self.mark}"
 
     @property
     def mark(self) -> str:

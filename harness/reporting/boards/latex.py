@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from harness.reporting.boards.board import MEAN, Board
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
 from harness.reporting.grid import Cell, Reading, short_task
-from harness.text import tex
+from harness.text import points, tex
 
 RULE = r"\midrule"
 """A line between groups of rows, as a row."""
@@ -113,7 +113,7 @@ def _texts(board: Board, row: str, reading: Reading) -> list[str]:
         text = _plain(cell)
         text = rf"\textbf{{{text}}}" if cell and best and row in best.rows else text
         if cell and cell.across_experts is not None:
-            text += rf" {{\scriptsize(sd {cell.across_experts:.1f})}}"
+            text += rf" {{\scriptsize(sd {points(cell.across_experts)})}}"
         shown.append(text)
     return shown
 
@@ -129,19 +129,19 @@ def _with_spread(board: Board, row: str, reading: Reading) -> str:
     cells = [
         text
         if cell is None or cell.deviation is None
-        else rf"{text}{{\scriptsize$\pm${cell.deviation:.1f}}}"
+        else rf"{text}{{\scriptsize$\pm${points(cell.deviation)}}}"
         for text, cell in values
     ]
     return " & ".join([tex(reading), *cells])
 
 
 def _plain(cell: Cell | None) -> str:
-    return "" if cell is None else f"{cell.mean:.1f}"
+    return "" if cell is None else points(cell.mean)
 
 
 def _mean(cells: Sequence[Cell | None]) -> str:
     known = [cell.mean for cell in cells if cell is not None]
-    return f"{sum(known) / len(known):.1f}" if len(known) == len(cells) else ""
+    return points(sum(known) / len(known)) if len(known) == len(cells) else ""
 
 
 # Tables ------------------------------------------------------------------------------------

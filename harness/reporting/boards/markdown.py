@@ -13,7 +13,7 @@ from harness.reporting.boards.board import MEAN, Board
 from harness.reporting.boards.legend import BOLD, legend, notes
 from harness.reporting.boards.share import Share
 from harness.reporting.grid import Cell, Reading
-from harness.text import markdown, plain
+from harness.text import markdown, plain, points
 
 WIDTH = 120
 """Signs of a line of text. Rows of a table are as long as they are."""
@@ -90,7 +90,8 @@ def in_full(cell: Cell) -> str:
     """A cell with its interval."""
     if cell.interval is None:
         return cell.with_experts
-    return f"{cell} [{cell.interval[0]:.1f}, {cell.interval[1]:.1f}]"
+    low, high = cell.interval
+    return f"{cell} [{points(low)}, {points(high)}]"
 
 
 def _table(board: Board, reading: Reading, text: Callable[[Cell], str]) -> str:
@@ -126,7 +127,7 @@ def _parts(board: Board, readings: Sequence[Reading]) -> Iterator[str]:
             known = [dict(line.parts) if (line := lines[task]) else {} for task, _ in columns]
             if any(known):
                 numbers = [of.get(metric) for of, (_, metric) in zip(known, columns, strict=True)]
-                shown = ["" if number is None else f"{number:.1f}" for number in numbers]
+                shown = ["" if number is None else points(number) for number in numbers]
                 rows.append([markdown(row), *shown])
         heads = [f"{markdown(task)}<br>{markdown(metric)}" for task, metric in columns]
         if rows:
@@ -149,11 +150,8 @@ def _shares(board: Board) -> Iterator[str]:
         rows = []
         for share in group:
             one = share.verdict
-            shown = [f"{value:.1f}" for value in (one.experts, one.current, one.tuned)]
-            shown += [
-                f"{round(gain.points, 1) + 0.0:.1f}{gain.mark}"
-                for gain in (share.lost, share.recovered)
-            ]
+            shown = [points(value) for value in (one.experts, one.current, one.tuned)]
+            shown += [f"{points(gain.points)}{gain.mark}" for gain in (share.lost, share.recovered)]
             rows.append([markdown(share.row), str(one.tasks), *shown, one.share])
         heads = ["tasks", "experts", "current", markdown(setting), "loss", "recovered", "share"]
         yield _markdown(rows, ["", *heads])

@@ -32,7 +32,7 @@ from harness.reporting.plots.marks import (
     width_of,
 )
 from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
-from harness.text import number, plain
+from harness.text import plain, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -280,7 +280,7 @@ def _bar(axes: Axes, shown: Gains, gain: Gain | None, y: float, look: Mark) -> N
         whiskers.whisker(axes, y, gain.difference)
     side = 1 if gain.value >= 0 else -1
     axes.annotate(
-        number(gain.value, "+.1f").replace("+0.0", "0.0"),
+        points(gain.value, "+"),
         (gain.span[gain.value >= 0], y),
         (4 * side, 0),
         textcoords="offset points",

@@ -170,9 +170,9 @@
     });
   };
 
-  // a tie goes to the even digit, as everywhere else; only .25 and .75 are ties in binary
+  // halves go away from zero once six decimals have cleared the noise of floats, as everywhere else
   const tenth = (number) =>
-    (Math.abs(number) % 1 === 0.25 ? number - Math.sign(number) * 0.05 : number).toFixed(1);
+    (Math.sign(number) * Math.round(Number((Math.abs(number) * 10).toFixed(5))) / 10).toFixed(1);
 
   const signed = (number) => {
     const text = tenth(Math.abs(number));

@@ -14,7 +14,7 @@ from harness.reporting.boards.gains import any_told
 from harness.reporting.boards.legend import legend, notes
 from harness.reporting.grid import TUNED, Reading, short_task
 from harness.reporting.lines import Line
-from harness.text import plain
+from harness.text import plain, points
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -27,9 +27,9 @@ PROVENANCE: dict[str, Callable[[Line], str]] = {
     "digest": lambda line: line.digest,
     "options": lambda line: line.options,
     "preset": lambda line: line.preset,
-    "parts": lambda line: ", ".join(f"{name} {value:.1f}" for name, value in line.parts),
+    "parts": lambda line: ", ".join(f"{name} {points(value)}" for name, value in line.parts),
     "facts": lambda line: ", ".join(f"{name} {value:.3g}" for name, value in line.facts),
-    "draws": lambda line: ", ".join(f"{v:.1f}" for v in line.values) if line.shots else "",
+    "draws": lambda line: ", ".join(map(points, line.values)) if line.shots else "",
 }
 """What a cell says of where it comes from, beside its record."""
 
