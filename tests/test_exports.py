@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 
 from harness import Record
 from harness.cli import main
-from harness.evaluation.records import DrawScore, Interval, Source
+from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
 from harness.reporting.boards.tidy import COLUMNS
 from tests.formats import Card, EvalResults, EveryEvalEver
 from tests.test_board_formats import HOSTILE, hostile
@@ -145,6 +145,74 @@ def test_lm_eval_has_the_protocol_for_a_filter(tmp_path: Path) -> None:
     assert mrpc["f1,knn-5-shots"] == pytest.approx(0.7)
     assert not [key for key in mrpc if "stderr" in key]  # of a mean of two, each has none
     assert made["n-samples"][MRPC] == {"original": 408, "effective": 408}
+
+
+def merge_of(task: str, experts: str, digest: str, **given: Any) -> Record:
+    """A model `m` that was merged of experts of one letter each."""
+    sources = tuple(Source(source=f"experts/{one}", digest=one * 32) for one in experts)
+    protocol = given.pop("protocol", "current")
+    given = {"role": "merged", "experts": sources, "digest": digest * 32, **given}
+    return record(given.pop("role"), "m", task, protocol, 0.5, **given)
+
+
+@pytest.mark.parametrize("format", ASKED)
+def test_no_file_is_of_two_models(format: str, tmp_path: Path) -> None:
+    """Two merges of one name, one of them on two tasks under the heads of its experts."""
+    records = [
+        merge_of(RTE, "ab", "1"),
+        merge_of(MRPC, "ab", "2"),
+        merge_of("glue/cola", "cd", "3"),
+    ]
+    files = exported(records, format, tmp_path)
+    names = ("rte", "mrpc", "cola")
+    tasks = {
+        path.partition("/")[0]: [name for name in names if f"glue/{name}" in text]
+        for path, text in files.items()
+    }
+    assert tasks == {"m-a-+-b-": ["rte", "mrpc"], "m-c-+-d-": ["cola"]}
+
+
+@pytest.mark.parametrize(
+    ("second", "files"),
+    [
+        (merge_of(RTE, "ab", "1", protocol="knn"), {"m"}),
+        (merge_of(RTE, "ab", "2", protocol="knn"), {"m-11111111-", "m-22222222-"}),
+        (merge_of(MRPC, "", "2"), {"m-11111111-", "m-22222222-"}),
+        (merge_of(MRPC, "ab", "2", method="average"), {"m-11111111-", "m-22222222-"}),
+        (merge_of(RTE, "", "1", role="reference"), {"m"}),
+    ],
+)  # fmt: skip
+def test_a_model_is_what_was_merged_and_one_digest_of_a_task(
+    second: Record, files: set[str], tmp_path: Path
+) -> None:
+    made = exported([merge_of(RTE, "ab", "1"), second], "lm-eval", tmp_path)
+    assert {path.partition("/")[0] for path in made} == files
+
+
+def test_what_saw_the_scored_rows_is_marked(tmp_path: Path) -> None:
+    """A protocol that was fitted to the test rows, and a model that was made with them."""
+    seen = Adaptation(split="x@test", rows=9, labels="were not read", transductive=True)
+    adapted = record("merged", "m", RTE, "surgery", {5: [0.5]}, adaptation=seen)
+    shown = record("merged", "m", MRPC, "current", 0.5, transductive=True)
+    texts = {one: exported([adapted, shown], one, tmp_path / one) for one in ASKED}
+    note = "adapted to rows whose labels were not read; transductive: these rows are those that are"
+    made = "transductive: the model was made with the rows that are scored"
+    [index] = card(texts["model-index"]["m/README.md"])["model-index"]
+    metrics = [metric for result in index["results"] for metric in result["metrics"]]
+    assert [(m["name"], m["args"]["note"]) for m in metrics] == [
+        ("Accuracy (surgery, 5 shots, transductive)", f"{note} scored"),
+        ("Accuracy (current, transductive)", made),
+    ]
+    harness = json.loads(texts["lm-eval"]["m/results.json"])
+    assert "accuracy,surgery-5-shots-transductive" in harness["results"][RTE]
+    assert harness["configs"][RTE]["note,surgery-5-shots-transductive"] == f"{note} scored"
+    assert harness["configs"][MRPC]["note,current-transductive"] == made
+    every = json.loads(texts["every-eval-ever"]["m/every_eval_ever.json"])["evaluation_results"]
+    details = [one["score_details"]["details"] for one in every]
+    assert [(one["transductive"], one["note"]) for one in details] == [
+        ("yes", f"{note} scored"),
+        ("yes", made),
+    ]
 
 
 def test_csv_is_the_tidy_table(tmp_path: Path) -> None:

@@ -80,6 +80,11 @@ class Line:
         """The task without its split."""
         return self.task.partition("@")[0]
 
+    @property
+    def saw_the_scored(self) -> bool:
+        """Whether the protocol, or the model, was made with the rows that are scored."""
+        return self.transductive or self.made_on_test
+
 
 NAMES = tuple(field.name for field in fields(Line))
 

@@ -59,7 +59,8 @@ def row_name(line: Line, *, by_method: bool, one_each: bool) -> str:
     return method if plain else f"{line.model} ({method})"
 
 
-def _experts(line: Line) -> str:
+def experts_of(line: Line) -> str:
+    """The names of what a model was merged of, or how many they are."""
     names = [source.rstrip("/").rpartition("/")[2] for source, _ in line.experts]
     if not names:
         return ""
@@ -72,7 +73,7 @@ TRAITS: tuple[Callable[[Line], str], ...] = (
     lambda line: f"preset {line.preset}" if line.preset else "",
     lambda line: f"labels {line.labels}",
     lambda line: line.model,
-    _experts,
+    experts_of,
 )
 """What may differ between models of one name, the plainest first."""
 HASHES: tuple[Callable[[Line], str], ...] = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from harness.reporting.boards.best import WAYS
 from harness.reporting.boards.board import HOW, Board
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
-from harness.reporting.grid import Reading
+from harness.reporting.grid import Grid, Reading
+from harness.reporting.lines import Line
 
 BOLD = "Bold"
 DETERMINED = "rows_per_dimension"
@@ -41,14 +42,21 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
     return said + [(row, f"{text}.") for row, text in HOW.items() if row in board.scores.rows]
 
 
-def notes(board: Board) -> dict[Reading, str]:
+def notes(scores: Grid) -> dict[Reading, str]:
     """What each protocol saw of the tasks beside the rows that it is scored on, '' if nothing."""
-    said: dict[Reading, dict[str, None]] = {reading: {} for reading in board.scores.readings}
-    for (_, reading, _), line in board.scores.lines.items():
-        if line.adapted:
-            said[reading][ADAPTED.get(line.adapted, line.adapted)] = None
-        if line.transductive:
-            said[reading]["transductive: these rows are those that are scored"] = None
-        if dict(line.facts).get(DETERMINED, 1) < 1:
-            said[reading]["fitted to fewer rows than features have dimensions"] = None
+    said: dict[Reading, dict[str, None]] = {reading: {} for reading in scores.readings}
+    for (_, reading, _), line in scores.lines.items():
+        said[reading] |= dict.fromkeys(seen(line))
     return {reading: "; ".join(texts) for reading, texts in said.items()}
+
+
+def seen(line: Line) -> list[str]:
+    """What the protocol of a line saw beside the rows that it is scored on."""
+    said = []
+    if line.adapted:
+        said.append(ADAPTED.get(line.adapted, line.adapted))
+    if line.transductive:
+        said.append("transductive: these rows are those that are scored")
+    if dict(line.facts).get(DETERMINED, 1) < 1:
+        said.append("fitted to fewer rows than features have dimensions")
+    return said

@@ -22,7 +22,7 @@ WIDTH = 120
 def rendered(board: Board) -> str:
     """The board as Markdown."""
     parts = [_legend(board)]
-    said = notes(board)
+    said = notes(board.scores)
     for _, group in groupby(board.scores.readings, key=lambda reading: reading.protocol):
         parts += _protocol(board, [*group], said)
     return "\n\n".join([*parts, *_shares(board)]) + "\n"

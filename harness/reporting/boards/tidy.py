@@ -53,7 +53,7 @@ NUMBERS: dict[str, Callable[[Line], float | None]] = {
 COUNTS: dict[str, Callable[[Line], int]] = {
     "rows": lambda line: line.rows,
     "draws": lambda line: len(line.values),
-    "transductive": lambda line: line.transductive or line.made_on_test,
+    "transductive": lambda line: line.saw_the_scored,
 }
 COLUMNS = (
     "task", "split", "kind", "metric", "rows", "protocol", "options", "shots", "row", "role",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.reporting.exports.results import CORRELATIONS, NAMES, Result
+from harness.reporting.exports.results import CORRELATIONS, NAMES, Result, digests
 from harness.text import plain
 
 VERSION = "0.2.2"
@@ -43,7 +43,7 @@ def document(
             "name": model,
             "id": model,
             "additional_details": _texts(
-                {"method": first.method, "role": first.role, "digest": first.digest, **details}
+                {"method": first.method, "role": first.role, "digest": digests(results), **details}
             ),
         },
         "evaluation_results": [one for result in results for one in _results(result)],
@@ -75,7 +75,8 @@ def _result(result: Result, metric: str, value: float) -> dict[str, Any]:
     said = {
         "protocol": line.setting, "shots": line.shots, "draws": len(line.values),
         "options": line.options.strip("{}"), "head": line.head, "adapted": line.adapted,
-        "transductive": "yes" if line.transductive else "", "sd_over_draws": result.deviation,
+        "transductive": "yes" if line.saw_the_scored else "", "note": result.note,
+        "sd_over_draws": result.deviation,
     }  # fmt: skip
     return {
         "evaluation_result_id": f"{plain(line.task)}/{result.reading}/{metric}",

@@ -34,7 +34,9 @@ def export(
 
     `csv` is one tidy table, out/records.csv; all others have a folder for each model:
     README.md (`model-index`), every_eval_ever.json (which names an `organization`), results.json
-    (`lm-eval`). Raises BadOption and BrokenRecord, before anything is written.
+    (`lm-eval`). A merge is one model under the heads of several tasks; a model whose records do not
+    say what it was merged of is another one under each. Raises BadOption and BrokenRecord, before
+    anything is written.
     """
     folder = Path(out)
     check_place(folder.absolute())
@@ -67,7 +69,7 @@ def _documents(places: Sequence[str | Path], format: Format, organization: str) 
     name, write = writers[format]
     models = results_of(each_record(places))
     texts: dict[str, str] = {}
-    for model, results in models.items():
+    for model, results in models:
         folder = safe(model)
         while f"{folder}/{name}" in texts:  # another model whose name has other signs there
             folder += "-"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from harness.reporting.exports.results import Result
+from harness.reporting.exports.results import Result, digests
 
 LEVEL_95 = 2 * 1.959964
 """Standard errors between the ends of an interval of 95 %."""
@@ -30,7 +30,7 @@ def document(model: str, results: Sequence[Result]) -> dict[str, Any]:
     return {
         "results": {task: _metrics(task, read) for task, read in tasks.items()},
         "group_subtasks": {task: [] for task in tasks},
-        "configs": {task: _config(task, one) for task, one in first.items()},
+        "configs": {task: _config(task, read) for task, read in tasks.items()},
         "versions": {
             task: str(one.record.dataset.get("digest", "")) for task, one in first.items()
         },
@@ -43,7 +43,7 @@ def document(model: str, results: Sequence[Result]) -> dict[str, Any]:
             task: {"original": one.line.rows, "effective": one.line.rows}
             for task, one in first.items()
         },
-        "config": {"model": "merging-harness", "model_args": {"digest": results[0].line.digest}},
+        "config": {"model": "merging-harness", "model_args": {"digest": digests(results)}},
         "model_source": "merging-harness",
         "model_name": model,
         "model_name_sanitized": re.sub(r"\W", "_", model),
@@ -55,18 +55,23 @@ def _metrics(task: str, results: Sequence[Result]) -> dict[str, Any]:
     """The metrics of a task; of one alone, the standard error, where its interval says one."""
     said: dict[str, Any] = {"name": task, "alias": task, "sample_len": results[0].line.rows}
     for result in results:
-        named = result.reading.replace(", ", "-").replace(" ", "-").replace(",", "-")
         for metric, value in result.parts.items():
-            said[f"{metric},{named}"] = value
+            said[f"{metric},{_filter(result)}"] = value
             if result.interval is not None and len(result.parts) == 1:
                 low, high = result.interval
-                said[f"{metric}_stderr,{named}"] = (high - low) / LEVEL_95
+                said[f"{metric}_stderr,{_filter(result)}"] = (high - low) / LEVEL_95
     return said
 
 
-def _config(task: str, result: Result) -> dict[str, str | bool | None]:
+def _filter(result: Result) -> str:
+    return result.marked_reading.replace(", ", "-").replace(" ", "-").replace(",", "-")
+
+
+def _config(task: str, results: Sequence[Result]) -> dict[str, str | bool | None]:
+    """Where the rows are from, and what each filter saw beside them."""
     return {
         "task": task,
-        "dataset_path": str(result.record.dataset.get("source")),
-        "test_split": result.line.split,
+        "dataset_path": str(results[0].record.dataset.get("source")),
+        "test_split": results[0].line.split,
+        **{f"note,{_filter(result)}": result.note for result in results if result.note},
     }

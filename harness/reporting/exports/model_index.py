@@ -41,6 +41,10 @@ def _results(results: Sequence[Result]) -> Iterator[object]:
                 dataset_revision=task.revision if task else None,
                 metric_type=IDS.get(metric, metric),
                 metric_value=round(value, 4),
-                metric_name=f"{NAMES.get(metric, metric)} ({result.reading})",
-                metric_args={"protocol": result.reading, "draws": len(result.line.values)},
+                metric_name=f"{NAMES.get(metric, metric)} ({result.marked_reading})",
+                metric_args={
+                    "protocol": result.reading,
+                    "draws": len(result.line.values),
+                    **({"note": result.note} if result.note else {}),
+                },
             )

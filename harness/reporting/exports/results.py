@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
 from pathlib import Path
 
 from harness.evaluation.records import Record
+from harness.reporting.boards.legend import seen
 from harness.reporting.grid import reading_of
 from harness.reporting.lines import Line, lines_of
-from harness.reporting.names import told_apart
+from harness.reporting.names import experts_of, told_apart
 from harness.text import plain
 from harness.types import Shots, Task
 
@@ -18,6 +19,7 @@ CORRELATIONS = ("matthews", "pearson", "spearman")
 """Metrics whose least value is -1; that of all others is 0."""
 SEVERAL = ("ensemble", "ceiling")
 """Roles of what is not one model, which no other program can be told of as one."""
+MADE_ON_TEST = "transductive: the model was made with the rows that are scored"
 NAMES = {
     "accuracy": "Accuracy",
     "f1": "F1",
@@ -41,6 +43,17 @@ class Result:
     def reading(self) -> str:
         """The protocol with its options and shots."""
         return plain(reading_of(self.line))
+
+    @property
+    def marked_reading(self) -> str:
+        """The reading, and whether the rows that are scored were seen."""
+        return f"{self.reading}, transductive" if self.line.saw_the_scored else self.reading
+
+    @property
+    def note(self) -> str:
+        """What was seen beside the rows that are scored, '' if nothing."""
+        made = [MADE_ON_TEST] if self.line.made_on_test else []
+        return plain("; ".join([*seen(self.line), *made]))
 
     @property
     def task(self) -> str:
@@ -72,10 +85,11 @@ class Result:
         return None if ends is None else (ends[0] / 100, ends[1] / 100)
 
 
-def results_of(records: Iterable[tuple[Path, Record]]) -> dict[str, list[Result]]:
+def results_of(records: Iterable[tuple[Path, Record]]) -> list[tuple[str, list[Result]]]:
     """By model, what was read of it; what is no single model is left out.
 
-    Models of one name are told apart.
+    Models of one name are told apart: where they share a column as on boards, and else by what they
+    are of. No model is made of the records of two.
     """
     made = [
         Result(record, line)
@@ -84,10 +98,61 @@ def results_of(records: Iterable[tuple[Path, Record]]) -> dict[str, list[Result]
         for line in lines_of([(str(path), record)])
     ]
     lines = [result.line for result in made]
-    by_model: dict[str, list[Result]] = {}
+    by_name: dict[str, list[Result]] = {}
     for result, name in zip(made, told_apart(lines, [line.model for line in lines]), strict=True):
-        by_model.setdefault(plain(name), []).append(result)
-    return {name: _once(results) for name, results in by_model.items()}
+        by_name.setdefault(plain(name), []).append(result)
+    return [
+        (called, _once(results))
+        for name, alike in by_name.items()
+        for called, results in _named(name, _models(alike))
+    ]
+
+
+def _models(results: Sequence[Result]) -> list[list[Result]]:
+    """The results of one name by model.
+
+    A digest is that of an encoder with the head of a task: of a merge that kept the heads of its
+    experts there are several. That these are of one encoder is known by what was merged, and how;
+    where that is not said, each is a model.
+    """
+    sources = {one.line.digest: known for one in results if (known := _sources(one.record))}
+    models = []
+    for alike in _grouped(results, lambda one: sources.get(one.line.digest, one.line.digest)):
+        of_task = {(one.line.task, one.line.digest) for one in alike}
+        several = len(of_task) > len({task for task, _ in of_task})
+        models += _grouped(alike, lambda one: one.line.digest) if several else [alike]
+    return models
+
+
+def _named(name: str, models: Sequence[list[Result]]) -> list[tuple[str, list[Result]]]:
+    """Models with what they are called; of several, by their experts or by their weights."""
+    if len(models) == 1:
+        return [(name, models[0])]
+    first = [model[0].line for model in models]
+    experts = [experts_of(line) for line in first]
+    known = all(experts) and len({*experts}) == len(models)
+    traits = experts if known else [line.digest[:8] for line in first]
+    return [(f"{name} ({plain(t)})", model) for t, model in zip(traits, models, strict=True)]
+
+
+def _grouped(
+    results: Iterable[Result], key: Callable[[Result], Hashable]
+) -> Iterable[list[Result]]:
+    groups: dict[Hashable, list[Result]] = {}
+    for result in results:
+        groups.setdefault(key(result), []).append(result)
+    return groups.values()
+
+
+def _sources(record: Record) -> tuple[str, ...]:
+    """What a model was merged of, and how; () where its record does not say."""
+    merged = [one.digest for one in (record.base, *record.experts) if one is not None]
+    return (record.method, *merged) if merged else ()
+
+
+def digests(results: Iterable[Result]) -> str:
+    """The hashes of what was read of a model: one for each head."""
+    return plain(", ".join(dict.fromkeys(one.line.digest for one in results)))
 
 
 def _once(results: Sequence[Result]) -> list[Result]:

@@ -66,7 +66,9 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
         **({"open": _open(board)} if any_told(board.gained) else {}),
         **({"gaps": _gaps(board)} if any_told(board.gaps) else {}),
         "tasks": _tasks(board),
-        "readings": [_reading(board, reading, note) for reading, note in notes(board).items()],
+        "readings": [
+            _reading(board, reading, note) for reading, note in notes(board.scores).items()
+        ],
         "rows": _rows(board),
         "cells": _cells(board),
         "records": _records(board, file_of, place),
