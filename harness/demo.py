@@ -19,7 +19,7 @@ from harness.files import Layout, new_folder, write_text
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.boards.leaderboard import leaderboard
-from harness.reporting.table import evaluation_table, legend
+from harness.reporting.table import evaluation_table, legend, protocols_saw
 from harness.reporting.verdict import verdicts
 from harness.text import wrapped
 from harness.training.finetune import finetune
@@ -97,13 +97,16 @@ def _merged(out: Path, setting: Setting, merger: str) -> Path:
 
 def _shown(records: dict[str, list[Record]], width: int | None, samples: Samples) -> str:
     """The table of all mergers and the verdict on each, no wider than the terminal."""
-    table = evaluation_table([record for part in records.values() for record in part], width)
+    everything = [record for part in records.values() for record in part]
+    table = evaluation_table(everything, width)
     said = [
         f"{name}: {one}"
         for name, part in records.items()
         for one in verdicts(part, samples=samples)
     ]
-    lines = (wrapped(line, width) for line in [legend(table), "", *said])
+    lines = (
+        wrapped(line, width) for line in [legend(table), *protocols_saw(everything), "", *said]
+    )
     return "\n".join([table, "", *lines])
 
 

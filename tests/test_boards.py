@@ -13,8 +13,9 @@ import pytest
 
 from harness import Record, leaderboard
 from harness.cli import main
+from harness.cli.evaluate import _print_evaluation
 from harness.errors import BrokenRecord
-from harness.evaluation.records import DrawScore, Role, Source, read_records
+from harness.evaluation.records import Adaptation, DrawScore, Role, Source, read_records
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.difference import Spread
@@ -486,6 +487,23 @@ def test_the_merge_has_its_interval_where_there_is_room() -> None:
     below = evaluation_table(records, width=36)
     assert "\n\n" in below
     assert "[51.1, 68.9]" in below
+
+
+def test_below_the_table_stands_what_its_protocols_saw(capsys: pytest.CaptureFixture[str]) -> None:
+    test_rows = Adaptation(split="x@test", rows=9, labels="were not read", transductive=True)
+    drawn = Adaptation(split="x@train", rows=9, labels="chose the rows and were read")
+    records = [
+        record("merged", "m", RTE, "surgery", {1: [0.5], 5: [0.6]}, adaptation=test_rows),
+        record("merged", "m", RTE, "ft-classifier", {5: [0.6]}, adaptation=drawn),
+        record("merged", "m", RTE, "current", 0.6),
+    ]
+    _print_evaluation(records, Path("records"))
+    below = capsys.readouterr().out.partition("Values x100.")[2].splitlines()
+    assert [line for line in below if "shots: " in line] == [
+        "ft-classifier, 5 shots: tuned on drawn rows and their labels.",
+        "surgery, 5 shots: adapted to rows whose labels were not read; transductive: these rows "
+        "are those that are scored.",
+    ]
 
 
 def verdict(records: list[Record]) -> Verdict | None:

@@ -133,12 +133,13 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
     from harness.evaluation.inference import sampler
     from harness.evaluation.predictions import shelf
     from harness.reporting.basis import bases, left_open
-    from harness.reporting.table import evaluation_table, legend, other_shots
+    from harness.reporting.table import evaluation_table, legend, other_shots, protocols_saw
     from harness.reporting.verdict import verdicts
 
     table = evaluation_table(records, width())
     print(f"{table}\n")
-    for line in (legend(table), *other_shots(records), *left_open(records)):
+    said = (*other_shots(records), *protocols_saw(records), *left_open(records))
+    for line in (legend(table), *said):
         say(plain(line))
     say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
     print(f"  harness leaderboard {out} --out board")

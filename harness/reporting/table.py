@@ -9,6 +9,7 @@ from tabulate import tabulate
 from harness.data.shots import amount
 from harness.evaluation.estimates import LEVEL
 from harness.evaluation.records import Record
+from harness.reporting.boards.legend import notes, seen
 from harness.reporting.grid import (
     CONSTANT,
     CURRENT,
@@ -85,6 +86,16 @@ def other_shots(records: Sequence[Record]) -> list[str]:
     kept = _shots(_headline(known))
     rest = [shots for shots in _shots(known) if shots not in kept]
     return [f"Shots shown: {listed(kept)}; also in the records: {listed(rest)}."] if rest else []
+
+
+def protocols_saw(records: Sequence[Record]) -> list[str]:
+    """A line for every reading in the table whose protocol saw more than the rows it is scored on.
+
+    Fits that this leaves open have lines of their own: `left_open`.
+    """
+    scores = grid(records, by_method=False)
+    said = notes(scores, seen)
+    return [f"{one}: {said[one]}." for one in _headline(scores.readings) if said[one]]
 
 
 def _shots(readings: Sequence[Reading]) -> list[Shots]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from harness.reporting.boards.best import WAYS
 from harness.reporting.boards.board import HOW, Board
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
@@ -42,14 +44,6 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
     return said + [(row, f"{text}.") for row, text in HOW.items() if row in board.scores.rows]
 
 
-def notes(scores: Grid) -> dict[Reading, str]:
-    """What each protocol saw of the tasks beside the rows that it is scored on, '' if nothing."""
-    said: dict[Reading, dict[str, None]] = {reading: {} for reading in scores.readings}
-    for (_, reading, _), line in scores.lines.items():
-        said[reading] |= dict.fromkeys(seen(line))
-    return {reading: "; ".join(texts) for reading, texts in said.items()}
-
-
 def seen(line: Line) -> list[str]:
     """What the protocol of a line saw beside the rows that it is scored on."""
     said = []
@@ -57,6 +51,18 @@ def seen(line: Line) -> list[str]:
         said.append(ADAPTED.get(line.adapted, line.adapted))
     if line.transductive:
         said.append("transductive: these rows are those that are scored")
-    if dict(line.facts).get(DETERMINED, 1) < 1:
-        said.append("fitted to fewer rows than features have dimensions")
     return said
+
+
+def noted(line: Line) -> list[str]:
+    """What a protocol saw, and whether that leaves its fit open."""
+    is_open = dict(line.facts).get(DETERMINED, 1) < 1
+    return seen(line) + (["fitted to fewer rows than features have dimensions"] if is_open else [])
+
+
+def notes(scores: Grid, of: Callable[[Line], Sequence[str]] = noted) -> dict[Reading, str]:
+    """What is said of the lines of each reading, '' if nothing."""
+    said: dict[Reading, dict[str, None]] = {reading: {} for reading in scores.readings}
+    for (_, reading, _), line in scores.lines.items():
+        said[reading] |= dict.fromkeys(of(line))
+    return {reading: "; ".join(texts) for reading, texts in said.items()}

@@ -8,7 +8,7 @@ from math import fsum, sqrt
 from pathlib import Path
 
 from harness.evaluation.records import Record
-from harness.reporting.boards.legend import seen
+from harness.reporting.boards.legend import noted
 from harness.reporting.grid import reading_of
 from harness.reporting.lines import Line, lines_of
 from harness.reporting.names import experts_of, told_apart
@@ -53,7 +53,7 @@ class Result:
     def note(self) -> str:
         """What was seen beside the rows that are scored, '' if nothing."""
         made = [MADE_ON_TEST] if self.line.made_on_test else []
-        return plain("; ".join([*seen(self.line), *made]))
+        return plain("; ".join([*noted(self.line), *made]))
 
     @property
     def task(self) -> str:
