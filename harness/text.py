@@ -113,7 +113,7 @@ def tex(text: object) -> str:
     shown = plain(text)
     return "".join(
         _TEX.get(sign, sign) + ("{}" if sign + after in _LIGATURES else "")
-        for sign, after in zip(shown, f"{shown[1:]} ", strict=True)
+        for sign, after in zip(shown, f"{shown[1:]} ", strict=False)
     )
 
 

@@ -347,7 +347,7 @@ def test_a_gain_that_cannot_be_told_is_marked_in_every_format(tmp_path: Path) ->
         rows = {row[0]: row[1] for row in tables(text)[0]}
         for name, mark in zip(("dare", "p"), marks, strict=True):
             assert rows[f"{name}{{[}}ties{{]}}"].endswith(f"$_{{+2.0{mark}}}$")
-        assert "% ?: a difference that is not told from none" in text
+        assert "?: a difference that is not told from none" in text
         told = [str(int(not mark)) for mark in marks]
         lines = csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text()))
         found = {line["row"]: (line["gain"], line["told"]) for line in lines}
@@ -617,6 +617,55 @@ def test_latex_has_what_lies_in_and_out_of_domain() -> None:
     rows = {row[0]: row[1:] for row in tables(text)[-1]}
     assert rows["b"] == ["70.0", "70.0", "40.0", "40.0"]
     assert "in-domain" not in texts(two_tasks())["board.tex"]
+
+
+def under(text: str) -> list[str]:
+    """The notes under the tables of a board.tex."""
+    return re.findall(r"^\\boardnote\{(.*)\}$", text, re.M)
+
+
+def test_latex_says_under_each_table_what_its_columns_and_rows_are() -> None:
+    test_rows = Adaptation(split="x@test", rows=9, labels="were not read", transductive=True)
+    tuned = Adaptation(split="x@train", rows=9, labels="chose the rows and were read")
+    by = {"surgery": test_rows, "ft-classifier": tuned, "current": None}
+    drawn = [
+        record(
+            "merged", "m", RTE, protocol, {5 if seen else 0: [0.5, 0.6]},
+            method="average", adaptation=seen,
+        )
+        for protocol, seen in by.items()
+    ]  # fmt: skip
+    current, classifier, surgery, both, *_ = under(texts([*drawn, *pairs()])["board.tex"])
+    assert "Subscripts: points gained over" in current
+    assert "experts, max: the best on the reported rows themselves, an oracle." in current
+    assert "Bold: the best merge of a column" in current
+    assert "transductive" not in current + classifier
+    assert "Tuned on drawn rows and their labels." in classifier
+    scored = "transductive: these rows are those that are scored."
+    assert surgery.endswith(f"Adapted to rows whose labels were not read; {scored}")
+    assert r"$\pm$: standard deviation over draws" in both
+    assert "$^{a}$ tuned on drawn rows and their labels. $^{b}$ adapted to rows" in both
+    lines = texts([*drawn, *pairs()])["board.tex"].splitlines()
+    marked = [line.split(" & ")[1] for line in lines if "^{" in line and " & " in line]
+    assert {*marked} == {"ft-classifier, 5 shots$^{a}$", "surgery, 5 shots$^{b}$"}
+
+
+def test_latex_tables_end_with_the_page() -> None:
+    records = [
+        record("merged", f"m{n}", RTE, "current", 0.5, method=f"{stage}m{n}]", digest=f"{stage}{n}")
+        for stage in ("a[", "b[", "c[")
+        for n in range(14)
+    ]
+    shown = tables(texts(records)["board.tex"])
+    assert [len(rows) for rows in shown] == [1 + 28, 1 + 14]
+    assert texts(records)["board.tex"].count("(continued)") == 1
+
+
+def test_latex_says_where_pdflatex_is_not_enough() -> None:
+    assert (
+        "xelatex" in texts([record("merged", "m", RTE, "current", 0.5, method="合并")])["board.tex"]
+    )
+    assert "xelatex" not in texts(merges(0.5))["board.tex"]
 
 
 def test_latex_is_balanced() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from harness import Record
 from harness.reporting.boards.board import board_of
+from harness.reporting.boards.latex import COMMANDS as DEFINED
 from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.lines import lines_of
 from harness.text import tex
@@ -20,11 +21,12 @@ from tests.test_boards import LEADERBOARDS, MRPC, RTE, one_task, record, two_tas
 
 #: of LaTeX itself and of booktabs, no others
 RULES = {r"\toprule", r"\midrule", r"\bottomrule"}
-COMMANDS = RULES | {r"\centering", r"\caption", r"\textbf", r"\scriptsize", r"\pm"}
+COMMANDS = RULES | {r"\centering", r"\caption", r"\textbf", r"\scriptsize", r"\pm", r"\boardnote"}
 COMMANDS |= {rf"\text{name}" for name in ("backslash", "asciitilde", "asciicircum")}
 COMMANDS |= {r"\textless", r"\textgreater", r"\textbar"}
 TOKEN = re.compile(
     r"(?P<environment>\\(?P<end>begin|end)\{(?P<name>\w+)\}(\{(?P<columns>[lr]+)\})?)"
+    r"|(?P<fit>\\boardfit\{(?=\\begin\{tabular\}))"
     r"|(?P<span>\\multicolumn\{(?P<width>\d+)\}\{c\})"
     r"|(?P<row>\\\\)|(?P<command>\\[A-Za-z]+)|(?P<escaped>\\.)|(?P<special>[{}$&#~^_%])"
     r"|(?P<text>[^\\{}$&#~^_%]+)"
@@ -40,7 +42,8 @@ class Reader:
         self.columns = self.cells = 0
         self.begun = False
         self.tables = 0
-        body = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+        lines = [line for line in text.splitlines() if not line.startswith("%")]
+        body = "\n".join(line for line in lines if line not in DEFINED)
         at = 0
         while at < len(body):
             found = TOKEN.match(body, at)
@@ -51,7 +54,7 @@ class Reader:
 
     @staticmethod
     def kind(found: re.Match[str]) -> str:
-        kinds = ("environment", "span", "row", "command", "escaped", "special", "text")
+        kinds = ("environment", "fit", "span", "row", "command", "escaped", "special", "text")
         return next(name for name in kinds if found[name] is not None)
 
     @property
@@ -61,7 +64,7 @@ class Reader:
     def environment(self, found: re.Match[str], _: str) -> None:
         name = found["name"]
         if found["end"] == "begin":
-            assert (self.inside, name) in {("", "table"), ("table", "tabular")}
+            assert (self.inside, name) in {("", "table"), ("fit", "tabular")}
             assert (name == "tabular") == bool(found["columns"])
             self.open.append(name)
             self.columns, self.cells, self.begun = len(found["columns"] or ""), 1, False
@@ -70,6 +73,10 @@ class Reader:
             assert self.inside == name
             assert not self.begun, "a row has no end"
             self.open.pop()
+
+    def fit(self, _: re.Match[str], __: str) -> None:
+        assert self.inside == "table"
+        self.open.append("fit")
 
     def span(self, found: re.Match[str], rest: str) -> None:
         assert self.inside == "tabular"
@@ -90,7 +97,7 @@ class Reader:
             assert self.inside == "tabular"
             assert not self.begun
             assert not rest.startswith("[")
-        elif command in (r"\centering", r"\caption"):
+        elif command in (r"\centering", r"\caption", r"\boardnote"):
             assert self.inside == "table"
         elif command == r"\pm":
             assert self.inside == "$"
@@ -114,7 +121,7 @@ class Reader:
             self.begun |= self.inside == "tabular"
             self.open.append(sign)
         else:
-            assert self.inside == ("{" if sign == "}" else "$")
+            assert self.inside in (("{", "fit") if sign == "}" else "$")
             self.open.pop()
 
     def text(self, found: re.Match[str], _: str) -> None:
@@ -175,7 +182,7 @@ def test_committed_latex_is_what_tex_can_read(path: Path) -> None:
 
 
 PAPER = r"""\documentclass{article}
-\usepackage{booktabs}
+\usepackage{booktabs,graphicx}
 \usepackage[T1]{fontenc}
 \begin{document}
 \input{board}
@@ -195,13 +202,14 @@ def test_latex_is_what_tex_reads(records: Callable[[], list[Record]], tmp_path: 
 
 WHOLE = r"""\begin{table}
 \caption{a}
-\begin{tabular}{lr}
+\boardfit{\begin{tabular}{lr}
 \toprule
  & \multicolumn{1}{c}{b} \\
 \midrule
 c\_d & \textbf{1}$_{+2}$ \\
 \bottomrule
-\end{tabular}
+\end{tabular}}
+\boardnote{e}
 \end{table}
 """
 
@@ -226,6 +234,9 @@ c\_d & \textbf{1}$_{+2}$ \\
         ("{lr}", "{lrr}"),
         (r"2}$ \\", "2}$"),
         (r"\end{tabular}", ""),
+        (r"\end{tabular}}", r"\end{tabular}"),
+        (r"\boardfit{", "{"),
+        (r"\boardnote{e}", "e"),
         (r"\end{table}", r"\end{tabular}"),
         (r"\caption{a}", "a"),
     ],

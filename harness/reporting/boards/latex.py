@@ -7,33 +7,40 @@ merging as a subscript (Procrustes merging, Tables 1 to 3); methods x protocols 
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from string import ascii_lowercase
 
 from harness.reporting.boards.board import MEAN, Board
-from harness.reporting.boards.gains import OPEN, OPEN_SAYS
+from harness.reporting.boards.gains import OPEN
+from harness.reporting.boards.legend import BOLD, legend, notes
 from harness.reporting.grid import Cell, Reading, short_task
 from harness.text import points, tex
 
 RULE = r"\midrule"
 """A line between groups of rows, as a row."""
+ROWS = 30
+"""Of one table: with its caption and note it fits on a page."""
+COMMANDS = (
+    r"\providecommand{\boardfit}[1]{\sbox0{#1}\ifdim\wd0>\linewidth"
+    r"\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}",
+    r"\providecommand{\boardnote}[1]{\par\smallskip{\footnotesize\raggedright#1\par}}",
+)
+"""What tables are set with: no wider than the line, with a note below."""
+OF_PDFLATEX = 0x17F
+"""The last sign that pdflatex has without a package for a script of its own."""
+SUBSCRIPTS = "Subscripts: points gained over the same merge without the first method before it."
+PLUS_MINUS = r"$\pm$"
+MARKS = {"±": PLUS_MINUS, BOLD: r"\textbf{", "(sd)": "(sd ", OPEN: f"{OPEN}}}$"}
+"""How what a legend names stands in a row of a table, where not by its name."""
 
 
 def rendered(board: Board) -> str:
-    """The tables of a board, for a document that uses booktabs."""
-    tables = [*_gains(board), *_protocols(board), *_domains(board)]
-    shown = ((row, one) for row in board.counterparts for one in board.headlines.values())
-    gains = (gain for row, reading in shown for gain in board.gains(row, reading))
-    marked = any(gain is not None and gain.mark for gain in gains)
-    head = [
-        r"% \usepackage{booktabs}",
-        r"% Values x100. Subscripts: points gained over the same merge without the first method",
-        r"% before it. \pm: standard deviation over draws (n - 1). Bold: the best merge of a",
-        r"% column and those that are not told from it. (sd): standard deviation over the",
-        r"% experts of a task (n - 1).",
-        *(f"% {line}" for line in textwrap.wrap(f"{OPEN}: {OPEN_SAYS}", 88) if marked),
-    ]
-    return "\n".join([*head, *tables]) + "\n"
+    """The tables of a board, for a document that uses booktabs and graphicx."""
+    tables = "\n".join([*_gains(board), *_protocols(board), *_domains(board)])
+    head = [r"% \usepackage{booktabs,graphicx}; wide tables are shrunk to the line: turn the page"]
+    if any(ord(sign) > OF_PDFLATEX for sign in tables):
+        head.append("% names have signs that pdflatex has not: use xelatex or lualatex, and a font")
+    return "\n".join([*head, *COMMANDS, tables]) + "\n"
 
 
 def _gains(board: Board) -> Iterator[str]:
@@ -50,25 +57,34 @@ def _gains(board: Board) -> Iterator[str]:
             lines += [RULE] if number else []
             lines += [_with_gains(board, row, reading) for row in group]
         heads = ["", *(_head(board, column) for column in board.scores.columns)]
-        yield _table(f"{reading}: {_metrics(board)}", heads, lines)
+        note = notes(board.scores)[reading]
+        yield from _tables(board, f"{reading}: {_metrics(board)}", heads, lines, note=tex(note))
 
 
 def _protocols(board: Board) -> Iterator[str]:
     """Methods x protocols, each with its deviation over draws."""
     if len(board.headlines) < 2:
         return
+    said = notes(board.scores)
+    distinct = dict.fromkeys(text for one in board.headlines.values() if (text := said[one]))
+    letters = {
+        text: f"$^{{{sign}}}$" for text, sign in zip(distinct, ascii_lowercase, strict=False)
+    }
     lines: list[str] = []
     for row in board.scores.rows:
         read = [one for one in board.headlines.values() if any(board.scores.row(row, one))]
         if len(read) > 1:
             lines += [RULE] if lines else []
             lines += [
-                f"{tex(row) if not number else ''} & {_with_spread(board, row, one)}"
+                f"{tex(row) if not number else ''} & "
+                f"{tex(one)}{letters.get(said[one], '')} & {_with_spread(board, row, one)}"
                 for number, one in enumerate(read)
             ]
     if lines:
         heads = ["", "protocol", *(_head(board, column) for column in board.scores.columns)]
-        yield _table(f"Methods and protocols: {_metrics(board)}", heads, lines, texts=2)
+        caption = f"Methods and protocols: {_metrics(board)}"
+        note = ". ".join(f"{letter} {tex(text)}" for text, letter in letters.items())
+        yield from _tables(board, caption, heads, lines, texts=2, note=note)
 
 
 def _domains(board: Board) -> Iterator[str]:
@@ -99,7 +115,8 @@ def _domains(board: Board) -> Iterator[str]:
             ["", *(rf"\multicolumn{{{n}}}{{c}}{{{s}}}" for n, s in zip(widths, spans, strict=True))]
         )
         if lines:
-            yield _table(f"{reading}, in and out of domain", heads, lines, above=above)
+            caption, note = f"{reading}, in and out of domain", tex(notes(board.scores)[reading])
+            yield from _tables(board, caption, heads, lines, above=above, note=note)
 
 
 # Cells -------------------------------------------------------------------------------------
@@ -132,7 +149,7 @@ def _with_spread(board: Board, row: str, reading: Reading) -> str:
         else rf"{text}{{\scriptsize$\pm${points(cell.deviation)}}}"
         for text, cell in values
     ]
-    return " & ".join([tex(reading), *cells])
+    return " & ".join(cells)
 
 
 def _plain(cell: Cell | None) -> str:
@@ -160,8 +177,50 @@ def _metrics(board: Board) -> str:
     )
 
 
+def _tables(
+    board: Board,
+    caption: str,
+    heads: Sequence[str],
+    rows: Sequence[str],
+    *,
+    note: str,
+    above: str = "",
+    texts: int = 1,
+) -> Iterator[str]:
+    """Rows as one table, or as several that each fit on a page; `note` is what else is said."""
+    for number, page in enumerate(_pages(rows)):
+        text = f"{_legend(board, page)} {note[:1].upper()}{note[1:]}{'.' if note else ''}".strip()
+        called = f"{caption} (continued)" if number else caption
+        yield _table(called, heads, page, above=above, texts=texts, note=text)
+
+
+def _legend(board: Board, rows: Iterable[str]) -> str:
+    """What marks and rows of a table are, of those that are in it."""
+    body = "\n".join(rows)
+    said = ["Values x100.", *([SUBSCRIPTS] if "$_{" in body else [])]
+    for term, text in legend(board, is_open=True):
+        if MARKS.get(term, tex(term)) in body:
+            said.append(f"{PLUS_MINUS if term == '±' else tex(term)}: {tex(text)}")
+    return " ".join(said)
+
+
+def _pages(rows: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The rows in parts that fit on a page, cut between groups where there is a cut."""
+    while len(rows) > ROWS:
+        cut = max((at for at in range(1, ROWS + 1) if rows[at] == RULE), default=ROWS)
+        yield rows[:cut]
+        rows = rows[cut + (rows[cut] == RULE) :]
+    yield rows
+
+
 def _table(
-    caption: str, heads: Sequence[str], rows: Sequence[str], *, above: str = "", texts: int = 1
+    caption: str,
+    heads: Sequence[str],
+    rows: Sequence[str],
+    *,
+    above: str,
+    texts: int,
+    note: str,
 ) -> str:
     ended = [row if row == RULE else rf"{row} \\" for row in rows]
     columns = "l" * texts + "r" * (len(heads) - texts)
@@ -171,14 +230,15 @@ def _table(
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{tex(caption)}.}}",
-            rf"\begin{{tabular}}{{{columns}}}",
+            rf"\boardfit{{\begin{{tabular}}{{{columns}}}",
             r"\toprule",
             *([rf"{above} \\"] if above else []),
             rf"{' & '.join(heads)} \\",
             RULE,
             *ended,
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}",
+            rf"\boardnote{{{note}}}",
             r"\end{table}",
         ]
     )
