@@ -369,6 +369,13 @@ def twice(records: Path) -> None:
         read_once(records, "odd", "toy/a", 0.1, digest=sign * 32)
 
 
+def elsewhere(records: Path) -> None:
+    """Another model of the same name on each of two tasks, as a merge for each would be."""
+    for name, source in {"toy/a": "a", "toy/b": "b"}.items():
+        experts = [{"source": source, "digest": source * 32}]
+        read_once(records, "odd", name, 0.1, experts=experts, digest=name)
+
+
 GOOD, LIMITED = ["good", "fair"], {"rows": 50, "settings": {"limit": 50}}
 BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "one": (None, ["good"], "good cannot be compared, expected two or more"),
@@ -397,6 +404,12 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
         ["good", "odd"],
         "'odd' has two records of toy/a@test under current, which differ in digest",
     ),
+    "elsewhere": (
+        elsewhere,
+        ["good", "odd"],
+        "2 models are called 'odd', one on toy/a@test; one on toy/b@test; expected one: name the "
+        "folder of its records, or its tasks with --tasks",
+    ),
     "models": (None, ["good", "."], "holds records of several models (fair, good, poor)"),
 }
 
@@ -418,6 +431,32 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
     assert printed.err.startswith("harness: ")
     assert printed.err.count("\n") == 1
     assert not printed.out
+
+
+def test_a_task_or_a_folder_says_which_model_of_a_name_is_meant(records: Path) -> None:
+    elsewhere(records)
+    by_task = harness.compare(["good", "odd"], tasks=["toy/a"], records=records)
+    by_folder = harness.compare(["good", str(records / "odd/toy/a@test")], records=records)
+    assert [one.terms.tasks for one in (by_task, by_folder)] == [("toy/a@test",)] * 2
+
+
+def test_a_model_that_saw_the_scored_rows_is_marked(records: Path) -> None:
+    read_once(records, "made", "toy/a", 0.1, transductive=True)
+    two = harness.compare(["made", "good"], records=records)
+    assert str(two).startswith("A: made (transductive)\nB: good\n")
+    assert "made (transductive)" in str(harness.compare(["made", "good", "fair"], records=records))
+    seen = {"split": "x@test", "rows": 9, "labels": "were not read", "transductive": True}
+    for name in ("one", "other"):
+        read_once(records, name, "toy/a", 0.1, protocol="surgery", adaptation=seen)
+    two = harness.compare(["one", "other"], protocol="surgery", records=records)
+    assert str(two).startswith("A: one (transductive)\nB: other (transductive)\n")
+
+
+def test_the_heads_of_two_tasks_are_no_two_models(records: Path) -> None:
+    experts = [{"source": "e", "digest": "e" * 32}]
+    for name in ("toy/a", "toy/b"):
+        read_once(records, "odd", name, 0.1, experts=experts, digest=name)
+    assert len(harness.compare(["good", "odd"], records=records).terms.tasks) == 2
 
 
 def test_errors_are_of_their_kinds(records: Path, tmp_path: Path) -> None:

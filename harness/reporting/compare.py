@@ -29,7 +29,7 @@ from harness.evaluation.records import Record, read_records
 from harness.options import parse_choice
 from harness.reporting.comparison import Comparison, Ranked, Ranking, TaskDifference, Terms
 from harness.reporting.grid import HEADLINE_SHOTS, label, reported
-from harness.reporting.lines import work
+from harness.reporting.lines import lines_of, made_of, work
 from harness.reporting.ranking import on_draws, standings
 from harness.types import Choice, Shots
 
@@ -59,8 +59,10 @@ def compare(
     sides = _shortly([_side(name, Path(records), reading) for name in models])
     terms = Terms(reading, None, _shared(sides, tasks, reading))
     terms = Terms(reading, _shots(sides, terms.tasks, shots), terms.tasks)
+    _check_one_model(sides, terms.tasks)
     _check_same(sides, terms.tasks)
     read = _predictions(sides, terms, shelf([records, *models]))
+    sides = [_marked(side, terms.tasks) for side in sides]
     return _two(sides, terms, read) if len(sides) == 2 else _several(sides, terms, read)
 
 
@@ -115,6 +117,13 @@ def _shortly(sides: Sequence[_Side]) -> Sequence[_Side]:
     return [replace(side, name=name) for side, name in zip(sides, names, strict=True)]
 
 
+def _marked(side: _Side, tasks: Iterable[str]) -> _Side:
+    """With a mark behind its name if the rows that are scored were seen, as rows of boards have."""
+    lines = lines_of(("", side.records[task]) for task in tasks)
+    seen = any(line.saw_the_scored for line in lines)
+    return replace(side, name=f"{side.name} (transductive)") if seen else side
+
+
 def _check_one(name: str, first: Record, second: Record, reading: str) -> None:
     """Raise BrokenRecord for two records of which nobody can say which one is meant."""
     keys = ("digest", "settings", "rows", "scores", "head", "teachers")
@@ -124,6 +133,21 @@ def _check_one(name: str, first: Record, second: Record, reading: str) -> None:
             f"'{name}' has two records of {first.task} under {reading}, which differ in "
             f"{differing}; expected one: keep what is not compared in another folder"
         )
+
+
+def _check_one_model(sides: Sequence[_Side], tasks: Iterable[str]) -> None:
+    """Raise BrokenRecord where a name is that of one model on some tasks, of another on others."""
+    for side in sides:
+        read: dict[tuple[str, ...], list[str]] = {}
+        for task in tasks:
+            if made := made_of(side.records[task]):
+                read.setdefault(made, []).append(task)
+        if len(read) > 1:
+            each = "; ".join(f"one on {', '.join(on)}" for on in read.values())
+            raise BrokenRecord(
+                f"{len(read)} models are called '{side.name}', {each}; expected one: name the "
+                "folder of its records, or its tasks with --tasks"
+            )
 
 
 def _shared(sides: Sequence[_Side], asked_for: Sequence[str], reading: str) -> tuple[str, ...]:

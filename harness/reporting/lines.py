@@ -218,6 +218,15 @@ def work(record: Record) -> dict[str, str]:
     return {key: str(value) for key, value in said.items()}
 
 
+def made_of(record: Record) -> tuple[str, ...]:
+    """What a model was merged of, and how; () where its record does not say.
+
+    The same of one encoder under the heads of several tasks, each of which has its own digest.
+    """
+    merged = [one.digest for one in (record.base, *record.experts) if one is not None]
+    return (record.method, *merged) if merged else ()
+
+
 def label(record: Record) -> str:
     """The protocol, with the options that were asked beside its defaults."""
     from harness.options import resolve

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.evaluation.records import Record
 from harness.reporting.boards.legend import noted
 from harness.reporting.grid import reading_of
-from harness.reporting.lines import Line, lines_of
+from harness.reporting.lines import Line, lines_of, made_of
 from harness.reporting.names import experts_of, told_apart
 from harness.text import plain
 from harness.types import Shots, Task
@@ -115,8 +115,8 @@ def _models(results: Sequence[Result]) -> list[list[Result]]:
     experts there are several. That these are of one encoder is known by what was merged, and how;
     where that is not said, each is a model.
     """
-    sources = {one.line.digest: known for one in results if (known := _sources(one.record))}
-    models = []
+    sources = {one.line.digest: known for one in results if (known := made_of(one.record))}
+    models: list[list[Result]] = []
     for alike in _grouped(results, lambda one: sources.get(one.line.digest, one.line.digest)):
         of_task = {(one.line.task, one.line.digest) for one in alike}
         several = len(of_task) > len({task for task, _ in of_task})
@@ -142,12 +142,6 @@ def _grouped(
     for result in results:
         groups.setdefault(key(result), []).append(result)
     return groups.values()
-
-
-def _sources(record: Record) -> tuple[str, ...]:
-    """What a model was merged of, and how; () where its record does not say."""
-    merged = [one.digest for one in (record.base, *record.experts) if one is not None]
-    return (record.method, *merged) if merged else ()
 
 
 def digests(results: Iterable[Result]) -> str:
