@@ -110,6 +110,15 @@ def test_no_line_but_of_a_table_is_long() -> None:
         assert max(len(line) for line in lines if not line.startswith("|")) <= 120, path
 
 
+def test_a_row_is_no_wider_than_its_cells() -> None:
+    lines = texts(merges(0.5, rows=1821))["board.md"].splitlines()
+    assert lines[-3:] == [
+        f"|   | {RTE}<br>accuracy<br>1,821 rows |",
+        "|:--|-----:|",
+        "| a | 50.0 |",
+    ]
+
+
 def test_the_legend_says_what_is_there_and_nothing_else() -> None:
     plain = texts(merges(0.5))["board.md"].partition("##")[0]
     assert plain.strip() == "- Values are x100."

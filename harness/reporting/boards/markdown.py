@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-
-from tabulate import tabulate
 
 from harness.reporting.boards.board import MEAN, Board
 from harness.reporting.boards.legend import BOLD, legend, notes
@@ -157,6 +155,14 @@ def _shares(board: Board) -> Iterator[str]:
         yield _markdown(rows, ["", *heads])
 
 
-def _markdown(rows: Iterable[Sequence[str]], headers: Sequence[str]) -> str:
-    align = ["left", *["right"] * (len(headers) - 1)]
-    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align)
+def _markdown(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
+    """A table as wide as its cells: heads, of several lines where they are shown, may be wider."""
+    columns = ([row[at] for row in rows] for at in range(len(headers)))
+    names, *numbers = [max(map(len, column), default=0) for column in columns]
+    dashes = ["-" * (width + 1) for width in numbers]
+    rule = f"|:{'-' * (names + 1)}|{':|'.join(dashes)}:|"
+    lines = []
+    for name, *cells in (headers, *rows):
+        shown = [cell.rjust(width) for cell, width in zip(cells, numbers, strict=True)]
+        lines.append(f"| {' | '.join([name.ljust(names), *shown])} |")
+    return "\n".join([lines[0], rule, *lines[1:]])
