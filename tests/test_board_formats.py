@@ -187,6 +187,13 @@ def test_a_cell_is_one_number_in_every_format() -> None:
     assert "52.0 ±0.1" in evaluation_table(records)
 
 
+def test_who_rounds_the_csv_gets_the_numbers_of_the_board() -> None:
+    """Of 23.84996, four decimals would be 23.85."""
+    shown = texts(merges(0.2384996))
+    row = next(csv.DictReader(io.StringIO(shown["board.csv"])))
+    assert [points(float(row["value"]))] == rows_of(shown["board.md"])["a"] == ["23.8"]
+
+
 # What is best -----------------------------------------------------------------------------------
 
 
@@ -360,8 +367,8 @@ def test_a_gain_that_cannot_be_told_is_marked_in_every_format(tmp_path: Path) ->
         told = [str(int(not mark)) for mark in marks]
         lines = csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text()))
         found = {line["row"]: (line["gain"], line["told"]) for line in lines}
-        assert found == {"ties": ("", ""), "dare[ties]": ("2.0000", told[0]),
-                         "p[ties]": ("2.0000", told[1])}  # fmt: skip
+        assert found == {"ties": ("", ""), "dare[ties]": ("2.000000", told[0]),
+                         "p[ties]": ("2.000000", told[1])}  # fmt: skip
         table = pyarrow.parquet.read_table(tmp_path / "board.parquet").to_pylist()
         assert {row["row"]: row["told"] for row in table} == {
             "ties": None, "dare[ties]": not marks[0], "p[ties]": False,

@@ -37,7 +37,7 @@ TEXTS: dict[str, Callable[[Line], str]] = {
     "head": lambda line: line.head,
     "preset": lambda line: line.preset,
     "adapted": lambda line: line.adapted,
-    "parts": lambda line: json.dumps({name: round(value, 4) for name, value in line.parts}),
+    "parts": lambda line: json.dumps({name: round(value, 6) for name, value in line.parts}),
     "facts": lambda line: json.dumps(dict(line.facts)) if line.facts else "",
     "digest": lambda line: line.digest,
 }
@@ -100,7 +100,7 @@ def as_csv(table: Table) -> str:
         if name == "shots":
             shown.append("all" if isinf(value) else f"{value:.0f}" for value in values)
         elif name in (*NUMBERS, "gain"):
-            shown.append("" if value is None else f"{value:.4f}" for value in values)
+            shown.append("" if value is None else f"{value:.6f}" for value in values)
         elif name == "told":
             shown.append("" if value is None else str(int(value)) for value in values)
         elif name in COUNTS:
