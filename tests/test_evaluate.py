@@ -321,7 +321,7 @@ def test_two_models_are_compared_by_what_evaluations_left(
 ) -> None:
     evaluate(room.same, "--shots", "2", "--draws", "2")
     no_forward()
-    for protocol, test in (("current", "exact McNemar"), ("knn", "permutation of rows")):
+    for protocol, test in (("current", "exact McNemar"), ("knn", "t of rows and draws")):
         command = ["compare", "same", "base", "--protocol", protocol]
         assert main([*command, "--records", str(evaluate.out)]) == 0
         out = capsys.readouterr().out
