@@ -171,7 +171,7 @@ def projected(suite: str) -> str:
     for merger, name in called.items():
         alone, won = values[name][""], values[name]["procrustes"] - values[name][""]
         gained = {
-            task: f"**{number(gain, '+')}**" if told[task, name] else number(gain, "+")
+            task: f"**{number(gain, '+')}**" if told.get((task, name)) else number(gain, "+")
             for task, gain in won.items()
         }
         rows.append([f"`{merger}`", *(f"{number(alone[t])} ({gained[t]})" for t in values.index)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import re
 import shlex
@@ -135,3 +136,26 @@ def test_the_tables_of_pages_are_those_of_the_boards() -> None:
     assert len(made.PAGES) == 2
     for path in made.PAGES:
         assert made.written(path) == path.read_text(encoding="utf-8")
+
+
+def test_gains_are_those_of_the_board() -> None:
+    """`python leaderboards/gains.py` writes them, where the predictions lie."""
+    leaderboards = DOCS.parent / "leaderboards"
+    if not (leaderboards / "gains.csv").is_file():
+        pytest.skip("not in the tree that users install")
+    scores = {}
+    for line in rows_of(leaderboards / "premerge" / "board.csv"):
+        if line["role"] == "merged":
+            scores[line["task"], line["merger"], line["premerge"]] = float(line["value"])
+    lines = rows_of(leaderboards / "gains.csv")
+    assert lines
+    for line in lines:
+        place = line["task"], line["merger"]
+        gain = scores[*place, line["premerge"]] - scores[*place, ""]
+        assert float(line["gain"]) == pytest.approx(gain, abs=1e-3), place
+        assert float(line["low"]) <= gain <= float(line["high"])
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
