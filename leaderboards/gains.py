@@ -28,6 +28,7 @@ def rows(folder: Path) -> Iterator[dict[str, str]]:
         if before not in STAGES:
             continue
         places = [str(folder / one.model) for one in (record, known[task, "", merger])]
+        # by their folders alone: to look for them by name, all records would be read each time
         found = compare(places, tasks=[task], records=folder / "none")
         assert isinstance(found, Comparison)
         (one,) = found.tasks

@@ -167,7 +167,7 @@ def test_an_interval_over_tasks_misses_no_more_than_it_promises(count: int, diff
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_models_of_the_same_worth_on_tasks_that_differ_are_rarely_told_apart(count: int) -> None:
-    """Of three, any two: 57 and 20 in 100 by a percentile bootstrap of so few tasks."""
+    """Of three, any two, as often as is promised: few tasks are no sample to resample."""
 
     def made(random: np.random.Generator) -> bool:
         return bool(apart([tasks_of(random, count, 2.0) for _ in range(3)]))

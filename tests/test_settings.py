@@ -9,7 +9,7 @@ import pytest
 
 from harness.checkpoints.families.known import FAMILIES
 from harness.checkpoints.network import configuration
-from harness.checkpoints.settings import check_settings, heads_of, setting
+from harness.checkpoints.settings import check_settings, heads_of, settings_of
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.types import Checkpoint
 from tests.conftest import FAMILIES as SIZES
@@ -113,7 +113,7 @@ def test_every_setting_is_a_key_of_transformers_or_has_a_default(family: Any) ->
         assert key in known or value is not None, key
     assert family.heads in family.settings
     sizes = SIZES.get(family.model_types[0], {})
-    assert setting(named("it", {"model_type": family.model_types[0], **sizes}), family.heads)
+    assert settings_of(named("it", {"model_type": family.model_types[0], **sizes}))[family.heads]
 
 
 @pytest.mark.parametrize("heads", [0, -2, 2.0, "2", True, [2]])

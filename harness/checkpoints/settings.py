@@ -29,30 +29,30 @@ def check_settings(models: Sequence[Checkpoint]) -> None:
     said = [{key: model.config[key] for key in keys & model.config.keys()} for model in models]
     if family.name != GENERIC and all(one == said[0] for one in said):
         return  # and transformers, which takes long to import, has nothing to add
+    expected = settings_of(first)
     for other in models[1:]:
-        for key in family.settings:
-            value, expected = setting(other, key), setting(first, key)
-            if value != expected:
+        for key, value in settings_of(other).items():
+            if value != expected[key]:
                 raise IncompatibleWeights(
                     f"{other.source} has {_shown(other, key, value)}, expected "
-                    f"{_shown(first, key, expected)} as {first.source}: weights that are read "
+                    f"{_shown(first, key, expected[key])} as {first.source}: weights that are read "
                     "differently cannot be merged or compared; take models of one configuration"
                 )
 
 
-def setting(model: Checkpoint, key: str) -> Any:
-    """What a configuration says of a setting of its family, or stands for if it does not."""
+def settings_of(model: Checkpoint) -> dict[str, Any]:
+    """What a configuration says of the settings of its family, or stands for if it does not."""
     family = family_of(model.config, model.source)
     read = configuration(model.config, model.source)
-    value = getattr(read, key, family.settings[key])
+    said = {key: getattr(read, key, value) for key, value in family.settings.items()}
     # DeBERTa's `p2c|c2p`, in any order
-    return sorted(map(str, value)) if isinstance(value, list) else value
+    return {k: sorted(map(str, v)) if isinstance(v, list) else v for k, v in said.items()}
 
 
 def heads_of(model: Checkpoint) -> int:
     """The number of attention heads."""
     key = family_of(model.config, model.source).heads
-    return int(model.config[key] if key in model.config else setting(model, key))
+    return int(model.config[key] if key in model.config else settings_of(model)[key])
 
 
 def _shown(model: Checkpoint, key: str, value: Any) -> str:

@@ -48,7 +48,7 @@ def estimate(values: Sequence[float] | Array64, rows: Array64) -> Estimate:
 def minus(first: Estimate, second: Estimate) -> Estimate:
     """The difference, on the same resamples and the same draws."""
     rows = aligned([first.rows, second.rows])
-    one, other = _alike([first.draws, second.draws])
+    one, other = drawn_alike([first.draws, second.draws])
     return Estimate(first.point - second.point, rows[0] - rows[1], one - other)
 
 
@@ -57,7 +57,7 @@ def mean_of(several: Sequence[Estimate]) -> Estimate:
     return Estimate(
         float(np.mean([one.point for one in several])),
         aligned([one.rows for one in several]).mean(axis=0),
-        np.mean(_alike([one.draws for one in several]), axis=0),
+        np.mean(drawn_alike([one.draws for one in several]), axis=0),
     )
 
 
@@ -67,8 +67,8 @@ def aligned(samples: Sequence[Array64]) -> Array64:
     return np.stack([one[:count] for one in samples])
 
 
-def _alike(draws: Sequence[Array64]) -> Array64:
-    """Draws as rows, as many as all have that have more than one."""
+def drawn_alike(draws: Sequence[Array64]) -> Array64:
+    """Draws as rows, as many as all have that have more than one; what is not drawn stays."""
     count = min((len(one) for one in draws if len(one) > 1), default=1)
     return np.stack(
         [np.broadcast_to(one, count) if len(one) == 1 else one[:count] for one in draws]

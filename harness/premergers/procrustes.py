@@ -117,8 +117,8 @@ def _rules(variant: Literal["algorithm1", "fixed_reference"], passes: int, tol: 
     idle = [name for name, one in given.items() if one]
     if variant == "fixed_reference" and idle:
         raise BadOption(
-            f"{idle[0]} is given with variant 'fixed_reference', where one pass is all there is; "
-            "expected variant=algorithm1, or leave it out"
+            f"{idle[0]} is given with variant 'fixed_reference', whose second pass is the "
+            "last; expected variant=algorithm1, or leave it out"
         )
     return Rules(variant, passes, tol)
 

@@ -222,17 +222,13 @@ def _predictions(sides: Sequence[_Side], terms: Terms, look: Lookup) -> list[lis
 # Arithmetic --------------------------------------------------------------------------------
 
 
-def _score(side: _Side, task: str, shots: Shots | None) -> float:
-    return float(np.mean(side.records[task].values(shots)))
-
-
 def _two(sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predicted]]) -> Comparison:
     first, second = sides
-    one, other = _estimates(sides, terms, read)
-    found = list(map(minus, one, other))
+    mine, theirs = _estimates(sides, terms, read)
+    found = list(map(minus, mine, theirs))
     tests = [
-        paired_test(mine, theirs, terms.shots, difference)
-        for mine, theirs, difference in zip(*read, found, strict=True)
+        paired_test(one, other, terms.shots, difference)
+        for one, other, difference in zip(*read, found, strict=True)
     ]
     adjusted = holm([test.p for test in tests])
     tasks = tuple(
@@ -240,8 +236,8 @@ def _two(sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predicted
             task=task,
             metrics=first.records[task].metrics,
             rows=first.records[task].rows,
-            first=_score(first, task, terms.shots),
-            second=_score(second, task, terms.shots),
+            first=mine[place].point,
+            second=theirs[place].point,
             within=within(found[place]),
             test=tests[place].name,
             p=tests[place].p,

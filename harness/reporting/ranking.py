@@ -17,6 +17,7 @@ from harness.evaluation.estimates import (
     Ends,
     Estimate,
     apart,
+    drawn_alike,
     over_tasks,
     ranks,
     tie_groups,
@@ -91,8 +92,8 @@ def standings(
 
 def on_draws(values: Sequence[Sequence[Sequence[float]]]) -> Array64:
     """Scores by model, task and draw as an array, with as many draws as all have."""
-    count = min(len(each) for of_model in values for each in of_model)
-    return np.array([[each[:count] for each in of_model] for of_model in values])
+    flat = drawn_alike([np.asarray(each) for of_model in values for each in of_model])
+    return flat.reshape(len(values), len(values[0]), -1)
 
 
 def _estimates(points: Array64, rows: Array64, draws: Array64) -> list[list[Estimate]]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from harness.evaluation.estimates import Estimate, mean_of, minus, widened, within
+from harness.evaluation.estimates import Estimate, drawn_alike, mean_of, minus, widened, within
 from harness.reporting.difference import in_points
 from harness.reporting.grid import Cell, Grid, Reading
 from harness.reporting.lines import Line
@@ -17,7 +17,7 @@ from harness.text import points
 from harness.types import Array64
 
 Way = Literal["paired", "intervals", "printed"]
-"""How cells are told apart: by a paired bootstrap, stored intervals, or values as printed."""
+"""How cells are told apart: by a paired interval, stored intervals, or values as printed."""
 WAYS: Mapping[Way, str] = {
     "paired": "that a paired interval over test rows and draws does not tell from it at 95 %",
     "intervals": "whose interval over test rows, or whose draws, overlap with those of the best, "
@@ -102,8 +102,8 @@ def alike(top: Spot, other: Spot, sampled: Sampled | None) -> tuple[bool, Way]:
 
 def _draws(top: Spot, other: Spot) -> Array64:
     """How far one cell is above the other on each draw."""
-    cells = [np.asarray(spot.cell.values) for spot in (top, other)]
-    return minus(*(Estimate(0.0, cell[:1], cell) for cell in cells)).draws
+    one, two = drawn_alike([np.asarray(spot.cell.values) for spot in (top, other)])
+    return np.asarray(one - two)
 
 
 def _difference(top: Spot, other: Spot, sampled: Sampled) -> Estimate | None:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from harness.errors import MissingScores
-from harness.evaluation.estimates import Ends, aligned, ends
+from harness.evaluation.estimates import (
+    Ends,
+    Estimate,
+    aligned,
+    drawn_alike,
+    mean_of,
+    within,
+)
 from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.difference import Difference
@@ -30,7 +37,6 @@ from harness.reporting.plots.marks import (
     width_of,
 )
 from harness.reporting.plots.scores import View, scores_of, shown
-from harness.types import Array64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,8 +54,8 @@ LINE_OF_ONE = 0.07
 class Drops:
     """Drops in percent by method, each over `unit`s; `undefined` are those of no positive score.
 
-    `within` are their paired intervals over test rows, if any is known, None for those that have
-    none: of predictions that are not at hand, or of an expert that is not above 0 on all rows.
+    `within` are their paired intervals over rows and draws, if any is known, None for what has
+    none: of predictions that are not at hand, or of an expert that is not above 0 on all of them.
     """
 
     methods: tuple[str, ...]
@@ -109,10 +115,10 @@ def drops(records: Sequence[Record], view: View, samples: Samples | None = None)
 
 @dataclass(frozen=True)
 class _Drop:
-    """A relative drop, and the same on resampled rows, if that is known."""
+    """A relative drop, and the same on resampled rows and on each draw, if that is known."""
 
     value: float
-    sample: Array64 | None
+    estimate: Estimate | None
 
 
 Group: TypeAlias = Sequence[_Drop]
@@ -144,15 +150,19 @@ def _by_merge(
 
 def _drop(expert: Record, merge: Record, reading: Reading, samples: Samples | None) -> _Drop | None:
     """The drop of a merge below an expert; None where it is undefined."""
-    scores = (cell_of(record, reading).mean for record in (expert, merge))
-    value = relative_drop(*scores)
+    cells = [cell_of(record, reading) for record in (expert, merge)]
+    value = relative_drop(*(cell.mean for cell in cells))
     if value is None or samples is None:
         return None if value is None else _Drop(value, None)
     upper, lower = (samples(record, reading.shots or None) for record in (expert, merge))
     if upper is None or lower is None:
         return _Drop(value, None)
-    upper, lower = aligned([upper, lower])
-    return _Drop(value, None if upper.min() <= 0 else np.asarray((upper - lower) / upper))
+    rows = aligned([upper, lower])
+    draws = drawn_alike([np.asarray(cell.values) for cell in cells])
+    if min(rows[0].min(), draws[0].min()) <= 0:
+        return _Drop(value, None)
+    on_rows, on_draws = ((high - low) / high for high, low in (rows, draws))
+    return _Drop(value, Estimate(value, on_rows, on_draws))
 
 
 def _groups(by_merge: ByMerge, method: str, unit: Unit) -> list[Group]:
@@ -169,8 +179,11 @@ def _mean(group: Group) -> float:
 
 def _within(group: Group) -> Ends | None:
     """In percent; tasks that share rows are paired, those that do not are drawn apart."""
-    samples = [drop.sample for drop in group if drop.sample is not None]
-    return ends(100 * aligned(samples).mean(axis=0)) if len(samples) == len(group) else None
+    known = [drop.estimate for drop in group if drop.estimate is not None]
+    if len(known) < len(group):
+        return None
+    low, high = within(mean_of(known))
+    return 100 * low, 100 * high
 
 
 def draw(shown: Drops) -> Figure:
