@@ -292,6 +292,19 @@ def test_iso_by_hand() -> None:
     assert_close(found, 3 * torch.eye(2, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("variant", ["common", "common_and_task"])
+def test_the_mean_of_iso_is_over_all_singular_values(variant: str) -> None:
+    """Of tables of which few rows moved most are zero, which the authors' code counts."""
+    numbers = np.random.default_rng(3)
+    vectors = [np.vstack([numbers.normal(size=(2, 5)), np.zeros((6, 5))]) for _ in range(2)]
+    summed, whole = sum(vectors), np.zeros(5)
+    whole[:2] = np.linalg.svd(summed)[1][:2]
+    # the common share, 4 of 5, has all that moved; nothing is left outside of it
+    expected = whole.mean() * np.vstack([nearest_isometry(summed[:2]), np.zeros((6, 5))])
+    found = of_vectors("iso", *(v.tolist() for v in vectors), variant=variant)
+    assert_close(found, torch.from_numpy(expected), rtol=1e-8, atol=1e-8)
+
+
 def test_wudi_by_hand() -> None:
     found = of_vectors("wudi", [[1.0, 0]], [[1.0, 1]])
     assert_close(found, torch.tensor([[1.0, 1]], dtype=torch.float64))

@@ -48,7 +48,8 @@ def iso(
     smaller scale for matrices alone. The scale is one to tune: the authors pick it on validation
     data. Biases and norms take the mean of their task vectors, or none (`others="zero"`); so do
     tables of embeddings with `matrices="linear"`. Directions in which the task vectors are zero
-    stay so, and the mean is that of the others.
+    stay so, but count in the mean, which is over as many values as the matrix has rows or columns,
+    as in the authors' code: a table of which few rows moved is scaled down.
 
     By hand: ((2, 0), (0, 0)) and ((1, 0), (0, 1)) sum to ((3, 0), (0, 1)), of which the singular
     values 3 and 1 become 2 each: ((2, 0), (0, 2)).
@@ -70,8 +71,7 @@ def iso(
         left, values, right = compact_svd(summed(vectors))
         if variant == "common_and_task":
             left, values, right = _with_tasks(vectors, left, values, right, common)
-        # no values: no expert has moved
-        return (left @ right).mul_(values.mean() if len(values) else 0.0)
+        return (left @ right).mul_(values.sum() / min(len(left), right.shape[1]))
 
     direction = by_matrix(merge, experts, base, matrices=matrices, others=others)
     return Line(base, direction, scale)
