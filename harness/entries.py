@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from harness.options import needs
-from harness.types import KindName, Predictions, StateDict
+from harness.types import FeaturesName, KindName, Predictions, StateDict
 
 MetricFn: TypeAlias = Callable[[Any, Any], float]
 ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
@@ -116,6 +116,8 @@ class EvaluationProtocol:
     rows themselves, in place of drawn ones. `by_default`: it is read where nobody names protocols.
     `of_tags` are the options that speak of words outside entities, so of a tagging alone; `outside`
     says of the options how many times as many of those words are drawn as of any other tag.
+    `features`, of a protocol that reads no head, says of the options where its features are taken:
+    `last_linear`, `mean_masked` or `cls` (methods.md 3.1).
     """
 
     name: str
@@ -127,6 +129,7 @@ class EvaluationProtocol:
     by_default: bool = True
     of_tags: tuple[str, ...] = ()
     outside: Callable[..., int] | None = None
+    features: Callable[..., FeaturesName] | None = None
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,15 @@ class Readout:
     `tokens` makes ids and mask of every row from a tokenizer, the columns of text and a maximum
     length. `run` gives the features [rows, width] and the outputs [rows, outputs] of a batch from a
     classifier, its final linear layer and the inputs. `fault` says what a classifier, its final
-    layer, a tokenizer and a maximum length lack for it, if anything.
+    layer, a tokenizer and a maximum length lack for it, if anything; `asked` is what somebody
+    leaves out to have none of it.
     """
 
     name: str
     tokens: Callable[[Any, Sequence[list[str]], int], Tokens]
     run: Callable[[Any, Any, Tensors], Read]
     fault: Callable[[Any, Any, Any, int], str | None] | None = None
+    asked: str = ""
 
 
 def _as_the_tokenizer_does(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> Tokens:
@@ -43,6 +45,37 @@ def _under_the_head(classifier: Any, final: Any, inputs: Tensors) -> Read:
     finally:
         handle.remove()
     return seen.pop(), logits
+
+
+def _hidden(classifier: Any, inputs: Tensors) -> Read:
+    """The last hidden states [rows, tokens, width], beside what the classifier's own head says."""
+    seen: list[torch.Tensor] = []
+    encoder = classifier.base_model
+    handle = encoder.register_forward_hook(lambda _, __, output: seen.append(output[0]))
+    try:
+        logits = classifier(**inputs).logits
+    finally:
+        handle.remove()
+    return seen.pop(), logits
+
+
+def _mean_of_attended(classifier: Any, final: Any, inputs: Tensors) -> Read:
+    """The mean of the last hidden states over the positions that the mask has."""
+    hidden, logits = _hidden(classifier, inputs)
+    mask = inputs["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+    return (hidden * mask).sum(dim=1) / mask.sum(dim=1), logits
+
+
+def _first(classifier: Any, final: Any, inputs: Tensors) -> Read:
+    """The last hidden state of the first position, which is [CLS] where there is one."""
+    hidden, logits = _hidden(classifier, inputs)
+    return hidden[:, 0], logits
+
+
+def _no_encoder(classifier: Any, *_: object) -> str | None:
+    if classifier.config.is_encoder_decoder or classifier.base_model is classifier:
+        return "is no encoder under a head, expected one"
+    return None
 
 
 def _two_halves(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> Tokens:
@@ -76,8 +109,8 @@ def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length:
     positions = _positions(classifier)
     if lacking:
         return f"has a tokenizer without {', '.join(lacking)}, expected {', '.join(tokens)}"
-    if classifier.config.is_encoder_decoder or classifier.base_model is classifier:
-        return "is no encoder under a head, expected one"
+    if fault := _no_encoder(classifier):
+        return fault
     if final.in_features != width:
         return f"has a final layer of width {final.in_features}, expected {width} as hidden states"
     if max_length < 4:
@@ -99,5 +132,13 @@ def _positions(classifier: Any) -> int | None:
 
 LAST_LINEAR = Readout("last_linear", _as_the_tokenizer_does, _under_the_head)
 """As the model is made: its tokenizer, its mask, and the input of the final layer of its head."""
-MEAN_ALL = Readout("mean_all", _two_halves, _mean_of_all, _unfit_for_the_mean)
+MEAN_ALL = Readout("mean_all", _two_halves, _mean_of_all, _unfit_for_the_mean, "--preset")
 """As FT-Classifier's published script reads a model."""
+MEAN_MASKED = Readout(
+    "mean_masked", _as_the_tokenizer_does, _mean_of_attended, _no_encoder, "features=mean_masked"
+)
+"""The mean over a row's tokens, as sentence encoders are read; no head reads these features."""
+CLS = Readout("cls", _as_the_tokenizer_does, _first, _no_encoder, "features=cls")
+"""The first token as the encoder leaves it, under no pooler; no head reads these features."""
+
+OF_THE_ENCODER: Mapping[str, Readout] = {one.name: one for one in (LAST_LINEAR, MEAN_MASKED, CLS)}

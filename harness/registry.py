@@ -46,6 +46,7 @@ from harness.plugins import (
 from harness.types import (
     Checkpoint,
     Encoded,
+    FeaturesName,
     KindName,
     Need,
     Predictions,
@@ -402,12 +403,22 @@ def protocol(
     by_default: bool = True,
     of_tags: tuple[str, ...] = (),
     outside: Callable[..., int] | None = None,
+    features: Callable[..., FeaturesName] | None = None,
 ) -> Callable[[ProtocolFn[P]], ProtocolFn[P]]:
     """Register an evaluation protocol under a name."""
 
     def register(function: ProtocolFn[P]) -> ProtocolFn[P]:
         entry = EvaluationProtocol(
-            name, function, paper, adapts, check, transductive, by_default, of_tags, outside
+            name,
+            function,
+            paper,
+            adapts,
+            check,
+            transductive,
+            by_default,
+            of_tags,
+            outside,
+            features,
         )
         PROTOCOLS.add(entry, _origin(function))
         return function

@@ -42,6 +42,9 @@ ALL: Literal["all"] = "all"
 """So many shots that every unit is drawn."""
 Shots: TypeAlias = int | Literal["all"]
 
+FeaturesName: TypeAlias = Literal["last_linear", "mean_masked", "cls"]
+"""Where a protocol that makes a classifier of its own may take its features (methods.md 3.1)."""
+
 Again: TypeAlias = "Callable[[Sequence[int], int], Array]"
 """Some units, by number, once more through a model that drops by a seed: [units, width]."""
 

@@ -13,7 +13,7 @@ from harness import Encoded, Predictions, protocol
 from harness.errors import BadData, BadOption, NotFinite
 from harness.kinds import Rule
 from harness.options import Count
-from harness.types import Array, Array64, Draw
+from harness.types import Array, Array64, Draw, FeaturesName
 
 BATCH = 4096
 """Rows whose distances are found at a time, at most."""
@@ -38,6 +38,7 @@ def _check(*, rule: str, neighbours: int, **_: object) -> None:
     check=_check,
     of_tags=("o_anchors",),
     outside=lambda *, o_anchors, **_: int(o_anchors),
+    features=lambda *, features, **_: features,
 )
 def knn(
     encoded: Encoded,
@@ -45,6 +46,7 @@ def knn(
     rule: Literal["mean", "vote", "centroid"] = "mean",
     neighbours: Count = NEIGHBOURS,
     o_anchors: Count = 1,
+    features: FeaturesName = "last_linear",
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by Euclidean distance to the drawn anchors.
 
@@ -60,8 +62,12 @@ def knn(
 
     `o_anchors`: how many times as many words of no entity are drawn as of any other tag, of which
     there are as many each; they are most words of a text, and few of them are a narrow view.
+
+    `features`: what the final layer of the model's head is given, or, of whole rows, what the
+    encoder makes of them under no head and no pooler: the mean of the last hidden states over the
+    tokens of a row (`mean_masked`), or that of the first token (`cls`).
     """
-    del o_anchors  # the draws have them
+    del o_anchors, features  # the draws have the one, and what is encoded is the other
     if encoded.pool is None or not len(encoded.pool):
         raise BadData(f"protocol 'knn' needs labeled rows of task '{encoded.task}'; found none")
     # of a tagging the pool is every word of the drawn sentences, and few of them are anchors

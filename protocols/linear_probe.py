@@ -10,14 +10,21 @@ import numpy as np
 from harness import Encoded, Predictions, protocol
 from harness.errors import BadData, NotFinite
 from harness.options import Positive
-from harness.types import Array, Array64
+from harness.types import Array, Array64, FeaturesName
 
 ITERATIONS = 1000
 """Of lbfgs at most; scikit-learn warns where it stops there."""
 
 
-@protocol("linear-probe", adapts="labeled", by_default=False)
-def linear_probe(encoded: Encoded, *, penalty: Positive = 1.0) -> list[Predictions]:
+@protocol(
+    "linear-probe",
+    adapts="labeled",
+    by_default=False,
+    features=lambda *, features, **_: features,
+)
+def linear_probe(
+    encoded: Encoded, *, penalty: Positive = 1.0, features: FeaturesName = "last_linear"
+) -> list[Predictions]:
     """One prediction of the test rows per draw, by a linear model fitted to the drawn labels.
 
     Classification: multinomial logistic regression of scikit-learn on the features as they are,
@@ -26,7 +33,10 @@ def linear_probe(encoded: Encoded, *, penalty: Positive = 1.0) -> list[Predictio
     Multi-label: one for each class, of those that have it and those that have it not. Regression:
     ridge with alpha = penalty. Classes of which nothing is drawn are never predicted, and where one
     alone is, it always is.
+
+    `features` are taken where those of `knn` are.
     """
+    del features  # what is encoded
     pool = encoded.pool
     if pool is None or not len(pool):
         raise BadData(

@@ -26,12 +26,17 @@ ANY_WIDTH = ("linear", "affine")
 """Maps between features of unlike width."""
 
 
-def _check(*, fit: str, **options: object) -> None:
-    """Raises BadOption for an option of the gradient where there is none."""
+def _check(*, fit: str, distance: str, **options: object) -> None:
+    """Raises BadOption for what is of the gradient where there is none."""
     odd = [name for name, usual in GRADIENT.items() if options[name] != usual]
     if fit == "closed" and odd:
         raise BadOption(
             f"probe has {odd[0]}={options[odd[0]]} with fit=closed, which makes no steps; "
+            "expected fit=gradient"
+        )
+    if fit == "closed" and distance != "squared":
+        raise BadOption(
+            f"probe has distance={distance} with fit=closed, which has no solution in closed form; "
             "expected fit=gradient"
         )
 
@@ -50,6 +55,7 @@ def probe(
     transform: Transform = "orthogonal",
     rows: Literal["shots", "test"] = "shots",
     fit: Literal["closed", "gradient"] = "closed",
+    distance: Literal["squared", "l1"] = "squared",
     steps: Count = 200,
     learning_rate: Positive = 1e-2,
     penalty: NotNegative = 1.0,
@@ -71,9 +77,11 @@ def probe(
     words of its sentences), or all test rows, as the paper has it: then the fit is transductive,
     and there is one prediction. `fit=closed` is the solution in float64: where rows leave a
     turn open it is the nearest to the identity, and of linear and affine maps it is the one of
-    least norm. `fit=gradient` is Adam from the identity on the squared distance and, of transforms
-    with A^T A = I, `penalty` ||A^T A - I||_F^2 in place of the constraint. Of several experts each
-    has a map of its own, and the outputs of their heads are averaged, as the logit ensemble has it.
+    least norm. `fit=gradient` is Adam from the identity on the distance and, of transforms with
+    A^T A = I, `penalty` ||A^T A - I||_F^2 in place of the constraint; with it the distance may be
+    the sum of absolute differences, which a few rows far off pull at less (`distance=l1`). Of
+    several experts each has a map of its own, and the outputs of their heads are averaged, as the
+    logit ensemble has it.
 
     By hand: (1, 0) and (0, 1) of the model that are (0, 2) and (-2, 0) of the expert give the
     orthogonal A = ((0, 1), (-1, 0)), the linear A = ((0, 2), (-2, 0)) and the scaling s = 0.
@@ -90,7 +98,7 @@ def probe(
     _check_widths(encoded.pool.x.shape[1], encoded.teachers, transform)
     solve = CLOSED[transform]
     if fit == "gradient":
-        descent = Descent(transform, steps, learning_rate, penalty)
+        descent = Descent(transform, steps, learning_rate, penalty, distance)
         solve = descent.solved
     test, predictions = encoded.test.x.astype(np.float64), []
     for draw in encoded.draws:
@@ -237,6 +245,7 @@ class Descent:
     steps: int
     learning_rate: float
     penalty: float
+    distance: str = "squared"
 
     def solved(self, x: Array64, y: Array64) -> Map:
         """The map after the last step."""
@@ -247,7 +256,8 @@ class Descent:
         adam = torch.optim.Adam([one for one in leaves if one.requires_grad], lr=self.learning_rate)
         for _ in range(self.steps):
             a, c = self._map(*leaves)
-            loss = ((rows @ a + c - wanted) ** 2).sum(dim=1).mean()
+            far = rows @ a + c - wanted
+            loss = (far.abs() if self.distance == "l1" else far**2).sum(dim=1).mean()
             if self.transform in TURNED:
                 rest = leaves[0].mT @ leaves[0] - torch.eye(len(c), dtype=c.dtype)
                 loss = loss + self.penalty * (rest**2).sum()

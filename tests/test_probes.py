@@ -224,6 +224,39 @@ def test_one_step_of_descent_by_hand() -> None:
     np.testing.assert_allclose(made.c, [0.1, 0], rtol=0, atol=1e-6)
 
 
+def test_a_row_far_off_pulls_at_less_of_absolute_differences() -> None:
+    """By hand: of (1, 1, 1) that are (0, 0, 3) the squared distance is least at the mean, 1.
+
+    The sum of absolute differences is least at the median, 0.
+    """
+    x, y = np.ones((3, 1)), np.array([[0.0], [0.0], [3.0]])
+    for distance, expected in (("squared", 1.0), ("l1", 0.0)):
+        solved = probe_module.Descent("scaling", 600, 1e-2, 1.0, distance).solved(x, y)
+        np.testing.assert_allclose(solved.a, [[expected]], rtol=0, atol=2e-2)
+
+
+@pytest.mark.parametrize("transform", ["affine", "linear"])
+def test_descent_comes_to_the_least_absolute_differences(transform: str) -> None:
+    """Against the linear program that each column is: least sum of what is above and below."""
+    from scipy.optimize import linprog
+
+    x, y = pair(40)
+    inputs = np.column_stack([x, np.ones(len(x))]) if transform == "affine" else x
+    rows, width = inputs.shape
+    costs = np.concatenate([np.zeros(width), np.ones(2 * rows)])
+    matrix = np.hstack([inputs, np.eye(rows), -np.eye(rows)])
+    bounds = [(None, None)] * width + [(0, None)] * (2 * rows)
+    least = sum(linprog(costs, A_eq=matrix, b_eq=column, bounds=bounds).fun for column in y.T)
+    found = []
+    for steps, rate in ((600, 0.05), (6000, 1e-3)):
+        made = probe_module.Descent(transform, steps, rate, 1.0, "l1").solved(x, y)
+        found.append(np.abs(x @ made.a + made.c - y).sum())
+    assert least <= found[1] < 1.002 * least
+    assert found[1] < found[0]
+    squared = CLOSED[transform](x, y)
+    assert np.abs(x @ squared.a + squared.c - y).sum() > 1.02 * least
+
+
 # The protocols on features ------------------------------------------------------------------
 
 

@@ -381,6 +381,10 @@ def test_facts_that_mean_nothing_fail_the_cell(room: Path, tmp_path: Path, as_fo
         ("probe:rows=train", "'train', expected 'shots' or 'test'"),
         ("surgery:rank=0", "0, expected a whole number of at least 1"),
         ("linear-probe:penalty=0", "0, expected a number above 0"),
+        ("probe:distance=l1", "probe has distance=l1 with fit=closed, which has no solution in"),
+        ("probe:distance=l2,fit=gradient", "'l2', expected 'squared' or 'l1'"),
+        ("knn:features=mean", "'mean', expected 'last_linear' or 'mean_masked' or 'cls'"),
+        ("current:features=cls", "protocol 'current' has no option 'features'"),
         ("knn:neighbours=3", "knn has neighbours=3 with rule=mean, which counts none; expected"),
         ("knn:rule=most", "'most', expected 'mean' or 'vote' or 'centroid'"),
     ],
@@ -457,13 +461,108 @@ def test_a_curve_of_shots_is_shown(
     assert "--shots is '1,most', expected whole numbers or all, separated by commas" in err
 
 
+# Where features are taken ------------------------------------------------------------------
+
+
+def test_hidden_states_are_read_under_no_pooler(room: Path, tmp_path: Path) -> None:
+    """Through evaluate: an expert whose pooler was turned has the hidden states it had.
+
+    What is read beside it changes no record, and says where its features are from.
+    """
+    asked = ("knn:features=mean_masked", "linear-probe:features=cls")
+    usual = ("current", "knn", "linear-probe")
+    alone = read(room, "classification", tmp_path / "alone", *usual)
+    beside = read(room, "classification", tmp_path, usual[0], asked[0], *usual[1:], asked[1])
+    more = [r for r in beside if r.settings["features"] != "last_linear"]
+    assert [r for r in beside if r not in more] == alone
+    assert {(r.protocol, r.settings["features"], r.options["features"]) for r in more} == {
+        ("knn", "mean_masked", "mean_masked"),
+        ("linear-probe", "cls", "cls"),
+    }
+    for name in ("knn", "linear-probe"):
+        turned, expert = (
+            predictions(one([r for r in more if r.protocol == name], role), tmp_path)
+            for role in ("merged", "expert")
+        )
+        assert turned.keys() == expert.keys()
+        for key in turned:
+            np.testing.assert_array_equal(turned[key], expert[key])
+    (under, over) = (
+        predictions(one([r for r in records if r.protocol == "knn"], "merged"), tmp_path)
+        for records in (more, [r for r in beside if r not in more])
+    )
+    assert any((under[key] != over[key]).any() for key in under), "other features, other answers"
+
+
+def test_a_nearest_class_of_hidden_states_against_plain_code(room: Path, tmp_path: Path) -> None:
+    """Through evaluate, from transformers' own hidden states of the rows that the record names."""
+    from transformers import AutoModel, AutoTokenizer
+
+    record = one(
+        read(
+            room, "classification", tmp_path, "knn:rule=centroid,features=mean_masked", shots=(3,)
+        ),
+        "merged",
+    )
+    folder = room / "classification-turned"
+    plain = AutoModel.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def states(rows: Any) -> Any:
+        inputs = (
+            tokenizer(*texts, truncation=True, max_length=24, return_tensors="pt")
+            for texts in rows.texts
+        )
+        with torch.no_grad():
+            read = [plain(**one).last_hidden_state[0].mean(dim=0).numpy() for one in inputs]
+        return np.stack(read).astype(np.float64)
+
+    task = TASKS["classification"]
+    train, test = (states(load_rows(task, split)) for split in ("train90", "test"))
+    assert record.adaptation is not None
+    for seed, groups in record.adaptation.drawn.items():
+        means = np.stack([train[list(group)].mean(axis=0) for group in groups])
+        nearest = np.linalg.norm(test[:, None] - means, axis=2).argmin(axis=1)
+        told = predictions(record, tmp_path)
+        column = told[f"shots=3,seed={seed}"]
+        np.testing.assert_array_equal(column, nearest)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "expected"),
+    [
+        ("tagging", (), "which are features of whole rows, and turned/tagging is read word by"),
+        (
+            "classification",
+            ("--preset", "ft-classifier"),
+            "knn has features=cls, and the preset 'ft-classifier' reads 'mean_all' of every model",
+        ),
+    ],
+)
+def test_features_that_cannot_be_had_are_one_line(
+    kind: str,
+    more: tuple[str, ...],
+    expected: str,
+    room: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["evaluate", "--model", str(room / f"{kind}-turned"), "--tasks", TASKS[kind].name]
+    command += ["--output-path", str(tmp_path / "out"), "--protocols", "knn:features=cls", *more]
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert expected in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
 # Records of before ---------------------------------------------------------------------------
 
 
 def test_a_record_of_before_an_option_is_that_of_its_default(room: Path, tmp_path: Path) -> None:
     (record,) = read(room, "classification", tmp_path, "knn", experts=(), shots=(2,))
     values = record.model_dump(mode="json")
-    options = {"rule": "mean", "neighbours": 5, "o_anchors": 1}
+    options = {"rule": "mean", "neighbours": 5, "o_anchors": 1, "features": "last_linear"}
     assert values["options"] == options
     before = {**values, "options": {}}
     assert identity(before) == identity(values)

@@ -23,7 +23,7 @@ from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.systems import System, experts_on, joined, systems_of, teachers_of
 from harness.kinds import kind_of
 from harness.presets import preset
-from harness.readout import Readout
+from harness.readout import LAST_LINEAR, Readout
 from harness.types import Choice, Scalar
 
 
@@ -62,7 +62,9 @@ class Cell:
 
     @property
     def readout(self) -> Readout:
-        return preset(self.run.preset).readout
+        """How the rows are put before the system, and where its features are taken."""
+        own = self.asked.readout
+        return preset(self.run.preset).readout if own == LAST_LINEAR else own
 
     @cached_property
     def path(self) -> Path:

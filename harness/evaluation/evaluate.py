@@ -100,19 +100,22 @@ def check_cells(cells: Iterable[Cell]) -> None:
     checked = set()
     for cell in cells:
         for member in (one for system in cell.systems for one in system.members):
-            if (key := (id(member), cell.part.name)) not in checked:
+            key = (id(member), cell.part.name, cell.readout.name)
+            if key not in checked:
                 checked.add(key)
                 check_ready(member, unit=kind_of(cell.part.task).unit)
                 check_readout(member, cell.readout, cell.max_length)
 
 
 def _with_readers(cells: Sequence[Cell], workload: Workload) -> Iterator[tuple[Cell, Reader]]:
-    """Every cell with the reader that it shares with those of its system on its rows."""
+    """Every cell with the reader that it shares with those that read its system's rows alike."""
     for _, group in groupby(cells, key=lambda cell: (id(cell.part), id(cell.system))):
-        first, *rest = group
-        reader = Reader(first, workload)
-        for cell in (first, *rest):
-            yield cell, reader
+        readers: dict[str, Reader] = {}
+        for cell in group:
+            name = cell.readout.name
+            if name not in readers:
+                readers[name] = Reader(cell, workload)
+            yield cell, readers[name]
 
 
 # A cell ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from harness.evaluation.run import Run
 from harness.kinds import kind_of
 from harness.options import resolve
 from harness.presets import as_read, faithful, preset
+from harness.readout import LAST_LINEAR, OF_THE_ENCODER, Readout
 from harness.registry import PROTOCOLS
 from harness.types import ALL, Choice, Draw, Predictions, Rows, Scalar, Task
 
@@ -58,6 +59,12 @@ class Asked:
         """How many times as many words of no entity are drawn as of any other tag."""
         says = self.protocol.outside
         return 1 if says is None else says(**self.options)
+
+    @property
+    def readout(self) -> Readout:
+        """Where its features are taken, under no preset that says otherwise."""
+        says = self.protocol.features
+        return LAST_LINEAR if says is None else OF_THE_ENCODER[says(**self.options)]
 
     @cached_property
     def unusual(self) -> dict[str, Scalar]:
@@ -155,7 +162,14 @@ def asked_protocols(run: Run) -> list[Asked]:
             f"shots {', '.join(map(str, run.shots)) or 'none'} with {run.draws} draws; "
             "expected at least one shot and one draw"
         )
-    return [asked(faithful(choice, run.preset)) for choice in chosen]
+    protocols = [asked(faithful(choice, run.preset)) for choice in chosen]
+    for one in protocols:
+        if LAST_LINEAR not in (one.readout, readout := preset(run.preset).readout):
+            raise BadOption(
+                f"{one.protocol.name} has {one.readout.asked}, and the preset '{run.preset}' reads "
+                f"'{readout.name}' of every model; leave out one of them"
+            )
+    return protocols
 
 
 def asked(choice: Choice) -> Asked:
@@ -181,7 +195,8 @@ def task_of(run: Run, name: str) -> tuple[Task, str]:
 def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     """The rows of a task and the draws from its training split, if a protocol adapts to them.
 
-    Raises BadOption for a protocol's option that speaks of tags where there are none.
+    Raises BadOption for a protocol's option that speaks of tags where there are none, or of whole
+    rows where there are words.
     """
     task, split = task_of(run, name)
     for one in protocols:
@@ -207,6 +222,11 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
 
 
 def _check_tags(asked: Asked, task: Task) -> None:
+    if asked.readout != LAST_LINEAR and kind_of(task).unit == "word":
+        raise BadOption(
+            f"{asked.protocol.name} has {asked.readout.asked}, which are features of whole rows, "
+            f"and {task} is read word by word; leave it out"
+        )
     if kind_of(task).outside(task) is not None:
         return
     for option in asked.protocol.of_tags:

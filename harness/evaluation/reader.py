@@ -31,7 +31,7 @@ from harness.types import (
 class Reader:
     """What protocols may read of the system of a cell; every set of rows is encoded once.
 
-    All cells of a system on the same rows are read by one.
+    All cells of a system on the same rows, and with the same readout, are read by one.
     """
 
     def __init__(self, cell: Cell, workload: Workload) -> None:
@@ -65,7 +65,11 @@ class Reader:
         """Count the passes that a protocol needs."""
         for system, rows in self._passes(asked):
             for digest in system.digests:
-                self._workload.plan((digest, rows.digest), len(rows))
+                self._workload.plan(self._pass(digest, rows), len(rows))
+
+    def _pass(self, digest: str, rows: Rows) -> tuple[str, ...]:
+        """What one forward pass is told apart by."""
+        return digest, rows.digest, self.cell.readout.name
 
     def _passes(self, asked: Asked) -> Iterator[tuple[System, Rows]]:
         part, teachers = self._part, self._teachers if asked.teaches else ()
@@ -111,7 +115,7 @@ class Reader:
                 readout=cell.readout,
                 batch_size=cell.run.batch_size,
                 device=cell.run.device,
-                progress=self._workload.steps(called, (digest, rows.digest)),
+                progress=self._workload.steps(called, self._pass(digest, rows)),
             )
             for member, digest, order in zip(
                 system.members, system.digests, system.columns, strict=True

@@ -139,7 +139,9 @@ IDENTITY = (
 
 
 LATER: Mapping[str, Mapping[str, Scalar]] = {
-    "knn": {"rule": "mean", "neighbours": 5, "o_anchors": 1},
+    "knn": {"rule": "mean", "neighbours": 5, "o_anchors": 1, "features": "last_linear"},
+    "linear-probe": {"features": "last_linear"},
+    "probe": {"distance": "squared"},
     "ft-classifier": {"o_weight": 1.0},
 }
 """Options that came when there were records already, with what those are of."""

@@ -255,8 +255,7 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
     tokenizer = shared_tokenizer(checkpoint.tokenizer)
     if fault := readout.fault(model, final, tokenizer, max_length):
         raise BrokenCheckpoint(
-            f"{source} {fault}: under this preset its features are '{readout.name}'; "
-            "leave out --preset"
+            f"{source} {fault}, to read features '{readout.name}' of; leave out {readout.asked}"
         )
 
 
