@@ -69,15 +69,19 @@ if asked protocols; then
   for task in $textcls; do expert "$task" "textcls/$task" 0; done
   probes=$(printf ',probe:transform=%s,rows=test' scaling similarity orthogonal euclidean linear invertible affine)
   rows="--limit 2000 --shots 5"
-  protocols="current,knn,ft-classifier,linear-probe,probe,surgery,surgery:rows=test$probes"
+  rules="knn,knn:rule=vote,knn:rule=centroid,knn:features=mean_masked"
+  rules+=",linear-probe,linear-probe:features=mean_masked"
+  protocols="current,$rules,ft-classifier,probe,surgery,surgery:rows=test$probes"
   reading="$rows --protocols $protocols"
   read_all() { # name merger flags...
     merge protocols "textcls-$1" "$2" "${*:3}" $(printf 'experts/%s ' $textcls)
   }
-  for merger in average ties regmean tsv iso wudi pcb regmean_plus_plus; do
+  for merger in average ties regmean tsv iso wudi pcb regmean_plus_plus actmat adamerging; do
     read_all $merger $merger
   done
   read_all iso-cts iso:variant=common_and_task
+  # coefficients by the entropy of the very rows that are scored, as the paper has it
+  read_all adamerging-test adamerging:rows=test
   read_all fisher-empirical fisher:estimator=empirical,examples=256
   read_all lines-task_arithmetic task_arithmetic --postmerge lines
   read_all svc-task_arithmetic task_arithmetic --postmerge svc

@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas
 
 from harness import read_records
+from harness.evaluation.records import LATER
 from harness.text import points
 
 HERE = Path(__file__).parent
@@ -35,9 +36,9 @@ MERGERS = ("average", "task_arithmetic", "ties", "fisher", "regmean")
 TRANSFORMS = ("scaling", "orthogonal", "similarity", "euclidean", "linear", "invertible", "affine")
 PROTOCOLS: Mapping[str, Mapping[str, str]] = {
     "Current": {"protocol": "current"},
-    "KNN": {"protocol": "knn"},
+    "KNN": {"protocol": "knn", "with rule": "mean", "with features": "last_linear"},
     "FT-Classifier": {"protocol": "ft-classifier"},
-    "linear probe": {"protocol": "linear-probe"},
+    "linear probe": {"protocol": "linear-probe", "with features": "last_linear"},
     "orthogonal probe, test rows": {
         "protocol": "probe",
         "with transform": "orthogonal",
@@ -54,7 +55,10 @@ def board(name: str) -> pandas.DataFrame:
     `name` is what a row is called here: that of its role, or of its method.
     """
     frame = pandas.read_csv(HERE / name / "board.csv", keep_default_na=False)
-    options = pandas.DataFrame([json.loads(text) for text in frame.pop("options")])
+    lines = zip(frame.protocol, frame.pop("options"), strict=True)
+    options = pandas.DataFrame(
+        [{**LATER.get(name, {}), **json.loads(said)} for name, said in lines]
+    )
     frame = frame.join(options.add_prefix("with "))
     roles = {"base": BASE, "expert": EXPERTS}
     frame["name"] = [roles.get(role, row) for role, row in zip(frame.role, frame.row, strict=True)]
