@@ -18,6 +18,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.font_manager import findfont, get_font
+from matplotlib.lines import Line2D
 
 import harness
 from harness import Record, Run, View, protocol
@@ -1130,3 +1131,20 @@ def test_the_committed_pictures_are_those_of_the_records(
     if pinned:  # another version may place things otherwise
         assert kept.with_suffix(".svg").read_bytes() == (tmp_path / "fig.svg").read_bytes()
     assert kept.with_suffix(".png").is_file()
+
+
+def test_a_legend_of_many_long_lines_has_room() -> None:
+    """One small panel under twelve signs, one of them wider than it: nothing lies on another."""
+    names = [*(f"knn:rule=vote,neighbours={count}, 3 shots" for count in range(11))]
+    names += ["paired 95 % interval over rows and draws of the gap, from current on"]
+    with marks.drawn("Of one task", marks.Layout(1, (2.45, 1.0))) as (figure, (axes,)):
+        marks.legend(figure, [Line2D([], [], label=name) for name in names])
+    figure.canvas.draw()
+    (signs,) = figure.legends
+    below, panel = signs.get_window_extent(), axes.get_tightbbox()
+    assert panel is not None
+    assert below.y1 <= panel.y0
+    assert panel.height > 0.8 * figure.dpi
+    assert below.x0 >= 0
+    assert below.y0 >= 0
+    assert below.x1 <= figure.bbox.x1

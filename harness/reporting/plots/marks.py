@@ -193,8 +193,15 @@ def width_of(names: Iterable[str]) -> float:
     return 0.25 + 0.072 * max(map(len, lines), default=0)
 
 
+LEGEND_LINE, LEGEND_LINES = 0.2, 3
+"""Inches of a line of what signs mean, and how many of them a layout has room for."""
+
+
 def legend(figure: Figure, handles: Iterable[Any]) -> None:
-    """What the signs mean, below the panels; nothing where there are none."""
+    """What the signs mean, below the panels; nothing where there are none.
+
+    A picture that has no room for it is made wider and taller.
+    """
     handles = list(handles)
     if not handles:
         return
@@ -202,11 +209,10 @@ def legend(figure: Figure, handles: Iterable[Any]) -> None:
         name = plain(handle.get_label())
         handle.set_label(f" {name}" if name.startswith("_") else name)
     inches = [0.55 + 0.068 * len(str(handle.get_label())) for handle in handles]
-    fit = max(1, int(figure.get_figwidth() / max(inches, default=1)))
+    figure.set_figwidth(max(figure.get_figwidth(), max(inches)))
+    fit = int(figure.get_figwidth() / max(inches))
     whole = sum(inches) <= figure.get_figwidth()
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=len(handles) if whole else min(fit, len(handles)),
-        frameon=False,
-    )
+    columns = len(handles) if whole else min(fit, len(handles))
+    lines = ceil(len(handles) / columns)
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * max(0, lines - LEGEND_LINES))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
