@@ -331,13 +331,15 @@ class Draw:
     """One few-shot selection: units of the pool, by class (or bin of labels, or tag).
 
     `examples` are what a head is tuned on, one at a time: the units of each, which of a tagging are
-    those of a sentence.
+    those of a sentence. `order` are the drawn units one after the other, where they were drawn
+    whatever their class.
     """
 
     shots: Shots
     seed: int
     rows: tuple[tuple[int, ...], ...]
     examples: tuple[tuple[int, ...], ...] = ()
+    order: tuple[int, ...] = ()
 
     @property
     def units(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ glue="cola mnli mrpc qnli qqp rte sst2 stsb wnli"
 ner="conll2003 ncbi_disease broad_twitter_corpus"
 emotion="dailydialog crowdflower tec isear"
 
-known="same-task different-tasks protocols shots ner emotion premerge"
+known="same-task different-tasks protocols ner emotion premerge"
 studies=${*:-$known}
 asked() { [[ " $studies " == *" $1 "* ]]; }
 for study in $studies; do
@@ -69,9 +69,8 @@ if asked protocols; then
   for task in $textcls; do expert "$task" "textcls/$task" 0; done
   probes=$(printf ',probe:transform=%s,rows=test' scaling similarity orthogonal euclidean linear invertible affine)
   rows="--limit 2000 --shots 5"
-  rules="knn,knn:rule=vote,knn:rule=centroid,knn:features=mean_masked"
-  rules+=",linear-probe,linear-probe:features=mean_masked"
-  protocols="current,$rules,ft-classifier,probe,surgery,surgery:rows=test$probes"
+  rules="knn,knn:rule=vote,knn:rule=centroid"
+  protocols="current,$rules,ft-classifier,linear-probe,probe,surgery,surgery:rows=test$probes"
   reading="$rows --protocols $protocols"
   read_all() { # name merger flags...
     merge protocols "textcls-$1" "$2" "${*:3}" $(printf 'experts/%s ' $textcls)
@@ -95,17 +94,6 @@ if asked protocols; then
   # Needs no records: the features of the average beside those of its experts.
   harness plot tsne --model merged/textcls-average --rows 300 --out docs/figures/tsne \
     --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full
-fi
-
-# Three of these merges as the rows that a protocol adapts to grow, to all of train90.
-if asked shots; then
-  for task in $textcls; do expert "$task" "textcls/$task" 0; done
-  reading="--limit 2000 --shots 1,5,10,50,all --protocols current,knn,ft-classifier,linear-probe"
-  for merger in average ties tsv; do
-    merge shots "textcls-$merger" $merger "" $(printf 'experts/%s ' $textcls)
-  done
-  reading=""
-  board shots
 fi
 
 # Methods that bring experts together first: three seeds of every task, at most 10,000 rows each.

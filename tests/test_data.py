@@ -20,9 +20,10 @@ import harness
 from harness import Rows, Task
 from harness.data.prepare import prepare
 from harness.data.rows import load_rows, take
-from harness.data.shots import draw, selected
+from harness.data.shots import draw, scattered, selected
 from harness.data.splits import parse_task
 from harness.errors import BadData, BadRecipe, CannotWrite, LabelMismatch, UnknownName
+from harness.rng import rng
 
 TOY = Task(
     name="toy/pairs",
@@ -411,6 +412,52 @@ def test_a_draw_that_is_given_is_taken_as_it_is() -> None:
         (2, 7): [[9, 4], [1]],
         (2, 8): [[4, 5], []],
     }
+
+
+def test_labels_choose_nothing_of_unstratified_draws() -> None:
+    """The same rows whatever their labels: so many shots of two classes are twice as many rows."""
+    random = np.random.default_rng(1)
+    several = [labelled(random.permutation(UNEVEN).tolist()) for _ in range(3)]
+    made = [draw(rows, (1, 5), (3, 4), stratified=False) for rows in several]
+    pools = [pool for pool, _ in made]
+    assert pools[0] == pools[1] == pools[2]
+    for rows, (pool, draws) in zip(several, made, strict=True):
+        for one in draws:
+            expected = rng(one.seed, "fewshot", "toy/pairs").permutation(38)[: 2 * int(one.shots)]
+            assert [pool[unit] for unit in one.order] == expected.tolist()
+            assert one.examples == tuple((unit,) for unit in one.order)
+            for label, group in enumerate(one.rows):
+                assert group == tuple(u for u in one.order if rows.labels[pool[u]] == label)
+    assert len({tuple(map(len, one.rows)) for _, draws in made for one in draws}) > 3
+
+
+def test_unstratified_draws_of_each_kind() -> None:
+    """By hand: a row counts for all it says of classes, and a word brings its sentence."""
+    moods = replace(TOY, kind="multilabel", labels=("glad", "sad"), metrics=("macro_f1",))
+    labels = np.array([[1, 0], [0, -100], [1, 1]], dtype=np.float64)
+    rows = replace(labelled([0] * 3, moods), labels=labels)
+    _, (one,) = scattered(rows, {0: [2, 0, 1]}, ("all",))
+    assert one.rows == ((2, 0), (1,), (2,), (0,))
+    _, (one,) = scattered(labelled([0.0, 10.0, 9.0, 1.0], VALUES), {0: [3, 1]}, (1,))
+    assert one.rows == ((1,), (), (), (), (0,))
+    tags = replace(TOY, kind="tagging", labels=("O", "B-x", "I-x"), metrics=("span_f1",))
+    words = (("a", "b"), ("c",), ("d", "e", "f"))
+    read = Rows(tags, "train90", words, np.array([0, 1, 0, 0, 1, 2], dtype=np.float64), "digest")
+    pool, (one,) = scattered(read, {0: [4, 1, 5, 2]}, (1,))
+    assert pool == [0, 2], "the third word is one too many"
+    assert one.rows == ((), (3, 1), (4,))
+    assert one.examples == ((2, 3, 4), (0, 1))
+    assert one.order == (3, 1, 4)
+
+
+def test_an_unstratified_draw_of_more_rows_than_there_are_takes_all() -> None:
+    with pytest.warns(UserWarning, match="has 38 units to draw from, and 20 shots of each of 2 cl"):
+        pool, (few, every) = draw(labelled(UNEVEN), (1, 20), (0,), stratified=False)
+    assert pool == list(range(38))
+    assert len(few.order) == 2
+    assert sorted(every.order) == pool
+    pool, _ = draw(labelled(UNEVEN), ("all",), (0,), reserved=2, stratified=False)
+    assert pool == [*range(2, 30), *range(32, 38)]
 
 
 def test_all_shots_are_one_draw_of_every_unit() -> None:

@@ -22,7 +22,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows, take
-from harness.data.shots import draw, selected
+from harness.data.shots import draw, scattered, selected
 from harness.evaluation import run
 from harness.evaluation.inference import intervals
 from harness.evaluation.parts import asked_protocols, part_of
@@ -361,6 +361,35 @@ def test_a_draw_can_be_made_again_from_the_record_alone(room: Room, evaluate: Ev
             units = [pool[place] for place in group]
             assert units == drawn[one.seed][label][: one.shots]
             assert {int(rows.labels[unit]) for unit in units} == {label}
+
+
+def test_a_draw_that_labels_do_not_choose(room: Room, evaluate: Evaluate) -> None:
+    """`--unstratified`, through the command line: said, read back, beside what is stratified."""
+    flags = ("--shots", "1,3", "--draws", "2", "--seed", "5")
+    usual = evaluate.records(room.same, *flags)
+    before = evaluate.files()
+    records = evaluate.records(room.same, *flags, "--unstratified")
+    assert evaluate.files().items() >= before.items()
+    assert [r for r in records if not r["adaptation"]] == [r for r in usual if not r["adaptation"]]
+    saw = {"knn": "were read", "ft-classifier": "were not read"}
+    adapted = [r for r in records if r["adaptation"]]
+    assert {r["adaptation"]["labels"] for r in adapted} == {*saw.values()}
+    for record in adapted:
+        assert record["settings"]["stratified"] is False
+        assert record["adaptation"]["labels"] == saw[record["protocol"]]
+        assert not record["adaptation"]["transductive"]
+    assert sum(",stratified=False" in name for name in evaluate.files()) == 2 * len(adapted)
+    record = next(r for r in adapted if (r["protocol"], r["role"]) == ("knn", "merged"))
+    name, split = record["adaptation"]["split"].split("@")
+    rows = load_rows(TASKS[name], split, folder=room.data)
+    orders = {int(seed): order for seed, (order,) in record["adaptation"]["drawn"].items()}
+    assert {len(order) for order in orders.values()} == {3 * len(TASKS[name].labels)}
+    pool, draws = scattered(rows, orders, (1, 3))
+    assert (pool, draws) == draw(rows, (1, 3), (5, 6), stratified=False)
+    assert record["settings"]["pool"] == take(rows, pool).digest
+    text, _ = evaluate(room.same, *flags, "--unstratified")
+    assert "ft-classifier, 3 shots: adapted to rows whose labels were not read" in text
+    assert "knn, 3 shots: tuned on rows that were drawn whatever their labels, and on these" in text
 
 
 def test_an_expert_with_its_labels_in_another_order_is_read_by_name(

@@ -480,6 +480,8 @@ def plain_nearest(handed: Encoded, drawn: Draw, kind: str) -> Any:
     for z in handed.test.x.astype(np.float64):
         means = [
             np.mean([np.sqrt(((z - handed.pool.x[unit]) ** 2).sum()) for unit in group])
+            if group
+            else np.inf
             for group in drawn.rows
         ]
         if kind == "tagging":
@@ -583,6 +585,40 @@ def test_more_words_of_no_entity_are_anchors(room: Path, tmp_path: Path) -> None
             assert wide[outside][:2] == groups[outside]
             assert [len(group) for group in wide] == sizes
     assert all(",o_anchors=3," in predictions_of(r, Path(asked.output)).name for r in more)
+
+
+def test_words_of_no_entity_are_no_more_where_labels_choose_nothing(
+    room: Path, tmp_path: Path
+) -> None:
+    said = "knn draws 3 times as many words of no entity, and unstratified draws go by no label"
+    asked = (harness.parse_choice("knn:o_anchors=3"),)
+    with pytest.raises(BadOption, match=said):
+        harness.evaluate(run(room, "tagging", tmp_path, protocols=asked, stratified=False))
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("kind", KIND_TASKS)
+def test_every_protocol_reads_what_labels_did_not_choose(
+    kind: str, room: Path, tmp_path: Path
+) -> None:
+    """Through evaluate, against plain code on what was drawn."""
+    for name in ("knn", "ft-classifier"):
+        handed = handed_to(room, kind, name, tmp_path / name, stratified=False)
+        task = KIND_TASKS[kind]
+        train = load_rows(task, "train90")
+        pool, draws = draw(train, (2,), range(2), stratified=False)
+        assert handed.draws == tuple(draws)
+        assert handed.pool is not None
+        assert handed.pool.labels.tolist() == take(train, pool).labels.tolist()
+        made = harness.PROTOCOLS[name].function(handed)
+        for one, drawn in zip(made, handed.draws, strict=True):
+            if name == "knn":
+                assert one.values.tolist() == plain_nearest(handed, drawn, kind).tolist()
+            else:
+                head = plain_tuned(handed, drawn, task, kind, 1.0)
+                logits = head(torch.from_numpy(handed.test.x).double()).detach().numpy()
+                values = logits.argmax(axis=1) if kind == "tagging" else logits >= 0
+                assert one.values.tolist() == values.tolist()
 
 
 @pytest.mark.parametrize("weight", [0.25, 4.0])

@@ -71,6 +71,10 @@ def evaluate(
     preset: PresetOption = None,
     draws: Annotated[int, typer.Option(help="Draws of those rows.")] = 5,
     seed: Annotated[int, typer.Option(help="The first draw's seed.")] = 0,
+    stratified: Annotated[
+        bool,
+        typer.Option("--stratified/--unstratified", help="Draw as many rows of each class."),
+    ] = True,
     labels: Annotated[
         Literal["by-name", "by-index"], typer.Option(help="by-index: trust the order of LABEL_n.")
     ] = "by-name",
@@ -106,6 +110,7 @@ def evaluate(
         "shots": shots_of("--shots", shots),
         "draws": draws,
         "seed": seed,
+        "stratified": stratified,
         "labels": labels,
         "limit": limit,
         "max_length": max_length,

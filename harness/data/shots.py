@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,7 +26,13 @@ def counted(shots: Shots) -> str:
 
 
 def draw(
-    rows: Rows, shots: Sequence[Shots], seeds: Sequence[int], reserved: int = 0, outside: int = 1
+    rows: Rows,
+    shots: Sequence[Shots],
+    seeds: Sequence[int],
+    reserved: int = 0,
+    outside: int = 1,
+    *,
+    stratified: bool = True,
 ) -> tuple[list[int], list[Draw]]:
     """Few-shot selections for every number of shots and seed (methods.md 3.3).
 
@@ -33,6 +40,9 @@ def draw(
     all are taken, which is warned of; its first `reserved` ones are never drawn. With `all` shots
     nothing is left to chance, so there is one draw, of the first seed. Of words of no entity
     `outside` times as many are drawn as of any other tag (methods.md 3.4, `o_anchors`).
+
+    Not `stratified`, labels choose nothing: as many units as so many shots of every class would be,
+    of all that there are.
     """
     whole = kind_of(rows.task).groups(rows)
     groups = {name: members[reserved:] for name, members in whole.items()}
@@ -41,9 +51,22 @@ def draw(
             f"{rows.task}@{rows.split} has {len(rows)} rows, none of them beyond the first "
             f"{reserved} of its class, which are never drawn; expected more"
         )
-    counted = [count for count in shots if count != ALL]
+    most = max((count for count in shots if count != ALL), default=1)
+    if not stratified:
+        members = np.unique(np.concatenate([*groups.values()]))
+        if (wanted := most * len(groups)) > len(members):
+            warnings.warn(
+                f"{rows.task}@{rows.split} has {len(members)} units to draw from, and "
+                f"{counted(most)} of each of {len(groups)} classes are {wanted}; all are taken",
+                stacklevel=2,
+            )
+        whole_orders = {
+            seed: rng(seed, "fewshot", rows.task.name).permutation(members).tolist()
+            for seed in seeds
+        }
+        return scattered(rows, whole_orders, shots)
     each = _each(rows, len(groups), outside)
-    _warn_of_few(rows, {n: len(own) for n, own in groups.items()}, max(counted, default=1), each)
+    _warn_of_few(rows, {n: len(own) for n, own in groups.items()}, most, each)
     orders = {
         seed: [
             rng(seed, "fewshot", rows.task.name, index).permutation(members).tolist()
@@ -99,20 +122,53 @@ def selected(
         ]
         for count, seed in asked
     }
-    parts = [part for groups in (*chosen.values(), *examples.values()) for part in groups]
-    drawn = {int(unit) for part in parts for unit in part}
-    row_of = np.repeat(np.arange(len(rows)), kind.units(rows))
+    return _pooled(rows, [Draw(*one, _whole(chosen[one]), _whole(examples[one])) for one in asked])
+
+
+def scattered(
+    rows: Rows, orders: Mapping[int, Sequence[int]], shots: Sequence[Shots]
+) -> tuple[list[int], list[Draw]]:
+    """Selections by a draw that went by no class: for every seed, numbers of units, as drawn.
+
+    Returns what `selected` returns. So many shots are as many units from the first on as so many of
+    every class would be; `all` are all of them. A head is tuned on each unit, of a tagging on the
+    sentence that it is of.
+    """
+    kind = kind_of(rows.task)
+    groups = [frozenset(members.tolist()) for members in kind.groups(rows).values()]
+    draws = []
+    for count in shots:
+        for seed in [*orders][: 1 if count == ALL else None]:
+            taken = orders[seed][: None if count == ALL else count * len(groups)]
+            parts = [[unit for unit in taken if unit in members] for members in groups]
+            examples = _whole(kind.around(rows, taken))
+            draws.append(Draw(count, seed, _whole(parts), examples, tuple(taken)))
+    return _pooled(rows, draws)
+
+
+def _whole(parts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, part)) for part in parts)
+
+
+def _pooled(rows: Rows, draws: Sequence[Draw]) -> tuple[list[int], list[Draw]]:
+    """The rows that draws of units select, sorted, and the draws with places among their units."""
+    drawn = {unit for one in draws for part in (*one.rows, *one.examples) for unit in part}
+    row_of = np.repeat(np.arange(len(rows)), kind_of(rows.task).units(rows))
     pool = sorted({int(row_of[unit]) for unit in drawn})
     place = {int(unit): position for position, unit in enumerate(units_of(rows, pool))}
 
     def placed(parts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(place[int(unit)] for unit in part) for part in parts)
+        return tuple(tuple(place[unit] for unit in part) for part in parts)
 
-    draws = [
-        Draw(count, seed, placed(chosen[count, seed]), placed(examples[count, seed]))
-        for count, seed in asked
+    return pool, [
+        replace(
+            one,
+            rows=placed(one.rows),
+            examples=placed(one.examples),
+            order=tuple(place[unit] for unit in one.order),
+        )
+        for one in draws
     ]
-    return pool, draws
 
 
 def left_out(rows: Rows, batch: int, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:

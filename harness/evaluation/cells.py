@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +18,21 @@ from harness.errors import BadRecipe, MissingTeacher
 from harness.evaluation.ceiling import ceilings_on, check_ceilings
 from harness.evaluation.model import Model
 from harness.evaluation.parts import POOL_SPLIT, Asked, Part, asked, part_of
-from harness.evaluation.records import CHOICE_SPLIT, Adaptation, record_path
+from harness.evaluation.records import CHOICE_SPLIT, Adaptation, Saw, record_path
 from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.systems import System, experts_on, joined, systems_of, teachers_of
 from harness.kinds import kind_of
 from harness.presets import preset
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Choice, Scalar
+
+SAW: Mapping[tuple[bool, bool], Saw] = {
+    (True, False): "chose the rows",
+    (True, True): "chose the rows and were read",
+    (False, False): "were not read",
+    (False, True): "were read",
+}
+"""What labels of drawn rows did, by whether draws are stratified and the protocol reads them."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,8 @@ class Cell:
             shots = sorted(set(run.shots), key=amount)
             settings |= {"shots": shots, "draws": run.draws, "seed": run.seed}
             settings |= {"pool": drawn.pool.digest}
+            if not run.stratified:
+                settings["stratified"] = False
         if self.asked.transductive:
             settings |= {"seed": run.seed}
         return settings
@@ -142,7 +152,7 @@ class Cell:
             split=f"{part.task.name}@{POOL_SPLIT}",
             rows=len(drawn.pool),
             drawn=drawn.units,
-            labels="chose the rows and were read" if read else "chose the rows",
+            labels=SAW[self.run.stratified, read],
         ).model_dump(mode="json")
 
     @property
@@ -165,7 +175,7 @@ class Cell:
         """What was asked beside the defaults, for the name of the record."""
         settings = ["labels", "limit", "max_length", "metrics", "preset"]
         if self.asked.draws:
-            settings += ["draws", "seed", "shots"]
+            settings += ["draws", "seed", "shots", "stratified"]
         if self.asked.transductive:
             settings += ["seed"]
         unusual = dict(self.asked.unusual)

@@ -88,11 +88,16 @@ class Drawn:
     def units(self) -> dict[str, list[list[int]]]:
         """For each seed, the units that the most shots took, by class, as units of the split.
 
+        Where labels chose nothing, all in one list, of which fewer shots took the first.
+
         Not those of `all` shots, which took every one.
         """
         most = max((draw.shots for draw in self.draws if draw.shots != ALL), default=0)
         return {
-            str(draw.seed): [[self.places[row] for row in rows] for rows in draw.rows]
+            str(draw.seed): [
+                [self.places[row] for row in rows]
+                for rows in ((draw.order,) if draw.order else draw.rows)
+            ]
             for draw in self.draws
             if draw.shots == most
         }
@@ -169,6 +174,11 @@ def asked_protocols(run: Run) -> list[Asked]:
                 f"{one.protocol.name} has {one.readout.asked}, and the preset '{run.preset}' reads "
                 f"'{readout.name}' of every model; leave out one of them"
             )
+        if one.outside != 1 and not run.stratified:
+            raise BadOption(
+                f"{one.protocol.name} draws {one.outside} times as many words of no entity, and "
+                "unstratified draws go by no label; leave out one of them"
+            )
     return protocols
 
 
@@ -215,7 +225,7 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     drawn = {}
     for outside in dict.fromkeys(one.outside for one in protocols if one.draws):
         shots = sorted(set(run.shots), key=amount)
-        pool, draws = draw(train, shots, seeds, known.reserved, outside)
+        pool, draws = draw(train, shots, seeds, known.reserved, outside, stratified=run.stratified)
         places = tuple(units_of(train, pool).tolist())
         drawn[outside] = Drawn(take(train, pool), tuple(draws), places)
     return Part(task, split, test, drawn, out)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import xxhash
 from pydantic import Field, ValidationError
@@ -55,19 +55,26 @@ class Interval(Frozen):
     level: float = 0.95
 
 
+Saw: TypeAlias = Literal[
+    "chose the rows", "chose the rows and were read", "were read", "were not read"
+]
+"""What the labels of the rows that a protocol adapted to did."""
+
+
 class Adaptation(Frozen):
     """Which data a protocol saw besides the rows it is scored on.
 
     `drawn` has, for the seed of each draw, the rows of the split by class (or bin of labels) that
     the largest number of shots took, counted from 0; fewer shots took the first of them, and `all`
-    took every one. Of a tagging, it has the words by tag, counted through all rows. `transductive`:
-    the rows that it is scored on are those that it saw.
+    took every one. Of a tagging, it has the words by tag, counted through all rows. Where labels
+    chose nothing, it has one list of all classes. `transductive`: the rows that it is scored on are
+    those that it saw.
     """
 
     split: str
     rows: int
     drawn: dict[str, list[list[int]]] = Field(default_factory=dict)
-    labels: Literal["chose the rows", "chose the rows and were read", "were not read"]
+    labels: Saw
     transductive: bool = False
 
 

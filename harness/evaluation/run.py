@@ -29,6 +29,7 @@ class Run(Frozen):
     preset: PresetName | None = None
     shots: tuple[Shots, ...] = (1, 5, 10)
     draws: int = 5
+    stratified: bool = True
     seed: int = 0
     labels: Literal["by-name", "by-index"] = "by-name"
     limit: PositiveInt | None = None

@@ -195,6 +195,10 @@ class Kind(ABC):
         """
         return [[unit] for unit in dict.fromkeys(u for part in orders for u in part[:shots])]
 
+    def around(self, rows: Rows, units: Sequence[int]) -> Sequence[Sequence[int]]:
+        """The units of each example that some units are of: by itself each."""
+        return [[unit] for unit in units]
+
     @abstractmethod
     def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
         """Predictions by a rule, of drawn units that have these labels."""

@@ -99,9 +99,8 @@ class Tagging(Classification):
 
         Of each type so many that `shots` entities of it are covered, and `shots` without any.
         """
-        starts = np.concatenate([[0], np.cumsum(self.units(rows))])
+        spans = self._sentences(rows)
         tags = [rows.task.labels[int(label)] for label in rows.labels]
-        spans = [tuple(range(a, b)) for a, b in pairwise(starts.tolist())]
         counts = [_mentions([tags[unit] for unit in span]) for span in spans]
         chosen: dict[int, None] = {}
         for kind in sorted({kind for mentions in counts for kind in mentions}):
@@ -117,6 +116,17 @@ class Tagging(Classification):
         without = [place for place in order.tolist() if not counts[place] and spans[place]]
         chosen |= dict.fromkeys(without[:shots])
         return [spans[place] for place in chosen]
+
+    def around(self, rows: Rows, units: Sequence[int]) -> Sequence[Sequence[int]]:
+        """The sentences that the words are of, each once."""
+        row_of = np.repeat(np.arange(len(rows)), self.units(rows))
+        spans = self._sentences(rows)
+        return [spans[row] for row in dict.fromkeys(row_of[[*units]].tolist())]
+
+    def _sentences(self, rows: Rows) -> list[tuple[int, ...]]:
+        """The words of each row, by number."""
+        ends = np.cumsum(self.units(rows)).tolist()
+        return [tuple(range(a, b)) for a, b in pairwise([0, *ends])]
 
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor

@@ -215,6 +215,7 @@ def work(record: Record) -> dict[str, str]:
     }
     if record.adaptation is not None:
         said |= {key: record.settings.get(key) for key in ("draws", "seed")}
+        said |= {"stratified": record.settings.get("stratified", True)}
     return {key: str(value) for key, value in said.items()}
 
 

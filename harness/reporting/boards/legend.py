@@ -16,6 +16,7 @@ DETERMINED = "rows_per_dimension"
 ADAPTED = {
     "chose the rows": "adapted to drawn rows whose labels only chose them",
     "chose the rows and were read": "tuned on drawn rows and their labels",
+    "were read": "tuned on rows that were drawn whatever their labels, and on these",
     "were not read": "adapted to rows whose labels were not read",
 }
 
