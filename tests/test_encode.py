@@ -123,46 +123,34 @@ def test_features_do_not_depend_on_order_or_padding(loud: Loud, family: str, tas
 
 @pytest.mark.parametrize("task", [SINGLE, PAIR], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_are_those_of_transformers(loud: Loud, family: str, task: Task) -> None:
+def test_logits_and_hidden_states_are_those_of_transformers(
+    loud: Loud, family: str, task: Task
+) -> None:
+    """Row by row, without padding: outputs, the mean over all tokens, and the first of them."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     path, rows = loud(family), toy(task)
     tokenizer = AutoTokenizer.from_pretrained(path)
     plain = AutoModelForSequenceClassification.from_pretrained(path).eval()
-    expected = []
+    expected: dict[str, list[Any]] = {"logits": [], "mean_masked": [], "cls": []}
     with torch.no_grad():
         for texts in rows.texts:
             inputs = tokenizer(*texts, truncation=True, max_length=MAX_LENGTH, return_tensors="pt")
-            expected.append(plain(**inputs).logits[0].numpy())
-    close(run(open_checkpoint(path), rows)[1], np.stack(expected))
-
-
-@pytest.mark.parametrize("task", [SINGLE, PAIR], ids=str)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_hidden_states_are_those_of_transformers(loud: Loud, family: str, task: Task) -> None:
-    """Row by row, without padding: the mean over all tokens, and the first of them."""
-    from transformers import AutoModel, AutoTokenizer
-
-    path, rows = loud(family), toy(task)
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    plain = AutoModel.from_pretrained(path).eval()
-    expected: dict[str, list[Any]] = {"mean_masked": [], "cls": []}
-    with torch.no_grad():
-        for texts in rows.texts:
-            inputs = tokenizer(*texts, truncation=True, max_length=MAX_LENGTH, return_tensors="pt")
-            states = plain(**inputs).last_hidden_state[0].double()
+            states = plain.base_model(**inputs).last_hidden_state[0].double()
+            expected["logits"].append(plain(**inputs).logits[0].numpy())
             expected["mean_masked"].append(states.mean(dim=0).numpy())
             expected["cls"].append(states[0].numpy())
     checkpoint = open_checkpoint(path)
-    usual = run(checkpoint, rows)
+    usual, outputs = run(checkpoint, rows)
+    close(outputs, np.stack(expected["logits"]))
     for readout in (MEAN_MASKED, CLS):
         x, logits, seen = forward(
             checkpoint, rows, max_length=MAX_LENGTH, readout=readout, device="cpu"
         )
         assert seen.all()
         close(x, np.stack(expected[readout.name]))
-        assert np.abs(x - usual[0]).max() > 0.1, "other features than those under the head"
-        close(logits, usual[1])
+        assert np.abs(x - usual).max() > 0.1, "other features than those under the head"
+        close(logits, np.stack(expected["logits"]))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
