@@ -71,10 +71,9 @@ def evaluate(
     preset: PresetOption = None,
     draws: Annotated[int, typer.Option(help="Draws of those rows.")] = 5,
     seed: Annotated[int, typer.Option(help="The first draw's seed.")] = 0,
-    stratified: Annotated[
-        bool,
-        typer.Option("--stratified/--unstratified", help="Draw as many rows of each class."),
-    ] = True,
+    unstratified: Annotated[
+        bool, typer.Option("--unstratified", help="Draw them whatever their labels.")
+    ] = False,
     labels: Annotated[
         Literal["by-name", "by-index"], typer.Option(help="by-index: trust the order of LABEL_n.")
     ] = "by-name",
@@ -110,7 +109,7 @@ def evaluate(
         "shots": shots_of("--shots", shots),
         "draws": draws,
         "seed": seed,
-        "stratified": stratified,
+        "stratified": not unstratified,
         "labels": labels,
         "limit": limit,
         "max_length": max_length,
