@@ -53,7 +53,8 @@ def knn(
     Classification: the class whose anchors are nearest on average, lowest index on ties. It is
     neither a vote of k neighbours nor the nearest class mean. Tagging: the tag, of words alike.
     Multi-label: class by class, whether those that have it or those that have it not are nearer.
-    Regression: the mean label of all anchors, weighted by 1 / (distance + 1e-8).
+    Regression: the mean label of all anchors, weighted by 1 / (distance + 1e-8). A class of which
+    nothing is drawn is never predicted.
 
     `rule=vote`: the class of most of the `neighbours` nearest anchors, of those with as many the
     one with the nearest anchor; of a regression, the mean label of these anchors.

@@ -210,7 +210,7 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     """
     task, split = task_of(run, name)
     for one in protocols:
-        _check_tags(one, task)
+        _check_units(one, task)
     known = preset(run.preset)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
     seeds = range(run.seed, run.seed + run.draws)
@@ -231,7 +231,7 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     return Part(task, split, test, drawn, out)
 
 
-def _check_tags(asked: Asked, task: Task) -> None:
+def _check_units(asked: Asked, task: Task) -> None:
     if asked.readout != LAST_LINEAR and kind_of(task).unit == "word":
         raise BadOption(
             f"{asked.protocol.name} has {asked.readout.asked}, which are features of whole rows, "
