@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 if TYPE_CHECKING:
     import torch
 
 Tokens: TypeAlias = "dict[str, list[list[int]]]"
 Tensors: TypeAlias = "Mapping[str, torch.Tensor]"
-Read: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What one forward pass over a batch shows, of which features are taken.
+
+    `under` is the input of the final linear layer, [rows, width] or [rows, tokens, width], and
+    `logits` its output; `encoder` what the encoder beneath returned, if it was called; `mask`
+    [rows, tokens] the tokens that were attended to.
+    """
+
+    under: torch.Tensor
+    logits: torch.Tensor
+    encoder: Any
+    mask: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -19,57 +33,59 @@ class Readout:
     """How rows are put before a classifier of transformers, and where its features are taken.
 
     `tokens` makes ids and mask of every row from a tokenizer, the columns of text and a maximum
-    length. `run` gives the features [rows, width] and the outputs [rows, outputs] of a batch from a
-    classifier, its final linear layer and the inputs. `fault` says what a classifier, its final
-    layer, a tokenizer and a maximum length lack for it, if anything; `asked` is what somebody
-    leaves out to have none of it.
+    length. `run` makes one forward pass over a batch, of a classifier, its final linear layer and
+    the inputs; `features` takes features [rows, width] from it. Readouts that put rows before a
+    model alike share a pass. `fault` says what a classifier, its final layer, a tokenizer and a
+    maximum length lack for it, if anything; `asked` is what somebody leaves out to have none of it.
     """
 
     name: str
     tokens: Callable[[Any, Sequence[list[str]], int], Tokens]
-    run: Callable[[Any, Any, Tensors], Read]
+    run: Callable[[Any, Any, Tensors], Outputs]
+    features: Callable[[Outputs], torch.Tensor]
     fault: Callable[[Any, Any, Any, int], str | None] | None = None
     asked: str = ""
+
+    @property
+    def way(self) -> tuple[object, object]:
+        """Of rows through a model: one forward pass shows what all readouts of a way take."""
+        return self.tokens, self.run
 
 
 def _as_the_tokenizer_does(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> Tokens:
     return dict(tokenizer(*texts, truncation=True, max_length=max_length))
 
 
-def _under_the_head(classifier: Any, final: Any, inputs: Tensors) -> Read:
-    """What the classifier's own head makes of the encoder, up to its final layer."""
-    seen: list[torch.Tensor] = []
-    handle = final.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+def _classified(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
+    """As the model is made: what its own head makes of its encoder."""
+    under: list[torch.Tensor] = []
+    encoder: list[Any] = [None]
+    handles = [
+        final.register_forward_pre_hook(lambda _, args: under.append(args[0])),
+        classifier.base_model.register_forward_hook(lambda *seen: encoder.append(seen[-1])),
+    ]
     try:
         logits = classifier(**inputs).logits
     finally:
-        handle.remove()
-    return seen.pop(), logits
+        for handle in handles:
+            handle.remove()
+    return Outputs(under.pop(), logits, encoder.pop(), inputs["attention_mask"])
 
 
-def _hidden(classifier: Any, inputs: Tensors) -> Read:
-    """The last hidden states [rows, tokens, width], beside what the classifier's own head says."""
-    seen: list[torch.Tensor] = []
-    encoder = classifier.base_model
-    handle = encoder.register_forward_hook(lambda _, __, output: seen.append(output[0]))
-    try:
-        logits = classifier(**inputs).logits
-    finally:
-        handle.remove()
-    return seen.pop(), logits
+def _under_the_head(outputs: Outputs) -> torch.Tensor:
+    return outputs.under
 
 
-def _mean_of_attended(classifier: Any, final: Any, inputs: Tensors) -> Read:
+def _mean_of_attended(outputs: Outputs) -> torch.Tensor:
     """The mean of the last hidden states over the positions that the mask has."""
-    hidden, logits = _hidden(classifier, inputs)
-    mask = inputs["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-    return (hidden * mask).sum(dim=1) / mask.sum(dim=1), logits
+    hidden: torch.Tensor = outputs.encoder[0]
+    mask = outputs.mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * mask).sum(dim=1) / mask.sum(dim=1)
 
 
-def _first(classifier: Any, final: Any, inputs: Tensors) -> Read:
+def _first(outputs: Outputs) -> torch.Tensor:
     """The last hidden state of the first position, which is [CLS] where there is one."""
-    hidden, logits = _hidden(classifier, inputs)
-    return hidden[:, 0], logits
+    return cast("torch.Tensor", outputs.encoder[0][:, 0])
 
 
 def _no_encoder(classifier: Any, *_: object) -> str | None:
@@ -96,10 +112,11 @@ def _two_halves(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> 
     return {"input_ids": rows, "attention_mask": [[1] * max_length] * len(rows)}
 
 
-def _mean_of_all(classifier: Any, final: Any, inputs: Tensors) -> Read:
+def _headless(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
     """The mean of the last hidden states over all positions, under the final layer alone."""
-    x = classifier.base_model(**inputs).last_hidden_state.mean(dim=1)
-    return x, final(x)
+    encoder = classifier.base_model(**inputs)
+    under = encoder.last_hidden_state.mean(dim=1)
+    return Outputs(under, final(under), encoder, inputs["attention_mask"])
 
 
 def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length: int) -> str | None:
@@ -130,15 +147,22 @@ def _positions(classifier: Any) -> int | None:
     return min(counts, default=None)
 
 
-LAST_LINEAR = Readout("last_linear", _as_the_tokenizer_does, _under_the_head)
+LAST_LINEAR = Readout("last_linear", _as_the_tokenizer_does, _classified, _under_the_head)
 """As the model is made: its tokenizer, its mask, and the input of the final layer of its head."""
-MEAN_ALL = Readout("mean_all", _two_halves, _mean_of_all, _unfit_for_the_mean, "--preset")
+MEAN_ALL = Readout(
+    "mean_all", _two_halves, _headless, _under_the_head, _unfit_for_the_mean, "--preset"
+)
 """As FT-Classifier's published script reads a model."""
 MEAN_MASKED = Readout(
-    "mean_masked", _as_the_tokenizer_does, _mean_of_attended, _no_encoder, "features=mean_masked"
+    "mean_masked",
+    _as_the_tokenizer_does,
+    _classified,
+    _mean_of_attended,
+    _no_encoder,
+    "features=mean_masked",
 )
 """The mean over a row's tokens, as sentence encoders are read; no head reads these features."""
-CLS = Readout("cls", _as_the_tokenizer_does, _first, _no_encoder, "features=cls")
+CLS = Readout("cls", _as_the_tokenizer_does, _classified, _first, _no_encoder, "features=cls")
 """The first token as the encoder leaves it, under no pooler; no head reads these features."""
 
 OF_THE_ENCODER: Mapping[str, Readout] = {one.name: one for one in (LAST_LINEAR, MEAN_MASKED, CLS)}

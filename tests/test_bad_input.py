@@ -1125,7 +1125,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     def work(*_: object, **__: object) -> None:
         raise AssertionError("work was done")
 
-    monkeypatch.setattr(encode, "forward", work)
+    monkeypatch.setattr(encode, "one_pass", work)
     monkeypatch.chdir(tmp_path)
     place = Place(shelf, tmp_path)
     command, expected = CASES[name]

@@ -175,14 +175,14 @@ def test_a_ceiling_is_what_its_formula_gives_under_the_experts_head(
 ) -> None:
     """Built as an ordinary folder by the reference, and read as an expert, it says the same."""
     outputs: dict[str, Any] = {}
-    plain = features.forward
+    plain = features.one_pass
 
     def watched(checkpoint: harness.Checkpoint, *args: Any, **fields: Any) -> Any:
         read = plain(checkpoint, *args, **fields)
         outputs[checkpoint.source] = read[1]
         return read
 
-    monkeypatch.setattr(features, "forward", watched)
+    monkeypatch.setattr(features, "one_pass", watched)
     records = [r for r in run(merged, tmp_path / "r", text) if r.role == "ceiling"]
     assert [record.task for record in records] == ["toy/pairs@test", "toy/three@test"]
     folders = [merged.parent / name for name in ("1", "2")]

@@ -23,7 +23,7 @@ from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.files import cache_dir
 from harness.kinds import kind_of
-from harness.passes.features import encode, features_key, final_head, forward
+from harness.passes.features import encode, features_key, final_head, forward, one_pass
 from harness.readout import CLS, MEAN_MASKED
 
 Minis = Callable[[str], dict[str, Path]]
@@ -143,11 +143,13 @@ def test_logits_and_hidden_states_are_those_of_transformers(
     checkpoint = open_checkpoint(path)
     usual, outputs = run(checkpoint, rows)
     close(outputs, np.stack(expected["logits"]))
+    several = one_pass(checkpoint, rows, [CLS, MEAN_MASKED], max_length=MAX_LENGTH, device="cpu")[0]
     for readout in (MEAN_MASKED, CLS):
         x, logits, seen = forward(
             checkpoint, rows, max_length=MAX_LENGTH, readout=readout, device="cpu"
         )
         assert seen.all()
+        np.testing.assert_array_equal(several[readout == MEAN_MASKED], x)
         close(x, np.stack(expected[readout.name]))
         assert np.abs(x - usual).max() > 0.1, "other features than those under the head"
         close(logits, np.stack(expected["logits"]))
@@ -203,7 +205,7 @@ def no_forward(*_: object, **__: object) -> None:
 def test_second_call_reads_the_cache(minis: Minis, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = open_checkpoint(minis("bert")["a"])
     first = encoded(checkpoint, toy())
-    monkeypatch.setattr("harness.passes.features.forward", no_forward)
+    monkeypatch.setattr("harness.passes.features.one_pass", no_forward)
     second = encoded(checkpoint, toy(), (1, 0))
     assert np.array_equal(first.x, second.x)
     assert np.array_equal(first.logits[:, ::-1], second.logits)
@@ -278,7 +280,7 @@ def test_a_truncated_cache_file_is_made_again(
     again = encoded(checkpoint, toy())
     assert np.array_equal(first.x, again.x)
     assert np.array_equal(first.logits, again.logits)
-    monkeypatch.setattr("harness.passes.features.forward", no_forward)
+    monkeypatch.setattr("harness.passes.features.one_pass", no_forward)
     assert np.array_equal(encoded(checkpoint, toy()).x, first.x)
 
 

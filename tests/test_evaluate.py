@@ -140,7 +140,7 @@ def no_forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a forward pass")
 
-    return lambda: monkeypatch.setattr(encode, "forward", refuse)
+    return lambda: monkeypatch.setattr(encode, "one_pass", refuse)
 
 
 def roles(records: Sequence[dict[str, Any]], task: str, protocol: str) -> list[str]:
@@ -447,13 +447,13 @@ def test_every_row_is_encoded_once_by_each_model(
     room: Room, evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, str]] = []
-    forward = encode.forward
+    one_pass = encode.one_pass
 
-    def counted(checkpoint: Any, rows: Any, **values: Any) -> Any:
+    def counted(checkpoint: Any, rows: Any, readouts: Any, **values: Any) -> Any:
         seen.append((digest(checkpoint.weights), rows.digest))
-        return forward(checkpoint, rows, **values)
+        return one_pass(checkpoint, rows, readouts, **values)
 
-    monkeypatch.setattr(encode, "forward", counted)
+    monkeypatch.setattr(encode, "one_pass", counted)
     evaluate.records(room.same)
     assert len(seen) == len(set(seen)) == 4 * 2
 
@@ -921,13 +921,13 @@ def test_the_best_single_costs_a_reading_of_the_held_out_rows_alone(
     flags = ("--shots", "2", "--draws", "2")
     first = evaluate.records(room.same, *flags)
     seen: list[tuple[str, int]] = []
-    forward = encode.forward
+    one_pass = encode.one_pass
 
-    def counted(checkpoint: Any, rows: Any, **values: Any) -> Any:
+    def counted(checkpoint: Any, rows: Any, readouts: Any, **values: Any) -> Any:
         seen.append((rows.split, len(rows)))
-        return forward(checkpoint, rows, **values)
+        return one_pass(checkpoint, rows, readouts, **values)
 
-    monkeypatch.setattr(encode, "forward", counted)
+    monkeypatch.setattr(encode, "one_pass", counted)
     found = evaluate.records(room.same, *flags, "--best-single")
     assert seen == [("heldout10", 4)] * 2
     assert found[: len(first)] == first

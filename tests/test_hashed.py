@@ -269,6 +269,6 @@ def test_a_record_that_is_none_is_found_before_anything_is_read(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a forward pass")
 
-    monkeypatch.setattr(features, "forward", refuse)
+    monkeypatch.setattr(features, "one_pass", refuse)
     with pytest.raises(BrokenRecord, match="c/toy/three"):
         read(room / "merged", protocols=("current",))

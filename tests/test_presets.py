@@ -527,7 +527,7 @@ def test_a_model_that_cannot_be_read_so_is_one_line(
 ) -> None:
     config, expected = UNFIT[case]
     folder = model(tmp_path / "model", ["no", "yes"], **config)
-    monkeypatch.setattr("harness.passes.features.forward", None)
+    monkeypatch.setattr("harness.passes.features.one_pass", None)
     capsys.readouterr()
     evaluate = ["evaluate", "--model", str(folder), "--tasks", STORIES.name]
     finetune = ["finetune", "--base", str(folder), "--task", STORIES.name]

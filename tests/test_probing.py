@@ -31,6 +31,7 @@ from harness.passes import features
 from harness.registry import PROTOCOLS
 from harness.reporting.basis import Basis, bases, left_open
 from harness.reporting.grid import Reading, readings
+from harness.types import Progress
 from tests.conftest import WORDS, model
 from tests.test_boards import record as scored
 from tests.test_boards import spread
@@ -128,7 +129,14 @@ def undecided(folder: Path, task: Task) -> Edit:
     return edit
 
 
-def read(room: Path, kind: str, out: Path, *protocols: str, **values: Any) -> list[Record]:
+def read(
+    room: Path,
+    kind: str,
+    out: Path,
+    *protocols: str,
+    progress: Progress | None = None,
+    **values: Any,
+) -> list[Record]:
     usual: dict[str, Any] = {
         "experts": (str(room / kind),),
         "shots": ("all",),
@@ -143,7 +151,8 @@ def read(room: Path, kind: str, out: Path, *protocols: str, **values: Any) -> li
             protocols=tuple(harness.parse_choice(one) for one in protocols),
             output=str(out),
             **{**usual, **values},
-        )
+        ),
+        progress=progress,
     )
 
 
@@ -321,18 +330,53 @@ def test_no_row_is_encoded_twice(
     room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, str]] = []
-    forward = features.forward
+    one_pass = features.one_pass
 
-    def counted(checkpoint: Any, rows: Any, **values: Any) -> Any:
+    def counted(checkpoint: Any, rows: Any, readouts: Any, **values: Any) -> Any:
         seen.append((checkpoint.source, rows.digest))
-        return forward(checkpoint, rows, **values)
+        return one_pass(checkpoint, rows, readouts, **values)
 
-    monkeypatch.setattr(features, "forward", counted)
+    monkeypatch.setattr(features, "one_pass", counted)
     names = ("current", "knn", "knn:rule=vote", "linear-probe", "ft-classifier", "probe",
              "probe:rows=test", "surgery:steps=5", "surgery:steps=5,rows=test")  # fmt: skip
     experts = (str(room / "multilabel"), str(room / "multilabel-2"))
     read(room, "multilabel", tmp_path, *names, experts=experts, shots=(8,))
     assert len(seen) == len({*seen}) == 3 * 2
+
+
+def test_hidden_states_come_of_the_pass_that_the_head_reads(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one run each row goes through each model once; in a later run, once more."""
+    seen: list[tuple[str, str]] = []
+    read_as: set[frozenset[str]] = set()
+    one_pass = features.one_pass
+
+    def counted(checkpoint: Any, rows: Any, readouts: Any, **values: Any) -> Any:
+        seen.append((checkpoint.source, rows.digest))
+        read_as.add(frozenset(one.name for one in readouts))
+        return one_pass(checkpoint, rows, readouts, **values)
+
+    monkeypatch.setattr(features, "one_pass", counted)
+    names = ("knn:features=cls", "current", "ft-classifier", "knn", "linear-probe:features=cls")
+    told: list[tuple[int, int]] = []
+
+    def tell(_: str, done: int, total: int) -> None:
+        told.append((done, total))
+
+    read(room, "classification", tmp_path / "at once", *names, shots=(4,), progress=tell)
+    rows = 2 * len({digest for _, digest in seen})  # a merge and its expert
+    assert len(seen) == len({*seen}) == rows == 4
+    assert read_as == {frozenset(("cls", "last_linear"))}
+    assert {total for _, total in told} == {sum(done for done, _ in told)}
+    seen.clear()
+    read_as.clear()
+    told.clear()
+    more = ("current", "knn:features=mean_masked", "knn:features=cls")
+    read(room, "classification", tmp_path / "later", *more, shots=(4,), progress=tell)
+    assert len(seen) == len({*seen}) == rows
+    assert read_as == {frozenset(("mean_masked",))}
+    assert {total for _, total in told} == {sum(done for done, _ in told)}
 
 
 def test_where_nobody_names_protocols_three_are_read(

@@ -1020,7 +1020,7 @@ def test_a_metric_that_cannot_measure_is_refused_before_any_pass(
 ) -> None:
     from dataclasses import replace
 
-    monkeypatch.setattr(encode, "forward", failing)
+    monkeypatch.setattr(encode, "one_pass", failing)
     with registered(replace(THREE, metrics=("accuracy", "f1"))):
         assert main(["evaluate", "--model", str(room / "c"), "--tasks", "toy/three"]) == 2
     assert "use macro_f1 or micro_f1" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -58,7 +58,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     workload = Workload(progress)
     for cell, reader in _with_readers([one for one in cells if one.path not in known], workload):
         reader.plan(cell.asked)
-    for cell, reader in _with_readers(cells, workload):
+    for cell, reader in _with_readers(cells, workload, known):
         outcome = known.get(cell.path) or kept(cell) or made(cell, reader)
         if isinstance(outcome, Record):
             records.append(outcome)
@@ -107,14 +107,21 @@ def check_cells(cells: Iterable[Cell]) -> None:
                 check_readout(member, cell.readout, cell.max_length)
 
 
-def _with_readers(cells: Sequence[Cell], workload: Workload) -> Iterator[tuple[Cell, Reader]]:
-    """Every cell with the reader that it shares with those that read its system's rows alike."""
-    for _, group in groupby(cells, key=lambda cell: (id(cell.part), id(cell.system))):
+def _with_readers(
+    cells: Sequence[Cell], workload: Workload, known: Container[Path] = ()
+) -> Iterator[tuple[Cell, Reader]]:
+    """Every cell with the reader that it shares with those that read its system's rows alike.
+
+    A reader knows how else rows are to be read, but for cells whose records are `known`.
+    """
+    for _, one in groupby(cells, key=lambda cell: (id(cell.part), id(cell.system))):
+        group = list(one)
+        readouts = {cell.readout: None for cell in group if cell.path not in known}
         readers: dict[str, Reader] = {}
         for cell in group:
             name = cell.readout.name
             if name not in readers:
-                readers[name] = Reader(cell, workload)
+                readers[name] = Reader(cell, workload, tuple(readouts))
             yield cell, readers[name]
 
 

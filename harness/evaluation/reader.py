@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from harness.evaluation.systems import System
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
 from harness.passes.workload import Workload
+from harness.readout import Readout
 from harness.types import (
     ALL,
     Again,
@@ -31,11 +32,12 @@ from harness.types import (
 class Reader:
     """What protocols may read of the system of a cell; every set of rows is encoded once.
 
-    All cells of a system on the same rows, and with the same readout, are read by one.
+    All cells of a system on the same rows, and with the same readout, are read by one. What
+    readouts `beside` are to read of these rows is kept from the same pass, where that shows it.
     """
 
-    def __init__(self, cell: Cell, workload: Workload) -> None:
-        self.cell, self._workload = cell, workload
+    def __init__(self, cell: Cell, workload: Workload, beside: Sequence[Readout] = ()) -> None:
+        self.cell, self._workload, self._beside = cell, workload, beside
         self._part, self._system, self._teachers = cell.part, cell.system, cell.teachers
         self._pools: dict[int, _Pool] = {}
 
@@ -67,9 +69,9 @@ class Reader:
             for digest in system.digests:
                 self._workload.plan(self._pass(digest, rows), len(rows))
 
-    def _pass(self, digest: str, rows: Rows) -> tuple[str, ...]:
+    def _pass(self, digest: str, rows: Rows) -> Hashable:
         """What one forward pass is told apart by."""
-        return digest, rows.digest, self.cell.readout.name
+        return digest, rows.digest, self.cell.readout.way
 
     def _passes(self, asked: Asked) -> Iterator[tuple[System, Rows]]:
         part, teachers = self._part, self._teachers if asked.teaches else ()
@@ -113,6 +115,7 @@ class Reader:
                 columns=order,
                 max_length=cell.max_length,
                 readout=cell.readout,
+                beside=self._beside,
                 batch_size=cell.run.batch_size,
                 device=cell.run.device,
                 progress=self._workload.steps(called, self._pass(digest, rows)),

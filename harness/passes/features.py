@@ -43,6 +43,7 @@ def encode(
     columns: Sequence[int],
     max_length: int,
     readout: Readout = LAST_LINEAR,
+    beside: Sequence[Readout] = (),
     batch_size: int = 32,
     device: str = "auto",
     progress: Steps | None = None,
@@ -50,25 +51,35 @@ def encode(
     """Features of the rows, from the cache or by one forward pass over them.
 
     `digest` is that of the checkpoint's weights; `columns` puts the outputs into the order of the
-    task's labels. `progress` is called with the number of rows done since the last call.
-    Results do not depend on the batch size beyond rounding.
+    task's labels. What readouts `beside` this one take of the same pass is cached with it, if it is
+    not yet. `progress` is called with the number of rows done since the last call. Results do not
+    depend on the batch size beyond rounding.
     """
-    key = features_key(checkpoint, rows, digest, max_length, readout)
-    path = cache_dir("features") / f"{key}.safetensors"
-    arrays = _read(path, int(kind_of(rows.task).units(rows).sum()))
-    if arrays is None:
-        arrays = forward(
+
+    def place(one: Readout) -> Path:
+        key = features_key(checkpoint, rows, digest, max_length, one)
+        return cache_dir("features") / f"{key}.safetensors"
+
+    arrays = _read(place(readout), int(kind_of(rows.task).units(rows).sum()))
+    others = [one for one in beside if one != readout and one.way == readout.way]
+    wanted = [] if arrays else [readout]
+    wanted += [one for one in others if not place(one).is_file()]
+    if wanted:
+        read, logits, seen = one_pass(
             checkpoint,
             rows,
+            wanted,
             max_length=max_length,
-            readout=readout,
             batch_size=batch_size,
             device=device,
             progress=progress,
         )
-        _write(path, *arrays)
+        for one, x in zip(wanted, read, strict=True):
+            _write(place(one), x, logits, seen)
+        arrays = arrays or (read[0], logits, seen)
     elif progress:
         progress(len(rows))
+    assert arrays, "read back, or made just now"
     x, logits, seen = arrays
     return Features(x, logits[:, list(columns)], rows.labels, None if seen.all() else seen)
 
@@ -132,29 +143,58 @@ def forward(
     device: str = "auto",
     progress: Steps | None = None,
 ) -> Read:
-    """Inputs of the final linear layer [units, width], its outputs, and which units were seen.
+    """Features of the rows by a readout [units, width], outputs, and which units were seen.
 
-    Both in float32; a word is read at its first token, and one that was cut off is zero. Rows of
+    As `one_pass`, which gives those of several.
+    """
+    (x,), logits, seen = one_pass(
+        checkpoint,
+        rows,
+        [readout],
+        max_length=max_length,
+        batch_size=batch_size,
+        device=device,
+        progress=progress,
+    )
+    return x, logits, seen
+
+
+def one_pass(
+    checkpoint: Checkpoint,
+    rows: Rows,
+    readouts: Sequence[Readout],
+    *,
+    max_length: int,
+    batch_size: int = 32,
+    device: str = "auto",
+    progress: Steps | None = None,
+) -> tuple[list[Array], Array, Seen]:
+    """Features by each readout [units, width], outputs, and which units were seen.
+
+    The readouts put rows before the model alike, and their features come of the same forward pass.
+    All are in float32; a word is read at its first token, and one that was cut off is zero. Rows of
     like length share a batch and are padded to the longest of it, with the attention mask, unless
     the readout says otherwise; the model is in eval mode.
     """
-    ready = _ready(checkpoint, rows, max_length, readout, device_of(device))
+    ready = _ready(checkpoint, rows, max_length, readouts, device_of(device))
     lengths = [len(ids) for ids in ready.tokens["input_ids"]]
     order = sorted(range(len(rows)), key=lambda i: -lengths[i])
     count = int(ready.ends[-1])
-    x = logits = np.empty((0, 0), dtype=np.float32)
+    arrays = [np.empty((0, 0), dtype=np.float32)] * (len(readouts) + 1)
     seen = np.zeros(count, dtype=bool)
     for start in range(0, len(order), batch_size):
         batch = order[start : start + batch_size]
         places, *read = ready.read(batch)
         if not start:
-            x, logits = (np.zeros((count, one.shape[1]), dtype=np.float32) for one in read)
-        x[places], logits[places] = read
+            arrays = [np.zeros((count, one.shape[1]), dtype=np.float32) for one in read]
+        for array, one in zip(arrays, read, strict=True):
+            array[places] = one
         seen[places] = True
         if progress:
             progress(len(batch))
-    _check_outputs(checkpoint, rows, x, logits)
-    return x, logits, seen
+    *features, logits = arrays
+    _check_outputs(checkpoint, rows, arrays)
+    return features, logits, seen
 
 
 def dropping(
@@ -164,7 +204,7 @@ def dropping(
 
     What it gives depends on the units and the seed alone, on one kind of device.
     """
-    ready = _ready(checkpoint, rows, max_length, readout, device_of(device))
+    ready = _ready(checkpoint, rows, max_length, [readout], device_of(device))
     ready.model.base_model.train()
 
     def again(units: Sequence[int], seed: int) -> Array:
@@ -196,21 +236,22 @@ class _Ready:
     """
 
     checkpoint: Checkpoint
-    readout: Readout
+    readouts: Sequence[Readout]
     model: Any
     final: Any
     tokens: Tokens
     ends: Units
     device: torch.device
 
-    def read(self, batch: Sequence[int]) -> tuple[Units, Array, Array]:
-        """The units that some rows show, their features and their outputs."""
+    def read(self, batch: Sequence[int]) -> tuple[Any, ...]:
+        """The units that some rows show, their features by each readout, and their outputs."""
         with torch.inference_mode(), running(self.checkpoint.source):
             inputs = padded(self.tokens, batch, self.checkpoint, self.device)
-            x, logits = self.readout.run(self.model, self.final, inputs)
+            outputs = self.readouts[0].run(self.model, self.final, inputs)
+            read = [*(one.features(outputs) for one in self.readouts), outputs.logits]
         units, lines = self._shown(batch)
-        x, logits = (one if lines is None else one[lines] for one in (x, logits))
-        return units, x.float().cpu().numpy(), logits.float().cpu().numpy()
+        shown = (one if lines is None else one[lines] for one in read)
+        return units, *(one.float().cpu().numpy() for one in shown)
 
     def _shown(self, batch: Sequence[int]) -> tuple[Units, Any]:
         """The units that some rows show and, of words, where: the row of the batch and token."""
@@ -228,15 +269,19 @@ class _Ready:
 
 
 def _ready(
-    checkpoint: Checkpoint, rows: Rows, max_length: int, readout: Readout, device: torch.device
+    checkpoint: Checkpoint,
+    rows: Rows,
+    max_length: int,
+    readouts: Sequence[Readout],
+    device: torch.device,
 ) -> _Ready:
     kind, source = kind_of(rows.task), checkpoint.source
     model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit).to(device)
-    tokens = tokenize(checkpoint, rows, max_length, readout)
+    tokens = tokenize(checkpoint, rows, max_length, readouts[0])
     ends = np.cumsum(kind.units(rows))
     return _Ready(
         checkpoint,
-        readout,
+        readouts,
         model,
         final_module(model, checkpoint.config, source),
         tokens,
@@ -259,9 +304,9 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
         )
 
 
-def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) -> None:
+def _check_outputs(checkpoint: Checkpoint, rows: Rows, arrays: Sequence[Array]) -> None:
     """Raise NotFinite for outputs that mean nothing: read as labels they would be the first."""
-    odd = ~(np.isfinite(x).all(axis=1) & np.isfinite(logits).all(axis=1))
+    odd = ~np.all([np.isfinite(one).all(axis=1) for one in arrays], axis=0)
     if odd.any():
         raise NotFinite(
             f"{checkpoint.source} has NaN or infinite outputs for {odd.sum()} of {len(rows)} rows "

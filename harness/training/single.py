@@ -104,7 +104,7 @@ class ReadAs(torch.nn.Module):
         """The outputs and, with labels, the loss: cross-entropy, or the mean squared difference."""
         final = final_module(self.classifier, self.classifier.config.to_dict(), "the expert")
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        _, logits = self.readout.run(self.classifier, final, inputs)
+        logits = self.readout.run(self.classifier, final, inputs).logits
         if labels is None:
             return {"logits": logits}
         loss = (
