@@ -22,7 +22,11 @@ PADDED = 1024
 
 
 @protocol(
-    "ft-classifier", paper="FT-Classifier, section 4", adapts="unlabeled", of_tags=("o_weight",)
+    "ft-classifier",
+    paper="FT-Classifier, section 4",
+    adapts="unlabeled",
+    transductive=lambda *, rows, **_: bool(rows == "test"),
+    of_tags=("o_weight",),
 )
 def ft_classifier(
     encoded: Encoded,
@@ -30,6 +34,7 @@ def ft_classifier(
     learning_rate: Positive = 5e-4,
     epochs: Count = 5,
     variant: Literal["clean", "paper"] = "clean",
+    rows: Literal["shots", "test"] = "shots",
     o_weight: Positive = 1.0,
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by a head tuned on the drawn rows' features.
@@ -39,7 +44,9 @@ def ft_classifier(
     mean over the words of a sentence, the squared difference for regression; by Adam, one row at a
     time. Labels choose the rows (so many of each class) and are not used in the loss.
     `variant=paper`: each visit of a row is of features made anew with the encoder's dropout on, as
-    the paper's published script does it (methods.md 3.6 a); test rows are read without.
+    the paper's published script does it (methods.md 3.6 a); test rows are read without. `rows` are
+    those of a draw; or all test rows, as the paper takes parts of them for images: then the fit is
+    transductive, and there is one prediction.
     `o_weight`: what a word counts for, in the mean of its sentence, that is of no entity to the
     expert; of any other it is 1.
     """
@@ -65,7 +72,7 @@ def ft_classifier(
     heads = tune(encoded.head, taught, orders, encoded.kind, learning_rate)
     test = _with_one(encoded.test.x).astype(np.float64)
     return [
-        Predictions(encoded.kind.predicted(test @ head.T), draw)
+        Predictions(encoded.kind.predicted(test @ head.T), draw if rows == "shots" else None)
         for head, draw in zip(heads, encoded.draws, strict=True)
     ]
 

@@ -546,6 +546,26 @@ def test_ft_classifier_agrees_with_plain_torch(kind: str, room: Path, tmp_path: 
         assert one.values.tolist() == expected.astype(float).tolist()
 
 
+@pytest.mark.parametrize("kind", KIND_TASKS)
+def test_a_head_tuned_on_the_test_rows_agrees_with_plain_torch(
+    kind: str, room: Path, tmp_path: Path
+) -> None:
+    """`rows=test`, through evaluate: every row, or sentence, is seen in every epoch."""
+    handed, task = handed_to(room, kind, "ft-classifier:rows=test", tmp_path), KIND_TASKS[kind]
+    assert handed.pool is handed.test
+    (every,) = handed.draws
+    rows = load_rows(task, "test")
+    ends = np.cumsum([len(texts) if kind == "tagging" else 1 for texts in rows.texts])
+    assert [one[-1] + 1 for one in every.examples] == ends.tolist()
+    assert sorted(unit for one in every.examples for unit in one) == [*range(ends[-1])]
+    logits = plain_tuned(handed, every, task, kind)(torch.from_numpy(handed.test.x).double())
+    values = logits.detach().numpy()
+    expected = values.argmax(axis=1) if kind == "tagging" else values >= 0
+    (path,) = (tmp_path / "records" / f"{kind}-merged").rglob("*.parquet")
+    table = pq.read_table(path)
+    assert table["prediction"].to_pylist() == expected.astype(int).tolist()
+
+
 def pool_rows(task: Task, handed: Encoded) -> Rows:
     """The rows of the pool once more, from the task."""
     train = load_rows(task, "train90")

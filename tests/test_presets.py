@@ -415,8 +415,11 @@ def test_a_head_is_tuned_on_what_each_visit_shows(
         tuned(replace(one, again=None), variant="paper")
 
 
+@pytest.mark.parametrize("rows", ["", ",rows=test"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_a_only_what_the_model_drops_is_dropped(dropout: float, room: Path, tmp_path: Path) -> None:
+def test_a_only_what_the_model_drops_is_dropped(
+    dropout: float, rows: str, room: Path, tmp_path: Path
+) -> None:
     """The paper's variant is there without the preset, too."""
     expert = expert_of(Path(shutil.copytree(room / "a", tmp_path / "a")), "last_linear")
     config = json.loads((expert / "config.json").read_text())
@@ -424,7 +427,7 @@ def test_a_only_what_the_model_drops_is_dropped(dropout: float, room: Path, tmp_
     (expert / "config.json").write_text(json.dumps(config))
     tables = []
     for variant in ("clean", "paper"):
-        asked = (f"ft-classifier:variant={variant}",)
+        asked = (f"ft-classifier:variant={variant}{rows}",)
         usual: dict[str, Any] = {"preset": None, "draws": 1, "max_length": 24, "limit": 20}
         with spying() as handed:
             (record,) = read(expert, tmp_path / "out", protocols=asked, **usual)

@@ -30,7 +30,10 @@ from harness.evaluation.records import identity, predictions_of, read_record
 from harness.passes import features
 from harness.registry import PROTOCOLS
 from harness.reporting.basis import Basis, bases, left_open
+from harness.reporting.boards.board import board_of
 from harness.reporting.grid import Reading, readings
+from harness.reporting.lines import lines_of
+from harness.reporting.verdict import verdicts
 from harness.types import Progress
 from tests.conftest import WORDS, model
 from tests.test_boards import record as scored
@@ -264,7 +267,7 @@ def test_of_several_experts_outputs_are_averaged(kind: str, room: Path, tmp_path
 # Transductive -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", ["probe", "surgery"])
+@pytest.mark.parametrize("protocol", ["probe", "surgery", "ft-classifier"])
 def test_a_fit_to_the_test_rows_says_so(protocol: str, room: Path, tmp_path: Path) -> None:
     """And reads no training split: there may be none."""
     kind = "classification"
@@ -287,11 +290,27 @@ def test_a_fit_to_the_test_rows_says_so(protocol: str, room: Path, tmp_path: Pat
     }
     (score,) = record.scores
     assert (score.shots, score.seed) == (None, None)
-    assert score.facts["rows_per_dimension"] == SIZES["test"] / WIDTH
+    if protocol != "ft-classifier":  # which maps nothing
+        assert score.facts["rows_per_dimension"] == SIZES["test"] / WIDTH
     assert record.settings["seed"] == 0
     assert not {"shots", "draws", "pool"} & {*record.settings}
     assert all("rows=test" in str(one) for one in readings([record]))
     assert record == read(room, kind, tmp_path, f"{protocol}:rows=test{steps}")[0]
+
+
+def test_a_head_tuned_on_the_scored_rows_bears_no_verdict(room: Path, tmp_path: Path) -> None:
+    """Nor the gap that boards show; one tuned on drawn rows does, beside it."""
+    alone = read(room, "classification", tmp_path, "current", "ft-classifier:rows=test")
+    assert not verdicts(alone)
+    both = read(
+        room, "classification", tmp_path, "current", "ft-classifier:rows=test", "ft-classifier"
+    )
+    (verdict,) = verdicts(both)
+    assert verdict.setting == "ft-classifier"
+    only, beside = (board_of([*lines_of(("", r) for r in records)]) for records in (alone, both))
+    assert not only.gaps
+    assert beside.gaps
+    assert [line.saw_the_scored for line in only.readings.values()] == [False, True]
 
 
 def test_fewer_rows_than_dimensions_are_warned_of_once(room: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.errors import MissingHead
 from harness.evaluation.cells import Cell
-from harness.evaluation.parts import POOL_SPLIT, Asked, Drawn
+from harness.evaluation.parts import POOL_SPLIT, Asked
 from harness.evaluation.systems import System
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
@@ -39,6 +39,7 @@ class Reader:
     def __init__(self, cell: Cell, workload: Workload, beside: Sequence[Readout] = ()) -> None:
         self.cell, self._workload, self._beside = cell, workload, beside
         self._part, self._system, self._teachers = cell.part, cell.system, cell.teachers
+        self._tested = _Pool(self, self._part.test, self._part.name)
         self._pools: dict[int, _Pool] = {}
 
     def encoded(self, asked: Asked) -> Encoded:
@@ -50,18 +51,20 @@ class Reader:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
             return Encoded(task.name, kind, classes, self._ensemble, empty, None, (), None)
         head = final_head(self._system.members[0], self._system.columns[0])
+        test = self._tested.features
         plain = Encoded(
-            task.name, kind, classes, self._test, head, None, (), None, outside=kind.outside(task)
+            task.name, kind, classes, test, head, None, (), None, outside=kind.outside(task)
         )
         if asked.transductive:
-            taught = self._tests if asked.teaches else ()
-            return _adapting(plain, self._test, self._every, taught)
-        if (drawn := part.drawn_for(asked)) is not None:
-            pool = self._pools.setdefault(asked.outside, _Pool(self, drawn))
-            taught = pool.lessons if asked.teaches else ()
-            adapting = _adapting(plain, pool.features, drawn.draws, taught)
-            return replace(adapting, again=lambda rows, seed: pool.again(rows, seed))
-        return plain
+            pool, draws = self._tested, self._every
+        elif (drawn := part.drawn_for(asked)) is not None:
+            shots = _Pool(self, drawn.pool, f"{task.name}@{POOL_SPLIT} shots")
+            pool, draws = self._pools.setdefault(asked.outside, shots), drawn.draws
+        else:
+            return plain
+        taught = pool.lessons if asked.teaches else ()
+        adapting = _adapting(plain, pool.features, draws, taught)
+        return replace(adapting, again=lambda units, seed: pool.again(units, seed))
 
     def plan(self, asked: Asked) -> None:
         """Count the passes that a protocol needs."""
@@ -84,7 +87,10 @@ class Reader:
     @property
     def _every(self) -> tuple[Draw, ...]:
         """All test rows as one draw, of no group."""
-        return (Draw(ALL, self.cell.run.seed, (tuple(range(len(self._test))),)),)
+        kind, rows = kind_of(self._part.task), self._part.test
+        units = tuple(range(int(kind.units(rows).sum())))
+        examples = tuple(tuple(one) for one in kind.around(rows, units))
+        return (Draw(ALL, self.cell.run.seed, (units,), examples),)
 
     @cached_property
     def _ensemble(self) -> Features:
@@ -93,16 +99,6 @@ class Reader:
         logits = np.mean([features.logits for features in read], axis=0)
         none = np.empty((len(logits), 0), dtype=np.float32)
         return Features(none, logits, self._part.test.labels, _seen(read))
-
-    @cached_property
-    def _test(self) -> Features:
-        return self.through(self._system, self._part.test, self._part.name)[0]
-
-    @cached_property
-    def _tests(self) -> tuple[Lesson, ...]:
-        """The test rows through every teacher."""
-        rows, what = self._part.test, self._part.name
-        return tuple(_lesson(one, self.through(one, rows, what)[0]) for one in self._teachers)
 
     def through(self, system: System, rows: Rows, what: str) -> list[Features]:
         """Rows through every member of a system."""
@@ -127,10 +123,10 @@ class Reader:
 
 
 class _Pool:
-    """Rows that were drawn, through the model and its teachers, each when it is asked for."""
+    """Rows to adapt to, through the model and its teachers, each when it is asked for."""
 
-    def __init__(self, reader: Reader, drawn: Drawn) -> None:
-        self._reader, self._drawn = reader, drawn
+    def __init__(self, reader: Reader, rows: Rows, called: str) -> None:
+        self._reader, self._rows, self._called = reader, rows, called
 
     @cached_property
     def features(self) -> Features:
@@ -147,15 +143,14 @@ class _Pool:
         cell = self._reader.cell
         return dropping(
             cell.system.members[0],
-            self._drawn.pool,
+            self._rows,
             max_length=cell.max_length,
             readout=cell.readout,
             device=cell.run.device,
         )
 
     def _of(self, system: System) -> Features:
-        what = f"{self._reader.cell.part.task.name}@{POOL_SPLIT} shots"
-        return self._reader.through(system, self._drawn.pool, what)[0]
+        return self._reader.through(system, self._rows, self._called)[0]
 
 
 def _adapting(

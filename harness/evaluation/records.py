@@ -149,7 +149,7 @@ LATER: Mapping[str, Mapping[str, Scalar]] = {
     "knn": {"rule": "mean", "neighbours": 5, "o_anchors": 1, "features": "last_linear"},
     "linear-probe": {"features": "last_linear"},
     "probe": {"distance": "squared"},
-    "ft-classifier": {"o_weight": 1.0},
+    "ft-classifier": {"o_weight": 1.0, "rows": "shots"},
 }
 """Options that came when there were records already, with what those are of."""
 

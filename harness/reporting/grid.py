@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 from harness.data.shots import amount, counted
 from harness.errors import BrokenRecord
 from harness.evaluation.records import CHOICE_SPLIT, Record, Role
-from harness.reporting.lines import Line, label, lines_of
+from harness.reporting.lines import TUNED, Line, label, lines_of
 from harness.reporting.names import row_names
 from harness.text import points
 from harness.types import Shots
@@ -22,7 +22,6 @@ __all__ = ["label"]
 
 Read = TypeVar("Read", Record, Line)
 CURRENT = "current"
-TUNED = "ft-classifier"
 PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
 SINGLES = ("expert", "single")
 MAX = "experts, max"

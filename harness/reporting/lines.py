@@ -22,6 +22,7 @@ from harness.types import Choice, Shots
 T = TypeVar("T")
 BEYOND = 1e6
 """A metric of somebody's own may be larger than 1; what is larger than this is none."""
+TUNED = "ft-classifier"
 LARGEST = 2**53
 """Beyond, counts are no longer told apart in a table."""
 _STAGES = re.compile(r"(?P<premerge>[^\[\]]+)\[(?P<merger>[^\[\]]+)\](?P<after>[^\[\]]*)")
@@ -79,6 +80,11 @@ class Line:
     def name(self) -> str:
         """The task without its split."""
         return self.task.partition("@")[0]
+
+    @property
+    def tuned(self) -> bool:
+        """Whether a head was tuned for it, on other rows than those that are scored."""
+        return self.protocol == TUNED and not self.transductive
 
     @property
     def saw_the_scored(self) -> bool:

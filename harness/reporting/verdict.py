@@ -25,8 +25,8 @@ from harness.reporting.difference import (
     on_other_rows,
     spread_of,
 )
-from harness.reporting.grid import CURRENT, HEADLINE_SHOTS, TUNED, _check_work, reported
-from harness.reporting.lines import Line, lines_of
+from harness.reporting.grid import CURRENT, HEADLINE_SHOTS, _check_work, reported
+from harness.reporting.lines import TUNED, Line, lines_of
 from harness.text import points
 from harness.types import Array64, Shots
 
@@ -201,8 +201,11 @@ def verdicts(
 def verdicts_of(
     lines: Sequence[Line], merged: Sequence[Line], sampled: Sampled | None = None
 ) -> list[Verdict]:
-    """The verdicts on a model, whose lines are among those that are given."""
-    settings = dict.fromkeys(line.setting for line in merged if line.protocol == TUNED)
+    """The verdicts on a model, whose lines are among those that are given.
+
+    None by a head that was tuned on the rows that are scored.
+    """
+    settings = dict.fromkeys(line.setting for line in merged if line.tuned)
     parts = (_parts(lines, merged, setting) for setting in settings)
     return [_verdict(one, sampled) for one in parts if one is not None]
 

@@ -18,7 +18,6 @@ from harness.reporting.grid import (
     CURRENT,
     HEADLINE_SHOTS,
     MAX,
-    TUNED,
     Cell,
     Grid,
     Place,
@@ -27,7 +26,7 @@ from harness.reporting.grid import (
     named_rows,
     reading_of,
 )
-from harness.reporting.lines import Line, tasks_by
+from harness.reporting.lines import TUNED, Line, tasks_by
 from harness.reporting.verdict import Sampled
 
 MEAN = "mean"
@@ -141,10 +140,12 @@ def _gaps(
     scores: Grid, rows: Iterable[str], sampled: Sampled | None
 ) -> dict[tuple[str, str], Gain]:
     """Between Current Eval and FT-Classifier Eval, as boards show them first; {} without both."""
-    protocols = {reading: line.protocol for (_, reading, _), line in scores.lines.items()}
+    lines = {reading: line for (_, reading, _), line in scores.lines.items()}
     first: dict[str, Reading] = {}
     for reading in headlines(scores).values():
-        first.setdefault(protocols.get(reading, ""), reading)
+        line = lines.get(reading)
+        if line is not None and (line.protocol == CURRENT or line.tuned):
+            first.setdefault(line.protocol, reading)
     if not {CURRENT, TUNED} <= first.keys():
         return {}
     return gaps(scores, rows, first[CURRENT], first[TUNED], sampled)

@@ -9,8 +9,8 @@ from harness.data.shots import counted
 from harness.evaluation.estimates import Ends
 from harness.reporting.boards.gains import Gain, gaps
 from harness.reporting.difference import Difference
-from harness.reporting.grid import CURRENT, TUNED, Grid, reported
-from harness.reporting.lines import Line
+from harness.reporting.grid import CURRENT, Grid, reported
+from harness.reporting.lines import TUNED, Line
 from harness.reporting.verdict import Sampled, Verdict, verdicts_of
 
 

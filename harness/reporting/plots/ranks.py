@@ -12,7 +12,8 @@ from harness.errors import MissingScores
 from harness.evaluation.estimates import FEWEST_TASKS, LEVEL, aligned
 from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
-from harness.reporting.grid import PROTOCOL_ORDER, TUNED, Reading
+from harness.reporting.grid import PROTOCOL_ORDER, Reading
+from harness.reporting.lines import TUNED
 from harness.reporting.plots.marks import (
     BLUE,
     GREY,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.reporting.boards.board import HOW, Board
 from harness.reporting.boards.gains import any_told
 from harness.reporting.boards.legend import legend, notes
-from harness.reporting.grid import TUNED, Reading, short_task
+from harness.reporting.grid import Reading, short_task
 from harness.reporting.lines import Line
 from harness.text import plain, points
 
@@ -97,7 +97,7 @@ def _reading(board: Board, reading: Reading, note: str) -> dict[str, Any]:
         "plain": "" if line is None else plain(line.protocol),
         "note": plain(note),
         "headline": board.headlines[reading.protocol] == reading,
-        "tuned": line is not None and line.protocol == TUNED,
+        "tuned": line is not None and line.tuned,
     }
 
 
