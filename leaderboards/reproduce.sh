@@ -12,7 +12,7 @@ glue="cola mnli mrpc qnli qqp rte sst2 stsb wnli"
 ner="conll2003 ncbi_disease broad_twitter_corpus"
 emotion="dailydialog crowdflower tec isear"
 
-known="same-task different-tasks protocols ner emotion premerge"
+known="same-task different-tasks protocols shots ner emotion premerge"
 studies=${*:-$known}
 asked() { [[ " $studies " == *" $1 "* ]]; }
 for study in $studies; do
@@ -94,6 +94,25 @@ if asked protocols; then
   # Needs no records: the features of the average beside those of its experts.
   harness plot tsne --model merged/textcls-average --rows 300 --out docs/figures/tsne \
     --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full
+fi
+
+# Three of these merges as the rows that a protocol adapts to grow, to all of train90; rows whatever
+# their labels, the test rows themselves, and the published code's dropout, with 5 shots.
+if asked shots; then
+  for task in $textcls; do expert "$task" "textcls/$task" 0; done
+  hidden=features=mean_masked
+  grown="current,knn,knn:$hidden,ft-classifier,linear-probe,linear-probe:$hidden"
+  for reading in \
+    "--shots 1,5,10,50,all --protocols $grown" \
+    "--shots 5 --protocols ft-classifier:variant=paper,ft-classifier:rows=test" \
+    "--shots 5 --unstratified --protocols knn,ft-classifier,linear-probe"; do
+    reading="--limit 2000 $reading"
+    for merger in average ties tsv; do
+      merge shots "textcls-$merger" $merger "" $(printf 'experts/%s ' $textcls)
+    done
+  done
+  reading=""
+  board shots
 fi
 
 # Methods that bring experts together first: three seeds of every task, at most 10,000 rows each.

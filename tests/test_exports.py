@@ -105,10 +105,33 @@ def test_a_card_has_every_metric_under_every_protocol(tmp_path: Path) -> None:
         ("glue/mrpc", "Accuracy (knn, 5 shots)"): ("accuracy", 0.85),
         ("glue/mrpc", "F1 (knn, 5 shots)"): ("f1", 0.7),
     }
-    assert {(r.dataset_type, r.dataset_config, r.dataset_split) for r in results} == {
-        ("nyu-mll/glue", "rte", "validation"),
-        ("nyu-mll/glue", "mrpc", "validation"),
-    }
+    by_task = {result.dataset_name: result for result in results}
+    where = ("dataset_type", "dataset_config", "dataset_split", "dataset_revision", "dataset_args")
+    assert {name: tuple(getattr(one, key) for key in where) for name, one in by_task.items()} == {
+        "glue/rte": ("nyu-mll/glue", "rte", "validation", "bcdc", {"rows": 277, "digest": "d"}),
+        "glue/mrpc": (
+            "glue/mrpc", None, "validation", None, {"rows": 408, "source": "local folder"}
+        ),
+    }  # fmt: skip
+    args = by_task["glue/rte"].metric_args
+    assert args == {"protocol": "current", "draws": 1, "interval": [0.5, 0.7], "level": 0.95}
+
+
+def test_a_limit_is_no_full_test_set(tmp_path: Path) -> None:
+    """The first 200 of a set that may be larger, and 100 of which there are no more."""
+    records = [
+        record("merged", "m", task, "current", 0.6, rows=rows, settings={"limit": 200})
+        for task, rows in ((RTE, 200), (MRPC, 100))
+    ]
+    text = exported(records, "model-index", tmp_path)["m/README.md"]
+    results = ModelCard(text).data.eval_results or []
+    assert [one.dataset_args["limit"] for one in results if "limit" in one.dataset_args] == [200]
+    made = json.loads(exported(records, "lm-eval", tmp_path / "l")["m/results.json"])
+    assert made["n-samples"] == {MRPC: {"original": 100, "effective": 100}}
+    assert [made["configs"][task].get("limit") for task in (RTE, MRPC)] == ["200", None]
+    text = exported(records, "every-eval-ever", tmp_path / "e")["m/every_eval_ever.json"]
+    sources = [one.source_data for one in EveryEvalEver(**json.loads(text)).evaluation_results]
+    assert [(one.additional_details or {}).get("limit") for one in sources] == ["200", None]
 
 
 def test_every_eval_ever_has_scores_intervals_and_sources(

@@ -11,8 +11,6 @@ from harness.text import plain
 
 VERSION = "0.2.2"
 LIBRARY = "merging-harness"
-LOCAL = ("local folder", "generated", "None", "")
-"""Sources of rows that are no repository of the Hub."""
 
 
 def rendered(model: str, results: Sequence[Result], *, organization: str, at: int) -> str:
@@ -98,12 +96,13 @@ def _result(result: Result, metric: str, value: float) -> dict[str, Any]:
 def _source(result: Result) -> dict[str, Any]:
     """Where the rows come from: a revision of the Hub, or another place with their hash."""
     dataset, line = result.record.dataset, result.line
-    source = plain(dataset.get("source"))
     named = {"dataset_name": result.task}
-    details = _texts({"split": line.split, "rows": line.rows, "digest": dataset.get("digest")})
-    if source in LOCAL:
+    said = {"split": line.split, "rows": line.rows, "limit": result.limit}
+    details = _texts({**said, "digest": dataset.get("digest")})
+    if not result.repository:
         return {**named, "source_type": "other", "additional_details": details}
-    made = {**named, "source_type": "hf_dataset", "hf_repo": source, "hf_split": line.split}
+    made = {**named, "source_type": "hf_dataset", "hf_repo": result.repository}
+    made["hf_split"] = line.split
     if dataset.get("revision"):
         made["hf_revision"] = plain(dataset["revision"])
     return {**made, "samples_number": line.rows, "additional_details": details}

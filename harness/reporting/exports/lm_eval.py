@@ -42,6 +42,7 @@ def document(model: str, results: Sequence[Result]) -> dict[str, Any]:
         "n-samples": {
             task: {"original": one.line.rows, "effective": one.line.rows}
             for task, one in first.items()
+            if one.limit is None  # of how many these are the first is not known
         },
         "config": {"model": "merging-harness", "model_args": {"digest": digests(results)}},
         "model_source": "merging-harness",
@@ -69,9 +70,11 @@ def _filter(result: Result) -> str:
 
 def _config(task: str, results: Sequence[Result]) -> dict[str, str | bool | None]:
     """Where the rows are from, and what each filter saw beside them."""
+    first = results[0]
     return {
         "task": task,
-        "dataset_path": str(results[0].record.dataset.get("source")),
-        "test_split": results[0].line.split,
+        "dataset_path": str(first.record.dataset.get("source")),
+        "test_split": first.line.split,
+        **({} if first.limit is None else {"limit": str(first.limit)}),
         **{f"note,{_filter(result)}": result.note for result in results if result.note},
     }

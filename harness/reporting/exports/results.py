@@ -19,6 +19,8 @@ CORRELATIONS = ("matthews", "pearson", "spearman")
 """Metrics whose least value is -1; that of all others is 0."""
 SEVERAL = ("ensemble", "ceiling")
 """Roles of what is not one model, which no other program can be told of as one."""
+LOCAL = ("local folder", "generated", "None", "")
+"""Sources of rows that are no repository of the Hub."""
 MADE_ON_TEST = "transductive: the model was made with the rows that are scored"
 NAMES = {
     "accuracy": "Accuracy",
@@ -58,6 +60,18 @@ class Result:
     @property
     def task(self) -> str:
         return plain(self.line.name)
+
+    @property
+    def repository(self) -> str:
+        """The repository of the Hub that the rows were read from, '' if it was another place."""
+        source = plain(self.record.dataset.get("source"))
+        return "" if source in LOCAL else source
+
+    @property
+    def limit(self) -> int | None:
+        """How many rows there might have been at most, where there may have been more."""
+        limit = self.record.settings.get("limit")
+        return int(limit) if limit is not None and self.line.rows >= limit else None
 
     @property
     def parts(self) -> dict[str, float]:
