@@ -21,7 +21,7 @@ from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.difference import Spread
 from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, readings, short_task
 from harness.reporting.lines import lines_of, read_lines
-from harness.reporting.table import evaluation_table, legend
+from harness.reporting.table import evaluation_table, legend, parts_table
 from harness.reporting.verdict import Verdict, verdicts
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
@@ -466,6 +466,28 @@ def test_a_narrow_table_has_the_protocols_below_one_another() -> None:
     assert [block.splitlines()[0].split("  ")[0] for block in narrow.split("\n\n")] == [
         *("current", "knn, 5 shots")
     ]
+
+
+def test_a_column_says_its_metrics_and_rows_and_parts_stand_below() -> None:
+    of_parts = {"accuracy": 0.9, "f1": 0.5}
+    drawn = tuple(
+        DrawScore(value=value, parts={**of_parts, "f1": value}, shots=5, seed=seed)
+        for seed, value in enumerate((0.2, 0.4))
+    )
+    two = record("merged", "m", MRPC, "knn", 0.5, rows=1408, metrics=("accuracy", "f1"))
+    one = record("merged", "m", RTE, "knn", {5: [0.7]}, rows=277)
+    records = [two.model_copy(update={"scores": drawn}), one]
+    table = evaluation_table(records)
+    for said in ("accuracy +", "1,408 rows", "277 rows"):
+        assert table.count(said) == 1
+    assert not parts_table([one])
+    parts = parts_table(records).splitlines()
+    heads = [[word.strip() for word in line.split("  ") if word] for line in parts]
+    assert heads[2:4] == [["mrpc", "mrpc"], ["accuracy", "f1"]]
+    assert heads[-1] == ["m (ties)", "90.0", "30.0"]
+    narrow = parts_table([*records, record("merged", "m", MRPC, "current", 0.5)], width=40)
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert [block.split("  ")[0] for block in narrow.split("\n\n")] == ["current", "knn, 5 shots"]
 
 
 def test_the_merge_has_its_interval_where_there_is_room() -> None:

@@ -137,11 +137,19 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
     from harness.evaluation.inference import sampler
     from harness.evaluation.predictions import shelf
     from harness.reporting.basis import bases, left_open
-    from harness.reporting.table import evaluation_table, legend, other_shots, protocols_saw
+    from harness.reporting.table import (
+        evaluation_table,
+        legend,
+        other_shots,
+        parts_table,
+        protocols_saw,
+    )
     from harness.reporting.verdict import verdicts
 
     table = evaluation_table(records, width())
     print(f"{table}\n")
+    if parts := parts_table(records, width()):
+        print(f"Of these means of several metrics, each metric:\n\n{parts}\n")
     said = (*other_shots(records), *protocols_saw(records), *left_open(records))
     for line in (legend(table), *said):
         say(plain(line))

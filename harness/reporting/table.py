@@ -20,6 +20,7 @@ from harness.reporting.grid import (
     grid,
     short_task,
 )
+from harness.reporting.lines import Line, tasks_by
 from harness.text import plain, points
 from harness.types import Shots
 
@@ -27,13 +28,15 @@ from harness.types import Shots
 def evaluation_table(records: Sequence[Record], width: int | None = None) -> str:
     """One table: rows are the model and its references, columns are protocol x task, values x100.
 
-    Of several numbers of shots the one nearest to 5 is shown. Where it is wider than `width`, the
-    columns of each protocol stand below one another, with its name in the corner. Current Eval of
-    the merged model has its interval over the test rows, unless that alone makes it too wide.
+    The head of a column has the task's metrics and its number of rows. Of several numbers of shots
+    the one nearest to 5 is shown. Where it is wider than `width`, the columns of each protocol
+    stand below one another, with its name in the corner. Current Eval of the merged model has its
+    interval over the test rows, unless that alone makes it too wide.
     """
     scores = grid(records, by_method=False)
     shown = [reading for reading in scores.readings if reading in _headline(scores.readings)]
-    tasks = [plain(short_task(column, scores.tasks)) for column in scores.columns]
+    known = tasks_by(scores.lines.values())
+    tasks = [_column(column, scores.tasks, known.get(column)) for column in scores.columns]
     merged = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
 
     def render(
@@ -61,6 +64,41 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     if fits(whole, width):
         return whole
     return "\n\n".join(fitting(plain(str(reading)), tasks, [reading]) for reading in shown)
+
+
+def parts_table(records: Sequence[Record], width: int | None = None) -> str:
+    """Every metric of the tasks that have several, whose mean the table has; '' where none has.
+
+    Rows, readings and what is done where it is too wide are those of `evaluation_table`.
+    """
+    scores = grid(records, by_method=False)
+    shown = [reading for reading in scores.readings if reading in _headline(scores.readings)]
+    known = tasks_by(scores.lines.values())
+    columns = [
+        (task, metric)
+        for task in scores.tasks
+        if task in known and len(known[task].metrics) > 1
+        for metric in known[task].metrics
+    ]
+    heads = [f"{plain(short_task(task, scores.tasks))}\n{plain(name)}" for task, name in columns]
+
+    def render(corner: str, headers: Sequence[str], shown: Sequence[Reading]) -> str:
+        rows = []
+        for name in scores.rows:
+            lines = [
+                (scores.lines.get((name, one, task)), m) for one in shown for task, m in columns
+            ]
+            values = [dict(line.parts).get(metric) if line else None for line, metric in lines]
+            if any(value is not None for value in values):
+                rows.append([plain(name), *("" if v is None else points(v) for v in values)])
+        return tabulate(rows, [corner, *headers], tablefmt="simple", disable_numparse=True)
+
+    if not columns:
+        return ""
+    whole = render("", [_heading(reading, head) for reading in shown for head in heads], shown)
+    if fits(whole, width):
+        return whole
+    return "\n\n".join(render(plain(str(reading)), heads, [reading]) for reading in shown)
 
 
 def legend(table: str) -> str:
@@ -107,6 +145,15 @@ def listed(numbers: Sequence[object]) -> str:
     """`1, 5 and 10`."""
     first = ", ".join(map(str, numbers[:-1]))
     return f"{first} and {numbers[-1]}" if first else str(numbers[-1])
+
+
+def _column(column: str, tasks: Sequence[str], line: Line | None) -> str:
+    """The task, its metrics and its number of rows, below one another."""
+    name = plain(short_task(column, tasks))
+    if line is None:
+        return name
+    metrics = " +\n".join(map(plain, line.metrics))
+    return f"{name}\n{metrics}\n{line.rows:,} rows"
 
 
 def _heading(reading: Reading, column: str) -> str:
