@@ -668,6 +668,10 @@ WEIGHTS_THAT_DIFFER: dict[str, Case] = {
         lambda p: p.merge(p["deep"], base=p["base"], merger="ties"),
         ["the base", "has no tensor 'bert.encoder.layer.2."],
     ),
+    "more layers in the base": (
+        lambda p: p.merge(base=p["deep"], merger="ties"),
+        ["the base", "deep has a layer with 'encoder.layer.2.", "as deep as they are"],
+    ),
     "a tensor less": (
         lambda p: p.merge(p["a"], p.tensors("b", drop(DENSE))),
         [f"copies/b has no tensor '{DENSE}'"],
@@ -994,6 +998,10 @@ INSPECTED: dict[str, Case] = {
         lambda p: p.inspect(p["deep"], p["deep"], base=p["base"]),
         ["the base", "has no tensor 'bert.encoder.layer.2."],
     ),
+    "a deeper base": (
+        lambda p: p.inspect(p["a"], p["b"], base=p["deep"]),
+        ["the base", "deep has a layer with 'encoder.layer.2."],
+    ),
     "nan": (
         lambda p: p.inspect(p["a"], p.filled("b", DENSE, math.nan)),
         [f"'{DENSE}' of", "copies/b has NaN entries"],
@@ -1019,6 +1027,10 @@ BROUGHT_TOGETHER: dict[str, Case] = {
     "fewer layers in the base": (
         lambda p: p.merge(p["deep"], p["deep"], premerge="rotation:anchor=base", base=p["base"]),
         ["the base", "has no tensor 'bert.encoder.layer.2."],
+    ),
+    "more layers in the base": (
+        lambda p: p.merge(p["a"], p["b"], premerge="rotation", base=p["deep"]),
+        ["the base", "deep has a layer with 'encoder.layer.2."],
     ),
     "heads that do not divide the width": (
         lambda p: p.merge(

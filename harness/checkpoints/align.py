@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.symmetry import NUMBER
 from harness.checkpoints.settings import check_settings
 from harness.checkpoints.tokenizer import vocabulary
 from harness.errors import IncompatibleWeights
@@ -47,7 +48,7 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
 
     A pretrained encoder is stored with or without the prefix of the model class ('bert.'), and
     with a pretraining head or none; tensors the expert has no place for are left out.
-    Raises IncompatibleWeights when an encoder tensor of the expert is missing from the base.
+    Raises IncompatibleWeights for a base with more layers than the expert.
     """
     family = family_of(expert.config, expert.source)
     known = specs(base.weights)
@@ -57,7 +58,21 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
             if candidate in known:
                 place[name] = candidate
                 break
+    _check_depth(base, expert, {family.bare(name) for name in known.keys() - {*place.values()}})
     return replace(base, weights=renamed(base.weights, place))
+
+
+def _check_depth(base: Checkpoint, expert: Checkpoint, rest: Collection[str]) -> None:
+    """Raise IncompatibleWeights if what is left of a base is more layers of what the expert has."""
+    family = family_of(expert.config, expert.source)
+    kinds = {NUMBER.sub(".{layer}.", family.bare(name), count=1) for name in expert.weights}
+    for name in sorted(rest):
+        kind = NUMBER.sub(".{layer}.", name, count=1)
+        if kind != name and kind in kinds:
+            raise IncompatibleWeights(
+                f"the base {base.source} has a layer with '{name}', which {expert.source} has not; "
+                "expected the checkpoint that the experts were fine-tuned from, as deep as they are"
+            )
 
 
 def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
