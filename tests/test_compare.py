@@ -381,7 +381,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "one": (None, ["good"], "good cannot be compared, expected two or more"),
     "twice": (None, ["good", "good"], "good, good cannot be compared"),
     "unknown": (None, ["good", "great"], "no records of 'great' in"),
-    "known": (None, ["good", "great"], "where models are: fair, good, poor; name one of them"),
+    "known": (None, ["good", "great"], "where models are: fair, good, poor; name a model"),
     "protocol": (None, [*GOOD, "--protocol", "knn"], "'good' was not read under knn, only under"),
     "no protocol": (None, [*GOOD, "--protocol", "nearest"], "no protocol is called 'nearest'"),
     "task": (None, [*GOOD, "--tasks", "toy/z"], "'good' was not read on toy/z under current, only"),
@@ -465,8 +465,19 @@ def test_errors_are_of_their_kinds(records: Path, tmp_path: Path) -> None:
     drop(records)
     with pytest.raises(BrokenRecord, match="no predictions of 'good'"):
         harness.compare(["good", "fair"], records=records)
-    with pytest.raises(UnknownName, match="where models are: none"):
+    with pytest.raises(UnknownName, match="nowhere, which is no folder"):
         harness.compare(["good", "fair"], records=tmp_path / "nowhere")
+
+
+def test_a_folder_of_a_model_is_none_of_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing is the folder of records, whatever else has the name of a model."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good" / "config.json").write_text("{}")
+    with pytest.raises(UnknownName, match="no records of 'good' in nowhere, which is no folder"):
+        harness.compare(["good", "fair"], records="nowhere")
 
 
 def test_names_do_no_harm(tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ OUT = [
     ("--merger", "regmean:examples=0", "0, expected a whole number of at least 1"),
     ("--premerge", "dare:drop_rate=-1", "-1, expected a number from 0 to 1"),
     ("--premerge", "della:epsilon=2", "2, expected a number from 0 to 1"),
-    ("--protocols", "ft-classifier:epochs=0", "0, expected a whole number of at least 1"),
+    ("--protocols", "ft-classifier:epochs=0", "0, expected a whole number from 1 to 1000000"),
     ("--protocols", "ft-classifier:learning_rate=0", "0, expected a number above 0"),
     ("--protocols", "ft-classifier:learning_rate=-1e-3", "-1e-3, expected a number above 0"),
 ]
@@ -473,7 +473,7 @@ def test_ranges_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         "    t=0.5 (from 0 to 1)\n",
         "combine=mean (mean, sum, max)\n",
         "rescale=true (true or false)",
-        "    learning_rate=0.0005 (above 0), epochs=5 (whole, at least 1)",
+        "    learning_rate=0.0005 (above 0), epochs=5 (whole, from 1 to 1000000)",
     ):
         assert expected in shown
 

@@ -1074,6 +1074,16 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "no expert": ("drop {records}", ["no expert of m was read on", "--experts"]),
     "no merge": ("drop {experts}", ["found none under current"]),
     "one merge": ("ranks {alone}", ["found 1 on all of 1", "harness evaluate"]),
+    "an option of a model": (
+        "protocols {records} --device cpu",
+        ["plot protocols has --device, which is of features of a model (tsne)"],
+    ),
+    "an option of records": ("tsne --model m --shots 5", ["plot tsne has --shots, which is of"]),
+    "shots where none are drawn": (
+        "drop {records} --shots 77",
+        ["drop has 77 shots, and current adapts to no drawn rows"],
+    ),
+    "shots of all shots": ("shots {records} --shots 5", ["shots shows every number of shots"]),
     "a file in the way": ("shots {records} --out {records}/0.json/fig", ["0.json is a file"]),
 }
 
@@ -1131,6 +1141,13 @@ def test_the_committed_pictures_are_those_of_the_records(
     if pinned:  # another version may place things otherwise
         assert kept.with_suffix(".svg").read_bytes() == (tmp_path / "fig.svg").read_bytes()
     assert kept.with_suffix(".png").is_file()
+
+
+def test_a_drop_of_what_saw_the_scored_rows_is_marked() -> None:
+    made = [one.model_copy(update={"transductive": one.role == "merged"}) for one in several()]
+    methods = drop.drops(made, View()).methods
+    assert methods
+    assert all(name.endswith(" (transductive)") for name in methods)
 
 
 def test_a_legend_of_many_long_lines_has_room() -> None:

@@ -296,6 +296,8 @@ def test_a_fit_to_the_test_rows_says_so(protocol: str, room: Path, tmp_path: Pat
     assert not {"shots", "draws", "pool"} & {*record.settings}
     assert all("rows=test" in str(one) for one in readings([record]))
     assert record == read(room, kind, tmp_path, f"{protocol}:rows=test{steps}")[0]
+    assert all("probe:rows=test (transductive) reads" in str(one) for one in bases(records))
+    assert len(bases(records)) == (protocol == "probe")
 
 
 def test_a_head_tuned_on_the_scored_rows_bears_no_verdict(room: Path, tmp_path: Path) -> None:
@@ -519,6 +521,8 @@ def test_a_curve_of_shots_is_shown(
         lines = [*csv.DictReader(file)]
     mine = [line for line in lines if line["row"] == lines[0]["row"]]
     assert [line["shots"] for line in mine] == ["1", "4", "all"]
+    assert main([*command, "--shots", "1,,5"]) == 2
+    assert "--shots is '1,,5', expected whole" in capsys.readouterr().err
     assert main([*command, "--shots", "1,most"]) == 2
     err = capsys.readouterr().err
     assert "--shots is '1,most', expected whole numbers or all, separated by commas" in err
@@ -680,7 +684,11 @@ def test_the_sentence_of_the_orthogonal_probe() -> None:
     more = basis(60, 65, determined=False)
     assert "are a change of basis, or more; fitted to fewer rows" in more, "the rest may be one too"
     assert basis(60, 80, shots="all").startswith("probe, all shots reads")
-    assert str(Basis(80, 60, 70, Reading(3, "probe:rows=test", 0), 2)).startswith(
+    test_rows = Reading(3, "probe:rows=test", 0)
+    assert "probe:rows=test (transductive) reads" in str(
+        Basis(80, 60, 70, test_rows, 2, transductive=True)
+    )
+    assert str(Basis(80, 60, 70, test_rows, 2)).startswith(
         "averaged over 2 tasks, probe:rows=test reads 70.0: 10.0 of the 20.0"
     )
 

@@ -95,6 +95,7 @@ def methods(text: str | None) -> tuple[str, ...]:
 
 def shots_of(flag: str, text: str) -> tuple[Shots, ...]:
     """`1,5,all` as two numbers, and all there are. Raises BadOption."""
-    if not all(part.isdigit() or part == ALL for part in listed(text)):
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() or part == ALL for part in parts):
         raise BadOption(f"{flag} is '{text}', expected whole numbers or all, separated by commas")
-    return tuple(ALL if part == ALL else int(part) for part in listed(text))
+    return tuple(ALL if part == ALL else int(part) for part in parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from harness.cli.app import DataDir, Plugins, PresetOption, app, listed, methods, names_of, shots_of
 from harness.cli.console import bars
+from harness.errors import BadOption
 
 
 def _pictures(incomplete: str) -> list[str]:
@@ -17,8 +19,25 @@ def _pictures(incomplete: str) -> list[str]:
     return [name for name in (*OF_RECORDS, OF_FEATURES) if name.startswith(incomplete)]
 
 
+OF_A_MODEL = ("experts", "rows", "seed", "preset", "device", "data_dir")
+"""Options that say something of a model's features, and nothing of records."""
+OF_SCORES = ("protocols", "shots")
+"""Those that say something of records alone."""
+
+
+def _check_flags(context: typer.Context, what: str, strangers: Sequence[str]) -> None:
+    """Raise BadOption for an option that was given and says nothing of this picture."""
+    for name in strangers:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            flag = f"--{name.replace('_', '-')}"
+            of = "features of a model (tsne)" if name in OF_A_MODEL else "records"
+            raise BadOption(f"plot {what} has {flag}, which is of {of}; leave it out")
+
+
 @app.command()
 def plot(
+    context: typer.Context,
     what: Annotated[
         str,
         typer.Argument(
@@ -59,10 +78,12 @@ def plot(
 ) -> None:
     """Draw scores of records, or a model's features (tsne), as PNG and SVG."""
     from harness.evaluation.run import Run
+    from harness.reporting.plots.plot import OF_FEATURES
     from harness.reporting.plots.plot import plot as run_plot
     from harness.reporting.plots.scores import View
     from harness.values import validated
 
+    _check_flags(context, what, OF_SCORES if what == OF_FEATURES else OF_A_MODEL)
     asked = {
         "tasks": listed(tasks),
         "protocols": methods(protocols),

@@ -36,8 +36,8 @@ class Basis:
 
     All in points (x100), averaged over the tasks, under one reading of the probe. `control` is the
     base under the same: what a turn can do without any merge. `determined`: no fit had fewer rows
-    than features have dimensions. Without a `spread`, which takes the predictions, differences are
-    taken as they are.
+    than features have dimensions; `transductive`: they were to the rows that are scored. Without a
+    `spread`, which takes the predictions, differences are taken as they are.
     """
 
     experts: float
@@ -47,6 +47,7 @@ class Basis:
     tasks: int
     control: float | None = None
     determined: bool = True
+    transductive: bool = False
     spread: Spread | None = None
 
     @property
@@ -60,7 +61,8 @@ class Basis:
     def __str__(self) -> str:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
         control = "" if self.control is None else f" (the base {points(self.control)})"
-        read = f"{over}{self.reading} reads {points(self.turned)}{control}"
+        seen = " (transductive)" if self.transductive else ""
+        read = f"{over}{self.reading}{seen} reads {points(self.turned)}{control}"
         return f"{read}: {self._cause}{self._but}.{'' if self.spread else NO_INTERVAL}"
 
     @property
@@ -214,6 +216,7 @@ def _basis(parts: _Parts, samples: Samples | None) -> Basis:
         reading=parts.reading,
         tasks=len({record.task for record in parts.current}),
         control=_mean(parts.base, shots) if parts.base else None,
+        transductive=any(one.adaptation and one.adaptation.transductive for one in parts.turned),
         determined=all(told.get("rows_per_dimension", 1) >= 1 for told in facts),
         spread=None if samples is None else _spread(parts, samples),
     )

@@ -143,7 +143,8 @@ def _by_merge(
                 f"records of them with {MAKE}"
             )
         made = [_drop(expert, record, reading, samples) for expert in own]
-        drops[record.method, record.model][record.task] = [one for one in made if one is not None]
+        method = f"{record.method} (transductive)" if record.transductive else record.method
+        drops[method, record.model][record.task] = [one for one in made if one is not None]
         undefined += made.count(None)
     return drops, undefined
 

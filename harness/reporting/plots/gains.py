@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from harness.data.shots import counted
 from harness.errors import MissingScores
 from harness.evaluation.estimates import Ends
 from harness.evaluation.inference import Samples
@@ -192,12 +193,20 @@ def gains(records: Sequence[Record], view: View, samples: Samples | None = None)
 
 
 def one_reading(what: str, scores: Scores, view: View) -> Reading:
-    """The only reading of a picture of one protocol. Raises MissingScores for several."""
+    """The only reading of a picture of one protocol.
+
+    Raises MissingScores for several, and for a number of shots of one that draws none.
+    """
     known = headline(scores.readings, view.shots)
     if len(known) != 1:
         raise MissingScores(
             f"{what} shows one protocol, found {'; '.join(map(str, known))}; name one with its "
             "options"
+        )
+    if view.shots is not None and not known[0].shots:
+        raise MissingScores(
+            f"{what} has {counted(view.shots)}, and {known[0]} adapts to no drawn rows; leave out "
+            "--shots, or name another with --protocols"
         )
     return known[0]
 

@@ -7,7 +7,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 from harness.data.shots import amount
-from harness.errors import MissingScores
+from harness.errors import BadOption, MissingScores
 from harness.evaluation.records import Record
 from harness.reporting.grid import PROTOCOL_ORDER
 from harness.reporting.plots.curves import Curve, Curves, Panel, Point, draw
@@ -28,8 +28,11 @@ def picture(records: Sequence[Record], view: View) -> Figure:
 def curves(records: Sequence[Record], view: View) -> Curves:
     """A curve for each protocol that adapts, over the shots it was read with.
 
-    Raises MissingScores where none was read with two numbers of shots.
+    Raises MissingScores where none was read with two numbers of shots, and BadOption where the view
+    names one.
     """
+    if view.shots is not None:
+        raise BadOption("shots shows every number of shots, found one of them; leave out --shots")
     scores = scores_of(shown(records, view))
     counts = sorted({one.shots for one in scores.readings if one.shots}, key=amount)
     if len(counts) < 2 or not scores.rows:
