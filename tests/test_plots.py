@@ -719,6 +719,8 @@ def test_the_drop_by_hand() -> None:
     # a pair is one value: (25 - 20) / 2, and 50 alone where the other expert has no positive score
     assert (shown.methods, shown.unit, shown.undefined) == (("ties",), "merge", 1)
     assert sorted(shown.drops[0]) == pytest.approx([2.5, 50])
+    seen = [one.model_copy(update={"transductive": one.model == "m"}) for one in records]
+    assert {*drop.drops(seen, ALL).methods} == {"ties", "ties (transductive)"}
     alone = drop.drops(records[:5], ALL)
     assert (alone.unit, sorted(alone.drops[0])) == ("task", pytest.approx([-20, 25]))
 
@@ -1141,13 +1143,6 @@ def test_the_committed_pictures_are_those_of_the_records(
     if pinned:  # another version may place things otherwise
         assert kept.with_suffix(".svg").read_bytes() == (tmp_path / "fig.svg").read_bytes()
     assert kept.with_suffix(".png").is_file()
-
-
-def test_a_drop_of_what_saw_the_scored_rows_is_marked() -> None:
-    made = [one.model_copy(update={"transductive": one.role == "merged"}) for one in several()]
-    methods = drop.drops(made, View()).methods
-    assert methods
-    assert all(name.endswith(" (transductive)") for name in methods)
 
 
 def test_a_legend_of_many_long_lines_has_room() -> None:
