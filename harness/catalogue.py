@@ -159,5 +159,7 @@ def _range(schema: Mapping[str, Any]) -> str:
         items = schema["items"]
         entries = SEVERAL.get(items.get("type"), "values")
         return ", ".join([f"{entries} by ':'", *bounds(items), *bounds(schema)])
+    if examples := schema.get("examples"):
+        return f"as {', '.join(map(str, examples))}"
     called, within = TYPES.get(schema.get("type", ""), "any"), bounds(schema)
     return ", ".join(within if within and called == "number" else [called, *within])

@@ -235,6 +235,26 @@ def test_of_a_copy_with_other_units_first_those_that_stayed_are_counted(
     assert apart == {(1, "up"), (1, "down")}
 
 
+def test_a_model_whose_units_stand_elsewhere_is_called_out(
+    minis: Minis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With or without a base, and not as an expert whose task vector is long."""
+    expert, base = minis("bert")["a"], minis("bert")["base"]
+
+    def permute(state: Tensors) -> None:
+        settings = json.loads((expert / "config.json").read_text())
+        symmetry = Symmetry(axes_of(family_of(settings), state), heads=2)
+        order = torch.arange(UNITS).roll(1)
+        maps = {f"ffn.{layer}": lambda: [Permuted(order)] for layer in (0, 1)}
+        state.update(weights.moved(state, symmetry, maps))
+
+    copy = changed(tmp_path / "copy", expert, permute)
+    for more in ([], ["--base", base]):
+        (remark,) = asked(capsys, expert, copy, *more)["remarks"]
+        assert remark.startswith("100% of the feed-forward units of copy are matched to others of")
+        assert "--premerge permutation" in remark
+
+
 def test_units_by_hand() -> None:
     first = {"up": torch.tensor([[1.0, 0], [0, 1], [0, 1]])}
     second = {"up": torch.tensor([[0.0, 2], [2, 0], [0, 2]])}

@@ -473,6 +473,7 @@ def test_ranges_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         "    t=0.5 (from 0 to 1)\n",
         "combine=mean (mean, sum, max)\n",
         "rescale=true (true or false)",
+        "layers=all (as all, first:2, last:2, 0)",
         "    learning_rate=0.0005 (above 0), epochs=5 (whole, from 1 to 1000000)",
     ):
         assert expected in shown

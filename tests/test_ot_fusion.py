@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,10 @@ def test_rows_by_hand() -> None:
     goals = torch.tensor([[0.0, 2.0], [3.0, 0.0]], dtype=torch.float64)
     assert transport(rows, goals).tolist() == [1, 0]
     assert transport(rows, rows).tolist() == [0, 1]
+    # a chord of 1.31 costs less than two of 0.70, though their squares sum to less than its own
+    near, far = [math.cos(0.715), math.sin(0.715)], [math.cos(0.715), -math.sin(0.715)]
+    ahead, apart = (torch.tensor([[1, 0], one], dtype=torch.float64) for one in (near, far))
+    assert transport(apart, ahead).tolist() == [0, 1]
     assert transport(torch.zeros(3, 2).double(), torch.zeros(3, 2).double()).tolist() == [0, 1, 2]
 
 

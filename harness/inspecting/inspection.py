@@ -95,6 +95,8 @@ def total(comparisons: Iterable[Comparison]) -> Comparison:
     return sum(comparisons, Comparison())
 
 
+ELSEWHERE = 0.5
+"""Models of which fewer feed-forward units than this share are matched to themselves are moved."""
 DISGUISE = 3.0
 """Task vectors of lengths that differ more than that do not mix: the longer one decides."""
 
@@ -107,6 +109,13 @@ def remarks(inspection: Inspection) -> list[str]:
 
 
 def _remark(pair: Pair, base: Model | None) -> str | None:
+    kept, units = (sum(getattr(one, of) for one in pair.units.values()) for of in ("kept", "units"))
+    if units and kept / units < ELSEWHERE:  # which says more than how far weights are apart
+        return (
+            f"{1 - kept / units:.0%} of the feed-forward units of {pair.second.name} are matched "
+            f"to others of {pair.first.name}: as they are, a merge mixes units that have nothing to "
+            "do with one another; see --premerge permutation and rotation."
+        )
     if base is None:
         return None
     lengths = sorted(zip(pair.whole.moved, (pair.first.name, pair.second.name), strict=True))

@@ -25,9 +25,12 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     """
     top = family.row if unit == "row" else family.word
     if not family.axes or top is None:
+        from harness.checkpoints.families.known import FAMILIES
+
+        known = [name for one in FAMILIES if one.axes for name in one.model_types]
         raise UnknownName(
-            f"the symmetries of {', '.join(family.model_types)} are not known, expected an "
-            "architecture with a table of them"
+            f"the symmetries of {', '.join(family.model_types)} are not known, expected one of "
+            f"{', '.join(known)}; rotary positions and the first DeBERTa have others"
         )
     table = {**family.axes, **top.axes}
     placed: dict[str, tuple[str | None, ...]] = {}
