@@ -113,8 +113,8 @@ def _remark(pair: Pair, base: Model | None) -> str | None:
     if units and kept / units < ELSEWHERE:  # which says more than how far weights are apart
         return (
             f"{1 - kept / units:.0%} of the feed-forward units of {pair.second.name} are matched "
-            f"to others of {pair.first.name}: as they are, a merge mixes units that have nothing to "
-            "do with one another; see --premerge permutation and rotation."
+            f"to others of {pair.first.name}: as they are, a merge mixes units that have nothing "
+            "to do with one another; see --premerge permutation and rotation."
         )
     if base is None:
         return None
