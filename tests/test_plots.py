@@ -485,6 +485,26 @@ def test_gains_are_taken_draw_by_draw() -> None:
     assert [text.get_text() for text in axes.texts] == ["+15.0"]
 
 
+@pytest.mark.parametrize(("half", "text"), [(0.06, "+10.0?"), (0.04, "+10.0")])
+def test_a_gain_whose_intervals_overlap_is_not_told(half: float, text: str) -> None:
+    """Without predictions, which would give it an interval of its own."""
+
+    def ends(value: float) -> tuple[Interval, ...]:
+        return (Interval(low=value - half, high=value + half, shots=None, method="wilson"),)
+
+    made = [
+        read(name, method, RTE, "current", value, intervals=ends(value))
+        for name, method, value in (("n", "dare[ties]", 0.6), ("m", "ties", 0.5))
+    ]
+    figure = gains.draw(gains.gains(made, ALL))
+    (axes,) = figure.axes
+    assert [one.get_text() for one in axes.texts] == [text]
+    assert (axes.patches[0].get_alpha() == 1) == (not text.endswith("?"))
+    said = [one.get_text() for legend in figure.legends for one in legend.get_texts()]
+    assert [one.startswith("? and pale: not told from none") for one in said] == [True] * len(said)
+    assert bool(said) == text.endswith("?")
+
+
 def test_gains_are_under_current_eval_unless_another_is_named() -> None:
     shown = gains.gains(several(), ALL)
     assert str(shown.reading) == "current"

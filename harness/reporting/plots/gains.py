@@ -16,12 +16,16 @@ from harness.errors import MissingScores
 from harness.evaluation.estimates import Ends
 from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
+from harness.reporting.boards.best import Spot as BoardSpot
+from harness.reporting.boards.best import alike
+from harness.reporting.boards.gains import OPEN
 from harness.reporting.difference import Difference
 from harness.reporting.figures import wrapped
 from harness.reporting.grid import PROTOCOL_ORDER, Cell, Reading
 from harness.reporting.plots import whiskers
 from harness.reporting.plots.marks import (
     BLACK,
+    GREY,
     Layout,
     Mark,
     drawn,
@@ -43,6 +47,8 @@ MAKE = (
     "harness merge EXPERTS --merger M --out MERGED, once with --premerge P and once without, "
     "and harness evaluate of both"
 )
+PALE = 0.35
+"""How much is seen of a bar that is not told from none."""
 BAR, CLOSER = 0.14, 0.05
 """Inches: how thick a bar is, and how much closer bars of a merger stand than other rows."""
 
@@ -52,12 +58,14 @@ class Gain:
     """Points that a method before merging adds, with their deviation over draws, if there are any.
 
     Draws are those of the same rows with it and without, so differences are taken draw by draw.
-    `within` is the paired interval over test rows, None where predictions are not at hand.
+    `within` is the paired interval over test rows, None where predictions are not at hand; `open`
+    that without them the intervals of both scores do not tell it from none.
     """
 
     value: float
     deviation: float | None = None
     within: Ends | None = None
+    open: bool = False
 
     @property
     def difference(self) -> Difference:
@@ -219,11 +227,17 @@ def _gain(
     if method is None or with_it is None or without is None:
         return None
     told = scores.difference((method, reading), (merger, reading), column)
+    if len(with_it.values) == len(without.values):
+        both = np.subtract(with_it.values, without.values)
+        difference = Cell(tuple(both.tolist()))
+    else:
+        difference = Cell((with_it.mean - without.mean,))
+    ordered = (with_it, without) if difference.mean >= 0 else (without, with_it)
+    high, low = (BoardSpot(cell, ()) for cell in ordered)
+    unclear, way = alike(high, low, None)
     within = told.within if told else None
-    if len(with_it.values) != len(without.values):
-        return Gain(with_it.mean - without.mean, within=within)
-    difference = Cell(tuple(np.subtract(with_it.values, without.values).tolist()))
-    return Gain(difference.mean, difference.deviation, within)
+    is_open = within is None and unclear and way == "intervals"
+    return Gain(difference.mean, difference.deviation, within, is_open)
 
 
 def draw(shown: Gains) -> Figure:
@@ -247,7 +261,7 @@ def draw(shown: Gains) -> Figure:
         places = of_rows(panels, names, heights)
         for axes, panel in zip(panels, shown.panels, strict=True):
             axes.axvline(0, color=BLACK, linewidth=1)
-            axes.set_xlim(_limits(shown))
+            axes.set_xlim(_limits(panel))
             axes.set_xlabel(panel.unit)
             for (row, at), y in zip(rows, places, strict=True):
                 if at is not None:
@@ -284,12 +298,13 @@ def _bar(axes: Axes, shown: Gains, gain: Gain | None, y: float, look: Mark) -> N
         return
     rows_say = whiskers.known(shown.differences)
     spread = gain.deviation or None
-    axes.barh(y, gain.value, height=BAR, xerr=spread, **_look(look, ticks=rows_say))
+    bars = axes.barh(y, gain.value, height=BAR, xerr=spread, **_look(look, ticks=rows_say))
+    bars.patches[0].set_alpha(PALE if gain.open else 1)
     if rows_say:
         whiskers.whisker(axes, y, gain.difference)
     side = 1 if gain.value >= 0 else -1
     axes.annotate(
-        points(gain.value, "+"),
+        points(gain.value, "+") + (OPEN if gain.open else ""),
         (gain.span[gain.value >= 0], y),
         (4 * side, 0),
         textcoords="offset points",
@@ -299,11 +314,11 @@ def _bar(axes: Axes, shown: Gains, gain: Gain | None, y: float, look: Mark) -> N
     )
 
 
-def _limits(shown: Gains) -> tuple[float, float]:
-    """The scale of all panels, with room for the numbers at the ends of the bars."""
-    low = min(0, *(gain.span[0] for gain in shown.known))
-    high = max(0, *(gain.span[1] for gain in shown.known))
-    room = 0.22 * (high - low) or 1
+def _limits(panel: Panel) -> tuple[float, float]:
+    """The scale of a panel, with room for the numbers at the ends of the bars."""
+    ends = [gain.span for gains in panel.gains for gain in gains if gain is not None]
+    low, high = min(0, *(low for low, _ in ends)), max(0, *(high for _, high in ends))
+    room = 0.3 * (high - low) or 1
     return low - room, high + room
 
 
@@ -324,9 +339,13 @@ def _look(look: Mark, *, ticks: bool = False) -> dict[str, Any]:
 
 def _handles(shown: Gains) -> list[Any]:
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
     handles: list[Any] = []
     if any(gain.deviation is not None for gain in shown.known):
         width = 0 if whiskers.known(shown.differences) else 1
         handles.append(Line2D([], [], color=BLACK, marker="|", linewidth=width, label=shown.spread))
+    if any(gain.open for gain in shown.known):
+        label = f"{OPEN} and pale: not told from none, as the intervals of both over rows overlap"
+        handles.append(Patch(facecolor=GREY, alpha=PALE, label=label))
     return [*handles, *whiskers.handles(shown.differences)]
