@@ -459,6 +459,28 @@ def test_the_heads_of_two_tasks_are_no_two_models(records: Path) -> None:
     assert len(harness.compare(["good", "odd"], records=records).terms.tasks) == 2
 
 
+def test_a_verdict_says_what_two_tasks_tell_of_themselves(tmp_path: Path) -> None:
+    """Where other tasks cannot be told of: 10 and 50 points are 30, within -224 to 284."""
+    for model, share in (("good", 0.1), ("poor", 0.2)):
+        read_once(tmp_path, model, "toy/a", share)
+        read_once(tmp_path, model, "toy/b", 0.6 if model == "poor" else share)
+    made = harness.compare(["good", "poor"], records=tmp_path)
+    assert isinstance(made, Comparison)
+    assert made.outcome == "cannot tell"
+    assert made.verdict.startswith("on these 2 tasks good is better than poor: +")
+    assert "on other rows; cannot tell of other tasks, within -" in made.verdict
+    turned = harness.compare(["poor", "good"], records=tmp_path)
+    assert "on these 2 tasks poor is worse than good: -" in str(turned).replace("\n", " ")
+    three = harness.compare(["good", "poor", "fair"], records=_with_fair(tmp_path))
+    assert "a comparison of the two tells" in str(three).replace("\n", " ")
+
+
+def _with_fair(folder: Path) -> Path:
+    for task in ("toy/a", "toy/b"):
+        read_once(folder, "fair", task, 0.3)
+    return folder
+
+
 def test_errors_are_of_their_kinds(records: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownName):
         harness.compare(["good", "great"], records=records)

@@ -108,24 +108,29 @@ class Comparison:
         by = f"{_signed(self.difference)} points{over}, within {_within(self.within)} on {others}"
         if self.outcome != "cannot tell":
             return f"{self.first} is {self.outcome} than {self.second}: {by}"
-        return f"cannot tell {self.first} from {self.second}: {by}; {self._needs}"
+        low, high = self.within_rows
+        if count == 1 or low <= 0 <= high:
+            return f"cannot tell {self.first} from {self.second}: {by}; {self._needs}"
+        alone = _others(self.terms, self.draws)
+        return (
+            f"on these {count} tasks {self.first} is {'better' if low > 0 else 'worse'} than "
+            f"{self.second}: {_signed(self.difference)} points in the mean, within "
+            f"{_within(self.within_rows)} on {alone}; cannot tell of other tasks, within "
+            f"{_within(self.within)} on {others}; {self._needs}"
+        )
 
     @property
     def _needs(self) -> str:
-        count, (low, high) = len(self.tasks), self.within_rows
-        here = ""
-        if count > 1 and not low <= 0 <= high:
-            sign = "better" if low > 0 else "worse"
-            here = f"on these {count} tasks it is {sign}, within {_within(self.within_rows)}; "
         if self.needed is not None:
             rows = float(f"{self.needed:.2g}")
-            return f"{here}such a difference needs about {rows:.0f} rows, here are {self.rows}"
+            return f"such a difference needs about {rows:.0f} rows, here are {self.rows}"
         if not self.difference:
-            return f"{here}there is no difference that more rows would show"
+            return "there is no difference that more rows would show"
+        several = len(self.tasks) > 1
         others = " or ".join(
-            [*(["more tasks"] if count > 1 else []), *(["more draws"] if self.draws > 1 else [])]
+            [*(["more tasks"] if several else []), *(["more draws"] if self.draws > 1 else [])]
         )
-        return f"{here}more rows alone would not tell, {others} might"
+        return f"more rows alone would not tell, {others} might"
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for machines."""
@@ -259,7 +264,8 @@ class Ranking:
             "ties: models that share a letter cannot be told apart by their mean (Holm over all "
             "pairs)."
         )
-        return [legend, *_held(self.terms, self.draws), f"Verdict: {plain(self.verdict)}."]
+        held = _held(self.terms, self.draws, pairs=True)
+        return [legend, *held, f"Verdict: {plain(self.verdict)}."]
 
     def __str__(self) -> str:
         return self.report()
@@ -282,10 +288,12 @@ def _laid_out(above: Sequence[str], table: str, below: Sequence[str], width: int
     return "\n".join([*above, "", table, "", *prose])
 
 
-def _held(terms: Terms, draws: int) -> list[str]:
+def _held(terms: Terms, draws: int, *, pairs: bool = False) -> list[str]:
     """What no interval is of."""
     alone = "One draw of shots: what others would say comes on top of all this."
     few = f"Fewer than {FEWEST_TASKS} tasks say little of other tasks."
+    if pairs:
+        few += " What these alone say of two models, a comparison of the two tells."
     single, count = bool(terms.shots) and draws < 2, len(terms.tasks)
     return [*([alone] if single else []), *([few] if 1 < count < FEWEST_TASKS else [])]
 
