@@ -96,23 +96,24 @@ if asked protocols; then
     --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full
 fi
 
-# Three of these merges as the rows that a protocol adapts to grow, to all of train90; rows whatever
-# their labels, the test rows themselves, and the published code's dropout, with 5 shots.
+# Three of these merges as the rows that a protocol adapts to grow, to all of train90; with 5 shots the
+# published code's dropout, the test rows themselves, and rows drawn whatever their labels.
 if asked shots; then
   for task in $textcls; do expert "$task" "textcls/$task" 0; done
-  hidden=features=mean_masked
-  grown="current,knn,knn:$hidden,ft-classifier,linear-probe,linear-probe:$hidden"
-  for reading in \
-    "--shots 1,5,10,50,all --protocols $grown" \
-    "--shots 5 --protocols ft-classifier:variant=paper,ft-classifier:rows=test" \
-    "--shots 5 --unstratified --protocols knn,ft-classifier,linear-probe"; do
-    reading="--limit 2000 $reading"
+  read_three() { # board flag...
+    reading="--limit 2000 ${*:2}"
     for merger in average ties tsv; do
-      merge shots "textcls-$merger" $merger "" $(printf 'experts/%s ' $textcls)
+      merge "$1" "textcls-$merger" $merger "" $(printf 'experts/%s ' $textcls)
     done
-  done
-  reading=""
+    reading=""
+  }
+  hidden=features=mean_masked
+  read_three shots --shots 1,5,10,50,all \
+    --protocols "current,knn,knn:$hidden,ft-classifier,linear-probe,linear-probe:$hidden"
+  read_three shots --shots 5 --protocols ft-classifier:variant=paper,ft-classifier:rows=test
+  read_three unstratified --shots 5 --unstratified --protocols knn,ft-classifier,linear-probe
   board shots
+  board unstratified
 fi
 
 # Methods that bring experts together first: three seeds of every task, at most 10,000 rows each.

@@ -126,6 +126,24 @@ def transforms() -> str:
     return by_column(board("protocols"), "", columns)
 
 
+def shots() -> str:
+    """Mean accuracy as the rows that are adapted to grow: FT-Classifier, Figures 2 and 5."""
+    frame = board("shots")
+    frame["shots"] = frame["shots"].astype(str)
+    tuned = {"protocol": "ft-classifier", "with variant": "clean", "with rows": "shots"}
+    probe = {"protocol": "linear-probe", "with features": "last_linear"}
+    hidden = {**probe, "with features": "mean_masked"}
+    columns = {"Current": PROTOCOLS["Current"]}
+    columns |= {f"tuned head, {count}": {**tuned, "shots": count} for count in COUNTS}
+    columns["tuned head, test rows"] = {"protocol": "ft-classifier", "with rows": "test"}
+    for name, reading in (("linear probe", probe), ("linear probe of hidden states", hidden)):
+        columns |= {f"{name}, {count}": {**reading, "shots": count} for count in ("5", "all")}
+    return by_column(frame, "", columns)
+
+
+COUNTS = ("1", "5", "10", "50", "all")
+
+
 def _premerge(suite: str) -> tuple[pandas.DataFrame, dict[str, str], pandas.Series[float]]:
     """Scores by task, merger and stages; the mergers as they are called; the experts' means.
 
@@ -288,6 +306,7 @@ def foreign() -> str:
 TABLES = {
     "protocols": protocols,
     "transforms": transforms,
+    "shots": shots,
     "gains-glue": lambda: gains("glue"),
     "projected-glue": lambda: projected("glue"),
     "projected-ner": lambda: projected("ner"),
