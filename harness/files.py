@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -329,6 +329,21 @@ def check_place(folder: Path) -> None:
         raise OutputExists(f"{taken} is a file, expected a folder: choose another output")
     if not os.access(taken, os.W_OK):
         raise CannotWrite(f"{taken} may not be written to; expected a folder that is yours")
+
+
+def check_ours(marks: Mapping[Path, bytes]) -> None:
+    """Raise OutputExists for a file that is to be written over and was not written by us.
+
+    `marks` are patterns that every file of ours of its path has.
+    """
+    for path, mark in marks.items():
+        with saying(path):
+            there = path.read_bytes() if os.path.lexists(path) else None
+        if there is not None and not re.search(mark, there):
+            raise OutputExists(
+                f"{path} exists and was not written by this program; take it away or name another "
+                "folder"
+            )
 
 
 def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:

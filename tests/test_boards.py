@@ -690,6 +690,23 @@ def written(folder: Path, records: list[Record]) -> Path:
     return folder
 
 
+def test_a_board_takes_the_place_of_a_board_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records, out = written(tmp_path / "records", two_tasks()), tmp_path / "out"
+    command = ["leaderboard", str(records), "--out", str(out)]
+    assert main(command) == main(command) == 0
+    for name in ("board.md", "board.csv", "board.tex", "index.html", "board.parquet"):
+        before = (out / name).read_bytes()
+        (out / name).write_text("precious")
+        capsys.readouterr()
+        assert main(command) == 2
+        said = f"{out / name} exists and was not written by this program"
+        assert said in capsys.readouterr().err
+        assert (out / name).read_text() == "precious"
+        (out / name).write_bytes(before)
+
+
 def test_the_command_writes_what_the_function_renders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

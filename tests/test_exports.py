@@ -95,6 +95,26 @@ def test_real_records_are_valid(format: str, tmp_path: Path) -> None:
     check(format, (tmp_path / "ncbi_disease-ties" / ASKED[format][0]).read_text())
 
 
+@pytest.mark.parametrize("format", [*ASKED, "csv"])
+def test_an_export_takes_the_place_of_an_export_alone(
+    format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A card that somebody wrote, with our metadata or without, stays what it is."""
+    (text,) = exported(one_model(), format, tmp_path).values()
+    (path,) = (tmp_path / "out").rglob("*.*")
+    flags = ASKED.get(format, ("", []))[1]
+    command = ["export", str(tmp_path / "records"), "--format", format, *flags]
+    command += ["--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    foreign = ["precious", *([f"{text}\nprecious\n"] if format == "model-index" else [])]
+    for theirs in foreign:
+        path.write_text(theirs)
+        capsys.readouterr()
+        assert main(command) == 2
+        assert f"{path} exists and was not written by this program" in capsys.readouterr().err
+        assert path.read_text() == theirs
+
+
 def test_a_card_has_every_metric_under_every_protocol(tmp_path: Path) -> None:
     text = exported(one_model(), "model-index", tmp_path)["m/README.md"]
     results = ModelCard(text).data.eval_results

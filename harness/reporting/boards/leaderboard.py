@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.files import check_place, replacing, write_text
+from harness.files import check_ours, check_place, replacing, write_text
 from harness.reporting.boards import latex, markdown, tidy
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.gains import any_told
@@ -14,17 +14,28 @@ from harness.reporting.boards.page import page
 from harness.reporting.boards.samples import beside
 from harness.reporting.lines import Line, read_lines
 
+MARKS = {
+    "board.md": rb"\A- Values are x100\.\n",
+    "board.csv": rb"\Atask,split,kind,metric,rows,protocol,",
+    "board.tex": rb"\\boardfit",
+    "index.html": rb"<title>Board: ",
+    "board.parquet": rb"premerge",
+}
+"""What the files of every board have in them."""
+
 
 def leaderboard(places: Sequence[str | Path], *, out: str | Path) -> list[Path]:
     """Write the board of all records in files and folders to a folder; the paths.
 
-    board.md, board.csv, board.tex, index.html and board.parquet. Raises BrokenRecord, before
-    anything is written.
+    board.md, board.csv, board.tex, index.html and board.parquet, in the place of those of another
+    board. Raises BrokenRecord, and OutputExists for files of another origin, before anything is
+    written.
     """
     import pyarrow.parquet
 
     folder = Path(out)
     check_place(folder.absolute())
+    check_ours({folder / name: mark for name, mark in MARKS.items()})
     board = board_of(read_lines(places), beside())
     table = _table(board, folder)
     texts = _texts(board, folder, table)

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from harness.errors import BadOption
 from harness.evaluation.records import each_record, safe
-from harness.files import check_place, write_text
+from harness.files import check_ours, check_place, write_text
 from harness.reporting.boards.tidy import as_csv, table
 from harness.reporting.exports import every_eval_ever, lm_eval, model_index
 from harness.reporting.exports.results import Result, results_of
@@ -21,6 +21,15 @@ from harness.text import plain
 
 Format: TypeAlias = Literal["model-index", "every-eval-ever", "lm-eval", "csv"]
 Writer: TypeAlias = Callable[[str, Sequence[Result]], str]
+
+
+MARKS = {
+    "records.csv": rb"\Atask,split,kind,metric,rows,protocol,",
+    "README.md": rb"\A---\nmodel-index:\n[^\0]*\n---\n\Z",  # a card with a text is somebody's
+    "every_eval_ever.json": rb'"name": "merging-harness"',
+    "results.json": rb'"model_source": "merging-harness"',
+}
+"""What every file of an export has in it."""
 
 
 def export(
@@ -35,8 +44,8 @@ def export(
     `csv` is one tidy table, out/records.csv; all others have a folder for each model:
     README.md (`model-index`), every_eval_ever.json (which names an `organization`), results.json
     (`lm-eval`). A merge is one model under the heads of several tasks; a model whose records do not
-    say what it was merged of is another one under each. Raises BadOption and BrokenRecord, before
-    anything is written.
+    say what it was merged of is another one under each. Raises BadOption and BrokenRecord, and
+    OutputExists for files of another origin in the place of ours, before anything is written.
     """
     folder = Path(out)
     check_place(folder.absolute())
@@ -48,6 +57,7 @@ def export(
             "none for another format"
         )
     texts = _table(places) if format == "csv" else _documents(places, format, organization or "")
+    check_ours({folder / name: MARKS[Path(name).name] for name in texts})
     for name, text in texts.items():
         write_text(folder / name, text)
     return [folder / name for name in texts]
