@@ -506,7 +506,7 @@ def written(minis: Minis, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_folder_of_json_and_pictures(
     written: Path, minis: Minis, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measures, pairs = ("distance", "relative", "cosine", "agreement"), ("1-2",)
+    measures, pairs = ("distance", "relative", "cosine", "agreement", "units"), ("1-2",)
     pictures = {
         f"{measure}-{pair}.{form}"
         for measure, pair, form in product(measures, pairs, ("png", "svg"))
@@ -553,7 +553,10 @@ def test_pictures_of_three_models_are_numbered(
     monkeypatch.setattr(folder, "save", lambda values, stem: drawn.update({stem.name: values}))
     found = harness.inspect([minis("bert")[name] for name in "abc"], out=tmp_path / "out")
     pairs = ("1-2", "1-3", "2-3")
-    assert {*drawn} == {f"{name}-{pair}" for name in ("distance", "relative") for pair in pairs}
+    assert {*drawn} == {f"{name}-{p}" for name in ("distance", "relative", "units") for p in pairs}
+    units = found.pairs[2].units
+    assert drawn["units-2-3"].panels[0].values == tuple((one.share,) for one in units.values())
+    assert drawn["units-2-3"].panels[0].rows == ("0", "1")
     last = drawn["distance-2-3"]
     assert last.title == "Distance between the weights of b and c"
     layers, outside = last.panels
@@ -571,7 +574,7 @@ def test_a_picture_of_what_is_defined_nowhere_is_not_drawn(minis: Minis, tmp_pat
     base = minis("bert")["base"]
     harness.inspect([base, base], base=base, out=tmp_path / "out")
     names = {path.name.partition("-")[0] for path in (tmp_path / "out").glob("*.png")}
-    assert names == {"distance", "relative"}
+    assert names == {"distance", "relative", "units"}
 
 
 def test_the_table_of_two_models_fits_a_terminal(

@@ -18,7 +18,8 @@ INSPECTION = Layout("an inspection", INSPECT_FILE, (INSPECT_FILE, "*-*-*.png", "
 def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
     """Write inspect.json, and for each measure and pair a heat map: `cosine-1-2.png` and `.svg`.
 
-    Models are numbered in the order in which they were given.
+    Also one of the feed-forward units, `units-1-2`. Models are numbered in the order in which they
+    were given.
     """
     with new_folder(out, INSPECTION, force=force) as folder:
         write_json(folder / INSPECT_FILE, as_record(inspection))
@@ -27,6 +28,20 @@ def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
             for measure in shown(with_base=inspection.base is not None):
                 if (values := map_of(pair, measure)) is not None:
                     save(heat_map(values), folder / f"{measure.name}-{first}-{second}")
+            if pair.units:
+                save(heat_map(map_of_units(pair)), folder / f"units-{first}-{second}")
+
+
+def map_of_units(pair: Pair) -> HeatMap:
+    """The share of the feed-forward units of every layer that are matched to themselves."""
+    panel = Panel(
+        tuple(str(layer) for layer in pair.units),
+        ("feed-forward\nunits",),
+        tuple((one.share,) for one in pair.units.values()),
+        row_label="layer",
+    )
+    title = f"Units matched to themselves: {pair.first.name}, {pair.second.name}"
+    return HeatMap(title, (panel,), "share of a layer's units", 0.0, 1.0, ".2f")
 
 
 def map_of(pair: Pair, measure: Measure) -> HeatMap | None:
