@@ -95,6 +95,8 @@ KINDS = {
 }
 ROWS = tuple(dict.fromkeys(kind.row for kind in KINDS.values()))
 JOBS = ("procrustes", "procrustes, full", "rotation", "rotation, full")
+FIXED = "procrustes:variant=fixed_reference"
+"""What the author's fork of a package computes (methods.md 2.3): every matrix to the first mean."""
 FAMILY = {"procrustes": "bert", "rotation": "roberta"}
 GROWTH = {"models": (2, 5, 10), "width": (256, 512, 768, 1024)}
 
@@ -172,11 +174,15 @@ def opened(places: Sequence[Path]) -> tuple[list[Any], Any]:
 
 def ours(method: str, places: Sequence[Path]) -> dict[str, Any]:
     """Every tensor that a registered method changes, of every expert: seconds, passes, by name."""
+    from harness import parse_choice
     from harness.registry import NEEDS, PREMERGE
 
     experts, base = opened(places)
-    given = {name: NEEDS[name].function(experts) for name in PREMERGE[method].needs}
-    states = PREMERGE[method].function([one.weights for one in experts], base.weights, **given)
+    choice = parse_choice(method)
+    entry = PREMERGE[choice.name]
+    given = {name: NEEDS[name].function(experts) for name in entry.needs}
+    weights = [one.weights for one in experts]
+    states = entry.function(weights, base.weights, **given, **choice.options)
     seconds = {}
     for name in states[0]:
         if name.endswith("position_ids"):
@@ -302,7 +308,7 @@ def turned_fully(expert: Mapping[str, torch.Tensor], anchor: Any, at: str) -> Te
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     """Run one job in this process."""
     method, _, full = given.job.partition(", ")
-    import_all(FAMILY[method])
+    import_all(FAMILY[method.partition(":")[0]])
     found: dict[str, Any] = {}
 
     def job() -> None:
@@ -360,8 +366,8 @@ def compare(given: argparse.Namespace) -> None:
             sized = argparse.Namespace(**{**vars(given), "models": counts[method]})
             make(work / method, family, sized)
         for turn in range(given.repeats):
-            for job in JOBS if turn == 0 else JOBS[::2]:
-                method = job.partition(",")[0]
+            for job in (*JOBS, FIXED) if turn == 0 else (*JOBS[::2], FIXED):
+                method = job.partition(",")[0].partition(":")[0]
                 runs[job].append(apart(job, work / method, counts[method]))
                 print(f"{turn + 1}/{given.repeats} {job}", file=sys.stderr)
     table(given, runs)
@@ -390,6 +396,10 @@ def table(given: argparse.Namespace, runs: Runs) -> None:
         print(line(row, len(names), spanned([passes[name] for name in names]), seconds, plain))
     seconds = median(mine, "seconds")
     print(line("all of Procrustes", len(passes), spanned(list(passes.values())), seconds, total))
+    passes = runs[FIXED][0]["passes"]
+    called = f"all by `{FIXED.partition(':')[2]}`"
+    seconds = median(runs[FIXED], "seconds")
+    print(f"| {called} | {len(passes)} | {spanned(list(passes.values()))} | {seconds:.2f} |  |  |")
     seconds, plain = (median(runs[job], "seconds") for job in JOBS[2:])
     print(line("rotation of 2 RoBERTa", "", "", seconds, plain))
 
@@ -469,7 +479,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="of ours; the plain ones run once")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--work", type=Path)
-    parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
+    parser.add_argument("--job", choices=(*JOBS, FIXED), help=argparse.SUPPRESS)
     parser.add_argument("--experts", type=Path, nargs="+", metavar="FOLDER", help="base first")
     given = parser.parse_args()
     if given.experts:
