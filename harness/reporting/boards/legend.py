@@ -39,7 +39,7 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
         said.append(("[ ]", f"{100 * levels[0]:g} % interval over test rows, {held}."))
     if ways := {way for best in board.best.values() for way in best.ways}:
         told = ", and those ".join(text for way, text in WAYS.items() if way in ways)
-        these = " A mean is of these very tasks: of others `harness compare` says more."
+        these = " A mean is of these very tasks: of others, harness compare says more."
         several = these if len(board.scores.tasks) > 1 else ""
         said.append((BOLD, f"the best merge of a column, and those {told}.{several}"))
     if is_open:
