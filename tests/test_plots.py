@@ -1106,6 +1106,10 @@ BAD: dict[str, tuple[str, list[str]]] = {
         ["drop has 77 shots, and current adapts to no drawn rows"],
     ),
     "shots of all shots": ("shots {records} --shots 5", ["shots shows every number of shots"]),
+    "another form": (
+        "shots {records} --out {records}/fig.pdf",
+        ["plot writes PNG and SVG, found", "fig.pdf; expected a name without an ending"],
+    ),
     "a file in the way": ("shots {records} --out {records}/0.json/fig", ["0.json is a file"]),
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import BadRecipe, UnknownName
+from harness.errors import BadOption, BadRecipe, UnknownName
 from harness.evaluation.inference import sampler
 from harness.evaluation.predictions import shelf
 from harness.evaluation.records import read_records
@@ -69,8 +69,14 @@ def check_what(what: str) -> None:
         raise UnknownName(f"no picture is called '{what}'{hint} known: {', '.join(known)}")
 
 
+OTHERS = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".webp")
+"""Endings of pictures that are not written."""
+
+
 def stem_of(out: Path) -> Path:
-    """The path of both files without their endings."""
+    """The path of both files without their endings. Raises BadOption for that of another form."""
+    if out.suffix.lower() in OTHERS:
+        raise BadOption(f"plot writes PNG and SVG, found {out}; expected a name without an ending")
     return out.with_suffix("") if out.suffix.lower() in FORMS else out
 
 
