@@ -19,7 +19,13 @@ from harness.files import Layout, new_folder, write_text
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.boards.leaderboard import leaderboard
-from harness.reporting.table import evaluation_table, legend, protocols_saw
+from harness.reporting.table import (
+    PARTS,
+    evaluation_table,
+    legend,
+    parts_table,
+    protocols_saw,
+)
 from harness.reporting.verdict import verdicts
 from harness.text import wrapped
 from harness.training.finetune import finetune
@@ -107,7 +113,8 @@ def _shown(records: dict[str, list[Record]], width: int | None, samples: Samples
     lines = (
         wrapped(line, width) for line in [legend(table), *protocols_saw(everything), "", *said]
     )
-    return "\n".join([table, "", *lines])
+    parts = parts_table(everything, width)
+    return "\n".join([table, "", *([PARTS, "", parts, ""] if parts else []), *lines])
 
 
 def _say(text: str) -> None:

@@ -21,6 +21,7 @@ from harness.data.rows import load_rows
 from harness.evaluation.resolve import resolve_model
 from harness.passes.features import forward
 from harness.registry import TASKS
+from harness.reporting.table import PARTS
 from harness.rng import rng
 from harness.training.multi import MultiTask, TaskBatches
 from harness.training.single import with_new_head
@@ -332,7 +333,7 @@ def test_it_is_evaluated_with_no_further_flag(
     assert min(current) > 0.8
     assert main(evaluated(room, mtl, tmp_path)) == 0
     out = capsys.readouterr().out
-    table, parts = out.split("Of these means of several metrics, each metric:")
+    table, parts = out.split(PARTS)
     for shown in (table, parts):
         assert sum(line.startswith("mtl (multi-task) ") for line in shown.splitlines()) == 1
     assert "Verdict" not in out

@@ -138,6 +138,7 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
     from harness.evaluation.predictions import shelf
     from harness.reporting.basis import bases, left_open
     from harness.reporting.table import (
+        PARTS,
         evaluation_table,
         legend,
         other_shots,
@@ -149,7 +150,7 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
     table = evaluation_table(records, width())
     print(f"{table}\n")
     if parts := parts_table(records, width()):
-        print(f"Of these means of several metrics, each metric:\n\n{parts}\n")
+        print(f"{PARTS}\n\n{parts}\n")
     said = (*other_shots(records), *protocols_saw(records), *left_open(records))
     for line in (legend(table), *said):
         say(plain(line))

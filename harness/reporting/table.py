@@ -66,6 +66,10 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     return "\n\n".join(fitting(plain(str(reading)), tasks, [reading]) for reading in shown)
 
 
+PARTS = "Of these means of several metrics, each metric:"
+"""What stands above the table of parts."""
+
+
 def parts_table(records: Sequence[Record], width: int | None = None) -> str:
     """Every metric of the tasks that have several, whose mean the table has; '' where none has.
 
