@@ -85,8 +85,11 @@ def test_a_protocol_has_one_table_and_the_rest_is_folded() -> None:
 
 
 def test_a_head_has_task_metric_and_rows() -> None:
-    head = texts(merges(0.5, rows=1821))["board.md"].partition("\n|")[2].splitlines()[0]
-    assert f"{RTE}<br>accuracy<br>1,821 rows" in head
+    text = texts(merges(0.5, rows=1821))["board.md"]
+    assert f"- Tasks: {RTE}." in text
+    head, _, metric, rows, *_ = text.partition("\n|")[2].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, metric, rows)]
+    assert cells == [["", "rte"], ["*metric*", "accuracy"], ["*rows*", "1,821"]]
 
 
 def test_the_parts_of_a_metric_are_shown() -> None:
@@ -98,30 +101,37 @@ def test_the_parts_of_a_metric_are_shown() -> None:
     text = texts([base.model_copy(update={"scores": scores})])["board.md"]
     folded = text.partition("<summary>knn: each metric</summary>")[2]
     assert rows_of(folded) == {
-        "": [f"{MRPC}<br>accuracy", f"{MRPC}<br>f1"],
+        "": ["mrpc", "mrpc"],
+        "*metric*": ["accuracy", "f1"],
         "ties": ["85.0", "70.0"],
     }
     assert "each metric" not in texts(merges(0.5))["board.md"]
 
 
 def test_no_line_but_of_a_table_is_long() -> None:
+    """And of tables none but the intervals of eleven tasks."""
     for path in Path(__file__).parents[1].glob("leaderboards/*/board.md"):
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
         assert max(len(line) for line in lines if not line.startswith("|")) <= 120, path
+        shown = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+        assert max(map(len, shown.splitlines())) <= 260, path
 
 
 def test_a_row_is_no_wider_than_its_cells() -> None:
     lines = texts(merges(0.5, rows=1821))["board.md"].splitlines()
-    assert lines[-3:] == [
-        f"|   | {RTE}<br>accuracy<br>1,821 rows |",
-        "|:--|-----:|",
-        "| a | 50.0 |",
+    assert lines[-5:] == [
+        "|          |      rte |",
+        "|:---------|---------:|",
+        "| *metric* | accuracy |",
+        "| *rows*   |    1,821 |",
+        "| a        |     50.0 |",
     ]
 
 
 def test_the_legend_says_what_is_there_and_nothing_else() -> None:
     plain = texts(merges(0.5))["board.md"].partition("##")[0]
-    assert plain.strip() == "- Values are x100."
+    assert plain.strip() == f"- Values are x100.\n- Tasks: {RTE}."
     drawn = texts([record("merged", "m", RTE, "knn", {5: [0.5, 0.6]})])["board.md"]
     assert "`±`: standard deviation over draws (n - 1)" in drawn
     rows = texts(merges(0.5, 0.6, intervals=interval(0.4, 0.7)))["board.md"].partition("##")[0]

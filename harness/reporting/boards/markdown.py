@@ -7,10 +7,10 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from harness.reporting.boards.board import MEAN, Board
+from harness.reporting.boards.board import Board
 from harness.reporting.boards.legend import BOLD, legend, notes
 from harness.reporting.boards.share import Share
-from harness.reporting.grid import Cell, Reading
+from harness.reporting.grid import Cell, Reading, short_task
 from harness.text import markdown, plain, points
 
 WIDTH = 120
@@ -34,7 +34,8 @@ def _legend(board: Board) -> str:
         f"**{term}**: {text}" if term == BOLD else f"`{term}`: {text}"
         for term, text in legend(board, any(_marked(share) for share in board.shares))
     ]
-    return "\n".join(_filled(text, bullet="- ") for text in ["Values are x100.", *said])
+    tasks = f"Tasks: {', '.join(map(markdown, board.tasks))}."
+    return "\n".join(_filled(text, bullet="- ") for text in ["Values are x100.", tasks, *said])
 
 
 def _marked(share: Share) -> bool:
@@ -103,15 +104,21 @@ def _table(board: Board, reading: Reading, text: Callable[[Cell], str]) -> str:
             shown = "" if cell is None else text(cell)
             row.append(f"**{shown}**" if bold else shown)
         rows.append(row)
-    return _markdown(rows, ["", *(_head(board, column) for column in board.scores.columns)])
+    return _markdown([*_of_columns(board), *rows], ["", *_names(board)])
 
 
-def _head(board: Board, column: str) -> str:
-    """The task with its metrics and rows."""
-    if column not in board.tasks:
-        return MEAN
-    line = board.tasks[column]
-    return f"{markdown(column)}<br>{markdown(' + '.join(line.metrics))}<br>{line.rows:,} rows"
+def _names(board: Board) -> list[str]:
+    """The heads of columns: tasks, in as few words as tell them apart, and their mean."""
+    tasks = board.scores.tasks
+    columns = board.scores.columns
+    return [markdown(short_task(one, tasks)) if one in board.tasks else one for one in columns]
+
+
+def _of_columns(board: Board) -> Iterator[list[str]]:
+    """Below the heads, which would be long lines with them: the metrics and rows of each task."""
+    known = [board.tasks.get(column) for column in board.scores.columns]
+    yield ["*metric*", *("" if one is None else markdown(" + ".join(one.metrics)) for one in known)]
+    yield ["*rows*", *("" if one is None else f"{one.rows:,}" for one in known)]
 
 
 def _parts(board: Board, readings: Sequence[Reading]) -> Iterator[str]:
@@ -127,8 +134,9 @@ def _parts(board: Board, readings: Sequence[Reading]) -> Iterator[str]:
                 numbers = [of.get(metric) for of, (_, metric) in zip(known, columns, strict=True)]
                 shown = ["" if number is None else points(number) for number in numbers]
                 rows.append([markdown(row), *shown])
-        heads = [f"{markdown(task)}<br>{markdown(metric)}" for task, metric in columns]
-        if rows:
+        heads = [markdown(short_task(task, board.scores.tasks)) for task, _ in columns]
+        rows.insert(0, ["*metric*", *(markdown(metric) for _, metric in columns)])
+        if len(rows) > 1:
             yield f"{markdown(reading)}:\n\n{_markdown(rows, ['', *heads])}"
 
 
@@ -156,8 +164,8 @@ def _shares(board: Board) -> Iterator[str]:
 
 
 def _markdown(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
-    """A table as wide as its cells: heads, of several lines where they are shown, may be wider."""
-    columns = ([row[at] for row in rows] for at in range(len(headers)))
+    """A table as wide as its cells."""
+    columns = ([row[at] for row in (headers, *rows)] for at in range(len(headers)))
     names, *numbers = [max(map(len, column), default=0) for column in columns]
     dashes = ["-" * (width + 1) for width in numbers]
     rule = f"|:{'-' * (names + 1)}|{':|'.join(dashes)}:|"
