@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -109,11 +110,17 @@ def widened(point: float, of_rows: Ends, draws: Array64) -> Ends:
 
 def _reach(values: Array64) -> float:
     """Half of Student's interval of the mean of some values; 0 of a single one."""
-    from scipy.stats import t
-
     if len(values) < 2:
         return 0.0
-    return float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * _error_of_mean(values)
+    return _student(len(values) - 1) * _error_of_mean(values)
+
+
+@cache
+def _student(degrees: int) -> float:
+    """How many standard errors an interval reaches; a board asks tens of thousands of times."""
+    from scipy.stats import t
+
+    return float(t.ppf((1 + LEVEL) / 2, degrees))
 
 
 def _error_of_mean(values: Array64) -> float:
