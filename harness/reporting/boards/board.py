@@ -67,6 +67,16 @@ class Board:
         return {task: known[task] for task in self.scores.tasks}
 
     @cached_property
+    def spreads(self) -> tuple[bool, bool, tuple[float, ...]]:
+        """Whether any cell has draws, or several experts; and the levels of all intervals."""
+        cells = self.scores.cells.values()
+        return (
+            any(len(cell.values) > 1 for cell in cells),
+            any(cell.across_experts is not None for cell in cells),
+            tuple(sorted({line.level for line in self.scores.lines.values() if line.level})),
+        )
+
+    @cached_property
     def readings(self) -> Mapping[Reading, Line]:
         """A line of every reading, which knows how drawn rows were used."""
         first: dict[Reading, Line] = {}

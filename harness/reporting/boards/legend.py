@@ -24,7 +24,8 @@ ADAPTED = {
 def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
     """Each mark or row with what it is, only where there is any; `is_open`: a difference is."""
     said = []
-    if any(len(cell.values) > 1 for cell in board.scores.cells.values()):
+    draws, experts, levels = board.spreads
+    if draws:
         said.append(
             (
                 "±",
@@ -32,9 +33,9 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
                 "each draw. It says nothing of other test rows or of another training.",
             )
         )
-    if any(cell.across_experts is not None for cell in board.scores.cells.values()):
+    if experts:
         said.append(("(sd)", "standard deviation over the experts of a task (n - 1)."))
-    if levels := sorted({line.level for line in board.scores.lines.values() if line.level}):
+    if levels:
         held = "with draws, training and model held"
         said.append(("[ ]", f"{100 * levels[0]:g} % interval over test rows, {held}."))
     if ways := {way for best in board.best.values() for way in best.ways}:
