@@ -114,6 +114,8 @@ if asked shots; then
   read_three unstratified --shots 5 --unstratified --protocols knn,ft-classifier,linear-probe
   board shots
   board unstratified
+  # Surgery is read in the study of protocols.
+  if asked protocols; then python leaderboards/readings.py; fi
 fi
 
 # Methods that bring experts together first: three seeds of every task, at most 10,000 rows each.

@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 EXPERTS = "experts, each on its own task"
 CONSTANT = "best constant"
 SHOTS = 5
+COUNTS = ("1", "5", "10", "50", "all")
 BASE = "base under the experts' heads"
 STAGES = {"": "", "dare": "dare", "procrustes": "procrustes", "procrustes+dare": "both"}
 OUTWEIGHS = "glue/stsb"
@@ -139,9 +140,6 @@ def shots() -> str:
     for name, reading in (("linear probe", probe), ("linear probe of hidden states", hidden)):
         columns |= {f"{name}, {count}": {**reading, "shots": count} for count in ("5", "all")}
     return by_column(frame, "", columns)
-
-
-COUNTS = ("1", "5", "10", "50", "all")
 
 
 def _premerge(suite: str) -> tuple[pandas.DataFrame, dict[str, str], pandas.Series[float]]:

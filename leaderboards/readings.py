@@ -1,0 +1,111 @@
+"""How far apart two readings of a study of shots are: `python leaderboards/readings.py [FOLDER]`.
+
+Writes `leaderboards/readings.csv` from the records of the studies `shots` and `protocols`, in
+FOLDER (`leaderboards/records`), and the predictions beside them, which are not committed: paired,
+in points, in the mean over five tasks, at 95 %, on other test rows of these tasks and other draws.
+`harness compare` has two models under one reading; here also one model under two.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import Record, read_records
+from harness.data.shots import counted
+from harness.evaluation.estimates import Estimate, minus, within
+from harness.evaluation.inference import Samples, sampler
+from harness.evaluation.predictions import shelf
+from harness.evaluation.records import LATER
+from harness.reporting.difference import in_points, mean_over_tasks
+from harness.types import ALL, Shots
+
+HERE = Path(__file__).parent
+FILE = HERE / "readings.csv"
+MERGES = ("textcls-average", "textcls-ties", "textcls-tsv")
+BASE, EXPERTS = "all-MiniLM-L6-v2", "experts"
+COLUMNS = ("first", "second", "difference", "low", "high")
+
+
+class Reading(NamedTuple):
+    """A model (or the expert of each task) under a protocol with these of its options."""
+
+    study: str
+    model: str
+    protocol: str
+    shots: Shots | None = None
+    options: Mapping[str, Any] = {}
+
+    def __str__(self) -> str:
+        options = ",".join(f"{name}={value}" for name, value in self.options.items())
+        shots = "" if self.shots is None else f", {counted(self.shots)}"
+        return f"{self.model} under {self.protocol}{options and f':{options}'}{shots}"
+
+    def has(self, record: Record) -> bool:
+        given = {**LATER.get(record.protocol, {}), **record.options}
+        mine = record.role == "expert" if self.model == EXPERTS else record.model == self.model
+        same = all(given.get(name) == value for name, value in self.options.items())
+        return mine and record.protocol == self.protocol and same
+
+
+def pairs() -> Iterator[tuple[Reading, Reading]]:
+    """What docs/what-we-found.md says a difference of."""
+    test = {"rows": "test"}
+    clean, paper = ({"variant": one, "rows": "shots"} for one in ("clean", "paper"))
+    head, hidden = ({"features": one} for one in ("last_linear", "mean_masked"))
+    experts = Reading("shots", EXPERTS, "current")
+    for model in MERGES:
+        tuned = Reading("shots", model, "ft-classifier", ALL, clean)
+        yield experts, tuned
+        yield Reading("shots", model, "linear-probe", ALL, head), tuned
+        one = Reading("shots", model, "ft-classifier", 1, clean)
+        yield one, Reading("shots", model, "linear-probe", 1, head)
+        probed = Reading("shots", model, "linear-probe", ALL, hidden)
+        yield probed, probed._replace(model=BASE)
+    for model in (*MERGES, BASE):
+        on_test = Reading("shots", model, "ft-classifier", None, test)
+        yield on_test, Reading("protocols", model, "surgery", None, test)
+        dropped = Reading("shots", model, "ft-classifier", 5, paper)
+        yield dropped, dropped._replace(options=clean)
+        for protocol in ("knn", "linear-probe"):
+            for shots in (5, ALL):
+                pooled = Reading("shots", model, protocol, shots, head)
+                yield pooled._replace(options=hidden), pooled
+
+
+def by_task(reading: Reading, records: list[Record], samples: Samples) -> dict[str, Estimate]:
+    """A reading of every task, on resampled rows and on each draw."""
+    read = {}
+    for record in filter(reading.has, records):
+        values = [100 * value for value in record.values(reading.shots)]
+        one = in_points(values, samples(record, reading.shots))
+        if one is None:
+            sys.exit(f"no predictions of {reading} on {record.task}; expected them by the record")
+        read[record.task] = one
+    return read
+
+
+def rows(folder: Path) -> Iterator[dict[str, str]]:
+    """A row for every pair."""
+    places = {name: folder / name for name in ("shots", "protocols")}
+    known = {name: [*read_records(place)] for name, place in places.items()}
+    samples = {name: sampler(shelf([place])) for name, place in places.items()}
+    for pair in pairs():
+        read = [by_task(one, known[one.study], samples[one.study]) for one in pair]
+        assert read[0].keys() == read[1].keys()
+        apart = mean_over_tasks((task, minus(read[0][task], read[1][task])) for task in read[0])
+        assert apart is not None
+        numbers = zip(COLUMNS[2:], (apart.point, *within(apart)), strict=True)
+        told = {name: f"{value:.2f}" for name, value in numbers}
+        yield {"first": str(pair[0]), "second": str(pair[1]), **told}
+
+
+if __name__ == "__main__":
+    made = [*rows(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "records")]
+    with FILE.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(made)
