@@ -26,7 +26,7 @@ NotNegative: TypeAlias = Annotated[float, Interval(ge=0)]
 """A number of at least 0."""
 Count: TypeAlias = Annotated[int, Interval(ge=1)]
 """A whole number of at least 1."""
-Steps: TypeAlias = Annotated[int, Interval(ge=1, le=1_000_000)]
+StepCount: TypeAlias = Annotated[int, Interval(ge=1, le=1_000_000)]
 """So many steps, or rounds, of a fit: more would not end today."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from harness import Draw, Encoded, Head, Predictions, protocol
 from harness.errors import BadOption, MissingHead, MissingTeacher
 from harness.kinds import Kind
-from harness.options import Positive, Steps
+from harness.options import Positive, StepCount
 from harness.rng import rng
 from harness.types import Array, Array64, Units
 
@@ -32,7 +32,7 @@ def ft_classifier(
     encoded: Encoded,
     *,
     learning_rate: Positive = 5e-4,
-    epochs: Steps = 5,
+    epochs: StepCount = 5,
     variant: Literal["clean", "paper"] = "clean",
     rows: Literal["shots", "test"] = "shots",
     o_weight: Positive = 1.0,

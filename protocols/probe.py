@@ -10,7 +10,7 @@ import numpy as np
 
 from harness import Encoded, Predictions, Teacher, protocol
 from harness.errors import BadData, BadOption, IncompatibleWeights, MissingTeacher
-from harness.options import NotNegative, Positive, Steps
+from harness.options import NotNegative, Positive, StepCount
 from harness.types import Array64
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def probe(
     rows: Literal["shots", "test"] = "shots",
     fit: Literal["closed", "gradient"] = "closed",
     distance: Literal["squared", "l1"] = "squared",
-    steps: Steps = 200,
+    steps: StepCount = 200,
     learning_rate: Positive = 1e-2,
     penalty: NotNegative = 1.0,
 ) -> list[Predictions]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness import Draw, Encoded, Predictions, Teacher, protocol
 from harness.errors import BadData, IncompatibleWeights, MissingTeacher
-from harness.options import Count, Positive, Steps
+from harness.options import Count, Positive, StepCount
 from harness.rng import rng
 from harness.types import Array64, Units
 
@@ -33,7 +33,7 @@ def surgery(
     *,
     rows: Literal["shots", "test"] = "shots",
     rank: Count = 16,
-    steps: Steps = 1000,
+    steps: StepCount = 1000,
     learning_rate: Positive = 1e-3,
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by the expert's head on corrected features.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -704,6 +705,11 @@ def test_a_board_takes_the_place_of_a_board_alone(
         said = f"{out / name} exists and was not written by this program"
         assert said in capsys.readouterr().err
         assert (out / name).read_text() == "precious"
+        (out / name).unlink()
+        os.mkfifo(out / name)
+        assert main(command) == 2
+        assert said in capsys.readouterr().err
+        (out / name).unlink()
         (out / name).write_bytes(before)
 
 

@@ -20,7 +20,7 @@ from harness.checkpoints.build import build_model
 from harness.checkpoints.network import network
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import shared_tokenizer
-from harness.errors import BrokenCheckpoint
+from harness.errors import BrokenCheckpoint, NotFinite
 from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.features import encode, features_key, final_head, forward, one_pass
@@ -193,6 +193,23 @@ def test_progress_counts_every_row_once(minis: Minis) -> None:
             device="cpu", progress=done.append,
         )  # fmt: skip
         assert sum(done) == len(rows)
+
+
+def test_what_is_read_beside_changes_no_outcome(minis: Minis) -> None:
+    """Features that are infinite are refused to who reads them, and to nobody else."""
+    checkpoint, rows = open_checkpoint(minis("bert")["a"]), toy()
+    odd = replace(CLS, name="odd", features=lambda outputs: outputs.under / 0)
+
+    def read(**given: Any) -> Any:
+        return encode(
+            checkpoint, rows, digest="d", columns=[0, 1], max_length=MAX_LENGTH, device="cpu",
+            **given,
+        )  # fmt: skip
+
+    assert np.isfinite(read(beside=(odd, MEAN_MASKED)).x).all()
+    assert len([*cache_dir("features").iterdir()]) == 2
+    with pytest.raises(NotFinite, match="has NaN or infinite outputs for 7 of 7 rows"):
+        read(readout=odd, beside=(MEAN_MASKED,))
 
 
 # Cache -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from harness.checkpoints.families.known import family_of
-from harness.checkpoints.families.symmetry import NUMBER
+from harness.checkpoints.families.symmetry import in_any_layer
 from harness.checkpoints.settings import check_settings
 from harness.checkpoints.tokenizer import vocabulary
 from harness.errors import IncompatibleWeights
@@ -65,9 +65,9 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
 def _check_depth(base: Checkpoint, expert: Checkpoint, rest: Collection[str]) -> None:
     """Raise IncompatibleWeights if what is left of a base is more layers of what the expert has."""
     family = family_of(expert.config, expert.source)
-    kinds = {NUMBER.sub(".{layer}.", family.bare(name), count=1) for name in expert.weights}
+    kinds = {in_any_layer(family.bare(name)) for name in expert.weights}
     for name in sorted(rest):
-        kind = NUMBER.sub(".{layer}.", name, count=1)
+        kind = in_any_layer(name)
         if kind != name and kind in kinds:
             raise IncompatibleWeights(
                 f"the base {base.source} has a layer with '{name}', which {expert.source} has not; "

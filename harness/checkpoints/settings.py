@@ -8,7 +8,7 @@ from typing import Any
 from harness.checkpoints.families.family import QK, SETTINGS
 from harness.checkpoints.families.generic import GENERIC
 from harness.checkpoints.families.known import family_of
-from harness.checkpoints.families.symmetry import NUMBER
+from harness.checkpoints.families.symmetry import in_any_layer
 from harness.checkpoints.network import configuration
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.types import Checkpoint
@@ -72,7 +72,7 @@ def _check_heads(model: Checkpoint) -> None:
             "whole number of at least 1"
         )
     for name, spec in specs(model.weights).items():
-        axes = family.axes.get(NUMBER.sub(".{layer}.", name, count=1))
+        axes = family.axes.get(in_any_layer(name))
         if axes and axes[0] == QK and spec.shape and spec.shape[0] % heads:
             raise BrokenCheckpoint(
                 f"{model.source} has {heads} attention heads, and '{name}' is {spec.shape}; "

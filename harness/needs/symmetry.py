@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.checkpoints.build import check_whole, unit_of
 from harness.checkpoints.families.bert import BERT
 from harness.checkpoints.families.known import FAMILIES, family_of
-from harness.checkpoints.families.symmetry import NUMBER, axes_of
+from harness.checkpoints.families.symmetry import axes_of, in_any_layer
 from harness.checkpoints.settings import heads_of
 from harness.labels import same
 from harness.merging.plan import one_space
@@ -25,7 +25,7 @@ def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
     told = (one for one in FAMILIES if any(name.startswith(one.prefix) for name in experts[0]))
     family = next(told, BERT)
     table = {**family.axes, **family.row.axes}
-    names = [n for n in experts[0] if NUMBER.sub(".{layer}.", n, count=1) in table]
+    names = [n for n in experts[0] if in_any_layer(n) in table]
     axes = dict(axes_of(family, select(experts[0], names)) if names else {})
     words = (TABLE, SECOND) if SECOND in experts[0] else (TABLE,)
     axes |= {name: axes[TABLE] for name in words if TABLE in axes}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from harness.options import Count, Steps
+from harness.options import Count, StepCount
 from harness.passes.entropy import Loss, entropies
 from harness.passes.reading import Readings
 from harness.registry import need
@@ -35,7 +35,7 @@ def unlabeled(
     readings: Readings,
     *,
     rows: Literal["train", "test"] = "train",
-    steps: Steps = 100,
+    steps: StepCount = 100,
     examples: Count = 1024,
     batch_size: Count = 16,
     seed: int = 0,

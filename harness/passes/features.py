@@ -75,7 +75,10 @@ def encode(
             progress=progress,
         )
         for one, x in zip(wanted, read, strict=True):
-            _write(place(one), x, logits, seen)
+            if one == readout:
+                _check_outputs(checkpoint, rows, x, logits)
+            if _finite(x, logits).all():  # another's that are not are refused where they are read
+                _write(place(one), x, logits, seen)
         arrays = arrays or (read[0], logits, seen)
     elif progress:
         progress(len(rows))
@@ -156,6 +159,7 @@ def forward(
         device=device,
         progress=progress,
     )
+    _check_outputs(checkpoint, rows, x, logits)
     return x, logits, seen
 
 
@@ -193,7 +197,6 @@ def one_pass(
         if progress:
             progress(len(batch))
     *features, logits = arrays
-    _check_outputs(checkpoint, rows, arrays)
     return features, logits, seen
 
 
@@ -304,9 +307,14 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
         )
 
 
-def _check_outputs(checkpoint: Checkpoint, rows: Rows, arrays: Sequence[Array]) -> None:
+def _finite(x: Array, logits: Array) -> Seen:
+    """The rows whose features and outputs are finite."""
+    return np.asarray(np.isfinite(x).all(axis=1) & np.isfinite(logits).all(axis=1))
+
+
+def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) -> None:
     """Raise NotFinite for outputs that mean nothing: read as labels they would be the first."""
-    odd = ~np.all([np.isfinite(one).all(axis=1) for one in arrays], axis=0)
+    odd = ~_finite(x, logits)
     if odd.any():
         raise NotFinite(
             f"{checkpoint.source} has NaN or infinite outputs for {odd.sum()} of {len(rows)} rows "

@@ -24,6 +24,7 @@ from harness.reporting.difference import (
     spread_of,
 )
 from harness.reporting.grid import Reading, _check_same_work, readings, reported, short_task
+from harness.reporting.names import marked
 from harness.text import points
 from harness.types import Shots
 
@@ -61,8 +62,8 @@ class Basis:
     def __str__(self) -> str:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
         control = "" if self.control is None else f" (the base {points(self.control)})"
-        seen = " (transductive)" if self.transductive else ""
-        read = f"{over}{self.reading}{seen} reads {points(self.turned)}{control}"
+        reading = marked(str(self.reading), transductive=self.transductive)
+        read = f"{over}{reading} reads {points(self.turned)}{control}"
         return f"{read}: {self._cause}{self._but}.{'' if self.spread else NO_INTERVAL}"
 
     @property

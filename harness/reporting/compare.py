@@ -30,6 +30,7 @@ from harness.options import parse_choice
 from harness.reporting.comparison import Comparison, Ranked, Ranking, TaskDifference, Terms
 from harness.reporting.grid import HEADLINE_SHOTS, label, reported
 from harness.reporting.lines import lines_of, made_of, work
+from harness.reporting.names import marked
 from harness.reporting.ranking import on_draws, standings
 from harness.types import Choice, Shots
 
@@ -122,7 +123,7 @@ def _marked(side: _Side, tasks: Iterable[str]) -> _Side:
     """With a mark behind its name if the rows that are scored were seen, as rows of boards have."""
     lines = lines_of(("", side.records[task]) for task in tasks)
     seen = any(line.saw_the_scored for line in lines)
-    return replace(side, name=f"{side.name} (transductive)") if seen else side
+    return replace(side, name=marked(side.name, transductive=seen))
 
 
 def _check_one(name: str, first: Record, second: Record, reading: str) -> None:

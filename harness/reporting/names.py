@@ -40,6 +40,11 @@ def told_apart(lines: Sequence[Line], names: Sequence[str]) -> list[str]:
     ]
 
 
+def marked(name: str, *, transductive: bool) -> str:
+    """A name with its mark, if the rows that are scored were seen."""
+    return f"{name} (transductive)" if transductive else name
+
+
 def row_name(line: Line, *, by_method: bool, one_each: bool) -> str:
     """How a table calls the row of a line, if no other is called so."""
     if line.role == "expert":
@@ -52,7 +57,7 @@ def row_name(line: Line, *, by_method: bool, one_each: bool) -> str:
         return "logit ensemble" if line.method == line.role else f"logit {line.method}"
     if line.role == "ceiling":
         return f"ceiling: {line.method} (not one model)"
-    method = f"{line.method} (transductive)" if line.made_on_test else line.method
+    method = marked(line.method, transductive=line.made_on_test)
     if line.role == "reference":
         return f"{line.model} ({method})"
     plain = by_method or line.model == line.method

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from harness.checkpoints.families.family import EMBEDDING, FFN, QK, VO, WIDTH, Family
-from harness.checkpoints.families.symmetry import NUMBER
+from harness.checkpoints.families.symmetry import NUMBER, in_any_layer
 from harness.weights import Spec, dual
 
 Role: TypeAlias = Literal[
@@ -57,7 +57,7 @@ def place_in(family: Family, name: str, spec: Spec) -> Place:
     if family.is_pooler(name):
         return Place(None, "pooler")
     number = NUMBER.search(name)
-    weight = NUMBER.sub(".{layer}.", name, count=1).removesuffix("bias").removesuffix("weight")
+    weight = in_any_layer(name).removesuffix("bias").removesuffix("weight")
     axes = family.axes.get(f"{weight}weight")
     role = _role(axes) if axes else "matrix" if len(spec.shape) > 1 else "vector"
     return Place(int(number[1]) if number else None, role)

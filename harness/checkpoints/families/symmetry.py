@@ -13,6 +13,11 @@ NUMBER = re.compile(r"\.(\d+)\.")
 """The number of a layer, in the name of a tensor."""
 
 
+def in_any_layer(name: str) -> str:
+    """The name of a tensor as tables have it: with `{layer}` for the number of its layer."""
+    return NUMBER.sub(".{layer}.", name, count=1)
+
+
 def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     """For each parameter of a classifier, the hidden group that each of its axes runs over.
 
@@ -36,7 +41,7 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     placed: dict[str, tuple[str | None, ...]] = {}
     for name in floating(state):
         number = NUMBER.search(name)
-        axes = table.get(NUMBER.sub(".{layer}.", name, count=1))
+        axes = table.get(in_any_layer(name))
         if axes is None:
             raise IncompatibleWeights(
                 f"'{name}' is not in the table of {family.name}, expected its tensors alone"

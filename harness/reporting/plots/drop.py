@@ -23,6 +23,7 @@ from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.difference import Difference
 from harness.reporting.grid import PROTOCOL_ORDER, Reading, cell_of, readings
+from harness.reporting.names import marked
 from harness.reporting.plots import whiskers
 from harness.reporting.plots.gains import one_reading
 from harness.reporting.plots.marks import (
@@ -143,7 +144,7 @@ def _by_merge(
                 f"records of them with {MAKE}"
             )
         made = [_drop(expert, record, reading, samples) for expert in own]
-        method = f"{record.method} (transductive)" if record.transductive else record.method
+        method = marked(record.method, transductive=record.transductive)
         drops[method, record.model][record.task] = [one for one in made if one is not None]
         undefined += made.count(None)
     return drops, undefined

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from harness.errors import MissingScores
 from harness.evaluation.records import Record
 from harness.reporting.grid import Reading, label, readings
+from harness.reporting.names import marked
 from harness.reporting.plots.curves import Curve, Curves, Point, draw
 from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
 from harness.reporting.plots.shots import panels_of, titled
@@ -68,9 +69,8 @@ def _probes(records: Sequence[Record], view: View) -> dict[Reading, tuple[str, s
             rest = {key: value for key, value in record.options.items() if key != OPTION}
             name = label(record.model_copy(update={"options": rest}))
             for reading in headline(readings([record]), view.shots):
-                fitted = str(Reading(reading.rank, name, reading.shots))
-                if record.adaptation is not None and record.adaptation.transductive:
-                    fitted += " (transductive)"
+                seen = record.adaptation is not None and record.adaptation.transductive
+                fitted = marked(str(Reading(reading.rank, name, reading.shots)), transductive=seen)
                 probes[reading] = fitted, str(record.options[OPTION])
     return probes
 
