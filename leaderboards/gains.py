@@ -1,21 +1,20 @@
-"""What a stage before a merger adds, with its interval: `python leaderboards/gains.py`.
+"""What a stage before a merger adds, with its interval: `python leaderboards/gains.py [FOLDER]`.
 
-Writes `leaderboards/gains.csv` from the records of the study `premerge` and the predictions beside
-them, which are not committed: paired, in points, at 95 %, on other test rows.
+Writes FOLDER/gains.csv (`leaderboards`) from the records of the study `premerge` in FOLDER/records
+and the predictions beside them, which are not committed: paired, in points, at 95 %, on other test
+rows.
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import Comparison, compare, read_records
+import sheets
+
+from harness import Comparison, HarnessError, compare, read_records
 from harness.reporting.lines import stages
 
-HERE = Path(__file__).parent
-FILE = HERE / "gains.csv"
-RECORDS = HERE / "records" / "premerge"
 STAGES = ("dare", "procrustes", "procrustes+dare")
 COLUMNS = ("task", "merger", "premerge", "gain", "low", "high", "p")
 
@@ -27,6 +26,8 @@ def rows(folder: Path) -> Iterator[dict[str, str]]:
     for (task, before, merger), record in sorted(known.items()):
         if before not in STAGES:
             continue
+        if (task, "", merger) not in known:
+            raise HarnessError(f"no record of {merger} alone on {task} in {folder}; expected one")
         places = [str(folder / one.model) for one in (record, known[task, "", merger])]
         # by their folders alone: to look for them by name, all records would be read each time
         found = compare(places, tasks=[task], records=folder / "none")
@@ -46,7 +47,5 @@ def rows(folder: Path) -> Iterator[dict[str, str]]:
 
 
 if __name__ == "__main__":
-    with FILE.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows(RECORDS))
+    with sheets.folder_with("records/premerge") as place:
+        sheets.write(place / "gains.csv", COLUMNS, rows(place / "records" / "premerge"))

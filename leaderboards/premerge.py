@@ -1,24 +1,24 @@
 """One task's experts, merged with and without methods that bring them together first.
 
-    python leaderboards/premerge.py TASK BASE EXPERT...
+    python leaderboards/premerge.py TASK BASE EXPERT... --out FOLDER
 
 Every merger of the Procrustes papers, with and without DARE, with and without `procrustes`; and the
 average after `rotation` and `permutation`, of all layers and of halves. A merge is read under
-Current Eval, on at most 1,000 rows, into `leaderboards/records/premerge`, and is not kept. What was
-read before is not merged again.
+Current Eval, on at most 1,000 rows, into FOLDER/records/premerge, and is not kept. What has a
+record and predictions there is not merged again.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness import Recipe, Run, evaluate, merge, parse_choice
 from harness.text import points
 
 ROWS = 1000
-RECORDS = Path(__file__).parent / "records" / "premerge"
 # the exact Fisher information takes a pass for every word and tag: too long for tags
 MERGERS = (
     "average",
@@ -47,17 +47,21 @@ def called(task: str, stages: tuple[str, ...], merger: str) -> str:
     return f"{task.rpartition('/')[2]}-{method.translate(str.maketrans(':,=', '---'))}"
 
 
-def study(task: str, base: str, experts: tuple[str, ...]) -> None:
+def study(task: str, base: str, experts: Sequence[str], folder: Path) -> None:
     """Merge and read what has no record yet."""
+    place = folder / "records" / "premerge"
     for stages, merger in recipes():
         name = called(task, stages, merger)
-        if (RECORDS / name).is_dir():
+        made = [*(place / name).rglob("*.json")]
+        if made and all(record.with_suffix(".parquet").is_file() for record in made):
             continue
-        out = Path("merged") / name
+        out = folder / "merged" / "premerge" / name
         chosen = tuple(map(parse_choice, stages))
-        recipe = Recipe(experts=experts, base=base, merger=parse_choice(merger), premerge=chosen)
+        recipe = Recipe(
+            experts=tuple(experts), base=base, merger=parse_choice(merger), premerge=chosen
+        )
         plan = merge(recipe, out=out, force=True)
-        run = Run(model=str(out), output=str(RECORDS), protocols=(parse_choice("current"),))
+        run = Run(model=str(out), output=str(place), protocols=(parse_choice("current"),))
         records = evaluate(run.model_copy(update={"limit": ROWS}))
         merged = next(record for record in records if record.role == "merged")
         print(f"{task} {plan.recipe.method} {points(100 * merged.scores[0].value)}", flush=True)
@@ -65,6 +69,10 @@ def study(task: str, base: str, experts: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 5:
-        sys.exit("expected TASK BASE EXPERT EXPERT..., two experts or more")
-    study(sys.argv[1], sys.argv[2], tuple(sys.argv[3:]))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("task")
+    parser.add_argument("base")
+    parser.add_argument("experts", nargs="+")
+    parser.add_argument("--out", type=Path, required=True, help="experts, merges and records")
+    given = parser.parse_args()
+    study(given.task, given.base, given.experts, given.out)

@@ -1,20 +1,20 @@
 """How far apart two readings of a study of shots are: `python leaderboards/readings.py [FOLDER]`.
 
-Writes `leaderboards/readings.csv` from the records of the studies `shots` and `protocols`, in
-FOLDER (`leaderboards/records`), and the predictions beside them, which are not committed: paired,
-in points, in the mean over five tasks, at 95 %, on other test rows of these tasks and other draws.
+Writes FOLDER/readings.csv (`leaderboards`) from the records of the studies `shots` and `protocols`
+in FOLDER/records and the predictions beside them, which are not committed: paired, in points, in
+the mean over five tasks, at 95 %, on other test rows of these tasks and other draws.
 `harness compare` has two models under one reading; here also one model under two.
 """
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import Record, read_records
+import sheets
+
+from harness import HarnessError, Record, read_records
 from harness.data.shots import counted
 from harness.evaluation.estimates import Estimate, minus, within
 from harness.evaluation.inference import Samples, sampler
@@ -23,8 +23,7 @@ from harness.evaluation.records import LATER
 from harness.reporting.difference import in_points, mean_over_tasks
 from harness.types import ALL, Shots
 
-HERE = Path(__file__).parent
-FILE = HERE / "readings.csv"
+STUDIES = ("shots", "protocols")
 MERGES = ("textcls-average", "textcls-ties", "textcls-tsv")
 BASE, EXPERTS = "all-MiniLM-L6-v2", "experts"
 COLUMNS = ("first", "second", "difference", "low", "high")
@@ -83,19 +82,27 @@ def by_task(reading: Reading, records: list[Record], samples: Samples) -> dict[s
         values = [100 * value for value in record.values(reading.shots)]
         one = in_points(values, samples(record, reading.shots))
         if one is None:
-            sys.exit(f"no predictions of {reading} on {record.task}; expected them by the record")
+            raise HarnessError(
+                f"no predictions of {reading} on {record.task}; expected them by the record"
+            )
         read[record.task] = one
     return read
 
 
 def rows(folder: Path) -> Iterator[dict[str, str]]:
     """A row for every pair."""
-    places = {name: folder / name for name in ("shots", "protocols")}
+    places = {name: folder / name for name in STUDIES}
     known = {name: [*read_records(place)] for name, place in places.items()}
     samples = {name: sampler(shelf([place])) for name, place in places.items()}
     for pair in pairs():
         read = [by_task(one, known[one.study], samples[one.study]) for one in pair]
-        assert read[0].keys() == read[1].keys()
+        if not read[0] or read[0].keys() != read[1].keys():
+            said = " and ".join(
+                f"{of} on {', '.join(on) or 'no task'}" for of, on in zip(pair, read, strict=True)
+            )
+            raise HarnessError(
+                f"{folder} has records of {said}; expected the same tasks, one or more"
+            )
         apart = mean_over_tasks((task, minus(read[0][task], read[1][task])) for task in read[0])
         assert apart is not None
         numbers = zip(COLUMNS[2:], (apart.point, *within(apart)), strict=True)
@@ -104,8 +111,5 @@ def rows(folder: Path) -> Iterator[dict[str, str]]:
 
 
 if __name__ == "__main__":
-    made = [*rows(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "records")]
-    with FILE.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(made)
+    with sheets.folder_with(*(f"records/{study}" for study in STUDIES)) as place:
+        sheets.write(place / "readings.csv", COLUMNS, rows(place / "records"))

