@@ -1,18 +1,47 @@
 # The two commands: `make demo` and `make test`. Both are idempotent.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+DEMO ?= demo
+BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 KIT_PIP := PIP_CONSTRAINT="constraints.txt tests/mergekit/constraints.txt" \
 	.venv-mergekit/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test docs fuzz test-mergekit test-browser install install-test install-mergekit
+.PHONY: demo test test-fast test-pythons test-studies docs fuzz test-mergekit test-browser install install-test install-mergekit
 .PHONY: install-browser lint types clean
 
 demo: install
-	$(BIN)/harness demo --out demo
+	$(BIN)/harness demo --out $(DEMO)
 
 test: install-test lint types
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+# Every study of leaderboards/reproduce.sh on made-up rows: is every board made, and all of it?
+test-studies: install-test
+	rm -rf reproduced-toy
+	PATH="$(CURDIR)/$(BIN):$$PATH" leaderboards/reproduce.sh --toy --out reproduced-toy
+
+# The install, the demo and the fast tests on every one of these that is there, each in an environment
+# of its own. For pyenv: PYENV_VERSION=3.10.13:3.13.0 make test-pythons
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13
+test-pythons:
+	@tried=; failed=; \
+	for python in $(PYTHONS); do \
+		$$python -c '' 2> /dev/null || { echo "$$python is not here"; continue; }; \
+		tried="$$tried $$python"; \
+		$(MAKE) --no-print-directory PYTHON=$$python VENV=.venv-$$python DEMO=.venv-$$python/demo \
+			demo test-fast || failed="$$failed $$python"; \
+	done; \
+	echo "tried:$${tried:- none}; failed:$${failed:- none}"; \
+	[ -n "$$tried" ] && [ -z "$$failed" ]
+
+# What another Python, or the versions of libraries that it takes, breaks: imports, the command line,
+# files of every format, arrays, tokenizers, training, a merge from folder to folder, pictures. Laws
+# and agreement of the methods are the same arithmetic everywhere.
+FAST := $(addprefix tests/test_,$(addsuffix .py,architecture console checkpoints data demo evaluate \
+	exports figures metrics merging own_tasks plugins settings tasks weights wheel))
+test-fast: install-test
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal $(FAST)
 
 # The page of all public names, from their docstrings.
 docs: install
@@ -38,8 +67,8 @@ run-browser: install-browser
 	HARNESS_BROWSER=.venv-browser HARNESS_SCREENSHOTS=screenshots \
 		$(BIN)/python -m pytest -m browser tests/browser
 
-install: .venv/.installed
-install-test: .venv/.installed-test
+install: $(VENV)/.installed
+install-test: $(VENV)/.installed-test
 install-mergekit: .venv-mergekit/.installed
 install-browser: .venv-browser/.installed
 
@@ -50,20 +79,23 @@ lint: install-test
 types: install-test
 	$(BIN)/mypy
 
-# torch comes first and pinned: a range would take a build with several gigabytes of CUDA where a
-# plain CPU build of the pinned version is at hand.
-.venv/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+# pip comes first: the one that Python 3.10 brings cannot build seqeval, which has no wheel. Then
+# torch, pinned: a range would take a build with several gigabytes of CUDA where a plain CPU build of
+# the pinned version is at hand.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
 	$(PIP) "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	$(PIP) --editable .
 	touch $@
 
-.venv/.installed-test: .venv/.installed
+$(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) --editable '.[test]'
 	touch $@
 
 .venv-mergekit/.installed: constraints.txt tests/mergekit/constraints.txt
 	$(PYTHON) -m venv .venv-mergekit
+	$(KIT_PIP) --upgrade pip
 	$(KIT_PIP) "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	$(KIT_PIP) mergekit
 	touch $@
@@ -75,4 +107,4 @@ types: install-test
 	touch $@
 
 clean:
-	rm -rf .venv .venv-mergekit .venv-browser demo screenshots
+	rm -rf .venv .venv-* demo screenshots reproduced-toy
