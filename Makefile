@@ -28,9 +28,9 @@ test-pythons:
 	@tried=; failed=; \
 	for python in $(PYTHONS); do \
 		$$python -c '' 2> /dev/null || { echo "$$python is not here"; continue; }; \
-		tried="$$tried $$python"; \
-		$(MAKE) --no-print-directory PYTHON=$$python VENV=.venv-$$python DEMO=.venv-$$python/demo \
-			demo test-fast || failed="$$failed $$python"; \
+		tried="$$tried $$python"; venv=.venv-$${python##*/}; \
+		$(MAKE) --no-print-directory PYTHON=$$python VENV=$$venv DEMO=$$venv/demo demo test-fast \
+			|| failed="$$failed $$python"; \
 	done; \
 	echo "tried:$${tried:- none}; failed:$${failed:- none}"; \
 	[ -n "$$tried" ] && [ -z "$$failed" ]

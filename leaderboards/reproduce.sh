@@ -31,8 +31,12 @@ if [ -n "$toy" ]; then
   exec python leaderboards/toy.py "$out"
 fi
 : "${HARNESS_DATA_DIR:?name the folder that holds glue/, textcls/, ner/ and emotion/}"
-# toy.py does these two for its script, in processes that are warm
+less_training=
+less_reading=
+# toy.py has its commands done in processes that are warm, and little of them
 if [ -n "${WARM_ASK:-}" ]; then
+  less_training="--epochs 1"
+  less_reading="--draws 2"
   warm() {
     local status
     printf '%q ' "$@" >&"$WARM_ASK" && echo >&"$WARM_ASK"
@@ -54,8 +58,9 @@ slow=fisher:estimator=empirical
 every="current,knn,ft-classifier,linear-probe,probe,surgery,probe:rows=test,surgery:rows=test"
 
 expert() { # name task seed flag...
+  # shellcheck disable=SC2086  # several words
   [ -f "$out/experts/$1/expert.json" ] || harness finetune --base "$base" --task "$2" --seed "$3" \
-    --learning-rate 1e-4 --bf16 --out "$out/experts/$1" "${@:4}"
+    --learning-rate 1e-4 --bf16 --out "$out/experts/$1" "${@:4}" $less_training
 }
 experts() { printf "$out/experts/%s " "$@"; } # name...
 topics() { for task in $textcls; do expert "$task" "textcls/$task" 0; done; }
@@ -64,7 +69,7 @@ merge() { # board name merger flags expert...
   [ -f "$out/merged/$2/merge.json" ] ||
     harness merge "${@:5}" --base "$base" --merger "$3" $4 --out "$out/merged/$2"
   # shellcheck disable=SC2086  # several words
-  harness evaluate --model "$out/merged/$2" --output-path "$out/records/$1" $reading
+  harness evaluate --model "$out/merged/$2" --output-path "$out/records/$1" $reading $less_reading
 }
 reading=""
 # Five methods, with and without DARE. Fisher and Gram matrices are computed once for every expert,

@@ -83,7 +83,8 @@ WARM = (
 def rows(task: Task, split: str, words: Sequence[str]) -> list[Row]:
     """Rows of a split, the classes in turn; a class shows in two words of its own."""
     part = "train" if split == "train" else "test"
-    count = max(LEAST[part], EACH[part] * len(task.labels))
+    classes = len(task.labels) if task.kind == "classification" else 0
+    count = max(LEAST[part], EACH[part] * classes)
     return [row(task, number, words, rng(0, task.name, split, number)) for number in range(count)]
 
 
