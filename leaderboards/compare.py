@@ -8,11 +8,14 @@ any.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import sheets
+
+from harness.evaluation.records import LATER
 
 ROOT = sheets.HERE.parent
 KEYS = {
@@ -23,14 +26,20 @@ KEYS = {
 """What a line is of, by the name of the file."""
 VALUES = {"board.csv": "value", "gains.csv": "gain", "readings.csv": "difference"}
 PAGES = (Path("README.md"), Path("docs", "what-we-found.md"))
-SHOWN = 5
+SHOWN = 2
+"""Lines of a csv that are named where they are in one alone."""
 
 
 def values(path: Path) -> Mapping[tuple[str, ...], float]:
     """The numbers that are compared, by what they are of; none where there is no file."""
-    key, value = KEYS[path.name], VALUES[path.name]
-    lines = sheets.lines(path) if path.is_file() else []
-    return {tuple(line[name] for name in key): float(line[value]) for line in lines}
+    made = {}
+    for line in sheets.lines(path) if path.is_file() else ():
+        if "options" in line:  # those that a protocol got later are in no older record
+            options = {**LATER.get(line["protocol"], {}), **json.loads(line["options"])}
+            line["options"] = json.dumps(options, sort_keys=True)
+        key = tuple(line[name] for name in KEYS[path.name])
+        made[key] = float(line[VALUES[path.name]])
+    return made
 
 
 def others() -> Iterator[Path]:

@@ -202,6 +202,14 @@ def test_the_same_lines_are_not_apart(ran: Runner, copied: Path) -> None:
     assert all(line.split()[2:] == ["0", "0", "0.00"] for line in table[1:])
 
 
+def test_an_option_that_came_later_makes_no_other_line(ran: Runner, copied: Path) -> None:
+    board = copied / "ner" / "board.csv"
+    old, new = '1.0, ""variant""', '1.0, ""rows"": ""shots"", ""variant""'
+    assert old in board.read_text()
+    board.write_text(board.read_text().replace(old, new))
+    assert ran("compare.py", copied)[0] == 0
+
+
 def test_how_far_numbers_are_apart(ran: Runner, copied: Path) -> None:
     board = copied / "ner" / "board.csv"
     text = board.read_text()
