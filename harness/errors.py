@@ -11,6 +11,7 @@ HarnessError
 ├── MissingTeacher        a protocol needs an expert's outputs and no expert of the task is known
 ├── BadData               a data set without the split, columns, labels or rows that are needed
 ├── BrokenRecord          a record file that cannot be read back
+│   └── WrongPredictions  predictions that are not those of the record that they lie beside
 ├── MissingScores         records without the scores that a picture or a comparison is of
 ├── OutputExists          an output that holds something already, or that another run is writing
 ├── CannotWrite           an output that the system does not let us write: no space, no right
@@ -66,6 +67,10 @@ class BadData(HarnessError):
 
 class BrokenRecord(HarnessError):
     """A record file that cannot be read back."""
+
+
+class WrongPredictions(BrokenRecord):
+    """Predictions that are not those of the record that they lie beside."""
 
 
 class MissingScores(HarnessError):

@@ -477,7 +477,7 @@ def full() -> list[Record]:
         "merged", "m", MRPC, "knn", 0.5,
         method="dare[ties]", metrics=("accuracy", "f1"), rows=408, head="kept", preset="rotation",
         options={"k": 5}, intervals=interval(0.55, 0.7, 5), dataset={"digest": "d"},
-        majority=DrawScore(value=0.4, parts={"accuracy": 0.4}), digest="ab" * 16,
+        majority=DrawScore(value=0.4, parts={"accuracy": 0.4, "f1": 0.4}), digest="ab" * 16,
         adaptation=Adaptation(split="x@train90", rows=9, labels="chose the rows and were read"),
     )  # fmt: skip
     return [

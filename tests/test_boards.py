@@ -41,8 +41,9 @@ def record(
     """A record with one score, with draws of no or of one number of shots, or of several."""
     if not isinstance(values, dict):
         values = {0: values if isinstance(values, list) else [values]}
+    metrics = given.get("metrics", ("accuracy",))
     scores = tuple(
-        DrawScore(value=value, parts={"accuracy": value}, shots=shots or None, seed=seed)
+        DrawScore(value=value, parts=dict.fromkeys(metrics, value), shots=shots or None, seed=seed)
         for shots, drawn in values.items()
         for seed, value in enumerate(drawn)
     )
@@ -772,7 +773,7 @@ def test_a_broken_record_is_named(
     text: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written(tmp_path / "records", one_task())
-    path = tmp_path / "records" / "broken.json"
+    path = tmp_path / "records" / "broken-0123456789ab.json"
     if text is not None:
         path.write_text(text)
     command = ["leaderboard", str(path.parent if text is not None else path)]

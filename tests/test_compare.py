@@ -21,7 +21,13 @@ from harness.data.metrics import score
 from harness.errors import BrokenRecord, UnknownName
 from harness.evaluation.estimates import holm
 from harness.evaluation.predictions import DrawKey, Predicted, shelf, write_predictions
-from harness.evaluation.records import Record, read_records, record_path, write_record
+from harness.evaluation.records import (
+    DrawScore,
+    Record,
+    read_records,
+    record_path,
+    write_record,
+)
 from harness.types import Array64, KindName
 
 ONE: DrawKey = (None, None)
@@ -86,8 +92,8 @@ def read_once(
     scores = []
     for (shots, drawn), guess in values.items():
         one = score(known, guess, labels, units)
-        parts = {"value": one.value, "parts": dict(one.parts), "shots": shots, "seed": drawn}
-        scores.append(parts)
+        parts = dict.fromkeys(given["metrics"], one.value) if "metrics" in given else one.parts
+        scores.append({"value": one.value, "parts": dict(parts), "shots": shots, "seed": drawn})
     usual = {
         "model": model,
         "role": "merged",
@@ -100,6 +106,7 @@ def read_once(
         "metrics": known.metrics,
         "rows": rows,
         "scores": scores,
+        "predictions": made.content,
         "adaptation": None,
         "dataset": {"digest": made.digest},
         "head": "own",
@@ -158,6 +165,8 @@ def test_rows_without_words_are_rows(tmp_path: Path) -> None:
     """Also at the end, where no word says so."""
     known, labels = TASKS["toy/d"], np.array([1.0, 2.0])
     record = read_once(tmp_path, "m", "toy/d", 0.2, rows=3)
+    right = DrawScore(value=1.0, parts={"span_f1": 1.0})
+    record = record.model_copy(update={"scores": (right,), "predictions": None})
     path = next(tmp_path.rglob("*.parquet"))
     write_predictions(path, Predicted(known, "", np.array([0, 2, 0]), labels, {ONE: labels}))
     read = shelf([tmp_path])(record)

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from harness.evaluation.predictions import DrawKey, Predicted
 from harness.kinds import IGNORED, kind_of
 from harness.registry import METRICS
 from harness.types import Array64, Shots, Task, Units
+
+if TYPE_CHECKING:
+    from harness.evaluation.predictions import DrawKey, Predicted
 
 Formula: TypeAlias = Callable[[Array64], Array64]
 """From sums, [..., k], to values, [...]."""
@@ -323,11 +325,18 @@ def _without(left: Sequence[int], counts: Array64) -> Array64:
 
 def draws_of(predicted: Predicted, shots: Shots | None) -> Draws:
     """What a model scores with so many shots, as a function of how often each row counts."""
-
-    def parts(key: DrawKey) -> tuple[Counted, ...]:
-        task = predicted.task
-        read = Read(task, predicted.values[key], predicted.labels, predicted.units)
-        return tuple(counted(metric, read) for metric in task.metrics)
-
     keys = predicted.draws(shots)
-    return Draws(tuple(map(parts, keys)), tuple(map(predicted.left, keys)))
+    return Draws(tuple(_counted(predicted, key) for key in keys), tuple(map(predicted.left, keys)))
+
+
+def _counted(predicted: Predicted, key: DrawKey) -> tuple[Counted, ...]:
+    task = predicted.task
+    read = Read(task, predicted.values[key], predicted.labels, predicted.units)
+    return tuple(counted(metric, read) for metric in task.metrics)
+
+
+def scored(predicted: Predicted, key: DrawKey) -> float:
+    """The score of one prediction on the rows as they are, each once."""
+    once = np.ones((1, len(predicted.units)))
+    alone = Draws((_counted(predicted, key),), (predicted.left(key),))
+    return float(alone.under(once)[0])

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import BrokenRecord
+from harness.errors import BrokenRecord, WrongPredictions
 from harness.evaluation.counting import EXCHANGED, SUMS, Draws, draws_of
 from harness.evaluation.estimates import (
     COUNTED,
@@ -25,7 +25,7 @@ from harness.evaluation.estimates import (
     uncounted,
 )
 from harness.evaluation.predictions import DrawKey, Lookup, Predicted
-from harness.evaluation.records import Interval, Record, identity
+from harness.evaluation.records import Interval, Record, identity_of
 from harness.rng import rng
 from harness.types import Array64, Shots
 
@@ -81,11 +81,13 @@ def sampler(look: Lookup) -> Samples:
     def read(record: Record) -> Predicted | None:
         try:
             return look(record)
+        except WrongPredictions:
+            raise
         except BrokenRecord:  # of an older version, say: who shows a record can do without
             return None
 
     def samples(record: Record, shots: Shots | None) -> Array64 | None:
-        key = identity(record.model_dump(mode="json")), shots
+        key = identity_of(record), shots
         if key not in known:
             predicted = read(record)
             known[key] = None if predicted is None else resampled(predicted, shots)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import xxhash
 
 from harness.data.splits import parse_task
-from harness.errors import BrokenRecord
-from harness.evaluation.records import Record, identity
+from harness.errors import BrokenRecord, WrongPredictions
+from harness.evaluation.counting import scored
+from harness.evaluation.faults import CLOSE
+from harness.evaluation.records import Record, identity_of
 from harness.files import parse_json, replacing
 from harness.kinds import kind_of
 from harness.types import DERIVED, Array64, Predictions, Shots, Task, Units
@@ -51,6 +55,32 @@ class Predicted:
         """Rows that a draw is not scored on; without a draw, those of the first seed."""
         seed = key[1] if key[1] is not None else min(self.left_out, default=0)
         return self.left_out.get(seed, ())
+
+    @cached_property
+    def truth(self) -> str:
+        """A hash of the labels of all units, in their order, and of what they are called."""
+        said = json.dumps([self.task.kind, self.task.labels, self.labels.shape])
+        return _hashed(said.encode(), self.labels, self.units)
+
+    @cached_property
+    def content(self) -> str:
+        """A hash of the labels and of every prediction, whatever file they lie in.
+
+        But for those that are no whole numbers: their last digits are the processor's.
+        """
+        parts: list[bytes | Array64] = [self.truth.encode()]
+        for key in sorted(self.values, key=_name):
+            values = self.values[key]
+            parts += [_name(key).encode(), values if (values == np.rint(values)).all() else b"real"]
+        return _hashed(*parts)
+
+
+def _hashed(*parts: bytes | Array64 | Units) -> str:
+    made = xxhash.xxh3_128()
+    for part in parts:
+        # as little-endian numbers, whatever the machine; -0.0 is 0.0
+        made.update(part if isinstance(part, bytes) else (part + 0.0).astype("<f8").tobytes())
+    return made.hexdigest()
 
 
 Lookup: TypeAlias = Callable[[Record], Predicted | None]
@@ -105,7 +135,11 @@ def _column(values: Array64) -> Any:
 
 
 def read_predictions(record: Record, path: Path) -> Predicted:
-    """The predictions of a record in a file. Raises BrokenRecord, naming it, for what is amiss."""
+    """The predictions of a record in a file, which give its scores.
+
+    Raises BrokenRecord, naming the file, for what cannot be read, and WrongPredictions for those of
+    another model, of other rows or in another order.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -114,18 +148,46 @@ def read_predictions(record: Record, path: Path) -> Predicted:
         table = pyarrow.parquet.ParquetFile(path).read()
         task = _task(record, (table.schema.metadata or {}).get(ABOUT), path)
         columns = {name: _values(table[name]) for name in table.column_names}
-    except (pyarrow.ArrowException, ValueError, TypeError, OSError) as error:
+    except (pyarrow.ArrowException, ValueError, TypeError, KeyError, OSError) as error:
         raise BrokenRecord(f"{path} cannot be read as predictions: {error}") from error
     keys = [(score.shots, score.seed) for score in record.scores]
     if absent := [name for name in (LABEL, *map(_name, keys)) if name not in columns]:
-        raise BrokenRecord(f"{path} has no column '{absent[0]}'; found {', '.join(columns)}")
-    return Predicted(
+        raise _wrong(path, f"has no column '{absent[0]}'; found {', '.join(columns)}")
+    predicted = Predicted(
         task=task,
         digest=str(record.dataset.get("digest")),
         units=_units(record, task, columns, path),
         labels=columns[LABEL],
         values={key: columns[_name(key)] for key in keys},
         left_out=_left_out(record),
+    )
+    if fault := fault_of(record, predicted):
+        raise _wrong(path, fault)
+    return predicted
+
+
+def fault_of(record: Record, predicted: Predicted) -> str | None:
+    """Why these are not the predictions of a record, behind what they are called."""
+    if len(predicted.units) != record.rows:
+        return f"has {len(predicted.units)} rows, the record {record.rows}"
+    for one in record.scores:
+        key = one.shots, one.seed
+        try:
+            made = scored(predicted, key)
+        except (ValueError, IndexError) as error:
+            return f"cannot be scored: {error}"
+        if not abs(made - one.value) <= CLOSE * max(1, abs(one.value)):
+            of = f" ({_name(key)})" if one.shots else ""
+            return f"scores {made:.4f}{of}, the record {one.value:.4f}"
+    if record.predictions not in (None, predicted.content):
+        return "differs from what the record was made with"
+    return None
+
+
+def _wrong(path: Path, fault: str) -> WrongPredictions:
+    return WrongPredictions(
+        f"{path} does not belong to its record: it {fault}; take it away, and evaluate again to "
+        "have it made anew"
     )
 
 
@@ -179,13 +241,29 @@ def _left_out(record: Record) -> dict[int, Sequence[int]]:
 def shelf(places: Iterable[str | Path]) -> Lookup:
     """Looks records up among the predictions beside and below these files and folders."""
     files: dict[str, Path] = {}
+    read = reader()
     for place in map(Path, places):
         below = place.rglob("*.parquet") if place.is_dir() else [place.with_suffix(".parquet")]
         # a name ends with what its record is of, wherever the file was moved to
         files |= {path.stem.rpartition("-")[2]: path for path in below}
 
     def look(record: Record) -> Predicted | None:
-        path = files.get(identity(record.model_dump(mode="json"))[:12])
-        return read_predictions(record, path) if path is not None and path.is_file() else None
+        path = files.get(identity_of(record)[:12])
+        return read(record, path) if path is not None and path.is_file() else None
 
     return look
+
+
+def reader() -> Callable[[Record, Path], Predicted]:
+    """As `read_predictions`, of many: those of the same rows are of the same labels."""
+    truth: dict[tuple[str, str], tuple[str, Path]] = {}
+
+    def read(record: Record, path: Path) -> Predicted:
+        predicted = read_predictions(record, path)
+        rows = record.task, predicted.digest
+        known, other = truth.setdefault(rows, (predicted.truth, path))
+        if known != predicted.truth:
+            raise _wrong(path, f"has other labels than {other} of the same rows")
+        return predicted
+
+    return read

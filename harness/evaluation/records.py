@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -16,7 +16,8 @@ from pydantic import Field, ValidationError
 
 from harness.data.shots import amount
 from harness.errors import BrokenRecord
-from harness.files import check_values, read_json, read_text, write_json
+from harness.evaluation.faults import check_record
+from harness.files import check_values, parse_json, read_json, read_text, write_json
 from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
 
@@ -92,6 +93,7 @@ class Record(Frozen):
     rows, another setting or role is another record. `digest` is that of the weights, `content` that
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
     `unseen` are the units that the model did not see: words that were cut off, read as no entity.
+    `predictions` is the digest of those beside it; records of before version 4 have none.
     `intervals` has one for every number of shots, `majority` the score of the best constant
     prediction on the same rows. `shown` are the rows that methods of a merge were shown, and
     `transductive` says that those it is scored on are among them: nobody who has not these very
@@ -99,7 +101,7 @@ class Record(Frozen):
     multiply them by 100.
     """
 
-    schema_version: Literal[1, 2, 3] = 3
+    schema_version: Literal[1, 2, 3, 4] = 4
     model: str
     role: Role
     method: str
@@ -115,6 +117,7 @@ class Record(Frozen):
     intervals: tuple[Interval, ...] = ()
     majority: DrawScore | None = None
     unseen: int = 0
+    predictions: str | None = None
     adaptation: Adaptation | None
     dataset: dict[str, Any]
     head: str
@@ -187,9 +190,16 @@ def record_path(out: Path, values: Mapping[str, Any], unusual: Mapping[str, Any]
     return out / safe(values["model"]) / str(values["task"]) / name
 
 
+def identity_of(record: Record) -> str:
+    """The `identity` of a record."""
+    return identity(
+        record.model_dump(mode="json", include={*IDENTITY, "dataset", "base", "experts"})
+    )
+
+
 def predictions_of(record: Record, out: Path) -> Path:
     """The predictions beside a record that was written below `out`."""
-    called = identity(record.model_dump(mode="json"))[:12]
+    called = identity_of(record)[:12]
     return next((out / safe(record.model) / record.task).glob(f"*-{called}.parquet"))
 
 
@@ -198,15 +208,29 @@ def write_record(path: Path, record: Record) -> None:
     write_json(path, record.model_dump(mode="json"), indent=1, sort_keys=True)
 
 
+# Reading -----------------------------------------------------------------------------------
+
+NAMED = re.compile(r"-([0-9a-f]{12})\.json\Z")
+"""How the name of a record ends: with what it is of."""
+
+
 def read_record(path: Path) -> Record:
     """The record in a file. Raises BrokenRecord naming the file and what is wrong with it."""
     text = read_text(path, "a record", error=BrokenRecord)
-    with suppress(ValidationError):  # a third of the time; what is wrong is said by the usual way
-        record = Record.model_validate_json(text)
-        free = {"options": record.options, "settings": record.settings, "of": record.dataset}
-        check_values(free, str(path), "a record", error=BrokenRecord)
-        return record
-    return read_as(Record, path, "a record")
+    try:
+        record = Record.model_validate_json(text, strict=True)  # a third of the time of json
+    except ValidationError as error:
+        parse_json(text, str(path), "a record", error=BrokenRecord)  # what is no JSON says so
+        raise _broken(error, path, "a record") from error
+    free = {"options": record.options, "settings": record.settings, "of": record.dataset}
+    check_values(free, str(path), "a record", error=BrokenRecord)
+    check_record(record, str(path))
+    if (named := NAMED.search(path.name)) and not identity_of(record).startswith(named[1]):
+        raise BrokenRecord(
+            f"{path} is not the record that its name says, so what it is of was changed; expected "
+            "it as evaluate wrote it: take it away, and evaluate again"
+        )
+    return record
 
 
 def read_as(kind: type[Value], path: Path, what: str) -> Value:
@@ -214,15 +238,19 @@ def read_as(kind: type[Value], path: Path, what: str) -> Value:
     try:
         return kind(**read_json(path, what, error=BrokenRecord))
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        fault = f"field '{field}': {first['msg']}"
-        if first["loc"] == (field,) and first["type"] == "missing":  # some other program's file
-            raise BrokenRecord(
-                f"{path} is not {what} of this project ({fault}); expected such a file, or a "
-                "folder of such files"
-            ) from error
-        raise BrokenRecord(f"{path}: {fault}") from error
+        raise _broken(error, path, what) from error
+
+
+def _broken(error: ValidationError, path: Path, what: str) -> BrokenRecord:
+    first = error.errors()[0]
+    field = ".".join(map(str, first["loc"]))
+    fault = f"field '{field}': {first['msg']}"
+    if first["loc"] == (field,) and first["type"] == "missing":  # some other program's file
+        return BrokenRecord(
+            f"{path} is not {what} of this project ({fault}); expected such a file, or a folder of "
+            "such files"
+        )
+    return BrokenRecord(f"{path}: {fault}")
 
 
 def read_records(places: Iterable[str | Path]) -> list[Record]:
@@ -234,22 +262,67 @@ def read_records(places: Iterable[str | Path]) -> list[Record]:
 
 
 def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
-    """As `read_records`, one by one with the files they lie in: so many need not fit in memory."""
+    """As `read_records`, one by one with the files they lie in: so many need not fit in memory.
+
+    What lies there and is no record is left out, and named once. Raises BrokenRecord for two of the
+    same that say other scores.
+    """
     seen: set[str] = set()
+    known: dict[str, tuple[Path, tuple[float, ...]]] = {}
+    real = cache(os.path.realpath)
     for place in map(Path, places):
         if not os.path.exists(place):
             raise BrokenRecord(f"{place} does not exist; expected a record or a folder of them")
-        files = _below(place) if place.is_dir() else [str(place)]
-        if not files:
-            raise BrokenRecord(f"{place} holds no records; expected JSON files")
-        real = cache(os.path.realpath)
-        for file in files:
+        found, others = 0, []
+        for file in _below(place) if place.is_dir() else [str(place)]:
             folder, name = os.path.split(file)
             whole = os.path.realpath(file) if os.path.islink(file) else f"{real(folder)}/{name}"
-            if whole not in seen:
+            path = Path(file)
+            if whole in seen:
+                found += 1
+            elif _is_meant(path):
+                found += 1
                 seen.add(whole)
-                path = Path(file)
-                yield path, read_record(path)
+                record = read_record(path)
+                values = tuple(round(one.value, 6) for one in record.scores)
+                other, theirs = known.setdefault(identity_of(record), (path, values))
+                if values != theirs:
+                    raise BrokenRecord(
+                        f"{path} and {other} are of the same and have other scores; expected one: "
+                        "take the other away, or name the folder of one"
+                    )
+                yield path, record
+            else:
+                others.append(path)
+        if others and (found or not place.is_dir()):
+            _warn_of_others(others)
+        elif not found:
+            raise BrokenRecord(
+                f"{place} holds no records; expected JSON files that evaluate wrote"
+                + (f", found {others[0]}" if others else "")
+            )
+
+
+OWN_KEYS = (b'"adaptation"', b'"protocol"')
+"""What every record has in it, also one of which only a part is left."""
+
+
+def _is_meant(path: Path) -> bool:
+    """Whether a file is a record, be it a spoilt one: by its name, or by what it holds."""
+    if NAMED.search(path.name):
+        return True
+    if path.suffix != ".json" or not path.is_file():  # whoever opens a pipe waits for its end
+        return False
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return True  # and then it cannot be read
+    return any(key in content for key in OWN_KEYS)
+
+
+def _warn_of_others(others: Sequence[Path]) -> None:
+    shown = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
+    warnings.warn(f"no records, and left out: {shown}", stacklevel=3)
 
 
 def _below(folder: Path) -> list[str]:

@@ -196,11 +196,13 @@ def _check_same(sides: Sequence[_Side], tasks: Iterable[str]) -> None:
         mine = work(first.records[task])
         for other in others:
             theirs = work(other.records[task])
-            if differing := next((key for key in mine if mine[key] != theirs[key]), None):
+            if differing := next(
+                (k for k in {**mine, **theirs} if mine.get(k) != theirs.get(k)), None
+            ):
                 raise BrokenRecord(
-                    f"{task}: '{first.name}' was read with {differing} {mine[differing]}, "
-                    f"'{other.name}' with {theirs[differing]}; expected the same: evaluate both "
-                    "alike"
+                    f"{task}: '{first.name}' was read with {differing} {mine.get(differing)}, "
+                    f"'{other.name}' with {theirs.get(differing)}; expected the same: evaluate "
+                    "both alike"
                 )
 
 

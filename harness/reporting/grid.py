@@ -320,10 +320,10 @@ def _check_work(lines: Sequence[Line]) -> None:
         if line.work is other.work or line.work == other.work:
             continue
         mine, theirs = dict(line.work), dict(other.work)
-        differing = next(key for key in mine if mine[key] != theirs.get(key))
+        differing = next(k for k in {**mine, **theirs} if mine.get(k) != theirs.get(k))
         raise BrokenRecord(
             f"{line.task} under {reading_of(line)}: '{line.model}' was read with "
-            f"{differing} {mine[differing]}, '{other.model}' with {theirs.get(differing)}; "
+            f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "
             "expected the same work in a column: render them apart"
         )
 

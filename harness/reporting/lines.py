@@ -9,22 +9,17 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import fsum, isfinite, isnan
+from math import fsum
 from pathlib import Path
 from typing import Any, TypeVar
 
 import xxhash
 
-from harness.errors import BrokenRecord
 from harness.evaluation.records import DrawScore, Record, Role, each_record
 from harness.types import Choice, Shots
 
 T = TypeVar("T")
-BEYOND = 1e6
-"""A metric of somebody's own may be larger than 1; what is larger than this is none."""
 TUNED = "ft-classifier"
-LARGEST = 2**53
-"""Beyond, counts are no longer told apart in a table."""
 _STAGES = re.compile(r"(?P<premerge>[^\[\]]+)\[(?P<merger>[^\[\]]+)\](?P<after>[^\[\]]*)")
 
 
@@ -118,32 +113,11 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
         read = record.task, record.metrics
         if read not in kinds:
             kinds[read] = kind(record)
-        check_numbers(record, path)
         said = _said(record)
         said |= {"options": options, "setting": labels[asked], "kind": kinds[read], "path": path}
         said = {name: shared(value) for name, value in said.items()}
         for shots in record.shots:
             yield Line(**said, **_scores(record, shots))
-
-
-def check_numbers(record: Record, path: str) -> None:
-    """Raise BrokenRecord for what no table can hold: no score, one that is NaN, a huge count."""
-    where = path or f"the record of '{record.model}' on {record.task}"
-    if not record.scores:
-        raise BrokenRecord(f"{where} has no scores, expected one or more")
-    constants = (record.majority,) if record.majority else ()
-    values = [end for one in record.intervals for end in (one.low, one.high)]
-    for one in (*record.scores, *constants):
-        values += (one.value, *one.parts.values())
-    values += [
-        0 if isfinite(fact) else fact for one in record.scores for fact in one.facts.values()
-    ]
-    if not (min(values) >= -BEYOND and max(values) <= BEYOND) or any(map(isnan, values)):
-        odd = next(value for value in values if not abs(value) <= BEYOND)
-        raise BrokenRecord(f"{where} has the score {odd}, expected a number, usually of -1 to 1")
-    shots = [one.shots for one in record.scores if isinstance(one.shots, int)]
-    if not all(0 <= count < LARGEST for count in (record.rows, *shots)):
-        raise BrokenRecord(f"{where} has a number of rows or shots that is no count")
 
 
 def _said(record: Record) -> dict[str, Any]:

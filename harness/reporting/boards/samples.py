@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from pathlib import Path
 
-from harness.errors import BrokenRecord
+from harness.errors import BrokenRecord, WrongPredictions
 from harness.evaluation.inference import resampled
-from harness.evaluation.predictions import Predicted, read_predictions
+from harness.evaluation.predictions import Predicted, reader
 from harness.evaluation.records import read_record
 from harness.reporting.verdict import Sampled
 from harness.types import Array64, Shots
@@ -19,10 +19,14 @@ AT_HAND = 64
 def beside() -> Sampled:
     """Reads the predictions beside the record of a line, when and if they are asked for."""
 
+    read = reader()
+
     @lru_cache(AT_HAND)
     def predicted(path: str) -> Predicted | None:
         try:
-            return read_predictions(read_record(Path(path)), Path(path).with_suffix(".parquet"))
+            return read(read_record(Path(path)), Path(path).with_suffix(".parquet"))
+        except WrongPredictions:
+            raise
         except BrokenRecord:  # of an older version, say: a board can do without
             return None
 
@@ -32,7 +36,7 @@ def beside() -> Sampled:
 
     @cache
     def sample(path: str, shots: Shots) -> Array64 | None:
-        read = predicted(path) if there(path) else None
-        return None if read is None else resampled(read, shots or None)
+        known = predicted(path) if there(path) else None
+        return None if known is None else resampled(known, shots or None)
 
     return lambda line: sample(line.path, line.shots)

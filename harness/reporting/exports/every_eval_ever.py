@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.reporting.exports.results import CORRELATIONS, NAMES, Result, digests
+from harness.evaluation.faults import CORRELATIONS
+from harness.reporting.exports.results import NAMES, Result, digests
 from harness.text import plain
 
 VERSION = "0.2.2"

@@ -15,8 +15,6 @@ from harness.reporting.names import experts_of, told_apart
 from harness.text import plain
 from harness.types import Shots, Task
 
-CORRELATIONS = ("matthews", "pearson", "spearman")
-"""Metrics whose least value is -1; that of all others is 0."""
 SEVERAL = ("ensemble", "ceiling")
 """Roles of what is not one model, which no other program can be told of as one."""
 LOCAL = ("local folder", "generated", "None", "")

@@ -1,0 +1,132 @@
+"""Pure: what no record says though its fields are of the right types: a score of 97.3, say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import fsum, isclose, isfinite
+from typing import TYPE_CHECKING
+
+from harness.errors import BrokenRecord
+
+if TYPE_CHECKING:
+    from harness.evaluation.records import Adaptation, DrawScore, Record
+
+BEYOND = 1e6
+"""A metric of somebody's own may be larger than 1; what is larger than this is none."""
+LARGEST = 2**53
+"""Beyond, counts are no longer told apart in a table."""
+CLOSE = 1e-6
+"""Scores that differ by less are the same, whatever added them up."""
+CORRELATIONS = ("matthews", "pearson", "spearman")
+"""Metrics whose least value is -1."""
+SHARES = ("accuracy", "f1", "macro_f1", "micro_f1", "span_f1")
+"""Those whose least value is 0."""
+
+
+def range_of(metric: str) -> tuple[float, float]:
+    """The least and the largest value of a metric; of somebody's own, any that a table holds."""
+    if metric in CORRELATIONS:
+        return -1.0, 1.0
+    return (0.0, 1.0) if metric in SHARES else (-BEYOND, BEYOND)
+
+
+def check_record(record: Record, where: str) -> None:
+    """Raise BrokenRecord, naming `where` it lies and what is wrong, for what no evaluation says."""
+    if fault := next(_faults(record), None):
+        raise BrokenRecord(f"{where} {fault}")
+
+
+def _faults(record: Record) -> Iterator[str]:
+    if not record.metrics or not record.scores:
+        yield f"has no {'scores' if record.metrics else 'metrics'}, expected one or more"
+    if not 0 < record.rows < LARGEST or not 0 <= record.unseen < LARGEST:
+        counts = f"{record.rows} rows, of which {record.unseen} units were not seen"
+        yield f"has a number of rows or shots that is no count: {counts}"
+    said = (*record.scores, *((record.majority,) if record.majority else ()))
+    values = [value for one in said for value in (one.value, *one.parts.values())]
+    values += [end for one in record.intervals for end in (one.low, one.high)]
+    values += [fact for one in said for fact in one.facts.values() if not isfinite(fact)]
+    if odd := [value for value in values if not abs(value) <= BEYOND]:  # so is NaN
+        yield f"has the score {odd[0]}, expected a number, usually of -1 to 1"
+    yield from _in_settings(record)
+    if record.adaptation is not None:
+        yield from _in_adaptation(record.adaptation)
+    yield from _in_draws(record)
+    for one in said:
+        yield from _in_score(one, record.metrics)
+    yield from _in_intervals(record)
+
+
+def _in_settings(record: Record) -> Iterator[str]:
+    limit, left = record.settings.get("limit"), record.settings.get("left_out")
+    if limit is not None and (type(limit) is not int or limit < record.rows):
+        yield f"has {record.rows} rows under the limit {limit!r}, expected as many or fewer"
+    lists = left.values() if isinstance(left, dict) else (left,)
+    rows = [row for each in lists for row in (each if isinstance(each, list) else [each])]
+    if left is not None and not (
+        isinstance(left, dict)
+        and all(map(_is_number, left))
+        and all(type(row) is int and 0 <= row < record.rows for row in rows)
+    ):
+        yield "has settings.left_out, expected lists of its rows by seed"
+
+
+def _in_adaptation(said: Adaptation) -> Iterator[str]:
+    drawn = [row for lists in said.drawn.values() for rows in lists for row in rows]
+    if not (0 <= said.rows < LARGEST and min(drawn, default=0) >= 0):
+        yield "has an adaptation to less than no rows, expected them counted from 0"
+    if not all(map(_is_number, said.drawn)):
+        yield f"has an adaptation with draws of {', '.join(said.drawn)}, expected their seeds"
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+def _in_draws(record: Record) -> Iterator[str]:
+    draws = [(one.shots, one.seed) for one in record.scores]
+    shots = [count for count, _ in draws if isinstance(count, int)]
+    if len({*draws}) < len(draws):
+        yield "has two scores of one draw, expected one for each number of shots and seed"
+    if not all(0 < count < LARGEST for count in shots):
+        yield "has a number of rows or shots that is no count, expected 1 or more, or all"
+    drawn = [count for count, _ in draws if count is not None]
+    if any(count is not None and seed is None for count, seed in draws):
+        yield "has a score with shots and no seed, expected both"
+    said = record.adaptation
+    if said is None and "pool" in record.settings:
+        yield "has settings of draws and no adaptation, expected to be told which rows were drawn"
+    if said is not None and not (said.transductive or drawn):
+        yield "has an adaptation that its scores cannot be of, expected shots where rows were drawn"
+
+
+def _in_score(one: DrawScore, metrics: Sequence[str]) -> Iterator[str]:
+    if one.parts.keys() != {*metrics}:
+        yield f"has scores of {', '.join(one.parts) or 'nothing'}, expected {', '.join(metrics)}"
+        return
+    for metric, value in one.parts.items():
+        low, high = range_of(metric)
+        if not low - CLOSE <= value <= high + CLOSE:
+            yield f"has the {metric} {value:g}, expected one of {low:g} to {high:g}, not of 100"
+    mean = fsum(one.parts.values()) / len(one.parts)
+    if not isclose(one.value, mean, rel_tol=1e-9, abs_tol=CLOSE):
+        yield f"has the score {one.value}, expected {mean}, the mean of its metrics"
+
+
+def _in_intervals(record: Record) -> Iterator[str]:
+    ranges = [range_of(metric) for metric in record.metrics]
+    least, most = (fsum(ends) / len(ranges) for ends in zip(*ranges, strict=True))
+    known = [one.shots for one in record.intervals]
+    if len({*known}) < len(known) or not {*known} <= {*record.shots}:
+        yield "has an interval of no score, or two of one, expected one for each number of shots"
+        return
+    for one in record.intervals:
+        values = record.values(one.shots)
+        mean, width = fsum(values) / len(values), one.high - one.low
+        within = least - CLOSE <= one.low <= one.high <= most + CLOSE and 0 < one.level < 1
+        # that of a bootstrap may lie beside what it is of, but not far from it
+        if not (within and one.low - width - 0.02 <= mean <= one.high + width + 0.02):
+            yield (
+                f"has the interval {one.low} to {one.high} ({one.level}) of the score {mean}, "
+                "expected its ends around the score"
+            )
