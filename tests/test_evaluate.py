@@ -332,18 +332,44 @@ def test_two_models_are_compared_by_what_evaluations_left(
     assert capsys.readouterr().out == out
 
 
-@pytest.mark.parametrize("left", [None, b"PAR1"])
-def test_a_verdict_without_predictions_has_no_interval(
-    left: bytes | None, room: Room, evaluate: Evaluate
-) -> None:
-    """As of records that were handed over, or made before predictions were complete."""
+@pytest.mark.parametrize("left", ["nothing", "a part", "another's"])
+def test_predictions_that_lack_are_made_anew(left: str, room: Room, evaluate: Evaluate) -> None:
+    """And records stay as they are."""
     flags = ("--shots", "5", "--draws", "2")
     evaluate(room.same, *flags)
-    for path in evaluate.out.rglob("*.parquet"):
-        path.unlink() if left is None else path.write_bytes(left)
-    out, _ = evaluate(room.same, *flags)
-    assert out.splitlines()[-1].endswith("(No interval: predictions are not at hand.)")
-    assert "within" not in out.splitlines()[-1]
+    before = evaluate.files()
+    paths = sorted(evaluate.out.rglob("*.parquet"))
+    other = next(p for p in paths if "base" in p.parts and "knn" in p.name).read_bytes()
+    for path in paths:
+        if left == "nothing":
+            path.unlink()
+        else:
+            path.write_bytes(b"PAR1" if left == "a part" else other)
+    evaluate(room.same, *flags)
+    assert evaluate.files() == before
+
+
+def test_predictions_that_are_others_here_are_not_taken_for_those_of_the_record(
+    room: Room, evaluate: Evaluate
+) -> None:
+    """As where a record came from a machine that predicts otherwise: one line says so."""
+    flags = ("--shots", "5", "--draws", "2", "--protocols", "current,ft-classifier")
+    evaluate(room.same, *flags)
+    path = next((evaluate.out / "same" / PAIR).glob("current-*.json"))
+    record = json.loads(path.read_text())
+    record["scores"][0]["value"] = record["scores"][0]["parts"]["accuracy"] = 9 / 17
+    path.write_text(json.dumps({**record, "predictions": None}))
+    path.with_suffix(".parquet").unlink()
+    before = evaluate.files()
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        out, err = evaluate(room.same, *flags)
+    assert evaluate.files() == before
+    assert "predicted here scores 0.4706, the record 0.5294" in " ".join(err.split())
+    assert "--output-path" in err
+    verdict = out[out.index("Verdict: ") :]
+    assert " ".join(verdict.split()).endswith("(No interval: predictions are not at hand.)")
+    assert "within" not in verdict
 
 
 def test_a_draw_can_be_made_again_from_the_record_alone(room: Room, evaluate: Evaluate) -> None:

@@ -21,9 +21,21 @@ from harness.errors import BadOption, BrokenRecord, CellsFailed, HarnessError, N
 from harness.evaluation.cells import Cell, cells_of
 from harness.evaluation.inference import intervals
 from harness.evaluation.parts import Part, asked_protocols
-from harness.evaluation.predictions import predicted_of, write_predictions
+from harness.evaluation.predictions import (
+    fault_of,
+    predicted_of,
+    read_predictions,
+    write_predictions,
+)
 from harness.evaluation.reader import Reader
-from harness.evaluation.records import DrawScore, Record, identity, read_record, write_record
+from harness.evaluation.records import (
+    DrawScore,
+    Record,
+    identity,
+    identity_of,
+    read_record,
+    write_record,
+)
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
 from harness.evaluation.systems import check_singles, warn_of_heads
@@ -39,8 +51,9 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     """Evaluate a model and its references; write a record each and return them all.
 
     Everything is checked before the first forward pass. What stands in the output folder with the
-    same inputs is read back and not computed again. Raises CellsFailed, when all others are done
-    and saved, for cells that cannot be scored.
+    same inputs is read back and not computed again; predictions that are not beside their record
+    are made anew, and the record stays as it is. Raises CellsFailed, when all others are done and
+    saved, for cells that cannot be scored.
     """
     check_place(Path(run.output).absolute())
     _check_device(run.device)
@@ -51,20 +64,37 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     cells = cells_of(run, model, protocols)
     # where records lie says what they are of: this hashes all weights, and finds NaN and infinite
     known = {cell.path: record for cell in cells if (record := kept(cell)) is not None}
-    check_cells([cell for cell in cells if cell.path not in known])
+    lacking = {path for path, record in known.items() if not _has_predictions(path, record)}
+    to_read = [cell for cell in cells if cell.path not in known or cell.path in lacking]
+    check_cells(to_read)
     warn_of_heads(model, preset(run.preset).readout)
     records: list[Record] = []
     failures: list[str] = []
+    lost: list[str] = []
     workload = Workload(progress)
-    for cell, reader in _with_readers([one for one in cells if one.path not in known], workload):
+    for cell, reader in _with_readers(to_read, workload):
         reader.plan(cell.asked)
-    for cell, reader in _with_readers(cells, workload, known):
-        outcome = known.get(cell.path) or kept(cell) or made(cell, reader)
+    for cell, reader in _with_readers(cells, workload, known.keys() - lacking):
+        record = known.get(cell.path) or kept(cell)
+        if record is None:
+            outcome = made(cell, reader)
+        else:
+            outcome = record
+            if cell.path in lacking and (fault := again(cell, reader, record)):
+                lost.append(fault)
         if isinstance(outcome, Record):
             records.append(outcome)
         else:
             failures.append(outcome)
     _warn_of_few_rows(records)
+    if lost:
+        others = f", and {len(lost) - 1} more" if lost[1:] else ""
+        warnings.warn(
+            f"predictions of a record could not be made again ({lost[0]}{others}); the record "
+            "stays as it is: to compare models on this machine, evaluate into another "
+            "--output-path",
+            stacklevel=2,
+        )
     if failures:
         raise CellsFailed(failures, records)
     return records
@@ -136,19 +166,26 @@ def kept(cell: Cell) -> Record | None:
     if not cell.path.is_file():
         return None
     record = read_record(cell.path)
-    if identity(record.model_dump(mode="json")) != identity(cell.values):
+    if identity_of(record) != identity(cell.values):
         raise BrokenRecord(
             f"{cell.path} is not the record that its name says; expected it unchanged: take it away"
         )
     return record
 
 
+def _has_predictions(path: Path, record: Record) -> bool:
+    """Whether the predictions of a record lie beside it."""
+    beside = path.with_suffix(".parquet")
+    try:
+        return beside.is_file() and bool(read_predictions(record, beside))
+    except BrokenRecord:
+        return False
+
+
 def made(cell: Cell, reader: Reader) -> Record | str:
     """The record of a cell, computed and written; or why the cell could not be scored."""
-    protocol, options = cell.asked.protocol, cell.asked.options
     try:
-        encoded = reader.encoded(cell.asked)
-        predictions = _finished(cell.part, encoded, protocol.function(encoded, **options))
+        encoded, predictions = _read(cell, reader)
         scores = _scores(cell.part, predictions)
     except HarnessError as error:  # what only the forward pass shows of a model and these rows
         return f"{cell}: {error}"
@@ -159,11 +196,33 @@ def made(cell: Cell, reader: Reader) -> Record | str:
         intervals=intervals(predicted),
         majority=cell.part.majority,
         unseen=_unseen(encoded),
+        predictions=predicted.content,
         versions=dict(_versions()),
     )
     write_predictions(cell.path.with_suffix(".parquet"), predicted)
     write_record(cell.path, record)
     return record
+
+
+def again(cell: Cell, reader: Reader, record: Record) -> str:
+    """Write the predictions of a record that lack; or why they cannot be made again, else ''.
+
+    Another processor, or another version of a library, may predict otherwise.
+    """
+    try:
+        predicted = predicted_of(cell.part, _read(cell, reader)[1])
+    except HarnessError as error:
+        return f"{cell}: {error}"
+    if fault := fault_of(record, predicted):
+        return f"{cell}: what is predicted here {fault}"
+    write_predictions(cell.path.with_suffix(".parquet"), predicted)
+    return ""
+
+
+def _read(cell: Cell, reader: Reader) -> tuple[Encoded, list[Predictions]]:
+    encoded = reader.encoded(cell.asked)
+    read = cell.asked.protocol.function(encoded, **cell.asked.options)
+    return encoded, _finished(cell.part, encoded, read)
 
 
 def _finished(
