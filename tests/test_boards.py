@@ -19,9 +19,10 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import Adaptation, DrawScore, Role, Source, read_records
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.leaderboard import rendered
+from harness.reporting.chosen import read_lines
 from harness.reporting.difference import Spread
 from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, readings, short_task
-from harness.reporting.lines import lines_of, read_lines
+from harness.reporting.lines import lines_of
 from harness.reporting.table import evaluation_table, legend, parts_table
 from harness.reporting.verdict import Verdict, verdicts
 

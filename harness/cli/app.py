@@ -80,6 +80,30 @@ def names_of(what: str) -> Callable[[str], list[str]]:
     return complete
 
 
+Tasks = Annotated[
+    str | None,
+    typer.Option(
+        "--tasks", help="T1,T2@split,...; default: all.", autocompletion=names_of("tasks")
+    ),
+]
+Protocols = Annotated[
+    str | None,
+    typer.Option(
+        "--protocols",
+        help="P1,P2:key=value,...; default: all.",
+        autocompletion=names_of("protocols"),
+    ),
+]
+Models = Annotated[
+    str | None,
+    typer.Option("--models", help="M1,M2,...: merges by name; what they are measured by stays."),
+]
+Limit = Annotated[
+    str | None, typer.Option("--limit", help="N: records of evaluate --limit N; all: of all rows.")
+]
+"""Which of some records are meant."""
+
+
 # What flags say ----------------------------------------------------------------------------
 
 
@@ -91,6 +115,13 @@ def listed(text: str | None) -> tuple[str, ...]:
 def methods(text: str | None) -> tuple[str, ...]:
     """`current,ft-classifier:epochs=3,learning_rate=1e-3` as two methods, options and all."""
     return tuple(re.split(r",(?=[\w.-]+(?::|,|$))(?![\w.-]+=)", text)) if text else ()
+
+
+def limit_of(text: str | None) -> Shots | None:
+    """`50` or `all`. Raises BadOption."""
+    if text is not None and text != ALL and not (text.isdecimal() and int(text)):
+        raise BadOption(f"--limit is '{text}', expected a number of rows, or all")
+    return text if text in (None, ALL) else int(text)
 
 
 def shots_of(flag: str, text: str) -> tuple[Shots, ...]:

@@ -8,15 +8,18 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import Json, Plugins, app, listed, names_of, shots_of
+from harness.cli.app import Json, Limit, Plugins, app, limit_of, listed, names_of, shots_of
 from harness.cli.console import width
 
 
 @app.command()
 def compare(
-    models: Annotated[
-        list[str], typer.Argument(help="Models by name, or folders of records: two or more.")
-    ],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODELS", help="Models by name, or folders of records: two or more."
+        ),
+    ] = None,
     tasks: Annotated[
         str | None,
         typer.Option(
@@ -24,10 +27,20 @@ def compare(
         ),
     ] = None,
     protocol: Annotated[
-        str, typer.Option(help="P or P:key=value,...", autocompletion=names_of("protocols"))
+        str,
+        typer.Option(
+            "--protocol",
+            "--protocols",
+            help="P or P:key=value,...",
+            autocompletion=names_of("protocols"),
+        ),
     ] = "current",
     shots: Annotated[
         str | None, typer.Option(help="Rows per class, or all. Default: what is nearest to 5.")
+    ] = None,
+    limit: Limit = None,
+    models: Annotated[
+        str | None, typer.Option("--models", help="M1,M2,...: the same as MODELS.")
     ] = None,
     records: Annotated[
         Path, typer.Option(help="The folder that evaluate wrote, with the predictions.")
@@ -39,5 +52,12 @@ def compare(
     from harness.reporting.compare import compare as run
 
     count = next(iter(shots_of("--shots", shots or "")), None)
-    made = run(models, tasks=listed(tasks), protocol=protocol, shots=count, records=records)
+    made = run(
+        [*(names or ()), *listed(models)],
+        tasks=listed(tasks),
+        protocol=protocol,
+        shots=count,
+        limit=limit_of(limit),
+        records=records,
+    )
     print(json.dumps(made.as_json(), sort_keys=True) if as_json else made.report(width()))

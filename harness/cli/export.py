@@ -7,7 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from harness.cli.app import Plugins, app
+from harness.cli.app import (
+    Limit,
+    Models,
+    Plugins,
+    Protocols,
+    Tasks,
+    app,
+    limit_of,
+    listed,
+    methods,
+)
 
 
 @app.command()
@@ -21,10 +31,21 @@ def export(
     organization: Annotated[
         str | None, typer.Option(help="Who made the results: every-eval-ever wants to know.")
     ] = None,
+    tasks: Tasks = None,
+    protocols: Protocols = None,
+    limit: Limit = None,
+    models: Models = None,
     plugins: Plugins = None,
 ) -> None:
     """Write records for others: model cards, lm-evaluation-harness, Every Eval Ever, a table."""
+    from harness.reporting.chosen import Chosen
     from harness.reporting.exports.export import export as run
 
-    for path in run(records, format=format, out=out, organization=organization):
+    which = Chosen(
+        tasks=listed(tasks),
+        protocols=methods(protocols),
+        limit=limit_of(limit),
+        models=listed(models),
+    )
+    for path in run(records, format=format, out=out, organization=organization, which=which):
         print(f"wrote {path}")

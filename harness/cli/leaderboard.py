@@ -7,17 +7,39 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import Plugins, app
+from harness.cli.app import (
+    Limit,
+    Models,
+    Plugins,
+    Protocols,
+    Tasks,
+    app,
+    limit_of,
+    listed,
+    methods,
+)
 
 
 @app.command()
 def leaderboard(
     records: Annotated[list[Path], typer.Argument(help="Record files, or folders of them.")],
     out: Annotated[Path, typer.Option(help="The folder for board.* and index.html.")],
+    tasks: Tasks = None,
+    protocols: Protocols = None,
+    limit: Limit = None,
+    models: Models = None,
     plugins: Plugins = None,
 ) -> None:
     """Render the board of records: Markdown, CSV, Parquet, LaTeX and a page of HTML."""
     from harness.reporting.boards.leaderboard import leaderboard as run
 
-    for path in run(records, out=out):
+    paths = run(
+        records,
+        out=out,
+        tasks=listed(tasks),
+        protocols=methods(protocols),
+        limit=limit_of(limit),
+        models=listed(models),
+    )
+    for path in paths:
         print(f"wrote {path}")

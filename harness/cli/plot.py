@@ -8,7 +8,20 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import DataDir, Plugins, PresetOption, app, listed, methods, names_of, shots_of
+from harness.cli.app import (
+    DataDir,
+    Limit,
+    Models,
+    Plugins,
+    PresetOption,
+    Tasks,
+    app,
+    limit_of,
+    listed,
+    methods,
+    names_of,
+    shots_of,
+)
 from harness.cli.console import bars
 from harness.errors import BadOption
 
@@ -21,7 +34,7 @@ def _pictures(incomplete: str) -> list[str]:
 
 OF_A_MODEL = ("experts", "rows", "seed", "preset", "device", "data_dir")
 """Options that say something of a model's features, and nothing of records."""
-OF_SCORES = ("protocols", "shots")
+OF_SCORES = ("protocols", "shots", "limit", "models")
 """Those that say something of records alone."""
 
 
@@ -49,10 +62,7 @@ def plot(
     records: Annotated[
         list[Path] | None, typer.Argument(help="Record files, or folders of them; tsne: none.")
     ] = None,
-    tasks: Annotated[
-        str | None,
-        typer.Option(help="T1,T2@split,...; default: all.", autocompletion=names_of("tasks")),
-    ] = None,
+    tasks: Tasks = None,
     protocols: Annotated[
         str | None,
         typer.Option(
@@ -63,6 +73,8 @@ def plot(
     shots: Annotated[
         str | None, typer.Option(help="Of protocols that adapt, or all. Default: nearest to 5.")
     ] = None,
+    limit: Limit = None,
+    models: Models = None,
     model: Annotated[
         str | None, typer.Option(help="tsne: a folder that merge wrote, or any HF classifier.")
     ] = None,
@@ -89,6 +101,8 @@ def plot(
         "protocols": methods(protocols),
         "shots": next(iter(shots_of("--shots", shots or "")), None),
         "rows": rows,
+        "limit": limit_of(limit),
+        "models": listed(models),
     }
     run = None
     if model is not None:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -269,20 +269,22 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
     """
     seen: set[str] = set()
     known: dict[str, tuple[Path, tuple[float, ...]]] = {}
+    others: list[Path] = []
     real = cache(os.path.realpath)
     for place in map(Path, places):
         if not os.path.exists(place):
             raise BrokenRecord(f"{place} does not exist; expected a record or a folder of them")
-        found, others = 0, []
-        for file in _below(place) if place.is_dir() else [str(place)]:
+        files = _below(place) if place.is_dir() else [str(place)]
+        for file in files:
             folder, name = os.path.split(file)
             whole = os.path.realpath(file) if os.path.islink(file) else f"{real(folder)}/{name}"
             path = Path(file)
             if whole in seen:
-                found += 1
-            elif _is_meant(path):
-                found += 1
-                seen.add(whole)
+                continue
+            seen.add(whole)
+            if not _is_meant(path):
+                others.append(path)
+            else:
                 record = read_record(path)
                 values = tuple(round(one.value, 6) for one in record.scores)
                 other, theirs = known.setdefault(identity_of(record), (path, values))
@@ -292,15 +294,13 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
                         "take the other away, or name the folder of one"
                     )
                 yield path, record
-            else:
-                others.append(path)
-        if others and (found or not place.is_dir()):
-            _warn_of_others(others)
-        elif not found:
-            raise BrokenRecord(
-                f"{place} holds no records; expected JSON files that evaluate wrote"
-                + (f", found {others[0]}" if others else "")
-            )
+        if not files:
+            others.append(place)
+    if others and not known:
+        raise BrokenRecord(f"{others[0]} holds no records; expected JSON files that evaluate wrote")
+    if others:
+        shown = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
+        warnings.warn(f"no records, and left out: {shown}", stacklevel=3)
 
 
 OWN_KEYS = (b'"adaptation"', b'"protocol"')
@@ -318,11 +318,6 @@ def _is_meant(path: Path) -> bool:
     except OSError:
         return True  # and then it cannot be read
     return any(key in content for key in OWN_KEYS)
-
-
-def _warn_of_others(others: Sequence[Path]) -> None:
-    shown = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
-    warnings.warn(f"no records, and left out: {shown}", stacklevel=3)
 
 
 def _below(folder: Path) -> list[str]:

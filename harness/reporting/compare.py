@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -27,12 +28,14 @@ from harness.evaluation.parts import asked
 from harness.evaluation.predictions import Lookup, Predicted, shelf
 from harness.evaluation.records import Record, read_records
 from harness.options import parse_choice
+from harness.reporting.chosen import Chosen, called, chosen
 from harness.reporting.comparison import Comparison, Ranked, Ranking, TaskDifference, Terms
 from harness.reporting.grid import HEADLINE_SHOTS, label, reported
-from harness.reporting.lines import lines_of, made_of, work
+from harness.reporting.lines import flag, limit_of, lines_of, made_of, work
 from harness.reporting.names import marked
 from harness.reporting.ranking import on_draws, standings
 from harness.types import Choice, Shots
+from harness.values import validated
 
 
 def compare(
@@ -41,13 +44,15 @@ def compare(
     tasks: Sequence[str] = (),
     protocol: str = "current",
     shots: Shots | None = None,
+    limit: int | Literal["all"] | None = None,
     records: str | Path = "records",
 ) -> Comparison | Ranking:
     """Two models, or the ranks of several, from records and stored predictions alone.
 
     `models` are names of models in the folder `records`, or folders of records. Tasks are those
     that all of them were read on, unless some are asked for. Of several numbers of shots, the one
-    nearest to 5. Raises UnknownName or BrokenRecord, before any arithmetic, for what cannot be
+    nearest to 5; of records of several limits, those of the one that is asked for (`all`: of all
+    rows). Raises UnknownName or BrokenRecord, before any arithmetic, for what cannot be
     compared: unknown names, other rows, splits or limits, predictions that are not there.
     """
     if len(models) < 2 or len({*models}) < len(models):
@@ -57,7 +62,8 @@ def compare(
         )
     choice = asked(parse_choice(protocol))
     reading = str(Choice(choice.protocol.name, choice.unusual))
-    sides = _shortly([_side(name, Path(records), reading) for name in models])
+    which = validated(Chosen, {"limit": limit}, "compare")
+    sides = _shortly([_side(name, Path(records), reading, which) for name in models])
     terms = Terms(reading, None, _shared(sides, tasks, reading))
     terms = Terms(reading, _shots(sides, terms.tasks, shots), terms.tasks)
     _check_one_model(sides, terms.tasks)
@@ -78,7 +84,7 @@ class _Side:
     records: Mapping[str, Record]
 
 
-def _side(name: str, folder: Path, reading: str) -> _Side:
+def _side(name: str, folder: Path, reading: str, which: Chosen) -> _Side:
     everything = reported(read_records([folder])) if folder.is_dir() else []
     mine = [record for record in everything if record.model == name]
     if not mine and Path(name).exists() and not (Path(name) / "config.json").exists():
@@ -91,7 +97,7 @@ def _side(name: str, folder: Path, reading: str) -> _Side:
             "folder of records"
         )
     by_task: dict[str, Record] = {}
-    for record in mine:
+    for _, record in chosen([("", record) for record in mine], which):
         if label(record) == reading:
             other = by_task.setdefault(record.task, record)
             _check_one(name, other, record, reading)
@@ -131,9 +137,11 @@ def _check_one(name: str, first: Record, second: Record, reading: str) -> None:
     keys = ("digest", "settings", "rows", "scores", "head", "teachers")
     differing = next((k for k in keys if getattr(first, k) != getattr(second, k)), None)
     if differing:
+        limits = limit_of(first), limit_of(second)
+        how = f"choose one with {said}" if (said := flag(*limits)) else "name a folder of one alone"
         raise BrokenRecord(
             f"'{name}' has two records of {first.task} under {reading}, which differ in "
-            f"{differing}; expected one: keep what is not compared in another folder"
+            f"{differing}; expected one: {how}"
         )
 
 
@@ -162,7 +170,7 @@ def _shared(sides: Sequence[_Side], asked_for: Sequence[str], reading: str) -> t
         return tuple(shared)
     tasks: dict[str, None] = {}
     for name in asked_for:
-        fitting = {t for side in sides for t in side.records if name in (t, t.partition("@")[0])}
+        fitting = {task for side in sides for task in side.records if name in called(task)}
         for side in sides:
             if lacking := sorted((fitting or {name}) - side.records.keys()):
                 raise BrokenRecord(
@@ -199,10 +207,11 @@ def _check_same(sides: Sequence[_Side], tasks: Iterable[str]) -> None:
             if differing := next(
                 (k for k in {**mine, **theirs} if mine.get(k) != theirs.get(k)), None
             ):
+                limits = limit_of(first.records[task]), limit_of(other.records[task])
+                how = flag(*limits) or "evaluate both alike"
                 raise BrokenRecord(
                     f"{task}: '{first.name}' was read with {differing} {mine.get(differing)}, "
-                    f"'{other.name}' with {theirs.get(differing)}; expected the same: evaluate "
-                    "both alike"
+                    f"'{other.name}' with {theirs.get(differing)}; expected the same: {how}"
                 )
 
 

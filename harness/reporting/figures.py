@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.files import replacing
+from harness.reporting.together import together
 from harness.text import number
 
 if TYPE_CHECKING:
@@ -198,12 +198,10 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     The bytes depend on the picture and the version of matplotlib alone. Raises CannotWrite.
     """
     without_date = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-    paths = []
-    for form, metadata in without_date.items():
-        path = stem.with_name(f"{stem.name}.{form}")
-        with styled(), replacing(path) as file:
+    paths = [stem.with_name(f"{stem.name}.{form}") for form in without_date]
+    with styled(), together(paths) as files:
+        for file, (form, metadata) in zip(files, without_date.items(), strict=True):
             figure.savefig(file, format=form, metadata=metadata)
-        paths.append(path)
     return paths
 
 

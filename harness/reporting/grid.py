@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 from harness.data.shots import amount, counted
 from harness.errors import BrokenRecord
 from harness.evaluation.records import CHOICE_SPLIT, Record, Role
-from harness.reporting.lines import TUNED, Line, label, lines_of
+from harness.reporting.lines import TUNED, Line, flag, label, lines_of
 from harness.reporting.names import row_names
 from harness.text import points
 from harness.types import Shots
@@ -314,6 +314,7 @@ def _check_same_work(records: Sequence[Record]) -> None:
 
 
 def _check_work(lines: Sequence[Line]) -> None:
+    _check_sets(lines)
     seen: dict[tuple[str, str, Shots], Line] = {}
     for line in lines:
         other = seen.setdefault((line.task, line.setting, line.shots), line)
@@ -321,11 +322,41 @@ def _check_work(lines: Sequence[Line]) -> None:
             continue
         mine, theirs = dict(line.work), dict(other.work)
         differing = next(k for k in {**mine, **theirs} if mine.get(k) != theirs.get(k))
+        how = flag(line.limit, other.limit)
         raise BrokenRecord(
             f"{line.task} under {reading_of(line)}: '{line.model}' was read with "
             f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "
-            "expected the same work in a column: render them apart"
+            f"expected the same work in a column: {f'choose {how}' if how else 'render them apart'}"
         )
+
+
+def _check_sets(lines: Sequence[Line]) -> None:
+    """Raise BrokenRecord, naming both, for experts of one name and task with other weights.
+
+    They are of a study that was made twice: merges of the one are not measured by the other.
+    """
+    seen: dict[tuple[str, str], Line] = {}
+    for line in lines:
+        if line.role != "expert":
+            continue
+        other = seen.setdefault((line.task, line.model), line)
+        if other.digest == line.digest:
+            continue
+        each = [_merges_of(one.digest, lines) for one in (other, line)]
+        apart = all(each) and not {*each[0]} & {*each[1]}
+        how = " or ".join(f"--models {','.join(names)}" for names in each) if apart else ""
+        raise BrokenRecord(
+            f"records are of two sets of experts: '{line.model}' of {line.task} has the weights "
+            f"{other.digest[:8]} in {other.path or 'one'} and {line.digest[:8]} in "
+            f"{line.path or 'another'}; expected one set: name a folder of one"
+            f"{how and f', or choose its merges with {how}'}"
+        )
+
+
+def _merges_of(expert: str, lines: Iterable[Line]) -> list[str]:
+    """The names of what was merged of an expert."""
+    merges = (line for line in lines if line.role == "merged")
+    return [*dict.fromkeys(one.model for one in merges if expert in dict(one.experts).values())]
 
 
 def _over_experts(

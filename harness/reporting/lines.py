@@ -10,13 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import fsum
-from pathlib import Path
 from typing import Any, TypeVar
 
 import xxhash
 
-from harness.evaluation.records import DrawScore, Record, Role, each_record
-from harness.types import Choice, Shots
+from harness.evaluation.records import DrawScore, Record, Role
+from harness.types import ALL, Choice, Shots
 
 T = TypeVar("T")
 TUNED = "ft-classifier"
@@ -32,7 +31,8 @@ class Line:
     prediction. `facts` are the means of what the protocol tells of its fits, as they are. `setting`
     is the protocol with the options that are not its defaults, `options` has all of them as JSON.
     `identity` is one hash for all that makes this model's row another one; `work` is what has to be
-    the same in a column; `rows_of` is the hash of the test rows. `adapted` says how drawn rows were
+    the same in a column; `rows_of` is the hash of the test rows, `limit` how many were
+    asked for. `adapted` says how drawn rows were
     used, and `transductive` that they are those that are scored; `made_on_test`, that the model was
     made with the rows that are scored.
     """
@@ -57,6 +57,7 @@ class Line:
     digest: str
     identity: str
     rows_of: str
+    limit: int | str
     experts: tuple[tuple[str, str], ...]
     teachers: tuple[str, ...]
     adapted: str
@@ -88,11 +89,6 @@ class Line:
 
 
 NAMES = tuple(field.name for field in fields(Line))
-
-
-def read_lines(places: Iterable[str | Path]) -> list[Line]:
-    """The lines of all records in files and folders. Raises BrokenRecord."""
-    return [*lines_of((str(path), record) for path, record in each_record(places))]
 
 
 def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
@@ -141,6 +137,7 @@ def _said(record: Record) -> dict[str, Any]:
         "digest": record.digest,
         "identity": _identity(record),
         "rows_of": str(record.dataset.get("digest", "")),
+        "limit": limit_of(record),
         "experts": tuple((one.source, one.digest) for one in record.experts),
         "teachers": record.teachers,
         "adapted": adaptation.labels if adaptation else "",
@@ -197,6 +194,18 @@ def work(record: Record) -> dict[str, str]:
         said |= {key: record.settings.get(key) for key in ("draws", "seed")}
         said |= {"stratified": record.settings.get("stratified", True)}
     return {key: str(value) for key, value in said.items()}
+
+
+def limit_of(record: Record) -> int | str:
+    """The limit of a record, `all` where all rows were scored."""
+    limit = record.settings.get("limit")
+    return ALL if limit is None else int(limit)
+
+
+def flag(*limits: int | str) -> str:
+    """What chooses one of several limits, `--limit 50 or --limit all`; '' of one alone."""
+    each = sorted({*map(str, limits)})
+    return " or ".join(f"--limit {one}" for one in each) if len(each) > 1 else ""
 
 
 def made_of(record: Record) -> tuple[str, ...]:

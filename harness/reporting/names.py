@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import xxhash
+
 from harness.reporting.lines import Line
 from harness.types import Shots
 
@@ -82,10 +84,15 @@ TRAITS: tuple[Callable[[Line], str], ...] = (
 )
 """What may differ between models of one name, the plainest first."""
 HASHES: tuple[Callable[[Line], str], ...] = (
+    lambda line: f"experts {_hash(one for _, one in line.experts)}" if line.experts else "",
     lambda line: line.digest[:8],
     lambda line: line.identity[:8],
 )
-"""What always differs, and says nothing."""
+"""What always differs, and says nothing: of the experts first, which are those of all tasks."""
+
+
+def _hash(digests: Iterable[str]) -> str:
+    return str(xxhash.xxh3_64_hexdigest(" ".join(digests).encode()))[:8]
 
 
 def _difference(lines: Sequence[Line]) -> Callable[[Line], str]:

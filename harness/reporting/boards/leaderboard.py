@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
-from harness.files import check_ours, check_place, replacing, write_text
+from harness.files import check_ours, check_place
 from harness.reporting.boards import latex, markdown, tidy
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.gains import any_told
 from harness.reporting.boards.page import page
 from harness.reporting.boards.samples import beside
-from harness.reporting.lines import Line, read_lines
+from harness.reporting.chosen import Chosen, read_lines
+from harness.reporting.lines import Line
+from harness.reporting.together import together
+from harness.values import validated
 
 MARKS = {
     "board.md": rb"\A- Values are x100\.\n",
@@ -24,26 +28,37 @@ MARKS = {
 """What the files of every board have in them."""
 
 
-def leaderboard(places: Sequence[str | Path], *, out: str | Path) -> list[Path]:
-    """Write the board of all records in files and folders to a folder; the paths.
+def leaderboard(
+    places: Sequence[str | Path],
+    *,
+    out: str | Path,
+    tasks: Sequence[str] = (),
+    protocols: Sequence[str] = (),
+    limit: int | Literal["all"] | None = None,
+    models: Sequence[str] = (),
+) -> list[Path]:
+    """Write the board of records in files and folders to a folder; the paths.
 
     board.md, board.csv, board.tex, index.html and board.parquet, in the place of those of another
-    board. Raises BrokenRecord, and OutputExists for files of another origin, before anything is
-    written.
+    board: all of them, or none. Of all records, or of those of some tasks, protocols, a limit
+    (`all`: of all rows) and models, whose references stay. Raises BrokenRecord, MissingScores for
+    what no record is of, and OutputExists for files of another origin, before anything is written.
     """
     import pyarrow.parquet
 
     folder = Path(out)
     check_place(folder.absolute())
     check_ours({folder / name: mark for name, mark in MARKS.items()})
-    board = board_of(read_lines(places), beside())
+    asked = {"tasks": tasks, "protocols": protocols, "limit": limit, "models": models}
+    board = board_of(read_lines(places, validated(Chosen, asked, "leaderboard")), beside())
     table = _table(board, folder)
     texts = _texts(board, folder, table)
-    for name, text in texts.items():
-        write_text(folder / name, text())  # one at a time: of many records, they are large
-    with replacing(folder / "board.parquet") as file:
-        pyarrow.parquet.write_table(tidy.as_table(table), file)
-    return [folder / name for name in (*texts, "board.parquet")]
+    paths = [folder / name for name in (*texts, "board.parquet")]
+    with together(paths) as files:
+        for text, file in zip(texts.values(), files, strict=False):
+            file.write(text().encode())  # one at a time: of many records, they are large
+        pyarrow.parquet.write_table(tidy.as_table(table), files[-1])
+    return paths
 
 
 def rendered(board: Board, out: Path) -> dict[str, str]:

@@ -13,10 +13,10 @@ from harness.errors import BadOption
 from harness.evaluation.records import each_record, safe
 from harness.files import check_ours, check_place, write_text
 from harness.reporting.boards.tidy import as_csv, table
+from harness.reporting.chosen import EVERYTHING, Chosen, chosen, read_lines
 from harness.reporting.exports import every_eval_ever, lm_eval, model_index
 from harness.reporting.exports.results import Result, results_of
 from harness.reporting.grid import named_rows
-from harness.reporting.lines import read_lines
 from harness.text import plain
 
 Format: TypeAlias = Literal["model-index", "every-eval-ever", "lm-eval", "csv"]
@@ -38,8 +38,9 @@ def export(
     format: Format,
     out: str | Path,
     organization: str | None = None,
+    which: Chosen = EVERYTHING,
 ) -> list[Path]:
-    """Write the records in files and folders in a format; the paths.
+    """Write the records in files and folders, or `which` of them, in a format; the paths.
 
     `csv` is one tidy table, out/records.csv; all others have a folder for each model:
     README.md (`model-index`), every_eval_ever.json (which names an `organization`), results.json
@@ -56,19 +57,24 @@ def export(
             f"the organization {said}; expected one for every-eval-ever, who made the results, and "
             "none for another format"
         )
-    texts = _table(places) if format == "csv" else _documents(places, format, organization or "")
+    if format == "csv":
+        texts = _table(places, which)
+    else:
+        texts = _documents(places, which, format, organization or "")
     check_ours({folder / name: MARKS[Path(name).name] for name in texts})
     for name, text in texts.items():
         write_text(folder / name, text)
     return [folder / name for name in texts]
 
 
-def _table(places: Sequence[str | Path]) -> dict[str, str]:
-    lines = read_lines(places)
+def _table(places: Sequence[str | Path], which: Chosen) -> dict[str, str]:
+    lines = read_lines(places, which)
     return {"records.csv": as_csv(table(lines, named_rows(lines), [line.path for line in lines]))}
 
 
-def _documents(places: Sequence[str | Path], format: Format, organization: str) -> dict[str, str]:
+def _documents(
+    places: Sequence[str | Path], which: Chosen, format: Format, organization: str
+) -> dict[str, str]:
     at = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     every = partial(every_eval_ever.rendered, organization=organization, at=at)
     writers: dict[str, tuple[str, Writer]] = {
@@ -77,7 +83,7 @@ def _documents(places: Sequence[str | Path], format: Format, organization: str) 
         "lm-eval": ("results.json", lm_eval.rendered),
     }
     name, write = writers[format]
-    models = results_of(each_record(places))
+    models = results_of(chosen(each_record(places), which))
     texts: dict[str, str] = {}
     for model, results in models:
         folder = safe(model)

@@ -15,6 +15,7 @@ from harness.errors import MissingScores
 from harness.evaluation.estimates import Estimate, minus, within
 from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
+from harness.reporting.chosen import Chosen, chosen
 from harness.reporting.difference import Difference, in_points, mean_over_tasks
 from harness.reporting.grid import (
     HEADLINE_SHOTS,
@@ -24,7 +25,6 @@ from harness.reporting.grid import (
     _check_work,
     _readings,
     in_order,
-    label,
     reading_of,
     reported,
     short_task,
@@ -32,7 +32,6 @@ from harness.reporting.grid import (
 from harness.reporting.lines import Line, lines_of, tasks_by
 from harness.reporting.names import row_names
 from harness.types import Array64, Shots
-from harness.values import Frozen
 
 MEAN = "mean"
 """The column of the mean over tasks. A task has a split, and is never called so."""
@@ -41,16 +40,13 @@ ROLES = ("merged", "base")
 """Whose rows a picture has."""
 
 
-class View(Frozen):
+class View(Chosen):
     """What of some records a picture shows: everything, where nothing is said.
 
-    Tasks are named as in records, their splits and suites left out where that is clear; protocols
-    with their options or without. `shots` is the number wanted of each protocol that adapts,
-    instead of the nearest to five, or `all`. `rows` is how many of each task `tsne` lays out.
+    `shots` is the number wanted of each protocol that adapts, instead of the nearest to five, or
+    `all`. `rows` is how many of each task `tsne` lays out.
     """
 
-    tasks: tuple[str, ...] = ()
-    protocols: tuple[str, ...] = ()
     shots: PositiveInt | Literal["all"] | None = None
     rows: PositiveInt = 500
 
@@ -170,33 +166,7 @@ def _over(cells: Mapping[str, Cell | None], column: str) -> Cell | None:
 
 def shown(records: Sequence[Record], view: View) -> list[Record]:
     """The records that a view is of. Raises MissingScores for what none of them is of."""
-    records = reported(records)
-    tasks = tuple(dict.fromkeys(record.task for record in records))
-    wanted = {one for name in view.tasks for one in _tasks_called(name, tasks)}
-    protocols = {label(record): record.protocol for record in records}
-    for name in view.protocols:
-        if name not in protocols.keys() | {*protocols.values()}:
-            raise MissingScores(
-                f"no record is of protocol '{name}', expected one of {', '.join(protocols)}"
-            )
-    return [
-        record
-        for record in records
-        if (not view.tasks or record.task in wanted)
-        and (not view.protocols or {label(record), record.protocol} & {*view.protocols})
-    ]
-
-
-def _tasks_called(name: str, tasks: Sequence[str]) -> list[str]:
-    """The tasks of a name, which may be without split, and without suite."""
-    called = [
-        task
-        for task in tasks
-        if name in (task, task.partition("@")[0], task.partition("@")[0].rpartition("/")[2])
-    ]
-    if not called:
-        raise MissingScores(f"no record is of task '{name}', expected one of {', '.join(tasks)}")
-    return called
+    return reported([record for _, record in chosen(((None, one) for one in records), view)])
 
 
 def headline(known: Iterable[Reading], shots: Shots | None = None) -> tuple[Reading, ...]:
