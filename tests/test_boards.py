@@ -25,6 +25,7 @@ from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, rea
 from harness.reporting.lines import lines_of
 from harness.reporting.table import evaluation_table, legend, parts_table
 from harness.reporting.verdict import Verdict, verdicts
+from tests.conftest import no_file_above
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"
@@ -660,6 +661,28 @@ def test_without_predictions_less_than_a_point_wins_nothing_back() -> None:
     assert replace(small, tuned=83, untold=True).share == "cannot tell"
 
 
+@pytest.mark.parametrize("tasks", [(RTE, RTE), (RTE, MRPC)], ids=["one task", "two tasks"])
+def test_very_unequal_experts_are_called_out(tasks: tuple[str, str]) -> None:
+    """A mean that hides them hides what a tuned head shows: that stands first."""
+    records = [
+        record("expert", name, task, "current", value)
+        for name, task, value in zip("ab", tasks, (0.638, 0.142), strict=True)
+    ]
+    for task in {*tasks}:
+        records.append(record("merged", "m", task, "current", 0.333))
+        records.append(record("merged", "m", task, "ft-classifier", {5: [0.74]}))
+    (made,) = verdicts(records)
+    first, second = str(made).split(". ")[:2]
+    assert first.endswith(
+        "the merge scores 33.3 under Current Eval and 74.0 under FT-Classifier Eval with 5 shots, "
+        "40.7 points more"
+    )
+    assert second.startswith("Its experts are very unequal (14.2 to 63.8, 39.0 on average), so")
+    fair = [one for one in records if one.role != "expert"]
+    fair += [record("expert", task, task, "current", 0.6) for task in {*tasks}]
+    assert "unequal" not in str(verdicts(fair)[0])
+
+
 def test_the_verdict_averages_over_experts_draws_and_tasks() -> None:
     records = [
         *one_task(),
@@ -726,6 +749,28 @@ def test_the_command_writes_what_the_function_renders(
     assert capsys.readouterr().out == "".join(f"wrote {out}/{name}\n" for name in names)
     assert {path.name for path in out.iterdir()} == {*names}
     assert {name: (out / name).read_text() for name in texts} == texts
+
+
+def test_a_board_is_written_whole_or_not_at_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever of its files there is no room for, and what was there stays."""
+    out = tmp_path / "board"
+    records = written(tmp_path / "records", one_task())
+    assert main(["leaderboard", str(records), "--out", str(out)]) == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    more = [*one_task(), record("merged", "n", RTE, "current", 0.1, method="dare")]
+    written(tmp_path / "more", more)
+    sizes = sorted({len(content) for content in before.values()})
+    for room in (size - 1 for size in sizes):
+        for place, left in ((out, before), (tmp_path / "new", None)):
+            with no_file_above(room):
+                assert main(["leaderboard", str(tmp_path / "more"), "--out", str(place)]) == 2
+            assert "cannot be written" in capsys.readouterr().err
+            if left is None:
+                assert not place.exists()
+            else:
+                assert {path.name: path.read_bytes() for path in place.iterdir()} == left
 
 
 def test_the_board_has_the_share_of_the_head() -> None:

@@ -30,6 +30,9 @@ from harness.reporting.lines import TUNED, Line, lines_of
 from harness.text import points
 from harness.types import Array64, Shots
 
+UNEQUAL = 20.0
+"""Points: experts that are further apart, or further below a tuned head, are called out."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -38,7 +41,9 @@ class Verdict:
     All in points (x100), averaged over the tasks; `shots` are those of FT-Classifier Eval.
     `control` is the base under FT-Classifier Eval: what the head can do without any merge. Without
     a `spread`, which takes the predictions, differences are taken as they are, from a point on;
-    `untold`: the intervals of the records do not tell what is won back from none.
+    `untold`: the intervals of the records do not tell what is won back from none. `unequal` are the
+    least and the largest score of an expert where their mean is no measure: those of one task are
+    far apart, or one is far below what a tuned head makes of the merge.
     """
 
     experts: float
@@ -50,6 +55,7 @@ class Verdict:
     setting: str = TUNED
     spread: Spread | None = None
     untold: bool = False
+    unequal: tuple[float, float] | None = None
 
     @property
     def loss(self) -> float:
@@ -121,6 +127,8 @@ class Verdict:
         )
         if self._level:
             away = "level with its experts"
+        if self.unequal is not None:
+            return f"{over}{self._gap}. {self._measure(*self.unequal)}.{self._without}"
         merge = f"{over}the merge is {away} under Current Eval ({scores})"
         if self.standing == "above":
             return f"{merge}{self._within}, so the head hides no loss; {tuned}.{self._without}"
@@ -130,6 +138,27 @@ class Verdict:
                 f"share of it to be the head's; {tuned}.{self._without}"
             )
         return f"{merge}{self._within}; {tuned}: {self._cause}.{self._without}"
+
+    @property
+    def _gap(self) -> str:
+        """What a tuned head changes."""
+        how = counted(self.shots) if self.setting == TUNED else f"{self.setting}, {self.shots}"
+        base = "" if self.control is None else f" (base: {points(self.control)})"
+        change = "more" if self.recovered > 0 else "less"
+        return (
+            f"the merge scores {points(self.current)} under Current Eval and {points(self.tuned)} "
+            f"under FT-Classifier Eval with {how}{base}, {points(abs(self.recovered))} points "
+            f"{change}"
+        )
+
+    def _measure(self, least: float, most: float) -> str:
+        """Why its experts do not say what is lost."""
+        are = "are very unequal" if most - least > UNEQUAL else "are far below that"
+        ends = f"{points(least)} to {points(most)}, {points(self.experts)} on average"
+        return (
+            f"Its experts {are} ({ends}), so the mean over them says little of what is lost: check "
+            "how the lowest were trained and whether their heads and labels are right"
+        )
 
     @property
     def _within(self) -> str:
@@ -260,6 +289,7 @@ def _verdict(parts: _Parts, sampled: Sampled | None) -> Verdict:
         return float(np.mean(by_task))
 
     return Verdict(
+        unequal=_unequal(parts),
         experts=mean(parts.experts),
         current=mean(parts.current),
         tuned=mean(parts.tuned),
@@ -269,6 +299,18 @@ def _verdict(parts: _Parts, sampled: Sampled | None) -> Verdict:
         setting=parts.setting,
         spread=None if sampled is None else _spread(parts, sampled),
     )
+
+
+def _unequal(parts: _Parts) -> tuple[float, float] | None:
+    """The least and the largest score of an expert, where some are too far from what is theirs."""
+    ends: list[float] = []
+    far = False
+    for task in parts.tasks:
+        read = [float(np.mean(one.values)) for one in parts.experts if one.task == task]
+        tuned = [value for one in parts.tuned if one.task == task for value in one.values]
+        far = far or max(*read, float(np.mean(tuned))) - min(read) > UNEQUAL
+        ends += read
+    return (min(ends), max(ends)) if far else None
 
 
 def _spread(parts: _Parts, sampled: Sampled) -> Spread | None:
