@@ -252,7 +252,7 @@ def test_a_table_and_a_verdict_are_printed(room: Room, evaluate: Evaluate) -> No
     assert re.search(r"^across \(task_arithmetic\) .*\d \[\d+\.\d, \d+\.\d\]", out, re.M)
     assert any(line.startswith("best constant") for line in lines)
     assert "[ ]: 95 % interval over the test rows" in out
-    assert lines[-1].startswith("Verdict: averaged over 3 tasks, the merge is ")
+    assert lines[-1].startswith("Verdict: averaged over 3 tasks, the merge ")
     assert "±: standard deviation (n - 1) over the draws, of a mean over the draws' means" in out
     assert "Shots shown: 2; also in the records: 1." in lines
     assert f"  harness leaderboard {evaluate.out} --out board" in lines

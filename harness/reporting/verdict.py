@@ -148,16 +148,16 @@ class Verdict:
         return (
             f"the merge scores {points(self.current)} under Current Eval and {points(self.tuned)} "
             f"under FT-Classifier Eval with {how}{base}, {points(abs(self.recovered))} points "
-            f"{change}"
+            f"{change}{self.by_the_base and f', but {self.by_the_base}'}"
         )
 
     def _measure(self, least: float, most: float) -> str:
         """Why its experts do not say what is lost."""
         are = "are very unequal" if most - least > UNEQUAL else "are far below that"
-        ends = f"{points(least)} to {points(most)}, {points(self.experts)} on average"
         return (
-            f"Its experts {are} ({ends}), so the mean over them says little of what is lost: check "
-            "how the lowest were trained and whether their heads and labels are right"
+            f"Its experts {are} ({points(least)} to {points(most)}, {points(self.experts)} on "
+            f"average), so their mean says little of what is lost{self._within}: check how the "
+            "lowest were trained, and whether their heads and labels are right"
         )
 
     @property
