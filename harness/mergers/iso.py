@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -23,6 +24,8 @@ from harness.weights import (
 
 COMMON = 0.8
 """The authors' share of the common subspace."""
+Decomposed: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Singular vectors and values, U, s and V^T."""
 
 
 @merger("iso", paper="arXiv:2502.04959", breaks=("copies",))
@@ -61,16 +64,18 @@ def iso(
         )
     share = len(experts) if combine == "mean" else 1
 
-    def summed(vectors: Vectors) -> torch.Tensor:
-        result = vectors[0]
-        for place in range(1, len(vectors)):
-            result += vectors[place]
-        return result.div_(share)
-
     def merge(name: str, vectors: Vectors) -> torch.Tensor:
-        left, values, right = compact_svd(summed(vectors))
+        summed = vectors[0]
+        largest = max(vectors.origin, float(summed.norm()))
+        for place in range(1, len(vectors)):
+            vector = vectors[place]
+            largest = max(largest, float(vector.norm()))
+            summed += vector
+        # where experts cancel, and outside of what they share, rounding may be all that is left
+        decomposed = partial(compact_svd, part_of=largest)
+        left, values, right = decomposed(summed.div_(share))
         if variant == "common_and_task":
-            left, values, right = _with_tasks(vectors, left, values, right, common)
+            left, values, right = _with_tasks(vectors, left, values, right, common, decomposed)
         return (left @ right).mul_(values.sum() / min(len(left), right.shape[1]))
 
     direction = by_matrix(merge, experts, base, matrices=matrices, others=others)
@@ -83,15 +88,16 @@ def _with_tasks(
     values: torch.Tensor,
     right: torch.Tensor,
     common: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    decomposed: Callable[[torch.Tensor], Decomposed],
+) -> Decomposed:
     """The common and the experts' own singular vectors as two isometries, and their values."""
     own = _own(min(len(left), right.shape[1]), len(vectors), common)
     shared = min(len(left), right.shape[1]) - own * len(vectors)
     left, values, right = left[:, :shared], values[:shared], right[:shared]
 
-    def outside(place: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def outside(place: int) -> Decomposed:
         vector = vectors[place]
-        lefts, sizes, rights = compact_svd(vector - left @ (left.T @ vector))
+        lefts, sizes, rights = decomposed(vector - left @ (left.T @ vector))
         return lefts[:, :own].clone(), sizes[:own].clone(), rights[:own].clone()
 
     if not own:

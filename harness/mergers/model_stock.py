@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from harness import StateDict, merger
-from harness.weights import each, flat_pieces, total
+from harness.weights import EPSILON, each, flat_pieces, total
 
 
 @merger("model_stock", paper="arXiv:2403.19522")
@@ -39,11 +40,15 @@ def _ratio(origin: torch.Tensor, tuned: Sequence[torch.Tensor]) -> float:
     if count == 1:
         return 1.0
     products = torch.zeros(count, count, dtype=torch.float64)
+    square = 0.0
     flat = (flat_pieces(tensor) for tensor in (origin, *tuned))
     for start, *pieces in zip(*flat, strict=True):
         rows = torch.stack(pieces).double() - start
         products += rows @ rows.T
+        square += float(start.double().square().sum())
     lengths = products.diagonal().sqrt()
-    cosines = (products / lengths.outer(lengths)).nan_to_num(0).fill_diagonal_(0)
+    # what is nothing but the rounding of weights has no direction
+    lengths.masked_fill_(lengths <= EPSILON * square**0.5, math.inf)
+    cosines = (products / lengths.outer(lengths)).fill_diagonal_(0)
     cosine = min(max(float(cosines.sum()) / (count * (count - 1)), 0.0), 1.0)
     return count * cosine / (1 + (count - 1) * cosine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -24,6 +25,9 @@ from harness.weights import (
 
 NOBODY = 1e-12
 """The least that the coefficients of an entry are divided by: where all are 0 nothing is merged."""
+CANCELLED = 1e-5
+"""Values that differ by no more than this share of them are equal but for rounding, and balances
+that are no more of what they could be are of task vectors that cancel."""
 
 
 @merger("pcb", paper="arXiv:2410.02396", breaks=("copies",))
@@ -46,7 +50,7 @@ def pcb(
     three files of the authors have it. c_i is the balance moved to [0, 1] in the share `density` of
     entries where it is highest, and 0 elsewhere. The defaults are the settings of the authors'
     code, which may search a scale for each expert; here it is one for all. Where all magnitudes, or
-    all balances, of an expert are equal, u_i or c_i is 0.
+    all balances, of an expert are equal or nothing but rounding, u_i or c_i is 0.
 
     By hand, with density 1 and no clamp: v = (4, 0) and (2, 2) have u = (1, 0) and (0, 0), balances
     (e^2 tanh 24, 0) and (tanh 12, tanh 4), and c = (1, 0) both: (4 + 2) / 2 = 3, then nothing.
@@ -60,7 +64,9 @@ def pcb(
         def of_one(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
             return balance(place, [weight - origin for weight in tuned])
 
-        return _highest(entrywise(of_one, base, *experts), density)
+        found = _highest(entrywise(of_one, base, *experts), density)
+        most = _most(place, bounds(), inter) * CANCELLED
+        return found if max(abs(found.low), abs(found.high)) > most else Bounds(0.0, 0.0)
 
     winning = once(lambda: [contest(place) for place in range(len(experts))])
 
@@ -88,7 +94,7 @@ class Bounds:
     def moved(self, values: torch.Tensor) -> torch.Tensor:
         """The values moved to [0, 1]: 0 at the low end and below, 1 at the high end and above."""
         width = self.high - self.low
-        if not width:
+        if width <= CANCELLED * max(abs(self.low), abs(self.high)):
             return torch.zeros_like(values)
         return values.clamp(self.low, self.high).sub_(self.low).div_(width)
 
@@ -118,6 +124,13 @@ def _balance(
     if inter == "normalized":
         return (vectors[place] * total(signed)).tanh_().mul_(intra).float()
     return total([(signed[place] * other).tanh_() for other in signed]).mul_(intra).float()
+
+
+def _most(place: int, bounds: Sequence[Bounds], inter: str) -> float:
+    """What inter of one expert comes to where all agree at their largest."""
+    mine = 1.0 if inter == "pairwise" else bounds[place].high
+    others = sum(known.high for known in bounds) if inter == "plain" else len(bounds)
+    return math.tanh(mine * others)
 
 
 def _highest(balances: StateDict, density: float) -> Bounds:

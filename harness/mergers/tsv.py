@@ -59,7 +59,7 @@ def tsv(
 
     def merge(name: str, vectors: Vectors) -> torch.Tensor:
         def first(place: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            left, values, right = compact_svd(vectors[place])
+            left, values, right = compact_svd(vectors[place], vectors.origin)
             count = kept[name]
             # copies: views would keep the whole decomposition alive
             return left[:, :count].clone(), values[:count].clone(), right[:count].clone()

@@ -9,7 +9,7 @@ import torch
 
 from harness import StateDict, postmerge
 from harness.options import Positive
-from harness.weights import each, select, specs, union
+from harness.weights import ALIKE, EPSILON, each, select, specs, union
 
 
 @postmerge("svc", paper="arXiv:2602.05536")
@@ -45,7 +45,13 @@ def svc(
         wide = origin.double()
         left, values, right = torch.linalg.svd(weight.double() - wide, full_matrices=False)
         own = values[:, None] * right
-        shares = torch.stack([_share(own, left.mT @ (one.double() - wide)) for one in tuned])
+        rounding = EPSILON * float(wide.norm())
+
+        def share(expert: torch.Tensor) -> torch.Tensor:
+            vector = expert.double() - wide
+            return _share(own, left.mT @ vector, max(ALIKE * float(vector.norm()), rounding))
+
+        shares = torch.stack([share(one) for one in tuned])
         values = values / _divisor(shares, alpha, floor)
         calibrated: torch.Tensor = wide + (left * values) @ right
         return calibrated.to(weight.dtype)
@@ -54,11 +60,12 @@ def svc(
     return select(union(changed, merged), merged)
 
 
-def _share(merged: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """<a, b> / |b|^2 of each row; 0 where b is 0."""
+def _share(merged: torch.Tensor, own: torch.Tensor, nothing: float) -> torch.Tensor:
+    """<a, b> / |b|^2 of each row; 0 where |b| is `nothing` or less."""
     squares = own.square().sum(1)
+    there = squares.sqrt() > nothing
     products = (merged * own).sum(1)
-    return torch.where(squares > 0, products / squares.where(squares > 0, 1), 0)
+    return torch.where(there, products / squares.where(there, 1), 0)
 
 
 def _divisor(shares: torch.Tensor, alpha: float, floor: str) -> torch.Tensor:

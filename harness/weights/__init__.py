@@ -68,7 +68,7 @@ from harness.weights.overlap import Overlap, cross, cross_of_blocks, distance, o
 from harness.weights.polar import polar
 from harness.weights.procrustes import Generalized, Rules, Turn, generalized, turns_to
 from harness.weights.solve import least_solution, tell
-from harness.weights.spectrum import compact_svd, isometry
+from harness.weights.spectrum import ALIKE, EPSILON, compact_svd, isometry
 from harness.weights.symmetry import (
     Axes,
     Map,
@@ -94,6 +94,8 @@ from harness.weights.threads import (
 )
 
 __all__ = [
+    "ALIKE",
+    "EPSILON",
     "SCALE",
     "Alignment",
     "Axes",

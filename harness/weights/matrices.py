@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, overload
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from harness.types import StateDict
 from harness.weights.arithmetic import entrywise, total
 from harness.weights.lazy import Lazy, specs
+from harness.weights.spectrum import EPSILON
 
 Matrices: TypeAlias = Literal["all", "linear"]
 """Which tensors count as matrices: all that have two axes, or those that are no embeddings."""
@@ -20,7 +22,10 @@ EMBEDDING = "embed"
 
 
 class Vectors(Sequence[torch.Tensor]):
-    """The task vectors of one matrix, in float64; each is computed when it is asked for."""
+    """The task vectors of one matrix, in float64; each is computed when it is asked for.
+
+    One that is nothing but the rounding of the weights it is the difference of is zero.
+    """
 
     def __init__(self, experts: Sequence[StateDict], base: StateDict, name: str) -> None:
         self._experts, self._base, self._name = experts, base, name
@@ -34,10 +39,16 @@ class Vectors(Sequence[torch.Tensor]):
     def __getitem__(self, place: int | slice) -> torch.Tensor | list[torch.Tensor]:
         if isinstance(place, slice):
             return [self[index] for index in range(*place.indices(len(self)))]
-        return self._experts[place][self._name].double() - self._base[self._name].double()
+        vector = self._experts[place][self._name].double() - self._base[self._name].double()
+        return vector if float(vector.norm()) > EPSILON * self.origin else vector.zero_()
 
     def __len__(self) -> int:
         return len(self._experts)
+
+    @cached_property
+    def origin(self) -> float:
+        """The norm of the base's matrix."""
+        return float(self._base[self._name].double().norm())
 
 
 def is_matrix(name: str, shape: tuple[int, ...], matrices: Matrices = "all") -> bool:
