@@ -19,6 +19,7 @@ from tests.test_mergers import (
     reference_arithmetic,
     reference_average,
     reference_breadcrumbs,
+    reference_breadcrumbs_of_rows,
     reference_consensus,
     reference_linear,
     reference_model_stock,
@@ -61,6 +62,9 @@ VECTORS: dict[str, Reference] = {
     "breadcrumbs:density=0.5,gamma=0.1,scale=0.5": lambda experts, base: reference_breadcrumbs(
         experts, base, 0.5, 0.1, 0.5
     ),
+    "breadcrumbs:density=0.5,gamma=0.1,per=row,scale=0.5": lambda experts, base: (
+        reference_breadcrumbs_of_rows(experts, base, 0.5, 0.1, 0.5)
+    ),
     "consensus:threshold=0.4,agree=2,scale=0.3": lambda experts, base: reference_consensus(
         experts, base, 0.4, 2, 0.3
     ),
@@ -76,6 +80,9 @@ VECTORS: dict[str, Reference] = {
     "wudi": reference_wudi,
     "wudi:matrices=all,others=mean,scale=0.5": lambda experts, base: reference_wudi(
         experts, base, 0.5, matrices="all", others="mean"
+    ),
+    "wudi:solver=adam,steps=20,learning_rate=0.001": lambda experts, base: reference_wudi(
+        experts, base, solver="adam", steps=20, learning_rate=1e-3
     ),
     "actmat": reference_actmat,
     "pcb:density=0.3,clamp=0.01": lambda experts, base: reference_pcb(

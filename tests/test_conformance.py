@@ -90,6 +90,7 @@ MERGER_OPTIONS = {
     "actmat:matrices=all": set(),
     "average:weights=0.5:0.375:0.125": {"order"},
     "breadcrumbs:density=1.0,gamma=0.0,scale=0.333333333": set(),
+    "breadcrumbs:density=0.5,per=row": {"copies"},
     "consensus:threshold=0.5,agree=1,scale=1.0": {"copies"},
     "consensus:threshold=0.4,agree=3,scale=0.333333333": set(),
     "iso:variant=common_and_task": {"copies"},
@@ -114,6 +115,7 @@ MERGER_OPTIONS = {
     "ties:density=1.0,combine=sum": {"copies"},
     "ties:density=1.0,combine=sum,scale=0.333333333": set(),
     "wudi:matrices=all,others=mean": set(),
+    "wudi:solver=adam,steps=3": {"copies"},
 }
 PREMERGE_OPTIONS = {
     "activation_matching:pearson=true": set(),

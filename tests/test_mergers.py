@@ -131,6 +131,22 @@ def reference_breadcrumbs(
     return {n: base[n] + scale * sum(thin(e[n] - base[n]) for e in experts) for n in base}
 
 
+def reference_breadcrumbs_of_rows(
+    experts: list[Arrays], base: Arrays, density: float, gamma: float, scale: float
+) -> Arrays:
+    """Each row as a tensor of its own; what has no rows stays whole."""
+
+    def thin(vector: np.ndarray) -> np.ndarray:
+        if not vector.ndim or not vector.size:
+            return vector
+        rows = {str(i): row for i, row in enumerate(vector.reshape(-1, vector.shape[-1]))}
+        zero = {name: 0 * row for name, row in rows.items()}
+        kept = reference_breadcrumbs([rows], zero, density, gamma, 1.0)
+        return np.stack(list(kept.values())).reshape(vector.shape)
+
+    return {n: base[n] + scale * sum(thin(e[n] - base[n]) for e in experts) for n in base}
+
+
 def reference_consensus(
     experts: list[Arrays], base: Arrays, threshold: float, agree: int, scale: float
 ) -> Arrays:
@@ -237,14 +253,16 @@ def test_slerp_agrees_with_numpy(family: tuple[list[Arrays], Arrays], t: float) 
     families(),
     st.sampled_from([(1.0, 0.0), (0.5, 0.5), (0.5, 0.25), (0.3, 0.1), (0.05, 0.9), (0.143, 0.007)]),
     st.sampled_from([1.0, 0.3]),
+    st.sampled_from(["tensor", "row"]),
 )
 def test_breadcrumbs_agrees_with_numpy(
-    family: tuple[list[Arrays], Arrays], shares: tuple[float, float], scale: float
+    family: tuple[list[Arrays], Arrays], shares: tuple[float, float], scale: float, per: str
 ) -> None:
     experts, base = family
-    merge = merger("breadcrumbs", density=shares[0], gamma=shares[1], scale=scale)
+    merge = merger("breadcrumbs", density=shares[0], gamma=shares[1], scale=scale, per=per)
     merged = merge([tensors(e) for e in experts], tensors(base))
-    agree(merged, reference_breadcrumbs(experts, base, *shares, scale))
+    reference = reference_breadcrumbs if per == "tensor" else reference_breadcrumbs_of_rows
+    agree(merged, reference(experts, base, *shares, scale))
 
 
 @few
@@ -435,6 +453,28 @@ def test_breadcrumbs_by_hand(
     moved = [[value + 10 for value in vector]] * 2
     merged = merge_lists("breadcrumbs", moved, base, scale=0.5, **options)
     assert merged == [value + 10 for value in expected]
+
+
+@pytest.mark.parametrize(
+    ("per", "expected"), [("tensor", [[-9, 6], [0, 0]]), ("row", [[-9, 0], [4, 0]])]
+)
+def test_breadcrumbs_of_rows_by_hand(per: str, expected: list[list[float]]) -> None:
+    base = {"matrix": torch.full((2, 2), 10.0), "scalar": torch.tensor(10.0)}
+    vector = {"matrix": torch.tensor([[-9.0, 6], [4, 2]]), "scalar": torch.tensor(5.0)}
+    expert = {name: base[name] + vector[name] for name in base}
+    merge = merger("breadcrumbs", density=0.5, gamma=0.0, scale=1.0, per=per)
+    merged = merge([expert], base)
+    assert (merged["matrix"] - base["matrix"]).tolist() == expected
+    assert float(merged["scalar"]) == (15 if per == "row" else 10)
+
+
+def test_breadcrumbs_of_a_table_is_that_of_its_rows() -> None:
+    """Whatever the pieces that it is worked on in."""
+    table = torch.randn(300, 1000, generator=torch.Generator().manual_seed(0))
+    rows = {str(place): row for place, row in enumerate(table)}
+    whole = merger("breadcrumbs", per="row")([{"w": table}], {"w": torch.zeros_like(table)})["w"]
+    alone = merger("breadcrumbs")([rows], {name: torch.zeros(1000) for name in rows})
+    assert torch.equal(whole, torch.stack([alone[name] for name in rows]))
 
 
 def test_breadcrumbs_ranks_in_each_tensor() -> None:

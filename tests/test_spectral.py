@@ -17,7 +17,7 @@ from torch.testing import assert_close
 import harness
 from harness import Recipe, StateDict, merge
 from harness.cli import main
-from harness.errors import BadRecipe
+from harness.errors import BadOption, BadRecipe
 from harness.merging.judge import Judge
 from harness.weights import Lazy, Line, compact_svd, digest, isometry, specs
 from tests.states import close, model, models
@@ -133,15 +133,35 @@ def least_interference(vectors: list[np.ndarray], ridge: float = 0.0) -> np.ndar
     return np.asarray(start + step.T)
 
 
+def by_adam(vectors: list[np.ndarray], steps: int, rate: float) -> np.ndarray:
+    """Kingma and Ba 2015, algorithm 1, on the slope of each expert's interference."""
+    found = sum(vectors)
+    first, second = np.zeros_like(found), np.zeros_like(found)
+    for step in range(1, steps + 1):
+        slope = np.zeros_like(found)
+        for vector in vectors:
+            slope += 2 * ((found - vector) @ vector.T) @ vector / np.sum(vector**2)
+        first = 0.9 * first + 0.1 * slope
+        second = 0.999 * second + 0.001 * slope**2
+        size = np.sqrt(second / (1 - 0.999**step)) + 1e-8
+        found = found - rate * first / (1 - 0.9**step) / size
+    return np.asarray(found)
+
+
 def reference_wudi(
     experts: list[Arrays],
     base: Arrays,
     scale: float = 1.0,
+    solver: str = "exact",
+    steps: int = 300,
+    learning_rate: float = 1e-5,
     ridge: float = 0.0,
     matrices: Matrices = "linear",
     others: Others = "zero",
 ) -> Arrays:
     def direction(vectors: list[np.ndarray]) -> np.ndarray:
+        if solver == "adam":
+            return by_adam(vectors, steps, learning_rate)
         return least_interference(vectors, ridge)
 
     return by_matrix(experts, base, scale, direction, matrices, others)
@@ -211,6 +231,8 @@ REFERENCES: list[Case] = [
     ("wudi", reference_wudi, {}),
     ("wudi", reference_wudi, {"matrices": "all", "others": "mean", "scale": 0.6}),
     ("wudi", reference_wudi, {"ridge": 0.5}),
+    ("wudi", reference_wudi, {"solver": "adam", "steps": 30, "learning_rate": 1e-2}),
+    ("wudi", reference_wudi, {"solver": "adam", "matrices": "all", "others": "mean"}),
     ("actmat", reference_actmat, {}),
     ("actmat", reference_actmat, {"matrices": "all", "scale": 0.6}),
     ("pcb", reference_pcb, {}),
@@ -406,6 +428,54 @@ def test_wudi_is_where_gradient_descent_from_the_sum_ends() -> None:
     assert_close(merged["weight"], torch.from_numpy(np.asarray(found)), rtol=1e-8, atol=1e-8)
     assert isinstance(merged, Lazy)
     assert merged.report["directions that no task vector has"] == {"weight": 3}
+
+
+def test_a_step_of_adam_by_hand() -> None:
+    """The slope at (2, 1) is 2 ((1, 0) + (1, 1) / 2), and the first step as long as the rate."""
+    options = {"solver": "adam", "steps": 1, "learning_rate": 0.1}
+    found = of_vectors("wudi", [[1.0, 0]], [[1.0, 1]], **options)
+    assert_close(found, torch.tensor([[1.9, 0.9]], dtype=torch.float64))
+
+
+def test_adam_leaves_what_does_not_interfere() -> None:
+    """One expert alone, task vectors on inputs of their own, and one that is the base."""
+    alone = [[1.0, 2], [0, 1]]
+    found = of_vectors("wudi", alone, [[0.0, 0], [0, 0]], solver="adam")
+    assert_close(found, torch.tensor(alone, dtype=torch.float64))
+    found = of_vectors("wudi", [[1.0, 2, 0, 0]], [[0, 0, 3.0, 4]], solver="adam")
+    assert_close(found, torch.tensor([[1.0, 2, 3, 4]], dtype=torch.float64))
+
+
+def test_how_alike_the_solvers_are_is_as_the_docstring_says() -> None:
+    """300 steps of 1e-5 reach the solution for short task vectors alone."""
+    numbers = torch.Generator().manual_seed(0)
+    drawn = torch.randn(4, 64, 64, generator=numbers, dtype=torch.float64)
+
+    def cosine(first: torch.Tensor, second: torch.Tensor) -> float:
+        return float(torch.cosine_similarity(first.flatten(), second.flatten(), dim=0))
+
+    zero = {"weight": torch.zeros(64, 64, dtype=torch.float64)}
+    for size, alike in ((5e-4, 0.998), (1e-3, 0.97), (2e-3, 0.92), (1e-2, 0.87)):
+        experts = [{"weight": size * one} for one in drawn]
+        exact, adam = (
+            merger("wudi", solver=solver)(experts, zero)["weight"] for solver in ("exact", "adam")
+        )
+        assert cosine(exact, adam) == pytest.approx(alike, abs=0.01)
+        assert cosine(exact, size * drawn.sum(0)) == pytest.approx(0.85, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"solver": "adam", "ridge": 0.1}, "ridge of wudi is given with solver=adam"),
+        ({"steps": 10}, "steps of wudi is given with solver=exact"),
+        ({"learning_rate": 1e-3}, "learning_rate of wudi is given with solver=exact"),
+    ],
+)
+def test_a_solver_takes_no_options_of_the_other(options: dict[str, Any], said: str) -> None:
+    experts, base = models()
+    with pytest.raises(BadOption, match=said):
+        merger("wudi", **options)(experts, base)
 
 
 def test_actmat_by_hand() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Interval
@@ -11,7 +11,7 @@ from annotated_types import Interval
 from harness import StateDict, merger
 from harness.errors import BadOption
 from harness.options import PositiveShare
-from harness.weights import each, smallest_magnitude
+from harness.weights import each, piece_size, smallest_magnitude
 
 
 @merger("breadcrumbs", paper="arXiv:2312.06795", breaks=("copies",))
@@ -21,16 +21,19 @@ def breadcrumbs(
     *,
     density: PositiveShare = 0.143,
     gamma: Annotated[float, Interval(ge=0, lt=1)] = 0.007,
+    per: Literal["tensor", "row"] = "tensor",
     scale: float = 0.3,
 ) -> StateDict:
     """base + scale * (sum of the task vectors, each thinned out at both ends).
 
     In every tensor of d entries the int(d * gamma) largest magnitudes fall, the int(d * density)
-    next to them stay, and the rest falls; of equal ones the first in order counts as smaller. The
-    defaults are the paper's beta = 85 % and gamma = 99.3 %. Raises BadOption for a density and a
-    gamma that together pass 1.
+    next to them stay, and the rest falls; of equal ones the first in order counts as smaller. With
+    `per=row` so it is in every row, what lies along the last axis, and a tensor without axes stays:
+    the authors' code, where the paper has layers. The defaults are the paper's beta = 85 % and
+    gamma = 99.3 %. Raises BadOption for a density and a gamma that together pass 1.
 
-    By hand: of (-9, 1, 4, 2), density 0.5 and gamma 0.25 keep (0, 0, 4, 2).
+    By hand: of (-9, 1, 4, 2), density 0.5 and gamma 0.25 keep (0, 0, 4, 2). Of the rows (-9, 6) and
+    (4, 2), density 0.5 and gamma 0 keep -9 and 6, and per row -9 and 4.
     """
     if density + gamma > 1:
         raise BadOption(
@@ -38,11 +41,13 @@ def breadcrumbs(
             f"{density + gamma:g}, expected at most 1: the largest entries cannot stay and fall"
         )
 
+    middle = _middle if per == "tensor" else _middle_of_rows
+
     def merge(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
         result = torch.zeros_like(origin)
         for weight in tuned:
             vector = weight - origin
-            result.add_(vector.mul_(_middle(vector, density, gamma)))
+            result.add_(vector.mul_(middle(vector, density, gamma)))
         return result.mul_(scale).add_(origin)
 
     return each(merge, base, *experts)
@@ -64,4 +69,19 @@ def _middle(vector: torch.Tensor, density: float, gamma: float) -> torch.Tensor:
     keep = (low <= sizes) & (sizes < high)
     keep[first(high, below + stay - (sizes < high).sum())] = True
     keep[first(low, below - (sizes < low).sum())] = False
+    return keep.view_as(vector)
+
+
+def _middle_of_rows(vector: torch.Tensor, density: float, gamma: float) -> torch.Tensor:
+    """Which entries stay, row by row."""
+    if not vector.numel() or not vector.ndim:
+        return torch.ones_like(vector, dtype=torch.bool)
+    size = vector.shape[-1]
+    stay = int(density * size)
+    below = size - stay - int(gamma * size)
+    keep = torch.zeros(vector.numel() // size, size, dtype=torch.bool)
+    parts = [one.split(max(1, piece_size() // size)) for one in (vector.reshape(-1, size), keep)]
+    for rows, kept in zip(*parts, strict=True):
+        order = rows.abs().to(torch.float32).argsort(dim=1, stable=True)
+        kept.scatter_(1, order[:, below : below + stay], True)
     return keep.view_as(vector)
