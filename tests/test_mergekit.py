@@ -174,6 +174,7 @@ TRANSLATIONS: dict[str, tuple[str, dict[str, list[float]], dict[str, Any], str]]
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*gamma 0.05 takes no entry")
 @pytest.mark.parametrize("case", sorted(TRANSLATIONS))
 def test_a_configuration_is_a_recipe(case: str, bench: Bench) -> None:
     method, each, shared, merger = TRANSLATIONS[case]
@@ -247,6 +248,43 @@ def reference(
         mean = (parts * agrees).sum(0) / np.where(divisor == 0, 1, divisor)
         merged[name] = origin.numpy() + mean.reshape(origin.shape)
     return merged
+
+
+FEW = {"weight": 1, "density": 0.9, "gamma": 0.01}
+"""Of tensors with fewer than 100 entries, gamma takes none."""
+
+
+@pytest.mark.filterwarnings("default:.*takes no entry")
+def test_breadcrumbs_of_few_entries_are_mergekits(
+    bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0.1.5's, which keeps int(0.9 n) of n entries, and not that of older ones, which drops all."""
+    given = {"merge_method": "breadcrumbs", "base_model": bench["base"], "parameters": FEW}
+    config = bench.wrote(models=bench.models("a", "b"), **given)
+    assert main(["merge", str(config), "--out", str(tmp_path / "out")]) == 0
+    sources = (tmp_path / "out", bench["base"], bench["a"], bench["b"])
+    found, start, *tuned = (tensors(source) for source in sources)
+    few = 0
+    for name, origin in start.items():
+        expected, size = origin.numpy().ravel(), origin.numel()
+        stay = int(0.9 * size)
+        below = size - stay - int(0.01 * size)
+        for expert in tuned:
+            vector = (expert[name] - origin).numpy().ravel()
+            places = np.argsort(abs(vector), kind="stable")[below : below + stay]
+            expected = expected + np.isin(np.arange(size), places) * vector
+        few += size < 100
+        np.testing.assert_allclose(found[name].numpy().ravel(), expected, atol=1e-6)
+    said = [line for line in capsys.readouterr().err.splitlines() if "takes no entry" in line]
+    assert len(said) == 1
+    assert f"gamma 0.01 takes no entry out of {few} tensors" in said[0]
+    assert "before 0.1.5 drop" in said[0]
+
+
+def test_breadcrumbs_of_whole_task_vectors_warn_of_nothing(bench: Bench) -> None:
+    given = {"merge_method": "breadcrumbs", "base_model": bench["base"]}
+    models = bench.models("a", "b", weight=[1, 1])
+    assert read_recipe(bench.wrote(models=models, **given)).merger.options["density"] == 1
 
 
 def test_ties_with_weights_and_densities_is_mergekits(bench: Bench, tmp_path: Path) -> None:

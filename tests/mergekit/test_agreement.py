@@ -20,7 +20,10 @@ from safetensors.torch import load_file, save_file
 from harness.cli import main
 from tests.conftest import FAMILIES, model
 
-pytestmark = pytest.mark.mergekit
+pytestmark = [
+    pytest.mark.mergekit,
+    pytest.mark.filterwarnings("ignore:.*gamma .* takes no entry"),
+]
 
 LABELS = ["entailment", "not_entailment"]
 DRIVER = Path(__file__).with_name("driver.py")
@@ -96,6 +99,13 @@ SETTINGS: dict[str, Setting] = {
     "breadcrumbs, normalized": with_base(
         "breadcrumbs", {"weight": 0.4, "density": 0.5, "normalize": True}
     ),
+    "breadcrumbs of few entries": with_base(
+        "breadcrumbs", {"weight": 0.4, "density": 0.9, "gamma": 0.01}
+    ),
+    "breadcrumbs without gamma": with_base(
+        "breadcrumbs", {"weight": 0.4, "density": 0.07, "gamma": 0}
+    ),
+    "ties of few entries": with_base("ties", {"weight": 1, "density": 0.01}),
     "a base among the models": lambda room: {
         **with_base("ties", {"weight": 1, "density": 0.5})(room),
         "models": models(room, ("base", "a", "b")),

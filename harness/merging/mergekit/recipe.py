@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,11 +21,11 @@ from harness.weights import floating, specs
 
 
 def recipe_of(values: Mapping[str, Any], path: str | Path) -> Recipe:
-    """The recipe that gives the numbers mergekit gives for this configuration, in float32.
+    """The recipe that gives the numbers mergekit 0.1.5 gives for this configuration, in float32.
 
     Two exceptions: mergekit leaves to its sort which of several equal entries at the threshold of a
     trim stay, and slerp with one tensor that is all 0 follows an arc there. Raises BadRecipe,
-    naming the key, for what has no equal here.
+    naming the key, for what has no equal here; warns of tensors that older releases drop.
     """
     config = read_config(values, Path(path))
     if config.method not in TRANSLATED:
@@ -36,6 +38,8 @@ def recipe_of(values: Mapping[str, Any], path: str | Path) -> Recipe:
     _check_types(config, opened)
     if config.rebuilt:
         _check_embeddings(config, opened)
+    if merger.name == "breadcrumbs":
+        _warn_of_few(config, merger.options, opened[:1])
     return Recipe(experts=tuple(experts), base=base, merger=merger, heads="merge")
 
 
@@ -54,6 +58,28 @@ def _check_embeddings(config: Config, models: Sequence[Checkpoint]) -> None:
                 f"{checkpoint.source} has {rows} token embeddings for a tokenizer of {len(words)}, "
                 "and with a tokenizer_source mergekit cuts them; expected none"
             )
+
+
+def _warn_of_few(
+    config: Config, options: Mapping[str, Scalar], models: Sequence[Checkpoint]
+) -> None:
+    """Warn of tensors that mergekit treats otherwise from one release to the next."""
+    density, gamma = (float(str(options[name])) for name in ("density", "gamma"))
+    if density == 1:
+        return
+    few = [
+        name
+        for one in models
+        for name, spec in specs(one.weights).items()
+        if int(density * math.prod(spec.shape)) and not int(gamma * math.prod(spec.shape))
+    ]
+    if few:
+        warnings.warn(
+            f"{config.path}: gamma {gamma:g} takes no entry out of {len(few)} tensors, such as "
+            f"{few[0]}: releases of mergekit before 0.1.5 drop the task vectors of these, "
+            f"where 0.1.5 and this merge keep a share of {density:g}",
+            stacklevel=2,
+        )
 
 
 def _check_types(config: Config, models: Sequence[Checkpoint]) -> None:
