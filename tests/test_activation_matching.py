@@ -32,6 +32,8 @@ from harness.weights import Symmetry, gainful
 from tests.conftest import FAMILIES, model
 from tests.toys import TAGS, THREE, TOY, registered
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* drove the experts apart")
+
 Array = np.ndarray[Any, Any]
 Loud = Callable[..., Path]
 Minis = Callable[[str], dict[str, Path]]

@@ -77,6 +77,8 @@ def measured(plan: Plan, gauge: Gauge) -> tuple[Measured, ...]:
     seconds = [one.seconds for one in plan.passages]  # before anything is computed again
     stages = [plan.passages[0].entering, *(one.leaving for one in plan.passages)]
     between = gauge.distances()
+    for passage, both in zip(plan.passages, pairwise(between), strict=True):
+        _call_out(passage, both)
     drift = _drifts(plan, stages) if plan.recipe.drift else None
     return tuple(
         Measured(
@@ -87,6 +89,33 @@ def measured(plan: Plan, gauge: Gauge) -> tuple[Measured, ...]:
         )
         for number, passage in enumerate(plan.passages)
     )
+
+
+APART = 1.01
+"""How many times as far apart as before experts were driven: what is less makes no other merge."""
+
+
+def _call_out(passage: Passage, between: tuple[float | None, float | None]) -> None:
+    """Warn of an alignment after which experts are farther apart: it did not do what it is for.
+
+    A method that asks for the symmetry of a model moves its units to bring experts together.
+    """
+    before, after = between
+    method, options = passage.stage.entry, passage.stage.options
+    if "symmetry" not in method.needs or before is None or after is None:
+        return
+    if after > before * APART:
+        instead = [
+            "leave it out (experts of one base are mostly in one order)",
+            *(["try fewer layers (layers=last:1)"] if options.get("layers") == "all" else []),
+            *(["try more rows (examples=N)"] if "activations" in method.needs else []),
+        ]
+        warnings.warn(
+            f"{method.name} drove the experts apart, from a distance of {before:.4g} to "
+            f"{after:.4g}, and is meant to bring them together; {', '.join(instead)} or another "
+            "method: permutation and rotation match weights",
+            stacklevel=2,
+        )
 
 
 def _both(between: Sequence[float | None]) -> tuple[float, float] | None:
