@@ -19,7 +19,9 @@ from safetensors.torch import load_file, save_file
 
 import harness
 from harness import Recipe, merge
-from harness.weights import compact_svd, isometry
+from harness.mergers.regmean import nearest
+from harness.premergers.cca import mapped
+from harness.weights import compact_svd, isometry, polar
 from tests.test_spectral import reference_iso
 
 Vectors = list[torch.Tensor]
@@ -249,3 +251,66 @@ def test_a_table_of_few_trained_positions_is_merged_by_what_was_trained(
         merged[name][:3] - base[name][:3], expected * 3 / short, rtol=0, atol=1e-6
     )
     np.testing.assert_array_equal(merged[name][3:], base[name][3:])
+
+
+# Alignments ----------------------------------------------------------------------------------
+
+
+def units() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Activations [tokens, units] of the anchor and of an expert."""
+    x = 100 * drawn(1, 200, 16)
+    y = x @ drawn(2, 16, 16) * 30 + 10 * drawn(3, 200, 16)
+    silent, other = x.clone(), y.clone()
+    silent[:, 3:9], other[:, 5:12] = 0, 0
+    apart = x - x[:100].mean(0), y - y[100:].mean(0)
+    apart[0][100:], apart[1][:100] = 0, 0
+    return {
+        "full rank": (x, y),
+        "few tokens": (x[:10], y[:10]),
+        "other units are silent": (silent, other),
+        "nothing correlates": apart,
+        "one is constant": (x[:1].expand_as(x), y),
+    }
+
+
+def covariances(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    return first.mT @ second / len(first) - torch.outer(first.mean(0), second.mean(0))
+
+
+@pytest.mark.parametrize("kind", units())
+def test_a_rounding_moves_no_map_of_cca(kind: str) -> None:
+    x, y = units()[kind]
+
+    def found(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return mapped(covariances(x, x), covariances(x, y), covariances(y, y), 0.1).blocks[0]
+
+    first, second = found(x, y), found(rounded(x, x, 1), rounded(y, y, 2))
+    assert float((first - second).norm()) < BOUND * float(first.norm())
+
+
+def test_what_leaves_a_polar_factor_open_is_the_same_each_time() -> None:
+    """Null spaces at right angles: none is nearer to the identity than another."""
+    matrix = torch.zeros(6, 6, dtype=torch.float64)
+    matrix[0, 2] = matrix[1, 3] = 1.0  # rows 2 to 5 and columns 0, 1, 4, 5 are open
+    turned = matrix.clone()
+    turned[:2, 2:4] = torch.tensor([[1.0, 1e-16], [-1e-16, 1.0]])
+    first, second = polar(matrix), polar(turned)
+    torch.testing.assert_close(first @ first.mT, torch.eye(6, dtype=torch.float64))
+    torch.testing.assert_close(first[4:, 4:], torch.eye(2, dtype=torch.float64))
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["all move", "few rows", "some never move"])
+def test_a_rounding_moves_no_regression_mean(kind: str) -> None:
+    weights = [100 * drawn(seed, 20, 32) for seed in (1, 2, 3)]
+    inputs = [100 * drawn(seed, 5 if kind == "few rows" else 64, 32) for seed in (4, 5, 6)]
+    if kind == "some never move":
+        for one in inputs:
+            one[:, 5:20] = 0
+
+    def found(weights: Vectors, inputs: Vectors) -> torch.Tensor:
+        return nearest(weights, [one.mT @ one for one in inputs], [1 / 3] * 3)[0]
+
+    moved = [[rounded(one, one, i) for i, one in enumerate(many)] for many in (weights, inputs)]
+    first, second = found(weights, inputs), found(*moved)
+    assert float((first - second).norm()) < BOUND * float(first.norm())

@@ -131,14 +131,14 @@ def mapped(
 
 
 UNCORRELATED = 1e-10
-"""Of the largest canonical correlation: what is less is rounding, as of units that never speak."""
+"""A canonical correlation, of at most 1, that is less is rounding, as of units that never speak."""
 
 
 def _rotation(correlations: torch.Tensor) -> torch.Tensor:
     """U V^T of the singular vectors; where nothing correlates, as near to the identity as it can
     be."""
     left, values, right = torch.linalg.svd(correlations)
-    told = values > UNCORRELATED * values[:1]
+    told = values > UNCORRELATED
     return left @ right if bool(told.all()) else polar(left[:, told] @ right[told])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from harness.weights.spectrum import ALIKE
+
 
 def polar(matrix: torch.Tensor) -> torch.Tensor:
     """The orthogonal polar factor of `matrix` [..., rows, columns], in float64: argmax of
@@ -42,8 +44,19 @@ def polar_and_values(
 
 
 def _completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> torch.Tensor:
-    """U V^T where the null spaces are mapped as near to the identity as they can be."""
+    """U V^T where the null spaces are mapped as near to the identity as they can be.
+
+    What is at right angles in both is left open by that, and is nearest to a matrix that is no
+    other for being without meaning: some basis of LAPACK's would be another one each time.
+    """
     source, target = right[empty], left[:, empty]
     turn = torch.linalg.svd(target.mT @ source.mT)
-    completed: torch.Tensor = left[:, ~empty] @ right[~empty] + target @ (turn.U @ turn.Vh) @ source
+    near = turn.S > ALIKE
+    completed: torch.Tensor = left[:, ~empty] @ right[~empty]
+    completed += target @ (turn.U[:, near] @ turn.Vh[near]) @ source
+    if not bool(near.all()):
+        source, target = turn.Vh[~near] @ source, target @ turn.U[:, ~near]
+        numbers = torch.arange(1, len(left) + 1, dtype=torch.float64)
+        turn = torch.linalg.svd(target.mT @ torch.outer(numbers, numbers).cos() @ source.mT)
+        completed += target @ (turn.U @ turn.Vh) @ source
     return completed
