@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.files import cache_dir
+from harness.files import cache_dir, is_unfinished
 
 KINDS: Mapping[str, str] = {
     "features": "what models make of rows",
@@ -23,7 +23,6 @@ KINDS: Mapping[str, str] = {
 """Every kind of entry, which is a folder of the cache, and what it is."""
 DAY = 24 * 60 * 60
 _ENTRY = re.compile(r"[0-9a-f]{32}\.(safetensors|json)")
-_PARTIAL = re.compile(rf"\.{_ENTRY.pattern}\.partial")
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def _entries(kind: str) -> Iterator[Entry]:
     """The entries of a kind, with what killed runs left: a partial file of a day ago or more."""
     folder = cache_dir(kind)
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        partial = _PARTIAL.fullmatch(path.name)
+        partial = is_unfinished(path)
         if not (partial or _ENTRY.fullmatch(path.name)) or path.is_symlink():
             continue
         try:

@@ -1,9 +1,9 @@
 """Shell: where JSON and YAML are read, with limits, and files and folders written, whole or not.
 
 What is read may come from anybody: it is data of limited size and depth, in text that can be
-written again. What is written stands beside its place under one name, `.NAME.partial`, until it is
-whole. That name is locked while a process works on it: what a killed run left is taken over by the
-next, and two runs never write the same file at a time.
+written again. What is written stands beside its place, under a name that nobody could know before
+(`.NAME.TOKEN.partial`), until it is whole. It is made there and nothing that exists is ever taken
+for it; it is locked while a process works on it, and what a killed run left goes with the next.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ import errno
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import xxhash
 import yaml
 
 from harness.errors import BrokenCheckpoint, CannotWrite, HarnessError, OutputExists
@@ -32,7 +35,7 @@ try:
 except ImportError:  # no such locks on Windows: runs that share an output take turns there by hand
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF)
 """What file systems of clusters say that have no locks: runs that share an output take turns."""
 
 LARGEST = 200 * 2**20
@@ -197,20 +200,49 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Raises CannotWrite, and leaves what was there, where that is not possible.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    with _staged(path) as (file, take_place):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        take_place()
+
+
+def write_files(files: Mapping[Path, str | bytes]) -> None:
+    """Write several files, all of them or none: each is whole on the disk before one takes its place.
+
+    The contents are asked for one after another. Raises CannotWrite, and leaves what was there.
+    """
+    with ExitStack() as stack:
+        ready = []
+        for path, content in files.items():
+            file, take_place = stack.enter_context(_staged(path))
+            with saying(path):
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            ready.append(take_place)
+        for take_place in ready:
+            take_place()
+
+
+@contextmanager
+def _staged(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
+    """A new file beside `path`, and what gives it that place; it is gone if that was not called."""
     with saying(path), _made(path.parent):
-        file = _own(partial)
-        try:
-            file.truncate(0)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-        finally:
-            file.close()
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        _tidy(path)
+        partial, number = _new(path, _make_file)
+        with open(partial, "r+b", opener=lambda *_: number) as file:
+
+            def take_place() -> None:
+                with saying(path):
+                    partial.replace(path)
+
+            try:
+                yield file, take_place
+            finally:
+                partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -255,37 +287,120 @@ def nameless(beside: Path) -> BinaryIO:
         return cast(BinaryIO, tempfile.TemporaryFile(dir=there))
 
 
-def _own(partial: Path) -> BinaryIO:
-    """The file of this name, made if it is not there, which no other process writes meanwhile."""
+# Unfinished files and folders --------------------------------------------------------------
 
-    def making(path: str, flags: int) -> int:
-        return os.open(path, flags | os.O_CREAT, 0o666)
+_PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<random>[0-9a-f]{16})(?P<check>[0-9a-f]{16})\.partial")
+"""How a name of ours looks; `check` is a hash of the rest, which no other program's name has."""
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+LONGEST = 160
+"""Bytes of a name that stand in another, which file systems have room for up to 255 of."""
+PATIENCE = 2.0
+"""Seconds to wait for a turn: whoever starts this program by `flock FOLDER` holds it all the time."""
 
+
+def _partial(place: Path, random: str) -> Path:
+    """The name of what is to take a place, beside it."""
+    name = place.name
+    if len(os.fsencode(name)) > LONGEST:
+        name = xxhash.xxh3_64_hexdigest(os.fsencode(name))
+    check = xxhash.xxh3_64_hexdigest(os.fsencode(f"merging-harness/{name}/{random}"))
+    return place.with_name(f".{name}.{random}{check}.partial")
+
+
+def is_unfinished(path: Path, place: Path | None = None) -> bool:
+    """Whether a path is called as only this program calls what is not whole, here or of a place."""
+    found = _PARTIAL.fullmatch(path.name)
+    if found is None:
+        return False
+    return path.name == _partial(place or path.with_name(found["name"]), found["random"]).name
+
+
+def _make_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o666)
+
+
+def _make_folder(path: Path) -> int:
+    path.mkdir()
+    return os.open(path, os.O_RDONLY | NOFOLLOW) if fcntl is not None else -1
+
+
+def _new(place: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
+    """What is made beside a place under a name that nothing has; open, and locked until closed."""
     while True:
-        file = open(partial, "r+b", opener=making)  # noqa: SIM115  (handed on, locked)
-        _lock(file.fileno())
-        if _is_still(file.fileno(), partial):
-            return file
-        file.close()  # who had the lock has given the file its place
+        path = _partial(place, secrets.token_hex(8))
+        with suppress(FileNotFoundError):
+            number = make(path)
+            _lock(number)
+            if number < 0 or _is_still(number, path):
+                return path, number
+            os.close(number)  # another run, which tidied up, had the lock first
 
 
-def _lock(number: int, *, wait: bool = True) -> bool:
-    """Lock an open file or folder until it is closed; whether that was possible."""
-    if fcntl is not None:
+def _others(place: Path) -> Iterator[tuple[Path, int, bool | None]]:
+    """What other runs have not finished beside a place: open, and whether it could be locked."""
+    with os.scandir(place.parent) as entries:
+        paths = [Path(entry.path) for entry in entries if entry.name.endswith(".partial")]
+    for path in paths:
+        if not is_unfinished(path, place) or path.is_symlink() or fcntl is None:
+            continue
         try:
-            fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
+            number = os.open(path, os.O_RDONLY | NOFOLLOW)
+        except OSError:  # it is done, or somebody else's
+            continue
+        try:
+            yield path, number, _lock(number, wait=False)
+        finally:
+            os.close(number)
+
+
+def _tidy(place: Path) -> None:
+    """Take away what killed runs left beside a place; what may be in use stays."""
+    for path, _, locked in _others(place):
+        if locked:
+            _take_away(path)
+
+
+def _take_away(path: Path) -> None:
+    """Remove a file, or a folder with all in it; what a link leads to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """One run at a time looks who else works in a folder, and begins."""
+    number = os.open(folder, os.O_RDONLY) if fcntl is not None else -1
+    try:
+        until = time.monotonic() + PATIENCE
+        while _lock(number, wait=False) is False and time.monotonic() < until:
+            time.sleep(0.01)
+        yield
+    finally:
+        if number >= 0:
+            os.close(number)
+
+
+def _lock(number: int, *, wait: bool = True) -> bool | None:
+    """Lock an open file or folder until it is closed; None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return None
     return True
 
 
 def _is_still(number: int, path: Path) -> bool:
     """Whether a path still names what was opened under it."""
     try:
-        return os.path.samestat(os.fstat(number), path.stat())
+        return os.path.samestat(os.fstat(number), path.lstat())
     except FileNotFoundError:
         return False
 
@@ -394,32 +509,20 @@ def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Pa
     """
     place = Path(os.path.realpath(out))
     check_output(out, layout, force=force)
-    partial = place.with_name(f".{place.name}.partial")
     with saying(out), _made(place.parent):
-        partial.mkdir(exist_ok=True)
-        number = os.open(partial, os.O_RDONLY) if fcntl is not None else -1
-        try:
-            if not _lock(number, wait=False) or (number >= 0 and not _is_still(number, partial)):
+        with _turn(place.parent):
+            if any(locked is False for _, _, locked in _others(place)):
                 raise OutputExists(f"another run is writing {out}; wait for it, or choose another")
-            _empty(partial)
-            try:
-                yield partial
-                check_output(out, layout, force=force)  # it may have been written meanwhile
-                _swap(partial, place)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
+            partial, number = _new(place, _make_folder)
+        try:
+            _tidy(place)
+            yield partial
+            check_output(out, layout, force=force)  # it may have been written meanwhile
+            _swap(partial, place)
         finally:
+            _take_away(partial)
             if number >= 0:
                 os.close(number)
-
-
-def _empty(folder: Path) -> None:
-    """Take away what a stopped run left."""
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _swap(new: Path, old: Path) -> None:
@@ -427,7 +530,7 @@ def _swap(new: Path, old: Path) -> None:
     if not old.exists() or not any(old.iterdir()):
         new.replace(old)  # an empty folder is replaced at once
     elif not _exchange(new, old):
-        aside = old.with_name(f".{old.name}.old")
+        aside = old.with_name(f".{old.name}.{secrets.token_hex(8)}.old")
         old.replace(aside)
         try:
             new.replace(old)

@@ -17,7 +17,7 @@ from harness.caches import DAY, KINDS, cleared, kept
 from harness.checkpoints import hashed
 from harness.cli import main
 from harness.entries import Metric
-from harness.files import cache_dir
+from harness.files import cache_dir, replacing
 from harness.passes.cache import keep
 from harness.registry import METRICS
 
@@ -85,11 +85,14 @@ def test_what_is_not_of_the_program_stays(cache: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_run_is_writing_stays_and_what_one_left_goes(cache: Path) -> None:
+    left = []
     for name, days in (("a" * 32, 0.5), ("b" * 32, 2)):
-        (cache / "features" / f".{name}.safetensors.partial").write_text("half")
-        aged(cache / "features" / f".{name}.safetensors.partial", days)
+        with replacing(cache / "features" / f"{name}.safetensors") as file:
+            left.append(Path(file.name))
+        left[-1].write_text("half")
+        aged(left[-1], days)
     cleared()
-    assert names(cache / "features") == [f".{'a' * 32}.safetensors.partial"]
+    assert names(cache / "features") == [left[0].name]
 
 
 def test_no_cache_is_an_empty_one(

@@ -34,6 +34,7 @@ from harness.errors import (
     OutputExists,
     UnknownName,
 )
+from harness.files import Layout
 from harness.methods import functions as functions_of
 from harness.options import resolve
 from harness.passes import features as encode
@@ -508,7 +509,7 @@ def test_a_replacement_that_fails_half_way_leaves_the_old_folder(
         replace = Path.replace
 
         def fails_on_the_new_one(self: Path, target: Path) -> Path:
-            if self.name == ".merged.partial":
+            if files.is_unfinished(self):
                 raise OSError("no")
             return replace(self, target)
 
@@ -541,17 +542,17 @@ def test_a_file_system_without_locks_will_do(room: Path, monkeypatch: pytest.Mon
     assert read(room / "again")
 
 
-def test_a_file_of_another_run_is_waited_for_and_a_folder_is_not(room: Path) -> None:
-    import fcntl
-
-    (room / ".again.partial").mkdir()
-    held = os.open(room / ".again.partial", os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    with pytest.raises(OutputExists, match="another run is writing"):
-        harness.merge(same(room), out=room / "again")
-    os.close(held)  # as when that run is killed
+def test_a_folder_of_another_run_is_refused_and_what_a_killed_one_left_goes(room: Path) -> None:
+    with files.new_folder(room / "again", Layout("a merge", "merge.json", ())) as made:
+        with pytest.raises(OutputExists, match="another run is writing"):
+            harness.merge(same(room), out=room / "again")
+        assert made.is_dir()
+        shutil.copytree(made, room / "killed")
+        (room / "killed" / "half").write_text("written")
+    shutil.rmtree(room / "again")
+    (room / "killed").rename(made)  # as it is when a run is killed: nobody holds it
     harness.merge(same(room), out=room / "again")
-    assert not (room / ".again.partial").exists()
+    assert not made.exists()
 
 
 @pytest.mark.parametrize("room_for", [0, 5000])
