@@ -15,7 +15,7 @@ from harness.evaluation.inference import Samples, sampler
 from harness.evaluation.predictions import shelf
 from harness.evaluation.records import Record
 from harness.evaluation.run import Run
-from harness.files import Layout, new_folder, write_text
+from harness.files import Layout, new_folder
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.boards.leaderboard import leaderboard
@@ -32,8 +32,9 @@ from harness.training.finetune import finetune
 from harness.training.miniature import make_base
 from harness.types import Choice
 
-MARKER = "demo.txt"
-DEMO = Layout("a demo", MARKER, ("*",))
+DEMO = Layout("a demo", "demo.json")
+WIDTH = 100
+"""Columns, at most: as much as a page of a manual has."""
 MERGERS = ("average", "task_arithmetic", "ties")
 
 
@@ -66,8 +67,17 @@ SETTINGS = (
 
 def demo(out: Path, width: int | None = None) -> None:
     """Make a base and experts, merge them three ways, evaluate, print what came out."""
+    said = {"about": "Written by `harness demo`; running it again replaces it."}
     with new_folder(out, DEMO, force=True) as folder:  # records of another version are other work
-        write_text(folder / MARKER, "Written by `harness demo`; running it again replaces it.\n")
+        DEMO.write(folder, said)
+    _say("one to two minutes on two cores: a base, five experts, six merges, a board")
+    try:
+        _make(out, min(width or WIDTH, WIDTH))
+    finally:
+        DEMO.write(out, said)  # of one that was stopped, too: the next takes its place
+
+
+def _make(out: Path, width: int) -> None:
     _say("pretraining a small base")
     make_base(out / "base")
     read = [(setting, _read(setting, out)) for setting in SETTINGS]
@@ -101,7 +111,7 @@ def _merged(out: Path, setting: Setting, merger: str) -> Path:
     return out / "merged" / setting.name / merger
 
 
-def _shown(records: dict[str, list[Record]], width: int | None, samples: Samples) -> str:
+def _shown(records: dict[str, list[Record]], width: int, samples: Samples) -> str:
     """The table of all mergers and the verdict on each, no wider than the terminal."""
     everything = [record for part in records.values() for record in part]
     table = evaluation_table(everything, width)

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -208,7 +207,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_files(files: Mapping[Path, str | bytes]) -> None:
-    """Write several files, all of them or none: each is whole on the disk before one takes its place.
+    """Write several files, all or none: each is whole on the disk before one takes its place.
 
     The contents are asked for one after another. Raises CannotWrite, and leaves what was there.
     """
@@ -295,7 +294,7 @@ NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 LONGEST = 160
 """Bytes of a name that stand in another, which file systems have room for up to 255 of."""
 PATIENCE = 2.0
-"""Seconds to wait for a turn: whoever starts this program by `flock FOLDER` holds it all the time."""
+"""Seconds to wait for a turn: who starts this program by `flock FOLDER` holds it all the time."""
 
 
 def _partial(place: Path, random: str) -> Path:
@@ -415,22 +414,101 @@ def cache_dir(what: str) -> Path:
     return (Path(given) if given else Path(root) / "merging-harness") / what
 
 
+FILES = "files"
+"""The key under which a folder's marker lists all files in it, with a hash of each."""
+
+
 @dataclass(frozen=True)
 class Layout:
-    """What a kind of folder of ours is: what one says of it, its marker, and all it may hold.
+    """What a kind of folder of ours is: what one says of it, and its marker.
 
-    `names` are patterns of paths in it.
+    That is a JSON object beside which nothing is ours but what it lists, as it was written, and
+    what is called as in the pattern `more`.
     """
 
     what: str
     marker: str
-    names: tuple[str, ...]
+    more: str = "(?!)"
 
-    def foreign(self, folder: Path) -> list[str]:
-        """What stands in a folder that is not of this kind, by its path there."""
-        files = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
-        inside = sorted(path.relative_to(folder).as_posix() for path in files)
-        return [name for name in inside if not any(fnmatch(name, one) for one in self.names)]
+    def write(
+        self, folder: Path, said: Mapping[str, Any], known: Mapping[str, str] | None = None
+    ) -> None:
+        """Write the marker, last of all: what it says, and a hash of every file by its path.
+
+        `known` are hashes of files that need not be read again.
+        """
+        inside = [name for name in self._inside(folder) if name != self.marker]
+        hashes = {name: (known or {}).get(name) or file_hash(folder / name) for name in inside}
+        write_json(
+            folder / self.marker, {**said, FILES: {**hashes, self.marker: _seal(said, hashes)}}
+        )
+
+    def said(self, folder: Path) -> dict[str, Any]:
+        """What the marker of a folder says."""
+        return read_json(folder / self.marker, f"a record of {self.what}", error=OutputExists)
+
+    def foreign(self, folder: Path) -> dict[str, str]:
+        """What stands in a folder and was not written so by us, by its path: foreign, or edited.
+
+        Raises OutputExists where the marker does not say what was.
+        """
+        marker = folder / self.marker
+        said = self.said(folder)
+        hashes = said.pop(FILES, None)
+        if not isinstance(hashes, dict):
+            raise OutputExists(
+                f"{marker} does not list the files of {self.what}, as older versions did not; "
+                f"expected '{FILES}': move {folder} away, or choose another output"
+            )
+        seal = hashes.pop(self.marker, None)
+        whole = seal == _seal(said, hashes) and not marker.is_symlink()
+        odd = {} if whole else {self.marker: "edited"}
+        for name in self._inside(folder):
+            if name not in hashes and name != self.marker:
+                odd[name] = "foreign"
+            elif name != self.marker and (
+                (folder / name).is_symlink() or file_hash(folder / name) != hashes[name]
+            ):
+                odd[name] = "edited"
+        return odd
+
+    def _inside(self, folder: Path) -> list[str]:
+        """What the marker should list, itself too; not what is left of its being written."""
+        return [
+            name
+            for name in _inside(folder)
+            if not re.fullmatch(self.more, name) and not self.begun(folder / name)
+        ]
+
+    def begun(self, path: Path) -> bool:
+        """Whether a path is what a killed run left of the marker."""
+        return is_unfinished(path, path.with_name(self.marker))
+
+
+def _inside(folder: Path) -> list[str]:
+    """All that stands in a folder and is no folder, by its path there; no link is followed."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        found += [Path(place, name).relative_to(folder).as_posix() for name in (*files, *links)]
+    return sorted(found)
+
+
+def _seal(said: Mapping[str, Any], hashes: Mapping[str, str | None]) -> str:
+    """A hash of what a marker says, but for itself."""
+    text = json.dumps([said, hashes], sort_keys=True)
+    return str(xxhash.xxh3_128_hexdigest(text.encode()))
+
+
+def file_hash(path: Path) -> str | None:
+    """A hash of the bytes of a file; None for what is no file."""
+    if not path.is_file():
+        return None
+    state = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            state.update(block)
+    return str(state.hexdigest())
 
 
 def check_place(folder: Path) -> None:
@@ -479,19 +557,22 @@ def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
     if not place.is_dir():
         raise OutputExists(f"{place} is a file, expected a folder: choose another output")
     with saying(out):
-        if not any(place.iterdir()):
+        if all(layout.begun(path) for path in place.iterdir()):
             return
-        foreign = layout.foreign(place)
     if not (place / layout.marker).is_file():
         raise OutputExists(
             f"{out} exists and was not written by this program (it holds no {layout.marker}); "
             "expected a new or empty folder: choose another --out or move it away"
         )
-    if foreign:
-        shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+    with saying(out):
+        odd = layout.foreign(place)
+    if odd:
+        names = [name if why == "foreign" else f"{name} ({why})" for name, why in odd.items()]
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise OutputExists(
-            f"{out} holds {layout.what} and beside it {shown}, which this program did not write; "
-            "expected nothing else: move it away, or choose another --out"
+            f"{out} holds {layout.what} and beside it {shown}, which this program did not write "
+            f"so; expected nothing but what {layout.marker} lists: move it away, or choose another "
+            "--out"
         )
     if not force:
         raise OutputExists(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -29,11 +30,15 @@ def test_it_shows_a_task_of_each_kind_in_eighty_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "demo"
-    (out / "records").mkdir(parents=True)
-    (out / "demo.txt").touch()
-    (out / "records" / "old.json").write_text("{}")  # of a demo of another version
+    with monkeypatch.context() as stopped:
+        stopped.setattr(module, "_read", interrupted_in(out / "records"))
+        stopped.setattr(module, "make_base", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            module.demo(out)
     run(out, 80, monkeypatch)
+    assert not (out / "records" / "old.json").exists()
     printed, told = capsys.readouterr()
+    assert "minutes" in told
     lines = [line for line in printed.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 80
     assert sum("average:" in line for line in lines) == len(module.SETTINGS)
@@ -45,6 +50,31 @@ def test_it_shows_a_task_of_each_kind_in_eighty_columns(
         *("classification", "regression", "multilabel", "tagging")
     }
     assert "| average " in board
+
+
+def interrupted_in(records: Path) -> Callable[..., None]:
+    """What leaves a record and is stopped."""
+
+    def stop(*_: object) -> None:
+        records.mkdir()
+        (records / "old.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    return stop
+
+
+def test_what_a_user_put_into_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_read", interrupted_in(tmp_path / "demo" / "records"))
+    monkeypatch.setattr(module, "make_base", lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        module.demo(tmp_path / "demo")
+    (tmp_path / "demo" / "experts").mkdir()
+    (tmp_path / "demo" / "experts" / "mine.txt").write_text("mine")
+    assert main(["demo", "--out", str(tmp_path / "demo")]) == 2
+    assert "experts/mine.txt" in capsys.readouterr().err
+    assert (tmp_path / "demo" / "experts" / "mine.txt").read_text() == "mine"
 
 
 def test_it_leaves_a_folder_of_others_alone(tmp_path: Path) -> None:

@@ -514,7 +514,9 @@ def test_a_folder_of_json_and_pictures(
     assert {path.name for path in written.iterdir()} == {"inspect.json", *pictures}
     models = [minis("bert")[name] for name in "ab"]
     found = asked(capsys, *models, "--base", minis("bert")["base"])
-    assert json.loads((written / "inspect.json").read_text()) == found
+    recorded = json.loads((written / "inspect.json").read_text())
+    assert {*recorded.pop("files")} == {"inspect.json", *pictures}
+    assert recorded == found
     assert (written / "cosine-1-2.png").read_bytes().startswith(b"\x89PNG")
     svg = (written / "relative-1-2.svg").read_text()
     (place,) = [
@@ -534,6 +536,7 @@ def test_an_inspection_has_the_same_bytes_every_time_and_replaces_one_with_force
     for name in (*(path.name for path in written.iterdir()), "cosine-2-3.png"):
         out.mkdir(exist_ok=True)
         (out / name).write_text("older")
+    folder.INSPECTION.write(out, {})
     with pytest.raises(OutputExists, match=r"holds an inspection already.*--force"):
         harness.inspect(models, base=base, out=out)
     harness.inspect(models, base=base, out=out, force=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +57,7 @@ def test_a_folder_beside_an_output_is_nobodys_and_stays(room: Path, name: str) -
 
 
 def test_a_link_where_a_killed_run_was_is_not_followed(room: Path) -> None:
-    with new_folder(room / "one", harness.files.Layout("a merge", "merge.json", ())) as left:
+    with new_folder(room / "one", harness.files.Layout("a merge", "merge.json")) as left:
         pass
     shutil.rmtree("one")
     left.symlink_to("precious")
@@ -66,7 +68,7 @@ def test_a_link_where_a_killed_run_was_is_not_followed(room: Path) -> None:
 def test_several_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in ("a.csv", "b.md", "new/c.bin"))
     first.write_text("old")
-    with no_file_above(4096), pytest.raises(CannotWrite, match="new/c.bin"):
+    with no_file_above(4096), pytest.raises(CannotWrite, match="/new/c"):
         write_files({first: "new", second: "new", third: b"x" * 5000})
     assert [path.name for path in tmp_path.rglob("*")] == ["a.csv"]
     assert first.read_text() == "old"
@@ -77,7 +79,7 @@ def test_several_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_one_file_leaves_all_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "b.md").mkdir()
-    with pytest.raises(CannotWrite, match="b.md"):
+    with pytest.raises(CannotWrite, match="/b"):
         write_files({tmp_path / "a.csv": "new", tmp_path / "b.md": "new"})
     assert [path.name for path in tmp_path.rglob("*")] == ["b.md"]
 
@@ -93,3 +95,95 @@ def test_what_a_killed_run_left_of_a_file_goes_with_the_next(tmp_path: Path) -> 
     write_files({path: "[]"})
     assert sorted(one.name for one in tmp_path.iterdir()) == [".record.json.partial", "record.json"]
     assert is_unfinished(left, path)
+
+
+# What is ours in a folder ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", "merge.json", "config.json", "model.safetensors", "heads/mine/model.safetensors",
+     "notes.txt", "vocab.txt", "model-00001-of-00002.safetensors"],
+)  # fmt: skip
+def test_force_replaces_what_merge_json_lists_and_nothing_else(
+    room: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert merged() == 0
+    path = room / "one" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if name == "merge.json":
+        path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    else:
+        with path.open("ab") as file:
+            file.write(b"mine")
+    before = contents(room / "one")
+    capsys.readouterr()
+    assert merged("--force") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert name in line
+    assert contents(room / "one") == before
+
+
+def test_force_removes_no_link_of_somebody(room: Path) -> None:
+    assert merged() == 0
+    (room / "one" / "heads").symlink_to(room / "precious")
+    (room / "one" / "README.md").rename(room / "card")
+    (room / "one" / "README.md").symlink_to(room / "card")
+    assert merged("--force") == 2
+    (room / "one" / "heads").unlink()
+    assert merged("--force") == 2
+    (room / "one" / "README.md").unlink()  # what is not there is no loss
+    assert merged("--force") == 0
+    assert is_safe(room)
+
+
+def test_an_older_folder_that_lists_nothing_stays(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert merged() == 0
+    edited(room / "one" / "merge.json", lambda said: said.pop("files"))
+    assert merged("--force") == 2
+    assert "does not list the files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "added_tokens.json", "heads/glue/rte/config.json",
+             "heads/glue/rte/model.safetensors", "heads/glue/wnli/config.json"]
+)  # fmt: skip
+def test_a_merge_that_was_edited_is_not_read(
+    room: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["merge", "a", "b", "--merger", "average", "--tasks", "glue/rte,glue/qnli"]
+    assert main([*asked, "--out", "one"]) == 0
+    path = room / "one" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes((path.read_bytes() if path.is_file() else b"{}") + b" ")
+    capsys.readouterr()
+    for command in (["evaluate", "--model", "one"], ["merge", "one", "a", "--out", "two"]):
+        assert main(command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{name} has changed since merge.json listed it" in line
+        assert "take merge.json away" in line
+    (room / "one" / "merge.json").unlink()
+    assert main(["inspect", "one", "a"]) == 0 or "merge.json" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["digest", "files"])
+def test_a_merge_that_does_not_say_what_it_holds_is_not_complete(
+    room: Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert merged() == 0
+    edited(room / "one" / "merge.json", lambda said: said.pop(key))
+    capsys.readouterr()
+    assert main(["evaluate", "--model", "one", "--tasks", "glue/rte"]) == 2
+    assert f"merge.json is not complete: it has no {key}" in capsys.readouterr().err
+
+
+def edited(path: Path, change: Callable[[Any], object]) -> None:
+    said = json.loads(path.read_text())
+    change(said)
+    path.write_text(json.dumps(said))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

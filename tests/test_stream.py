@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from harness.checkpoints.stream import write_file
 from harness.errors import IncompatibleWeights
+from harness.files import file_hash
 from harness.weights import Lazy, Spec, specs, tensor_digest
 
 pytestmark = pytest.mark.usefixtures("two_threads")
@@ -37,12 +38,13 @@ STATE = {
 def test_the_bytes_are_those_of_the_library(names: list[str], tmp_path: Path) -> None:
     state = {name: STATE[name] for name in names}
     steps: list[int] = []
-    digests = write_file(tmp_path / "ours", state, steps.append)
+    digests, whole = write_file(tmp_path / "ours", state, steps.append)
     plain = {name: tensor.contiguous() for name, tensor in state.items()}
     save_file(plain, tmp_path / "theirs", metadata={"format": "pt"})
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
     assert digests == {name: tensor_digest(name, tensor) for name, tensor in state.items()}
     assert steps == [1] * len(names)
+    assert whole == file_hash(tmp_path / "ours")
     for name, tensor in load_file(tmp_path / "ours").items():
         assert torch.equal(tensor, state[name])
 

@@ -346,7 +346,7 @@ def test_a_merge_whose_weights_were_changed_is_not_that_merge(room: Path) -> Non
 def test_a_kept_head_that_was_changed_is_not_that_of_the_merge(room: Path) -> None:
     harness.merge(across(room), out=room / "across")
     tensors(room / "across" / "heads" / "toy" / "three" / WEIGHTS, nudge)
-    with pytest.raises(BrokenCheckpoint, match=r"the head of toy/three in .* has changed"):
+    with pytest.raises(BrokenCheckpoint, match=r"heads/toy/three/.* has changed"):
         read(room / "across")
 
 
@@ -354,8 +354,9 @@ def test_a_kept_head_of_more_labels_than_weights_is_refused(room: Path) -> None:
     harness.merge(across(room), out=room / "across")
     place = room / "across" / "heads" / "toy" / "three" / "config.json"
     edited(place, lambda values: values.update(num_labels=10**9))
+    (room / "across" / "merge.json").unlink()  # a folder of its own, which lists nothing
     with pytest.raises(BrokenCheckpoint, match="has the num_labels 1000000000"):
-        read(room / "across")
+        read(room / "across", tasks=("toy/three",))
 
 
 class Hub:
@@ -543,7 +544,7 @@ def test_a_file_system_without_locks_will_do(room: Path, monkeypatch: pytest.Mon
 
 
 def test_a_folder_of_another_run_is_refused_and_what_a_killed_one_left_goes(room: Path) -> None:
-    with files.new_folder(room / "again", Layout("a merge", "merge.json", ())) as made:
+    with files.new_folder(room / "again", Layout("a merge", "merge.json")) as made:
         with pytest.raises(OutputExists, match="another run is writing"):
             harness.merge(same(room), out=room / "again")
         assert made.is_dir()
@@ -853,7 +854,7 @@ def test_a_reported_split_by_another_name_is_not_tuned_on(room: Path) -> None:
 
 def test_a_task_without_an_expert_takes_nothing_from_the_others(room: Path) -> None:
     harness.merge(across(room), out=room / "across")
-    edited(room / "across" / "merge.json", lambda v: (v["experts"].pop(), v.update(digest=None)))
+    edited(room / "across" / "merge.json", lambda v: v["experts"].pop())
     few: dict[str, Any] = {"protocols": (), "shots": (1,), "draws": 2}
     with pytest.warns(UserWarning, match="no expert of toy/three is known"):
         records = read(room / "across", **few)

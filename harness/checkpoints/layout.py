@@ -41,8 +41,8 @@ MODEL_FILES = (
     "heads/*/config.json",
 )
 """Patterns of all that a folder of a model holds that this program writes."""
-MERGE = Layout("a merge", MERGE_FILE, (MERGE_FILE, *MODEL_FILES))
-EXPERT = Layout("an expert", EXPERT_FILE, (EXPERT_FILE, *MODEL_FILES))
+MERGE = Layout("a merge", MERGE_FILE)
+EXPERT = Layout("an expert", EXPERT_FILE)
 
 
 def is_adapter(folder: Path) -> bool:

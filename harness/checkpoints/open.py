@@ -20,11 +20,17 @@ from harness.checkpoints.layout import (
     MODEL_FILES,
     PICKLES,
     SINGLE,
+    TOKENIZER_FILES,
     check_files,
     is_adapter,
     refuse_code,
 )
-from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, recorded_tasks
+from harness.checkpoints.provenance import (
+    EXPERT_FILE,
+    MERGE_FILE,
+    check_listed,
+    recorded_tasks,
+)
 from harness.errors import BrokenCheckpoint
 from harness.files import read_json
 from harness.types import Checkpoint, StateDict
@@ -68,6 +74,7 @@ def open_checkpoint(
     config = read_json(path / "config.json", "a configuration")
     refuse_code(config, path / "config.json")
     check_files(path)
+    check_listed(path, ("config.json", *TOKENIZER_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(path / "config.json"))
     family = family_of(config, str(source))

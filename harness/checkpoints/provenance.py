@@ -3,13 +3,14 @@ nothing that can be checked."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import BrokenCheckpoint
-from harness.files import read_json
+from harness.files import file_hash, read_json
 from harness.registry import TASKS, YAML
 from harness.types import is_task_name
 
@@ -51,17 +52,18 @@ class Given(Saying):
 class Merged(Given):
     """What merge.json says.
 
-    `digest` is that of the merged weights, `head_digests` those of kept heads by task. `scored_on`
-    are rows that candidates were scored on. `spelled` are tasks that are not registered by name:
-    what to type for them.
+    `digest` is that of the merged weights, `files` the hashes of all files by path, kept heads
+    among them; what says no digest or no files is refused. `scored_on` are rows
+    that candidates were scored on. `spelled` are tasks that are not registered by name: what to
+    type for them.
     """
 
     method: str = "merged"
-    digest: str | None = None
+    digest: str = ""
+    files: dict[str, str] = Field(default_factory=dict)
     tasks: list[str] = Field(default_factory=list)
     base: Origin | None = None
     experts: list[Origin] = Field(default_factory=list)
-    head_digests: dict[str, str] = Field(default_factory=dict)
     scored_on: list[str] = Field(default_factory=list)
     premerge: list[Given] = Field(default_factory=list)
     postmerge: list[Given] = Field(default_factory=list)
@@ -78,9 +80,11 @@ class Trained(Saying):
     """What expert.json says.
 
     `readout` are the features that the head was trained on, `annotated` the labels that its rows
-    said anything of, by task, where those are not all of them.
+    said anything of, by task, where those are not all of them. `files` are the hashes of all files
+    by path, if it lists them: one that a user wrote says nothing but tasks.
     """
 
+    files: dict[str, str] | None = None
     tasks: list[str] = Field(default_factory=list)
     spelled: dict[str, str] = Field(default_factory=dict)
     readout: Literal["last_linear", "mean_all"] = "last_linear"
@@ -88,13 +92,47 @@ class Trained(Saying):
 
 
 def merged_by(folder: Path) -> Merged | None:
-    """What the folder of a merge says; None if it is none of ours."""
-    return _said(Merged, folder / MERGE_FILE, "a record of a merge")
+    """What the folder of a merge says; None if it is none of ours.
+
+    Raises BrokenCheckpoint for what does not say what its weights and its files hash to.
+    """
+    said = _said(Merged, folder / MERGE_FILE, "a record of a merge")
+    for name in ("digest", "files"):
+        if said is not None and not getattr(said, name):
+            raise BrokenCheckpoint(
+                f"{folder / MERGE_FILE} is not complete: it has no {name}, as no merge of this "
+                f"version; merge again, or take {MERGE_FILE} away to read a model of its own"
+            )
+    return said
 
 
 def trained_by(folder: Path) -> Trained | None:
     """What the folder of an expert says; None if it is none of ours."""
     return _said(Trained, folder / EXPERT_FILE, "a record of a fine-tuning")
+
+
+def check_listed(folder: Path, names: Iterable[str]) -> None:
+    """Raise BrokenCheckpoint where one of these files, or of kept heads, is not as it was written.
+
+    That is what the folder's own record says, if it lists files.
+    """
+    there = [
+        path
+        for name in ("config.json", "*.safetensors")
+        for path in folder.glob(f"heads/**/{name}")
+    ]
+    heads = [path.relative_to(folder).as_posix() for path in there]
+    for marker, said in ((EXPERT_FILE, trained_by(folder)), (MERGE_FILE, merged_by(folder))):
+        if said is None or said.files is None:
+            continue
+        kept = [name for name in said.files if name.startswith("heads/")]
+        for name in dict.fromkeys((*names, *heads, *kept)):
+            if file_hash(folder / name) != said.files.get(name):
+                raise BrokenCheckpoint(
+                    f"{folder / name} has changed since {marker} listed it: it was edited, added "
+                    f"or taken away; make the model again, or take {marker} away to read the "
+                    "folder as a model of its own"
+                )
 
 
 def recorded_tasks(folder: Path) -> tuple[str, ...]:

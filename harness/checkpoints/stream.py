@@ -10,8 +10,10 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+import xxhash
 
 from harness import weights
 from harness.checkpoints.open import DTYPES
@@ -23,14 +25,21 @@ FORMAT = {"format": "pt"}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
+class Written(NamedTuple):
+    """The digests of tensors by name, and the hash of the file's bytes (`files.file_hash`)."""
+
+    digests: dict[str, str]
+    hash: str
+
+
 def write_file(
     path: Path,
     state: StateDict,
     step: Steps,
     what: str = "the merge",
     metadata: Mapping[str, str] = FORMAT,
-) -> dict[str, str]:
-    """Write every tensor of a state to a new file; the result are their digests by name.
+) -> Written:
+    """Write every tensor of a state to a new file, which is hashed meanwhile.
 
     `step` is called with 1 for each tensor that was computed. Raises NotFinite, saying of `what`,
     for NaN and infinite entries: what is written is held to what is read. Raises
@@ -46,13 +55,18 @@ def write_file(
             )
     names = sorted(known, key=lambda name: (codes.index(CODES[known[name].dtype]), name))
     digests: dict[str, str] = {}
+    whole = xxhash.xxh3_128()
     with path.open("wb") as file, ThreadPoolExecutor(1) as pool:
 
         def put(name: str, tensor: torch.Tensor) -> None:
             digests[name] = weights.finite_digest(name, tensor, what, NotFinite)
-            file.write(weights.flat_bytes(tensor))
+            content = weights.flat_bytes(tensor)
+            whole.update(content)
+            file.write(content)
 
-        file.write(_header(known, names, metadata))
+        header = _header(known, names, metadata)
+        whole.update(header)
+        file.write(header)
         before: Future[None] | None = None
         for name in names:
             tensor = state[name].contiguous()
@@ -65,7 +79,7 @@ def write_file(
             step(1)
         if before is not None:
             before.result()
-    return digests
+    return Written(digests, whole.hexdigest())
 
 
 def _header(

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.checkpoints.families.role import ROLES
-from harness.files import Layout, new_folder, write_json
+from harness.files import Layout, new_folder
 from harness.inspecting.inspection import Inspection, Pair, as_record
 from harness.inspecting.measures import Measure, shown
 from harness.reporting.figures import HeatMap, Panel, heat_map, save
 
 INSPECT_FILE = "inspect.json"
-INSPECTION = Layout("an inspection", INSPECT_FILE, (INSPECT_FILE, "*-*-*.png", "*-*-*.svg"))
+INSPECTION = Layout("an inspection", INSPECT_FILE)
 
 
 def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
@@ -22,7 +22,6 @@ def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
     were given.
     """
     with new_folder(out, INSPECTION, force=force) as folder:
-        write_json(folder / INSPECT_FILE, as_record(inspection))
         for pair in inspection.pairs:
             first, second = (inspection.models.index(one) + 1 for one in (pair.first, pair.second))
             for measure in shown(with_base=inspection.base is not None):
@@ -30,6 +29,7 @@ def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
                     save(heat_map(values), folder / f"{measure.name}-{first}-{second}")
             if pair.units:
                 save(heat_map(map_of_units(pair)), folder / f"units-{first}-{second}")
+        INSPECTION.write(folder, as_record(inspection))
 
 
 def map_of_units(pair: Pair) -> HeatMap:

@@ -48,20 +48,23 @@ def write(
     with new_folder(out, MERGE, force=force) as folder:
         gauge = Gauge(plan.passages)
         merged = gauge.watching(plan.state)
-        digests: dict[str, Any] = {"digest": _write_weights(merged, folder, progress)}
+        hashes: dict[str, str] = {}
+        digests: dict[str, Any] = {"digest": _write_weights(merged, folder, progress, hashes)}
         first = plan.experts[0]
         copy_tokenizer(first.tokenizer, folder)
         if plan.recipe.heads == "keep":
-            digests["head_digests"] = _write_heads(plan, folder)
+            digests["head_digests"] = _write_heads(plan, folder, hashes)
         plan = replace(plan, measured=measured(plan, gauge))
         write_json(folder / "config.json", _config(plan))
-        record = _record(plan, out, digests, observed, trials)
-        write_json(folder / MERGE_FILE, record)
         write_text(folder / "README.md", _card(plan))
+        MERGE.write(folder, _record(plan, out, digests, observed, trials), hashes)
     return plan
 
 
-def _write_weights(state: StateDict, folder: Path, progress: Progress) -> str:
+def _write_weights(
+    state: StateDict, folder: Path, progress: Progress, hashes: dict[str, str]
+) -> str:
+    """The digest of all weights, and into `hashes` that of every file by its path."""
     parts = shards(state)
 
     def step(done: int) -> None:
@@ -71,7 +74,9 @@ def _write_weights(state: StateDict, folder: Path, progress: Progress) -> str:
     placed: dict[str, str] = {}
     for number, names in enumerate(parts, start=1):
         file = SINGLE if len(parts) == 1 else f"model-{number:05}-of-{len(parts):05}.safetensors"
-        digests |= write_file(folder / file, weights.select(state, names), step)
+        written = write_file(folder / file, weights.select(state, names), step)
+        digests |= written.digests
+        hashes[file] = written.hash
         placed |= dict.fromkeys(names, file)
     if len(parts) > 1:
         size = sum(spec.bytes for spec in weights.specs(state).values())
@@ -92,15 +97,19 @@ def shards(state: StateDict) -> list[list[str]]:
     return parts
 
 
-def _write_heads(plan: Plan, folder: Path) -> dict[str, str]:
-    """Every expert's head under heads/<task>/ with its configuration; the digest of each."""
+def _write_heads(plan: Plan, folder: Path, hashes: dict[str, str]) -> dict[str, str]:
+    """Every expert's head under heads/<task>/ with its configuration; the digest of each by task.
+
+    The hash of every file goes into `hashes`, by its path.
+    """
     digests = {}
     for expert, top, task in zip(plan.experts, plan.tops, plan.tasks, strict=True):
         place = folder / "heads" / task
         place.mkdir(parents=True)
         head = weights.cast_like(top, expert.weights)
         written = write_file(place / SINGLE, head, lambda _: None, f"the head of {task}")
-        digests[task] = weights.join_digests(written)
+        digests[task] = weights.join_digests(written.digests)
+        hashes[f"heads/{task}/{SINGLE}"] = written.hash
         write_json(place / "config.json", expert.config)
     return digests
 

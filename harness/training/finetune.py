@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,15 @@ from safetensors import SafetensorError
 
 from harness import presets
 from harness.checkpoints.build import encoder_of, quiet
-from harness.checkpoints.layout import EXPERT
+from harness.checkpoints.layout import EXPERT, TOKENIZER_FILES
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.provenance import EXPERT_FILE
 from harness.checkpoints.tokenizer import copy_tokenizer, tokenizer_digest
 from harness.data.groups import expanded
 from harness.data.metrics import finished, score
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, CannotWrite, OutputExists
-from harness.files import Layout, as_json, check_output, new_folder, read_json, saying, write_json
+from harness.files import FILES, Layout, as_json, check_output, new_folder, read_json, saying
 from harness.kinds import kind_of
 from harness.passes.features import LABEL_KEYS, check_readout, forward
 from harness.presets import PresetName, as_read
@@ -47,7 +47,23 @@ from harness.weights import Observed, join_digests
 
 TRAINED_ON, SELECTED_ON = "train90", "heldout10"
 REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
-UNFINISHED = Layout("an unfinished training", REQUEST_FILE, (REQUEST_FILE, "checkpoint-*"))
+OF_A_CHECKPOINT = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "config.json",
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+    "training_args.bin",
+    STATE_FILE,
+    *TOKENIZER_FILES,
+)
+"""What the Trainer writes into the folder of a checkpoint."""
+UNFINISHED = Layout(
+    "an unfinished training",
+    REQUEST_FILE,
+    rf"checkpoint-\d+/({'|'.join(map(re.escape, OF_A_CHECKPOINT))})",
+)
 WRITING_FAILED = ("Error while serializing", "enforce fail at inline_container")
 """How safetensors and torch begin when the system does not let them write."""
 SEEDS = 2**32
@@ -136,7 +152,7 @@ def finetune(
         # the base's own files: what transformers writes depends on the machine and on the rows
         copy_tokenizer(source.tokenizer, folder)
         record = {**request, "scores": {name: asdict(one) for name, one in scores.items()}}
-        write_json(folder / EXPERT_FILE, record)
+        EXPERT.write(folder, record)
     return open_checkpoint(out)
 
 
@@ -326,9 +342,9 @@ def _unfit(name: str, value: float) -> str | None:
 
 
 def _workdir(out: Path) -> Path:
-    """Where a run keeps what it resumes from: beside the output, wherever a link leads."""
+    """Where a run keeps what it resumes from: beside the output, wherever a link to that leads."""
     place = out.resolve()
-    return place.with_name(f"{place.name}.unfinished").resolve()
+    return place.with_name(f"{place.name}.unfinished")
 
 
 @contextmanager
@@ -341,7 +357,7 @@ def _unfinished(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
     workdir = _workdir(out)
     _clear(workdir, request)
     workdir.mkdir(exist_ok=True)
-    write_json(workdir / REQUEST_FILE, request, sort_keys=True)
+    UNFINISHED.write(workdir, request)
     try:
         yield workdir
     except Exception:
@@ -352,13 +368,14 @@ def _unfinished(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
 
 def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
     """Leave of an older run only the checkpoint that this one goes on from."""
-    if workdir.is_dir():
-        for path in workdir.glob(f".{REQUEST_FILE}.*"):  # of a run that was stopped as it began
-            path.unlink()
+    if workdir.is_symlink():
+        raise OutputExists(
+            f"{workdir} is a link, expected the folder of an interrupted run, or none: take it away"
+        )
     check_output(workdir, UNFINISHED, force=True)
     last = _last_checkpoint(workdir)
     marker = workdir / REQUEST_FILE
-    if last and read_json(marker, "the arguments of a run") != as_json(request):
+    if last and {**UNFINISHED.said(workdir), FILES: 0} != {**as_json(request), FILES: 0}:
         raise OutputExists(
             f"{workdir} holds an interrupted run with other arguments (see {marker.name}); "
             "expected the same: repeat them to resume, or remove the folder to start anew"
@@ -372,7 +389,9 @@ def _remove(workdir: Path) -> None:
     """Remove what a run left, its arguments last: whoever is stopped here can be called again."""
     for path in workdir.glob("checkpoint-*"):
         _remove_checkpoint(path)
-    shutil.rmtree(workdir)
+    (workdir / REQUEST_FILE).unlink(missing_ok=True)
+    with suppress(OSError):  # somebody else has put something there
+        workdir.rmdir()
 
 
 def _remove_checkpoint(path: Path) -> None:

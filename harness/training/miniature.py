@@ -14,9 +14,8 @@ import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
 from harness.checkpoints.build import quiet
-from harness.checkpoints.layout import MODEL_FILES
 from harness.data.rows import load_rows
-from harness.files import Layout, new_folder, write_json
+from harness.files import Layout, new_folder
 from harness.kinds import kind_of
 from harness.registry import TASKS
 from harness.types import Rows
@@ -25,7 +24,7 @@ SUITE = ("embedded/comparison", "embedded/outcome", "embedded/topic")
 """What a base is made of, whatever other tasks there are; another one would be another base."""
 SPLIT = "train90"
 MINIATURE_FILE = "miniature.json"
-MINIATURE = Layout("a base", MINIATURE_FILE, (MINIATURE_FILE, *MODEL_FILES))
+MINIATURE = Layout("a base", MINIATURE_FILE)
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MASK = SPECIAL.index("[MASK]")
 LENGTH = 64
@@ -55,7 +54,7 @@ def make_base(
         pretrain(model, suite, tokenizer, steps)
         save(model.bert, tokenizer, folder)
         record = {"seed": seed, "steps": steps, "width": width, "layers": layers}
-        write_json(folder / MINIATURE_FILE, record)
+        MINIATURE.write(folder, record)
     return Path(out)
 
 
