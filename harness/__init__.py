@@ -4,8 +4,23 @@ The nouns and registries load at once; a verb is imported when it is first asked
 `import harness` stays light.
 """
 
+import functools
 import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+if (
+    (  # run as the program: until it begins, Ctrl-C ends it at once, and not in a library's import
+        os.path.basename((sys.argv or [""])[0]) == "harness"
+        or sys.orig_argv[1:3] == ["-m", "harness"]
+    )
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
 
 from harness.errors import HarnessError
 from harness.options import parse_choice
@@ -147,5 +162,24 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        found = getattr(importlib.import_module(_LAZY[name]), name)
+        return found if isinstance(found, type) else _door(found)
     raise AttributeError(f"module 'harness' has no attribute '{name}'")
+
+
+@functools.cache
+def _door(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The verb, which shows who calls it of a mistake in the input its one line, and not our code.
+
+    Whoever wants the frames and the cause calls it by the module that it stands in.
+    """
+
+    @functools.wraps(verb)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return verb(*args, **kwargs)
+        except HarnessError as error:
+            mistake = error.with_traceback(None)
+        raise mistake from None
+
+    return called

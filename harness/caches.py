@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.files import cache_dir, is_unfinished
+from harness.files import cache_dir
+from harness.unfinished import is_unfinished
 
 KINDS: Mapping[str, str] = {
     "features": "what models make of rows",

@@ -15,7 +15,7 @@ from harness.evaluation.inference import Samples, sampler
 from harness.evaluation.predictions import shelf
 from harness.evaluation.records import Record
 from harness.evaluation.run import Run
-from harness.files import Layout, new_folder
+from harness.folders import Layout, new_folder
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.boards.leaderboard import leaderboard

@@ -105,10 +105,13 @@ def attribute_of(kind: str, name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
+    except KeyboardInterrupt:
+        raise
     except (ImportError, AttributeError, ValueError) as error:
-        raise UnknownName(
-            f"no {kind} at '{name}': {error}; expected an importable module:attribute"
-        ) from error
+        reason = str(error)
+    except BaseException as error:
+        reason = _told(error)
+    raise UnknownName(f"no {kind} at '{name}': {reason}; expected an importable module:attribute")
 
 
 def code_of(function: Callable[..., Any]) -> str | None:
@@ -159,9 +162,16 @@ def _load(package: str, place: Path, name: str) -> None:
                 importlib.import_module(f"{package}.{name}")
             else:
                 _package(package, place)
-    except Exception as error:  # anybody's code, which may fail in any way
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise BrokenPlugin(f"{file} could not be loaded ({reason}); expected a plug-in") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        told = f"{file} could not be loaded ({_told(error)}); expected a plug-in"
+        raise BrokenPlugin(told) from error
+
+
+def _told(error: BaseException) -> str:
+    """What somebody else's code raised as it was imported: anything, `sys.exit` as well."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 @cache
@@ -200,7 +210,8 @@ def _loaded(entry: EntryPoint, undo: Undo) -> str | None:
     try:
         with undo(), registering(f"{entry.value} of {whose}"):
             entry.load()
-    except Exception as error:  # anybody's code, which may fail in any way
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"the plug-in '{entry.name}' of {whose} could not be loaded ({reason})"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return f"the plug-in '{entry.name}' of {whose} could not be loaded ({_told(error)})"
     return None

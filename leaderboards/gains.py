@@ -13,6 +13,7 @@ from pathlib import Path
 import sheets
 
 from harness import Comparison, HarnessError, compare, read_records
+from harness.files import write_csv
 from harness.reporting.lines import stages
 
 STAGES = ("dare", "procrustes", "procrustes+dare")
@@ -48,4 +49,4 @@ def rows(folder: Path) -> Iterator[dict[str, str]]:
 
 if __name__ == "__main__":
     with sheets.folder_with("records/premerge") as place:
-        sheets.write(place / "gains.csv", COLUMNS, rows(place / "records" / "premerge"))
+        write_csv(place / "gains.csv", COLUMNS, rows(place / "records" / "premerge"))

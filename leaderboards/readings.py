@@ -20,6 +20,7 @@ from harness.evaluation.estimates import Estimate, minus, within
 from harness.evaluation.inference import Samples, sampler
 from harness.evaluation.predictions import shelf
 from harness.evaluation.records import LATER
+from harness.files import write_csv
 from harness.reporting.difference import in_points, mean_over_tasks
 from harness.types import ALL, Shots
 
@@ -112,4 +113,4 @@ def rows(folder: Path) -> Iterator[dict[str, str]]:
 
 if __name__ == "__main__":
     with sheets.folder_with(*(f"records/{study}" for study in STUDIES)) as place:
-        sheets.write(place / "readings.csv", COLUMNS, rows(place / "records"))
+        write_csv(place / "readings.csv", COLUMNS, rows(place / "records"))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import io
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from harness import HarnessError
-from harness.files import write_text
 
 HERE = Path(__file__).parent
 
@@ -19,15 +17,6 @@ def lines(path: Path) -> list[dict[str, str]]:
     """The lines of a csv."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> None:
-    """A csv, whole or not at all."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
 
 
 @contextmanager

@@ -24,7 +24,9 @@ OURS = ("harness", "tasks", "protocols")
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("types",),
+    ("unfinished",),
     ("rng", "text", "files", "ranges", "labels", "readout"),
+    ("folders",),
     ("options", "kinds", "caches"),
     ("plugins", "entries"),
     ("registry", "presets"),

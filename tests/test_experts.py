@@ -22,7 +22,7 @@ from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
-from harness.files import new_folder
+from harness.folders import new_folder
 from harness.kinds import kind_of
 from harness.passes.features import forward
 from harness.registry import TASKS

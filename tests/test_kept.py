@@ -20,10 +20,11 @@ import harness
 from harness import Choice, Recipe, StateDict, merge, weights
 from harness.cli import main
 from harness.errors import CannotWrite
-from harness.files import is_unfinished, nameless
+from harness.files import nameless
 from harness.merging import kept as keeping
 from harness.merging.kept import Kept
 from harness.merging.plan import plan
+from harness.unfinished import is_unfinished
 from tests.toys import TOY, registered
 
 Minis = Callable[[str], dict[str, Path]]

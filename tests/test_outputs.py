@@ -13,9 +13,13 @@ import pytest
 import harness
 from harness.cli import main
 from harness.errors import CannotWrite
-from harness.files import is_unfinished, new_folder, replacing, write_files
+from harness.files import replacing, write_files
+from harness.folders import Layout, new_folder
+from harness.training.finetune import UNFINISHED
+from harness.unfinished import is_unfinished
 from tests.conftest import no_file_above
 
+MINIATURES = Path(harness.__file__).parent / "checking" / "miniatures"
 Minis = Callable[[str], dict[str, Path]]
 
 
@@ -57,7 +61,7 @@ def test_a_folder_beside_an_output_is_nobodys_and_stays(room: Path, name: str) -
 
 
 def test_a_link_where_a_killed_run_was_is_not_followed(room: Path) -> None:
-    with new_folder(room / "one", harness.files.Layout("a merge", "merge.json")) as left:
+    with new_folder(room / "one", Layout("a merge", "merge.json")) as left:
         pass
     shutil.rmtree("one")
     left.symlink_to("precious")
@@ -69,10 +73,10 @@ def test_several_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in ("a.csv", "b.md", "new/c.bin"))
     first.write_text("old")
     with no_file_above(4096), pytest.raises(CannotWrite, match="/new/c"):
-        write_files({first: "new", second: "new", third: b"x" * 5000})
+        write_files({first: "new", second: "new", third: b"x" * 5000}.items())
     assert [path.name for path in tmp_path.rglob("*")] == ["a.csv"]
     assert first.read_text() == "old"
-    write_files({first: "é", second: "new", third: b"x"})
+    write_files({first: "é", second: "new", third: b"x"}.items())
     assert [path.read_bytes() for path in (first, second, third)] == ["é".encode(), b"new", b"x"]
     assert len(list(tmp_path.rglob("*"))) == 4
 
@@ -80,7 +84,7 @@ def test_several_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_folder_in_the_place_of_one_file_leaves_all_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "b.md").mkdir()
     with pytest.raises(CannotWrite, match="/b"):
-        write_files({tmp_path / "a.csv": "new", tmp_path / "b.md": "new"})
+        write_files({tmp_path / "a.csv": "new", tmp_path / "b.md": "new"}.items())
     assert [path.name for path in tmp_path.rglob("*")] == ["b.md"]
 
 
@@ -88,11 +92,11 @@ def test_what_a_killed_run_left_of_a_file_goes_with_the_next(tmp_path: Path) -> 
     path = tmp_path / "record.json"
     with replacing(path) as file:
         left = Path(file.name)
-        write_files({path: "{}"})
+        write_files({path: "{}"}.items())
         assert left.exists()  # in use
     left.write_text("half")
     (tmp_path / ".record.json.partial").write_text("somebody's")
-    write_files({path: "[]"})
+    write_files({path: "[]"}.items())
     assert sorted(one.name for one in tmp_path.iterdir()) == [".record.json.partial", "record.json"]
     assert is_unfinished(left, path)
 
@@ -187,3 +191,42 @@ def edited(path: Path, change: Callable[[Any], object]) -> None:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# Records and trainings ---------------------------------------------------------------------
+
+
+def test_a_linked_folder_in_an_output_is_not_written_to(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (room / "records").mkdir()
+    (room / "records" / "comparison").symlink_to(room / "precious")
+    command = ["evaluate", "--model", str(MINIATURES / "comparison"), "--limit", "8"]
+    assert main([*command, "--protocols", "current", "--output-path", "records"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "records/comparison is a link" in line
+    assert [path.name for path in (room / "precious").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("way", ["link", "foreign request", "linked checkpoint", "own checkpoint"])
+def test_a_training_goes_on_in_a_folder_of_its_own_alone(
+    room: Path, minis: Minis, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = room / "one.unfinished"
+    if way == "link":
+        place.symlink_to("precious")
+    else:
+        place.mkdir()
+        (place / "request.json").write_text("{}")
+    if way == "linked checkpoint":
+        UNFINISHED.write(place, {"base": "base"})
+        (place / "checkpoint-7").symlink_to(room / "precious")
+    elif way == "own checkpoint":
+        UNFINISHED.write(place, {"base": "base"})
+        shutil.copytree("precious", place / "checkpoint-7")
+    before = contents(room)
+    base = str(minis("bert")["base"])
+    command = ["finetune", "--base", base, "--task", "embedded/comparison", "--limit", "16"]
+    assert main([*command, "--epochs", "1", "--out", "one"]) == 2
+    assert "one.unfinished" in capsys.readouterr().err
+    assert contents(room) == before

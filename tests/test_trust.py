@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import harness
-from harness import Choice, Recipe, Record, Run, StateDict, files, registry
+from harness import Choice, Recipe, Record, Run, StateDict, folders, registry
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.entries import Premerge
@@ -34,12 +34,13 @@ from harness.errors import (
     OutputExists,
     UnknownName,
 )
-from harness.files import Layout
+from harness.folders import Layout
 from harness.methods import functions as functions_of
 from harness.options import resolve
 from harness.passes import features as encode
 from harness.presets import PRESETS, PresetName, faithful
 from harness.registry import PREMERGE, TASKS
+from harness.unfinished import is_unfinished
 from harness.weights import digest
 from tests.conftest import model, no_file_above
 from tests.toys import THREE, TOY, registered
@@ -504,13 +505,13 @@ def test_a_replacement_that_fails_half_way_leaves_the_old_folder(
 ) -> None:
     before = contents(room / "merged")
     if atomic:
-        monkeypatch.setattr(files, "_exchange", failing)
+        monkeypatch.setattr(folders, "_exchange", failing)
     else:
-        monkeypatch.setattr(files, "_exchange", lambda new, old: False)
+        monkeypatch.setattr(folders, "_exchange", lambda new, old: False)
         replace = Path.replace
 
         def fails_on_the_new_one(self: Path, target: Path) -> Path:
-            if files.is_unfinished(self):
+            if is_unfinished(self):
                 raise OSError("no")
             return replace(self, target)
 
@@ -529,7 +530,7 @@ def test_folders_are_exchanged_in_one_step_where_the_system_can(tmp_path: Path) 
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    if not files._exchange(tmp_path / "new", tmp_path / "old"):
+    if not folders._exchange(tmp_path / "new", tmp_path / "old"):
         pytest.skip("this file system cannot exchange folders")
     assert [path.name for path in (tmp_path / "old").iterdir()] == ["new"]
 
@@ -544,7 +545,7 @@ def test_a_file_system_without_locks_will_do(room: Path, monkeypatch: pytest.Mon
 
 
 def test_a_folder_of_another_run_is_refused_and_what_a_killed_one_left_goes(room: Path) -> None:
-    with files.new_folder(room / "again", Layout("a merge", "merge.json")) as made:
+    with folders.new_folder(room / "again", Layout("a merge", "merge.json")) as made:
         with pytest.raises(OutputExists, match="another run is writing"):
             harness.merge(same(room), out=room / "again")
         assert made.is_dir()

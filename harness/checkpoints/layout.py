@@ -9,7 +9,8 @@ from typing import Any
 
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
 from harness.errors import BrokenCheckpoint
-from harness.files import LARGEST, Layout, read_json
+from harness.files import LARGEST, read_json
+from harness.folders import Layout
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")

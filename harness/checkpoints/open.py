@@ -32,7 +32,7 @@ from harness.checkpoints.provenance import (
     recorded_tasks,
 )
 from harness.errors import BrokenCheckpoint
-from harness.files import read_json
+from harness.files import is_text, read_json
 from harness.types import Checkpoint, StateDict
 from harness.weights import Lazy, Spec, renamed, specs, union
 
@@ -65,6 +65,8 @@ def open_checkpoint(
     A LoRA adapter is opened as the model that it makes of `base`, or of the base that it names.
     Raises BrokenCheckpoint, naming file and cause, for what is not a complete, safe checkpoint.
     """
+    if not is_text(str(source)):
+        raise BrokenCheckpoint(f"{source} is no text, which a record needs; expected UTF-8: rename")
     path = Path(source) if os.path.exists(source) else _download(str(source), revision)
     if is_adapter(path):
         from harness.checkpoints.adapter import open_adapter  # which opens its base by this

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
+import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -14,6 +19,7 @@ import typer
 from harness.cli.app import app
 from harness.cli.console import one_line, say
 from harness.errors import BadOption, CellsFailed, HarnessError
+from harness.files import is_text
 
 ClickError: Any = typer.BadParameter.__mro__[2]
 """The root of click's errors, in the click that typer uses: newer ones carry their own copy."""
@@ -22,39 +28,130 @@ OF_THE_SHELL = ("--install-completion", "--show-completion")
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 """What the system says where it does not let a library write: no fault of this program."""
+NO_NAME = (errno.ENAMETOOLONG, errno.EILSEQ)
+"""What the system says of a name that no file can have."""
+GO_ON = (
+    "interrupted; the same command goes on where it can: records that were written stay, and a "
+    "training resumes from its last checkpoint"
+)
+NOBODY_READS = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status.
 
-    0: done; 2: bad input, found before work started; 3: some cells failed, all others are saved.
+    0: done; 2: bad input, found before work started; 3: some cells failed, all others are saved;
+    130: interrupted; 141: nobody reads what is printed.
     """
     given = (sys.argv[1:] if argv is None else argv) or ["--help"]
     arguments = [_dashes(word) for word in given]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _streams(), _interrupts() as interrupted:
         warnings.showwarning = _warn
         try:
-            _check_shell(arguments)
-            status = _commands()(arguments, prog_name="harness", standalone_mode=False)
-            return status if isinstance(status, int) else 0
-        except HarnessError as error:
-            say(f"harness: {one_line(error)}", sys.stderr)
-            return 3 if isinstance(error, CellsFailed) else 2
-        except OSError as error:
-            if error.errno not in NO_ROOM:
+            return _printed(_run(arguments))
+        except BaseException as error:
+            # click makes the end of a program of it
+            if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+                _away()
+                return NOBODY_READS
+            if not (interrupted or isinstance(error, typer.Abort | KeyboardInterrupt)):
                 raise
-            say(f"harness: {one_line(error)}", sys.stderr)
-            return 2
-        except ClickError as error:
-            say(f"harness: {one_line(error.format_message())}", sys.stderr)
-            return 2
-        except (typer.Abort, KeyboardInterrupt):
-            print("harness: interrupted", file=sys.stderr)
+            say(f"harness: {GO_ON}", sys.stderr)
             return 130
 
 
-def _check_shell(arguments: Sequence[str]) -> None:
-    """Raise BadOption for a word after a flag of typer's, which would take no notice of it."""
+def _run(arguments: Sequence[str]) -> int:
+    """The exit status of a command, with its error told."""
+    said: object
+    try:
+        _check_words(arguments)
+        status = _commands()(arguments, prog_name="harness", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except HarnessError as error:
+        said, status = error, 3 if isinstance(error, CellsFailed) else 2
+    except ClickError as error:
+        said, status = error.format_message(), 2
+    except OSError as error:
+        if error.errno not in (*NO_ROOM, *NO_NAME):
+            raise
+        said, status = error, 2
+        if error.filename is None:
+            _away()
+            said = f"the system takes no more of what is written: {error.strerror}"
+    say(f"harness: {one_line(said)}", sys.stderr)
+    return status
+
+
+def _printed(status: int) -> int:
+    """The status, when all that was printed is where it goes; else 2, and it is said."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _away()
+        say(f"harness: what is printed cannot be written: {error.strerror}", sys.stderr)
+        return status or 2
+    return status
+
+
+def _away() -> None:
+    """Lose what the streams still hold, which nobody can be told any more when Python ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+            continue
+        os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+@contextmanager
+def _streams() -> Iterator[None]:
+    """Streams that take every text: one that is closed loses it, one of few letters spells it."""
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass  # a file that is opened in the place of a closed stream would be printed to
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+    yield
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """The signals of Ctrl-C in the block: a library may make another error of the one raised."""
+    seen: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield seen  # it is ignored, as in the background, or another thread's
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _check_words(arguments: Sequence[str]) -> None:
+    """Raise BadOption for what typer would take no notice of: a word after a flag of its own.
+
+    Also for a word that is no text, of which no record could be written.
+    """
+    for word in arguments:
+        if not is_text(word):
+            raise BadOption(
+                f"'{word}' is no text in {sys.getfilesystemencoding()}, as this system spells it; "
+                "expected UTF-8: rename it, or set LC_ALL=C.UTF-8"
+            )
     flag, word = [*arguments, ""][:2]
     if flag in OF_THE_SHELL and word and not word.startswith("-"):
         raise BadOption(

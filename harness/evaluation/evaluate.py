@@ -39,7 +39,7 @@ from harness.evaluation.records import (
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
 from harness.evaluation.systems import check_singles, warn_of_heads
-from harness.files import check_place
+from harness.files import check_below, check_place
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
 from harness.passes.workload import Workload
@@ -62,6 +62,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     if run.singles:
         check_singles(model, [parse_task(name)[0] for name in model.tasks])
     cells = cells_of(run, model, protocols)
+    check_below(Path(run.output), [cell.path for cell in cells])
     # where records lie says what they are of: this hashes all weights, and finds NaN and infinite
     known = {cell.path: record for cell in cells if (record := kept(cell)) is not None}
     lacking = {path for path, record in known.items() if not _has_predictions(path, record)}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.checkpoints.families.role import ROLES
-from harness.files import Layout, new_folder
+from harness.folders import Layout, new_folder
 from harness.inspecting.inspection import Inspection, Pair, as_record
 from harness.inspecting.measures import Measure, shown
 from harness.reporting.figures import HeatMap, Panel, heat_map, save

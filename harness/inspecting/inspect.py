@@ -21,7 +21,7 @@ from harness.checkpoints.families.known import family_of
 from harness.checkpoints.families.role import Place, place_in
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadRecipe, NotFinite
-from harness.files import check_output
+from harness.folders import check_output
 from harness.inspecting.comparison import Comparison, compared
 from harness.inspecting.folder import INSPECTION, write
 from harness.inspecting.inspection import Inspection, Kept, Model, Pair, total

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness import weights
 from harness.checkpoints.layout import MERGE
 from harness.errors import OutputExists
-from harness.files import check_output
+from harness.folders import check_output
 from harness.merging.kept import Kept
 from harness.merging.plan import Plan, plan, read_once, short_method
 from harness.merging.recipes import Recipe, read_recipe

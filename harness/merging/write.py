@@ -19,7 +19,8 @@ from harness.checkpoints.layout import INDEX, MERGE, SINGLE
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
 from harness.checkpoints.tokenizer import copy_tokenizer
-from harness.files import new_folder, write_json, write_text
+from harness.files import write_json, write_text
+from harness.folders import new_folder
 from harness.merging.measure import Gauge, measured
 from harness.merging.plan import Plan, reported, short_method
 from harness.merging.stages import Stage

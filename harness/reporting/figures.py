@@ -6,6 +6,7 @@ lightness. Text in an SVG stays text. matplotlib is loaded when something is dra
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.reporting.together import together
+from harness.files import write_files
 from harness.text import number
 
 if TYPE_CHECKING:
@@ -193,16 +194,19 @@ def wrapped(text: str, inches: float) -> str:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write a picture as `stem`.png and `stem`.svg; the two paths.
+    """Write a picture as `stem`.png and `stem`.svg, both or none; the two paths.
 
     The bytes depend on the picture and the version of matplotlib alone. Raises CannotWrite.
     """
     without_date = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-    paths = [stem.with_name(f"{stem.name}.{form}") for form in without_date]
-    with styled(), together(paths) as files:
-        for file, (form, metadata) in zip(files, without_date.items(), strict=True):
+    pictures: dict[Path, bytes] = {}
+    for form, metadata in without_date.items():
+        file = io.BytesIO()
+        with styled():
             figure.savefig(file, format=form, metadata=metadata)
-    return paths
+        pictures[stem.with_name(f"{stem.name}.{form}")] = file.getvalue()
+    write_files(pictures.items())
+    return [*pictures]
 
 
 @contextmanager

@@ -26,7 +26,8 @@ from harness.data.metrics import finished, score
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, CannotWrite, OutputExists
-from harness.files import FILES, Layout, as_json, check_output, new_folder, read_json, saying
+from harness.files import as_json, read_json, saying
+from harness.folders import FILES, Layout, check_output, new_folder
 from harness.kinds import kind_of
 from harness.passes.features import LABEL_KEYS, check_readout, forward
 from harness.presets import PresetName, as_read

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from harness.checkpoints.build import quiet
 from harness.data.rows import load_rows
-from harness.files import Layout, new_folder
+from harness.folders import Layout, new_folder
 from harness.kinds import kind_of
 from harness.registry import TASKS
 from harness.types import Rows

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from harness.files import check_ours, check_place
+from harness.files import check_ours, check_place, write_files
 from harness.reporting.boards import latex, markdown, tidy
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.gains import any_told
@@ -15,7 +16,6 @@ from harness.reporting.boards.page import page
 from harness.reporting.boards.samples import beside
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.lines import Line
-from harness.reporting.together import together
 from harness.values import validated
 
 MARKS = {
@@ -44,8 +44,6 @@ def leaderboard(
     (`all`: of all rows) and models, whose references stay. Raises BrokenRecord, MissingScores for
     what no record is of, and OutputExists for files of another origin, before anything is written.
     """
-    import pyarrow.parquet
-
     folder = Path(out)
     check_place(folder.absolute())
     check_ours({folder / name: mark for name, mark in MARKS.items()})
@@ -53,12 +51,18 @@ def leaderboard(
     board = board_of(read_lines(places, validated(Chosen, asked, "leaderboard")), beside())
     table = _table(board, folder)
     texts = _texts(board, folder, table)
-    paths = [folder / name for name in (*texts, "board.parquet")]
-    with together(paths) as files:
-        for text, file in zip(texts.values(), files, strict=False):
-            file.write(text().encode())  # one at a time: of many records, they are large
-        pyarrow.parquet.write_table(tidy.as_table(table), files[-1])
-    return paths
+    made: dict[str, Callable[[], str | bytes]] = {**texts, "board.parquet": lambda: _parquet(table)}
+    # one at a time: of many records, they are large
+    write_files((folder / name, content()) for name, content in made.items())
+    return [folder / name for name in made]
+
+
+def _parquet(table: tidy.Table) -> bytes:
+    import pyarrow.parquet
+
+    content = io.BytesIO()
+    pyarrow.parquet.write_table(tidy.as_table(table), content)
+    return content.getvalue()
 
 
 def rendered(board: Board, out: Path) -> dict[str, str]:

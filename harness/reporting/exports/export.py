@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from harness.errors import BadOption
 from harness.evaluation.records import each_record, safe
-from harness.files import check_ours, check_place, write_text
+from harness.files import check_below, check_ours, check_place, write_files
 from harness.reporting.boards.tidy import as_csv, table
 from harness.reporting.chosen import EVERYTHING, Chosen, chosen, read_lines
 from harness.reporting.exports import every_eval_ever, lm_eval, model_index
@@ -61,10 +61,11 @@ def export(
         texts = _table(places, which)
     else:
         texts = _documents(places, which, format, organization or "")
-    check_ours({folder / name: MARKS[Path(name).name] for name in texts})
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    return [folder / name for name in texts]
+    files = {folder / name: text for name, text in texts.items()}
+    check_below(folder, files)
+    check_ours({path: MARKS[path.name] for path in files})
+    write_files(files.items())
+    return [*files]
 
 
 def _table(places: Sequence[str | Path], which: Chosen) -> dict[str, str]:

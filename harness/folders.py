@@ -1,0 +1,204 @@
+"""Shell: a folder of ours, told by what it lists, takes the place of another in one step."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from harness import unfinished
+from harness.errors import OutputExists
+from harness.files import check_name, check_place, file_hash, made, read_json, saying, write_json
+from harness.unfinished import is_unfinished
+
+FILES = "files"
+"""The key under which a folder's marker lists all files in it, with a hash of each."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a kind of folder of ours is: what one says of it, and its marker.
+
+    That is a JSON object beside which nothing is ours but what it lists, as it was written, and
+    what is called as in the pattern `more`.
+    """
+
+    what: str
+    marker: str
+    more: str = "(?!)"
+
+    def write(
+        self, folder: Path, said: Mapping[str, Any], known: Mapping[str, str] | None = None
+    ) -> None:
+        """Write the marker, last of all: what it says, and a hash of every file by its path.
+
+        `known` are hashes of files that need not be read again.
+        """
+        inside = [name for name in self._inside(folder) if name != self.marker]
+        hashes = {name: (known or {}).get(name) or file_hash(folder / name) for name in inside}
+        write_json(
+            folder / self.marker, {**said, FILES: {**hashes, self.marker: _seal(said, hashes)}}
+        )
+
+    def said(self, folder: Path) -> dict[str, Any]:
+        """What the marker of a folder says."""
+        return read_json(folder / self.marker, f"a record of {self.what}", error=OutputExists)
+
+    def foreign(self, folder: Path) -> dict[str, str]:
+        """What stands in a folder and was not written so by us, by its path: foreign, or edited.
+
+        Raises OutputExists where the marker does not say what was.
+        """
+        marker = folder / self.marker
+        said = self.said(folder)
+        hashes = said.pop(FILES, None)
+        if not isinstance(hashes, dict):
+            raise OutputExists(
+                f"{marker} does not list the files of {self.what}, as older versions did not; "
+                f"expected '{FILES}': move {folder} away, or choose another output"
+            )
+        seal = hashes.pop(self.marker, None)
+        whole = seal == _seal(said, hashes) and not marker.is_symlink()
+        odd = {} if whole else {self.marker: "edited"}
+        for name in self._inside(folder):
+            if name not in hashes and name != self.marker:
+                odd[name] = "foreign"
+            elif name != self.marker and (
+                (folder / name).is_symlink() or file_hash(folder / name) != hashes[name]
+            ):
+                odd[name] = "edited"
+        return odd
+
+    def _inside(self, folder: Path) -> list[str]:
+        """What the marker should list, itself too; not what is left of its being written."""
+        return [
+            name
+            for name in _inside(folder)
+            if not re.fullmatch(self.more, name) and not self.begun(folder / name)
+        ]
+
+    def begun(self, path: Path) -> bool:
+        """Whether a path is what a killed run left of the marker."""
+        return is_unfinished(path, path.with_name(self.marker))
+
+
+def _inside(folder: Path) -> list[str]:
+    """All that stands in a folder and is no folder, by its path there; no link is followed."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        found += [Path(place, name).relative_to(folder).as_posix() for name in (*files, *links)]
+    return sorted(found)
+
+
+def _seal(said: Mapping[str, Any], hashes: Mapping[str, str | None]) -> str:
+    """A hash of what a marker says, but for itself."""
+    text = json.dumps([said, hashes], sort_keys=True)
+    return str(xxhash.xxh3_128_hexdigest(text.encode()))
+
+
+def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
+    """Raise OutputExists unless `out` is free, empty, or with `force` an older one of the kind.
+
+    Nothing that this program did not write is ever replaced.
+    """
+    place = Path(os.path.realpath(out))
+    check_name(place)
+    check_place(place.parent)
+    if place == Path.cwd() or place in Path.cwd().parents:
+        raise OutputExists(f"{out} is the folder you are in, expected one of its own: name another")
+    if place.is_mount():
+        raise OutputExists(f"{out} is a mount point, expected a folder below it: name another")
+    if not os.path.lexists(place):
+        return
+    if not place.is_dir():
+        raise OutputExists(f"{place} is a file, expected a folder: choose another output")
+    with saying(out):
+        if all(layout.begun(path) for path in place.iterdir()):
+            return
+    if not (place / layout.marker).is_file():
+        raise OutputExists(
+            f"{out} exists and was not written by this program (it holds no {layout.marker}); "
+            "expected a new or empty folder: choose another --out or move it away"
+        )
+    with saying(out):
+        odd = layout.foreign(place)
+    if odd:
+        names = [name if why == "foreign" else f"{name} ({why})" for name, why in odd.items()]
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise OutputExists(
+            f"{out} holds {layout.what} and beside it {shown}, which this program did not write "
+            f"so; expected nothing but what {layout.marker} lists: move it away, or choose another "
+            "--out"
+        )
+    if not force:
+        raise OutputExists(
+            f"{out} holds {layout.what} already; expected a new folder: choose another --out, or "
+            "replace it with --force"
+        )
+
+
+@contextmanager
+def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Path]:
+    """A folder that takes the place of `out` when the block succeeds; until then nothing changes.
+
+    Whoever is stopped leaves the old folder or the new one. Raises OutputExists as `check_output`
+    does, and while another run writes the same folder; CannotWrite where there is no room.
+    """
+    place = Path(os.path.realpath(out))
+    check_output(out, layout, force=force)
+    with saying(out), made(place.parent):
+        with unfinished.turn(place.parent):
+            if any(locked is False for _, _, locked in unfinished.others(place)):
+                raise OutputExists(f"another run is writing {out}; wait for it, or choose another")
+            partial, number = unfinished.new(place, unfinished.make_folder)
+        try:
+            unfinished.tidy(place)
+            yield partial
+            check_output(out, layout, force=force)  # it may have been written meanwhile
+            _swap(partial, place)
+        finally:
+            unfinished.take_away(partial)
+            if number >= 0:
+                os.close(number)
+
+
+def _swap(new: Path, old: Path) -> None:
+    """Give a folder the place of another, if there is one, which goes where the new one was."""
+    if not old.exists() or not any(old.iterdir()):
+        new.replace(old)  # an empty folder is replaced at once
+    elif not _exchange(new, old):
+        aside = old.with_name(f".{old.name}.{secrets.token_hex(8)}.old")
+        old.replace(aside)
+        try:
+            new.replace(old)
+        except OSError:
+            aside.replace(old)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders in one step; False where the system cannot."""
+    try:
+        rename: Callable[..., int] = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
+    if rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(second))

@@ -1,0 +1,225 @@
+"""The edges of the program: names, streams, signals, plug-ins and mistakes end in one line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness
+from harness.cli import main
+from harness.errors import CannotWrite, HarnessError
+
+Minis = Callable[[str], dict[str, Path]]
+LONG = "x" * 300
+ROOT = Path(harness.__file__).parents[1]
+
+pytestmark = pytest.mark.usefixtures("as_found")
+
+
+@pytest.fixture
+def room(minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("base", "a", "b"):
+        shutil.copytree(minis("bert")[name], tmp_path / name)
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def program(*words: str, where: Path, shell: str = "", **environment: str) -> Any:
+    """The program in a process of its own; `shell` is put behind its words."""
+    command = f'"$PYTHON" -m harness "$@" {shell}'
+    known = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable, **environment}
+    return subprocess.run(
+        ["bash", "-c", command, "harness", *words],
+        capture_output=True,
+        env=known,
+        cwd=where,
+        check=False,
+        timeout=100,
+    )
+
+
+# Names -------------------------------------------------------------------------------------
+
+AVERAGE = ("merge", "a", "b", "--merger", "average", "--out")
+NAMED: dict[str, tuple[str, ...]] = {
+    "merge --out": (*AVERAGE, LONG),
+    "merge": ("merge", LONG, "a", "--out", "one"),
+    "evaluate --model": ("evaluate", "--model", LONG),
+    "evaluate --output-path": ("evaluate", "--model", "a", "--output-path", LONG),
+    "evaluate --data-dir": ("evaluate", "--model", "a", "--tasks", "glue/rte", "--data-dir", LONG),
+    "finetune --task": ("finetune", "--base", "base", "--task", LONG, "--out", "one"),
+    "finetune --out": ("finetune", "--base", "base", "--task", "embedded/outcome", "--out", LONG),
+    "compare": ("compare", LONG, "a"),
+    "leaderboard": ("leaderboard", LONG, "--out", "one"),
+    "leaderboard --out": ("leaderboard", "a", "--out", LONG),
+    "inspect": ("inspect", LONG, "a"),
+    "inspect --out": ("inspect", "a", "b", "--out", LONG),
+    "export --out": ("export", "a", "--format", "csv", "--out", LONG),
+    "plot --out": ("plot", "protocols", "a", "--out", LONG),
+    "statistics --out": ("statistics", "a", "--merger", "fisher", "--out", LONG),
+    "demo --out": ("demo", "--out", LONG),
+    "--plugins": ("list", "mergers", "--plugins", LONG),
+    "no text": (*AVERAGE, "bad\udcff"),
+    "of no text": ("merge", "a", "bad\udcff", "--out", "one"),
+}
+
+
+@pytest.mark.parametrize("words", NAMED.values(), ids=NAMED)
+def test_a_name_that_cannot_be_is_one_line_before_work(
+    words: tuple[str, ...], room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(room.rglob("*"))
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("harness: ")
+    assert sorted(room.rglob("*")) == before
+
+
+def test_an_output_that_is_no_text_is_refused_before_work(room: Path) -> None:
+    recipe = harness.Recipe.model_validate({"experts": ["a", "b"], "merger": "average"})
+    with pytest.raises(CannotWrite, match="is no text"):
+        harness.merge(recipe, out="bad\udcff")
+    assert not [path for path in room.iterdir() if path.name.startswith((".", "bad"))]
+
+
+# Streams and signals -----------------------------------------------------------------------
+
+
+def test_a_locale_of_few_letters_is_one_line(room: Path) -> None:
+    shutil.copytree("a", "é")
+    done = program(
+        "merge", "é", "b", "--merger", "average", "--out", "one", where=room,
+        LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert b"LC_ALL=C.UTF-8" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("shell", "status", "told"),
+    [
+        ("| (exec <&-; sleep 1); exit ${PIPESTATUS[0]}", 141, b""),
+        (">&-", 0, b""),
+        (">&- 2>&-", 0, b""),
+        ("> /dev/full", 2, b"No space left on device"),
+    ],
+)
+def test_a_stream_that_takes_nothing_is_no_traceback(
+    shell: str, status: int, told: bytes, tmp_path: Path
+) -> None:
+    done = program("cache", "info", where=tmp_path, shell=shell)
+    assert done.returncode == status, done.stderr
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == bool(told)
+
+
+def test_ctrl_c_while_libraries_are_imported_is_no_traceback(room: Path) -> None:
+    code = "import sys; sys.orig_argv[1:3] = ['-m', 'harness']; import harness, runpy; "
+    code += f"sys.argv[1:] = {(*AVERAGE, 'one')!r}; print(flush=True); "
+    code += "runpy.run_module('harness', run_name='__main__')"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in error
+    assert not (room / "one").exists()
+
+
+def test_ctrl_c_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("a library makes this of it") from None
+
+    monkeypatch.setattr("harness.catalogue.listed", stopped, raising=False)
+    monkeypatch.setattr("harness.cli.listing.width", stopped)
+    assert main(["list", "mergers"]) == 130
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the same command goes on" in line
+
+
+# Code of others ----------------------------------------------------------------------------
+
+ENDS = (
+    "raise SystemExit(0)",
+    "import sys; sys.exit('bye')",
+    "class E(BaseException): ...\nraise E",
+)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_a_folder_that_ends_python_is_one_line(
+    ends: str, room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (room / "mine" / "bad.py").write_text(ends)
+    assert main(["list", "mergers", "--plugins", "mine"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "bad.py could not be loaded" in line
+
+
+@pytest.mark.parametrize("ends", [*ENDS, "1 / 0", "def f(:"])
+def test_an_attribute_of_a_module_that_fails_is_one_line(
+    ends: str, room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (room / "somebodys.py").write_text(ends)
+    monkeypatch.syspath_prepend(room)
+    assert main(["merge", "a", "b", "--merger", "somebodys:merge", "--out", "one"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'somebodys:merge'" in line
+
+
+def test_a_plug_in_that_ends_python_is_named_and_the_rest_goes_on(room: Path) -> None:
+    info = room / "site" / "rude-1.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.2\n")
+    names = [f"rude{number}" for number in range(len(ENDS))]
+    entries = "".join(f"{name} = {name}\n" for name in names)
+    (info / "entry_points.txt").write_text(f"[harness]\n{entries}")
+    for name, ends in zip(names, ENDS, strict=True):
+        (room / "site" / f"{name}.py").write_text(ends)
+    code = "from harness.cli import main; import sys\nprint(main(['list', 'mergers']))\n"
+    code += "sys.exit(main(['merge', 'a', 'b', '--merger', 'rude0', '--out', 'one']))"
+    environment = {**os.environ, "PYTHONPATH": f"{room / 'site'}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "0" in done.stdout.splitlines()
+    *warned, last = done.stderr.splitlines()
+    for name in names:
+        said = f"harness: warning: the plug-in '{name}' of rude 1.2 could not be loaded"
+        assert any(line.startswith(said) for line in warned)
+    assert "no merger is called 'rude0'" in last
+    assert "of rude 1.2" in last
+
+
+# Python ------------------------------------------------------------------------------------
+
+
+def test_a_mistake_in_python_shows_the_call_and_the_line(room: Path) -> None:
+    recipe = harness.Recipe.model_validate({"experts": ["a", "nowhere"], "merger": "average"})
+    with pytest.raises(HarnessError) as raised:
+        harness.merge(recipe, out="one")
+    shown = "".join(traceback.format_exception(raised.value)).splitlines()
+    assert "nowhere" in shown[-1]
+    assert sum(line.startswith('  File "') for line in shown) <= 3
+    assert harness.merge.__doc__
