@@ -57,23 +57,29 @@ def run(language: str, text: str, names: dict[str, Any]) -> None:
         assert main(words) == 0, line
 
 
-NO_EXAMPLES = ("README.md", "api.md", "what-we-found.md")
+INDEX = re.findall(r"^\| \[.*\]\((.*\.md)\)", (DOCS / "README.md").read_text(), flags=re.MULTILINE)
+NO_EXAMPLES = ("api.md", "what-we-found.md")
+IN_A_SENTENCE = re.compile(r"`harness (check [^`]* --plugins mine)`")
 
 
 @pytest.mark.filterwarnings("default")  # of libraries that the examples use by themselves
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in NO_EXAMPLES])
-def test_every_example_runs(page: str, desk: Path) -> None:
-    """Files first, which are loaded once by a process, and then what is done, in order."""
-    given = [one for one in blocks(page) if one[0] not in SHOWN]
-    files = {named[1]: text for _, text in given if (named := FILE.match(text))}
-    for name, text in files.items():
-        (desk / name).parent.mkdir(exist_ok=True)
-        (desk / name).write_text(text, encoding="utf-8")
-    done: dict[str, Any] = {}
-    steps = [(language, text) for language, text in given if text not in files.values()]
-    assert steps
-    for language, text in steps:
-        run(language, text, done)
+def test_every_example_runs_in_one_folder(desk: Path) -> None:
+    """As a reader goes through the pages: files first, which are loaded once by a process."""
+    for page in (page for page in INDEX if page not in NO_EXAMPLES):
+        given = [one for one in blocks(page) if one[0] not in SHOWN]
+        files = {named[1]: text for _, text in given if (named := FILE.match(text))}
+        for name, text in files.items():
+            (desk / name).parent.mkdir(exist_ok=True)
+            (desk / name).write_text(text, encoding="utf-8")
+        done: dict[str, Any] = {}
+        steps = [(language, text) for language, text in given if text not in files.values()]
+        assert steps
+        for language, text in steps:
+            run(language, text, done)
+    laws = IN_A_SENTENCE.findall((DOCS / "extend.md").read_text(encoding="utf-8"))
+    assert laws
+    for spelled in laws:
+        run("sh", f"harness {spelled}", {})
 
 
 def flags_of(command: list[str]) -> set[str]:

@@ -37,7 +37,8 @@ from harness.merging.plan import short_method
 from harness.merging.recipes import Recipe
 from harness.methods import needs_of, resolved
 from harness.passes.workload import Workload
-from harness.registry import MERGERS, TASKS
+from harness.plugins import code_of
+from harness.registry import MERGERS, PROTOCOLS, TASKS
 from harness.reporting.grid import HEADLINE_SHOTS, PROTOCOL_ORDER
 from harness.text import points
 from harness.types import Choice, Progress, Scalar
@@ -267,7 +268,8 @@ def _name(choice: Choice) -> str:
 
 
 def _scores(merged: Path, records: Path, progress: Progress | None) -> Scores:
-    run = Run(model=str(merged), output=str(records), shots=(HEADLINE_SHOTS,), device=DEVICE)
+    shots = (HEADLINE_SHOTS,)
+    run = Run(model=str(merged), output=str(records), protocols=_ours(), shots=shots, device=DEVICE)
     scores: Scores = {}
     for record in evaluate(run, progress=progress):
         if record.role == "merged":
@@ -275,6 +277,12 @@ def _scores(merged: Path, records: Path, progress: Progress | None) -> Scores:
             rounded = tuple(round(value, DIGITS) for value in values)
             scores.setdefault(record.protocol, {})[record.task] = rounded
     return scores
+
+
+def _ours() -> tuple[Choice, ...]:
+    """The protocols that come with the harness: those of a user may not fit the embedded tasks."""
+    usual = [one for one in PROTOCOLS.values() if one.by_default]
+    return tuple(Choice(one.name) for one in usual if code_of(one.function) == "")
 
 
 def _by_part(record: Record, records: Path) -> list[float]:
