@@ -219,6 +219,23 @@ def every_json_line(content: bytes, random: Random) -> bytes:
 JSONL: Sequence[Spoil] = (json_line, json_line, every_json_line)
 
 
+def tag_line(content: bytes, random: Random) -> bytes:
+    """Lines of words and tags with another word, another tag, none, or of another sentence."""
+    lines = content.splitlines()
+    odd = (
+        b"word1", b"#word1", b"# _ B-PER", b"word1 _ B-ODD", b"word1 _ b-per", b"word1\tO",
+        b"-DOCSTART- -X- O", b"", b"word1 _ I-PER", b"word1 _ B-", b"word1 _ -PER", b"word1 _ 3",
+        b"w" * 100_000 + b" _ O", b"word1 " * 5000 + b"O", b"\xe2\x80\xa8 _ O",
+        b"word1 _ " + b"x" * 999,
+    )  # fmt: skip
+    for place in random.sample(range(len(lines)), random.choice((1, 1, 5, len(lines)))):
+        lines[place] = random.choice(odd)
+    return b"\n".join(lines) + b"\n"
+
+
+CONLL: Sequence[Spoil] = (tag_line,)
+
+
 def cell(content: bytes, random: Random) -> bytes:
     """A cell, or a whole line, of another shape."""
     lines = [line.split(",") for line in content.decode().splitlines()]

@@ -94,9 +94,9 @@ def evaluate(model: str, *argv: str, data: str = "data") -> Command:
     return Command(("evaluate", "--model", model, "--data-dir", data, *FEW, *rest), _records)
 
 
-def tuned(*argv: str, data: str = "data") -> Command:
+def tuned(*argv: str, data: str = "data", task: str = "glue/rte") -> Command:
     small = ("--epochs", "1", "--limit", "12", "--batch-size", "4", "--data-dir", data)
-    asked = ("finetune", "--task", "glue/rte", *small, *argv)
+    asked = ("finetune", "--task", task, *small, *argv)
     return Command(_to("--out", *asked), _folder("expert.json", "model.safetensors", "config.json"))
 
 
@@ -114,8 +114,13 @@ EXPERT = evaluate("a")
 MERGE = evaluate("merged")
 WHOLE = evaluate("merged", "--protocols", "current,knn,ft-classifier:epochs=1", "--base", "base")
 KEPT = evaluate("kept")
+SEVERAL = evaluate("several")
+LORA = evaluate("lora", "--tasks", "glue/rte", "--protocols", "current")
+LORAS = merge("lora", "a", "--tasks", "glue/rte")
+PAIRS = evaluate("a", "--tasks", "own/pairs.yaml", "--protocols", "current,knn")
+TAGGED = evaluate("tagger", "--tasks", "own/tags.yaml", "--protocols", "current,knn")
 KIT = evaluate("kit", "--tasks", "glue/rte", "--protocols", "current")
-BESIDE = evaluate("a", "--references", "kept", "--tasks", "glue/rte", "--protocols", "current")
+BESIDE = evaluate("a", "--references", "several", "--tasks", "glue/rte", "--protocols", "current")
 TUNED = tuned("--base", "base")
 STATISTICS = Command(
     (
@@ -144,6 +149,9 @@ CHECK = Command(
 )
 RECIPE, KIT_RECIPE = merge("recipe.yaml"), merge("kit.yaml")
 READS = {kind: evaluate("a", data=kind) for kind in ("data", "data-jsonl", "data-csv")}
+PAIRS_TRAIN, TAGS_TRAIN = (
+    tuned("--base", "base", task=f"own/{one}.yaml") for one in ("pairs", "tags")
+)
 TRAINS = {kind: tuned("--base", "base", data=kind) for kind in READS}
 
 
@@ -173,7 +181,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "heads/config.json": Kind(
         (*m.JSON, f.config_field, f.config_field),
-        _doors(("kept/heads/glue/rte/config.json", (KEPT, KEPT, BESIDE))),
+        _doors(("several/heads/glue/rte/config.json", (SEVERAL, SEVERAL, BESIDE)),
+               ("kept/heads/glue/rte/config.json", (KEPT,))),
     ),
     "tokenizer.json": Kind(
         (*m.JSON, f.tokenizer_part, f.tokenizer_part, f.tokenizer_part, f.tokenizer_ids),
@@ -199,7 +208,7 @@ KINDS: Mapping[str, Kind] = {
         _doors(("a/model.safetensors", (*EXPERT_READ, KEEP)),
                ("base/model.safetensors", (TIES, WHOLE, TUNED)),
                ("merged/model.safetensors", (MERGE,)), ("kept/model.safetensors", (KEPT,)),
-               ("kept/heads/glue/rte/model.safetensors", (KEPT,)),
+               ("several/heads/glue/rte/model.safetensors", (SEVERAL,)),
                ("sharded/model-00001-of-00002.safetensors", (merge("sharded", "b"),))),
     ),
     "safetensors.index.json": Kind(
@@ -213,7 +222,7 @@ KINDS: Mapping[str, Kind] = {
     "merge.json": Kind(
         m.JSON,
         _doors(("merged/merge.json", (MERGE, MERGE, merge("merged", "a"))),
-               ("kept/merge.json", (KEPT, BESIDE))),
+               ("kept/merge.json", (KEPT,))),
     ),
     "mergekit_config.yml": Kind(m.YAML, _doors(("kit/mergekit_config.yml", (KIT,)))),
     "recipe.yaml": Kind(m.YAML, _doors(("recipe.yaml", (RECIPE,)))),
@@ -223,6 +232,21 @@ KINDS: Mapping[str, Kind] = {
     "parquet": Kind(f.PARQUET, _rows("data", "parquet")),
     "jsonl": Kind(f.JSONL, _rows("data-jsonl", "jsonl")),
     "csv": Kind(f.CSV, _rows("data-csv", "csv")),
+    "task.yaml": Kind(
+        m.YAML,
+        _doors(("own/pairs.yaml", (PAIRS, PAIRS, PAIRS_TRAIN)),
+               ("own/tags.yaml", (TAGGED, TAGGED, TAGS_TRAIN))),
+    ),
+    "conll": Kind(
+        f.CONLL,
+        _doors(("own/test.conll", (TAGGED,)), ("own/train.conll", (TAGGED, TAGS_TRAIN))),
+    ),
+    "own jsonl": Kind(
+        f.JSONL,
+        _doors(("own/test.jsonl", (PAIRS,)), ("own/train.jsonl", (PAIRS, PAIRS_TRAIN))),
+    ),
+    "adapter_config.json": Kind(m.JSON, _doors(("lora/adapter_config.json", (LORA, LORAS)))),
+    "adapter": Kind(f.SAFETENSORS, _doors(("lora/adapter_model.safetensors", (LORA, LORAS)))),
     "statistics": Kind(
         (*f.SAFETENSORS[:4], f.description, f.description, f.description, f.description),
         _doors(("a.stats.safetensors", (REGMEAN,))),

@@ -16,7 +16,8 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from harness.cli import main
-from tests.conftest import model
+from tests.conftest import TAGS, model
+from tests.test_adapters import adapter
 
 LABELS = {
     "glue/rte": ["entailment", "not_entailment"],
@@ -35,9 +36,12 @@ def stock(root: Path) -> None:
         _expert(Path(name), task, seed, base)
     _with_vocabulary(Path("words"), base)
     _sharded(Path("sharded"))
+    shutil.copyfile("a/config.json", adapter(Path("lora"), base) / "config.json")  # its labels
     _data()
+    _own_tasks(base)
     run("merge", "a", "b", "--out", "merged")
     run("merge", "a", "c", "--heads", "keep", "--out", "kept")
+    _several(Path("several"))
     _mergekit(Path("kit"))
     for name in ("a", "b"):
         asked = ["--task", "glue/rte", "--merger", "regmean:examples=8", "--data-dir", "data"]
@@ -101,6 +105,34 @@ def _data() -> None:
             pyarrow.csv.write_csv(table, f"data-csv/{task}/{split}.csv")
             lines = "".join(json.dumps(row) + "\n" for row in table.to_pylist())
             Path(f"data-jsonl/{task}/{split}.jsonl").write_text(lines)
+
+
+def _own_tasks(base: Path) -> None:
+    """Tasks described in YAML, by name: of rows in lines of JSON, and of words in lines of text."""
+    Path("own").mkdir()
+    pair = {"text": ["sentence1", "sentence2"], "label": "label", "labels": LABELS["glue/rte"]}
+    own = {
+        "pairs": {**pair, "files": "{split}.jsonl", "splits": ["test"]},
+        "tags": {"kind": "tagging", "text": "words", "label": "tags", "files": "{split}.conll"},
+    }
+    for name, said in own.items():
+        Path("own", f"{name}.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
+    for split, rows in (("train", 40), ("test", 12)):
+        table = [
+            {**row, "label": LABELS["glue/rte"][row["label"]]} for row in pairs(rows).to_pylist()
+        ]
+        lines = "".join(json.dumps(row) + "\n" for row in table)
+        Path("own", f"{split}.jsonl").write_text(lines)
+        words = (f"word{row} _ {TAGS[row % 5]}\n\nword{row % 9} _ O\n" for row in range(rows))
+        Path("own", f"{split}.conll").write_text("# of words\n" + "".join(words))
+    model(Path("tagger"), TAGS, seed=5, near=base, unit="word")
+
+
+def _several(folder: Path) -> None:
+    """A model of several tasks, which lists no files: of one that does, none may be changed."""
+    shutil.copytree("kept", folder)
+    (folder / "merge.json").unlink()
+    _write(folder / "expert.json", {"tasks": ["glue/rte", "glue/mrpc"]})
 
 
 def pairs(rows: int) -> pa.Table:
