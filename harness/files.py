@@ -11,6 +11,7 @@ import csv
 import errno
 import io
 import json
+import math
 import os
 import re
 import stat
@@ -296,9 +297,9 @@ def cache_dir(what: str) -> Path:
     return (Path(given) if given else Path(root) / "merging-harness") / what
 
 
-def file_hash(path: Path) -> str | None:
-    """A hash of the bytes of a file; None for what is no file."""
-    if not path.is_file():
+def file_hash(path: Path, largest: float = math.inf) -> str | None:
+    """A hash of the bytes of a file; None for what is no file, or has more bytes."""
+    if not path.is_file() or path.stat().st_size > largest:
         return None
     state = xxhash.xxh3_128()
     with path.open("rb") as file:

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import BrokenCheckpoint
-from harness.files import file_hash, read_json
+from harness.files import LARGEST, file_hash, read_json
 from harness.registry import TASKS, YAML
 from harness.types import is_task_name
 
@@ -52,8 +52,8 @@ class Given(Saying):
 class Merged(Given):
     """What merge.json says.
 
-    `digest` is that of the merged weights, `files` the hashes of all files by path, kept heads
-    among them; what says no digest or no files is refused. `scored_on` are rows
+    `digest` is that of the merged weights, `head_digests` those of kept heads by task, `files` the
+    hashes of all files by path; what says no digest or no files is refused. `scored_on` are rows
     that candidates were scored on. `spelled` are tasks that are not registered by name: what to
     type for them.
     """
@@ -64,6 +64,7 @@ class Merged(Given):
     tasks: list[str] = Field(default_factory=list)
     base: Origin | None = None
     experts: list[Origin] = Field(default_factory=list)
+    head_digests: dict[str, str] = Field(default_factory=dict)
     scored_on: list[str] = Field(default_factory=list)
     premerge: list[Given] = Field(default_factory=list)
     postmerge: list[Given] = Field(default_factory=list)
@@ -112,27 +113,26 @@ def trained_by(folder: Path) -> Trained | None:
 
 
 def check_listed(folder: Path, names: Iterable[str]) -> None:
-    """Raise BrokenCheckpoint where one of these files, or of kept heads, is not as it was written.
+    """Raise BrokenCheckpoint where a file of these names is not as it was written.
 
-    That is what the folder's own record says, if it lists files.
+    Neither may be the configuration of a kept head; if the folder's own record lists files.
     """
-    there = [
-        path
-        for name in ("config.json", "*.safetensors")
-        for path in folder.glob(f"heads/**/{name}")
-    ]
-    heads = [path.relative_to(folder).as_posix() for path in there]
+    there = [path.relative_to(folder).as_posix() for path in folder.glob("heads/**/config.json")]
     for marker, said in ((EXPERT_FILE, trained_by(folder)), (MERGE_FILE, merged_by(folder))):
         if said is None or said.files is None:
             continue
-        kept = [name for name in said.files if name.startswith("heads/")]
-        for name in dict.fromkeys((*names, *heads, *kept)):
-            if file_hash(folder / name) != said.files.get(name):
-                raise BrokenCheckpoint(
-                    f"{folder / name} has changed since {marker} listed it: it was edited, added "
-                    f"or taken away; make the model again, or take {marker} away to read the "
-                    "folder as a model of its own"
-                )
+        kept = [n for n in said.files if n.startswith("heads/") and n.endswith("/config.json")]
+        for name in dict.fromkeys((*names, *there, *kept)):
+            if file_hash(folder / name, LARGEST) != said.files.get(name):
+                raise changed(folder / name, marker)
+
+
+def changed(path: Path, marker: str) -> BrokenCheckpoint:
+    """What is said of a file that is not as its folder's record lists it."""
+    return BrokenCheckpoint(
+        f"{path} has changed since {marker} listed it: it was edited, added or taken away; make "
+        f"the model again, or take {marker} away to read the folder as a model of its own"
+    )
 
 
 def recorded_tasks(folder: Path) -> tuple[str, ...]:

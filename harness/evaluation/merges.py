@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness import weights
-from harness.checkpoints.layout import refuse_code
+from harness.checkpoints.layout import SINGLE, refuse_code
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
-from harness.checkpoints.provenance import MERGE_FILE, Merged, Origin
+from harness.checkpoints.provenance import MERGE_FILE, Merged, Origin, changed
 from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.evaluation.run import Run
 from harness.files import read_json
@@ -107,13 +107,18 @@ def _ways(path: Path) -> list[str]:
     return [short] if there and os.path.samefile(short, path) else [str(path), short]
 
 
-def kept_heads(checkpoint: Checkpoint) -> dict[str, Checkpoint]:
-    """The encoder under each head of heads/<task>/."""
+def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint]:
+    """The encoder under each head of heads/<task>/.
+
+    Raises BrokenCheckpoint for a head that is not the one merge.json speaks of.
+    """
     heads = checkpoint.path / "heads"
     kept = {}
     for config in sorted(heads.glob("**/config.json")):
         task = config.parent.relative_to(heads).as_posix()
         head = open_weights(config.parent)
+        if merged is not None and weights.digest(head) != merged.head_digests.get(task):
+            raise changed(config.with_name(SINGLE), MERGE_FILE)
         settings = read_json(config, "a configuration")
         refuse_code(settings, config)
         whole = weights.union(checkpoint.weights, head)

@@ -53,7 +53,7 @@ def resolve_model(run: Run) -> Model:
     named = tuple(
         _task_of(one, given or only) for given, one in zip(expert_tasks, opened, strict=True)
     )
-    kept = kept_heads(checkpoint)
+    kept = kept_heads(checkpoint, merged)
     role, method = _standing(path, merged, kept, alone=not run.experts)
     pattern = next(iter([*kept.values(), *opened, checkpoint]))
     model = Model(
@@ -141,7 +141,7 @@ def _reference(source: str, run: Run) -> Model:
     merged = merged_by(checkpoint.path)
     if merged is not None:
         check_unchanged(checkpoint, merged)
-    kept = kept_heads(checkpoint)
+    kept = kept_heads(checkpoint, merged)
     _, method = _standing(checkpoint.path, merged, kept, alone=True)
     return Model(
         name=checkpoint.name,
