@@ -70,7 +70,7 @@ def demo(out: Path, width: int | None = None) -> None:
     said = {"about": "Written by `harness demo`; running it again replaces it."}
     with new_folder(out, DEMO, force=True) as folder:  # records of another version are other work
         DEMO.write(folder, said)
-    _say("one to two minutes on two cores: a base, five experts, six merges, a board")
+    _say("a minute or two on two cores: a base, five experts, six merges, a board")
     try:
         _make(out, min(width or WIDTH, WIDTH))
     finally:

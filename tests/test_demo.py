@@ -38,7 +38,7 @@ def test_it_shows_a_task_of_each_kind_in_eighty_columns(
     run(out, 80, monkeypatch)
     assert not (out / "records" / "old.json").exists()
     printed, told = capsys.readouterr()
-    assert "minutes" in told
+    assert "a minute or two" in told
     lines = [line for line in printed.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 80
     assert sum("average:" in line for line in lines) == len(module.SETTINGS)
@@ -81,3 +81,18 @@ def test_it_leaves_a_folder_of_others_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     assert main(["demo", "--out", str(tmp_path)]) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(("width", "shown"), [(None, 100), (240, 100), (80, 80)])
+def test_it_is_never_wider_than_a_page_and_says_how_long_it_takes(
+    width: int | None,
+    shown: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    widths = []
+    monkeypatch.setattr(module, "_make", lambda out, width: widths.append(width))
+    module.demo(tmp_path / "demo", width)
+    assert widths == [shown]
+    assert "a minute or two" in capsys.readouterr().err

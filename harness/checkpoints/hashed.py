@@ -45,7 +45,7 @@ def identity_of(path: Path) -> Identity | None:
     try:
         place = path.resolve(strict=True)
         status = place.stat()
-    except (OSError, RuntimeError):  # a link to itself
+    except (OSError, RuntimeError, ValueError):  # a link to itself; a name with a zero byte
         return None
     times = status.st_mtime_ns, status.st_ctime_ns
     return Identity(str(place), status.st_size, *times, status.st_ino, status.st_dev)
