@@ -38,6 +38,8 @@ from harness.weights import Lazy, Spec, renamed, specs, union
 
 LAYERS = re.compile(r"(^|_)n?_?(layers?|groups?|group_num|blocks?|experts)$")
 """Numbers of a configuration that say how many layers a model has, or parts of layers."""
+OTHER_WEIGHTS = ("transformers_weights", "quantization_config")
+"""Keys of a configuration by which transformers reads another file, or makes weights of numbers."""
 DTYPES = {
     "I64": torch.int64,
     "F64": torch.float64,
@@ -75,11 +77,20 @@ def open_checkpoint(
         return open_adapter(path, str(source), base, allow_pickle=allow_pickle)
     config = read_json(path / "config.json", "a configuration")
     refuse_code(config, path / "config.json")
+    for key in OTHER_WEIGHTS:
+        if config.get(key):
+            raise BrokenCheckpoint(
+                f"{path / 'config.json'} has {key}, which is not followed; expected plain weights "
+                f"in {SINGLE}, or in shards with {INDEX}"
+            )
     check_files(path)
     check_listed(path, ("config.json", *TOKENIZER_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(path / "config.json"))
     family = family_of(config, str(source))
+    for name in weights:
+        if (bare := family.bare(name)) != name and bare in weights:
+            raise twice(path, name, bare)
     has_head = any(map(family.is_head, weights))
     return Checkpoint(
         source=str(source),
@@ -146,21 +157,7 @@ def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
     if (path / SINGLE).is_file():
         return open_file(path / SINGLE)
     if (path / INDEX).is_file():
-        placed = read_json(path / INDEX, "a shard index").get("weight_map")
-        if not isinstance(placed, dict) or not placed:
-            raise BrokenCheckpoint(f"{path / INDEX} has no weight_map, expected names and shards")
-        shards = sorted(set(map(str, placed.values())))
-        if outside := [shard for shard in shards if Path(shard).name != shard]:
-            raise BrokenCheckpoint(
-                f"{path / INDEX} names the shard {outside[0]}, expected a file beside it"
-            )
-        state = union(*(open_file(path / shard) for shard in shards))
-        for name, shard in placed.items():
-            if name not in state:
-                raise BrokenCheckpoint(
-                    f"{path / shard} has no tensor '{name}', which {INDEX} lists"
-                )
-        return state
+        return _open_shards(path)
     pickles = [name for name in PICKLES if (path / name).is_file()]
     if pickles and allow_pickle:
         return _open_pickle(path / pickles[0])
@@ -172,8 +169,43 @@ def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
     raise BrokenCheckpoint(f"{path} holds no weights; expected {SINGLE} or {INDEX}")
 
 
+def _open_shards(path: Path) -> StateDict:
+    """Every tensor from the shard that the index names for it.
+
+    transformers reads all tensors of all shards, listed or not, and of two of one name that in the
+    last shard. Raises BrokenCheckpoint where the index says otherwise.
+    """
+    placed = read_json(path / INDEX, "a shard index").get("weight_map")
+    if not isinstance(placed, dict) or not placed:
+        raise BrokenCheckpoint(f"{path / INDEX} has no weight_map, expected names and shards")
+    for shard in placed.values():
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise BrokenCheckpoint(
+                f"{path / INDEX} names the shard {shard!r:.80}, expected a file beside it"
+            )
+    parts = {shard: _open_plain(path / shard) for shard in sorted(set(placed.values()))}
+    for name, shard in placed.items():
+        if name not in parts[shard]:
+            raise BrokenCheckpoint(f"{path / shard} has no tensor '{name}', which {INDEX} lists")
+    last = {name: shard for shard, part in parts.items() for name in part}
+    for shard, part in parts.items():
+        for name in part:
+            if last[name] != shard and placed.get(name) != last[name]:
+                raise BrokenCheckpoint(
+                    f"'{name}' is in {shard} and in {last[name]} of {path}, and {INDEX} lists "
+                    f"{placed.get(name, 'neither')}; expected each tensor in one shard: "
+                    "transformers reads the last"
+                )
+    return _modern(union(*reversed(parts.values())), path)
+
+
 def open_file(path: Path) -> StateDict:
     """The lazy state dict of one safetensors file. Raises BrokenCheckpoint, naming it."""
+    return _modern(_open_plain(path), path)
+
+
+def _open_plain(path: Path) -> StateDict:
+    """The same, with the names in the file."""
     if os.path.exists(path) and not path.is_file():  # whoever opens a pipe waits for its other end
         raise BrokenCheckpoint(f"{path} is no file, expected a safetensors file")
     identity = identity_of(path)  # before it is opened: what is opened is that, or it has changed
@@ -192,7 +224,7 @@ def open_file(path: Path) -> StateDict:
     except (SafetensorError, OSError, MemoryError) as error:  # memory: the file is mapped whole
         raise BrokenCheckpoint(f"{path} cannot be read as safetensors: {error}") from error
     known = Hashed(path, identity, handle.get_tensor)
-    return _modern(Lazy(headers, handle.get_tensor, digests=known))
+    return Lazy(headers, handle.get_tensor, digests=known)
 
 
 def _open_pickle(path: Path) -> StateDict:
@@ -206,15 +238,24 @@ def _open_pickle(path: Path) -> StateDict:
         isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()
     ):
         raise BrokenCheckpoint(f"{path} holds no tensors by name, expected a state dict")
-    return _modern(state)
+    return _modern(state, path)
 
 
-def _modern(state: StateDict) -> StateDict:
+def _modern(state: StateDict, path: Path) -> StateDict:
     """LayerNorm's gamma and beta of TensorFlow days under the names transformers loads them by."""
-    names = {
-        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+    names: dict[str, str] = {}
+    for name in state:
+        new = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
             "LayerNorm.beta", "LayerNorm.bias"
-        ): name
-        for name in state
-    }
+        )
+        if new in names:
+            raise twice(path, name, names[new])
+        names[new] = name
     return renamed(state, names)
+
+
+def twice(where: object, name: str, other: str) -> BrokenCheckpoint:
+    """The error for a tensor that stands in a file under two names."""
+    return BrokenCheckpoint(
+        f"{where} has '{name}' and '{other}', two names of one tensor; expected one of them"
+    )

@@ -119,6 +119,13 @@ def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Check
         head = open_weights(config.parent)
         if merged is not None and weights.digest(head) != merged.head_digests.get(task):
             raise changed(config.with_name(SINGLE), MERGE_FILE)
+        for name in sorted(head.keys() & checkpoint.weights.keys()):
+            pair = (weights.select(one, [name]) for one in (head, checkpoint.weights))
+            if len(set(map(weights.digest, pair))) > 1:
+                raise BrokenCheckpoint(
+                    f"{config.parent} has the tensor '{name}', and {checkpoint.source} has another "
+                    "of that name; expected the head alone"
+                )
         settings = read_json(config, "a configuration")
         refuse_code(settings, config)
         whole = weights.union(checkpoint.weights, head)
