@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from harness.checkpoints.alike import check_tokens
 from harness.checkpoints.families.known import family_of
 from harness.checkpoints.families.symmetry import in_any_layer
 from harness.checkpoints.settings import check_settings
-from harness.checkpoints.tokenizer import vocabulary
 from harness.errors import IncompatibleWeights
 from harness.types import Checkpoint
 from harness.weights import renamed, specs
@@ -24,12 +24,7 @@ def check_architecture(models: Sequence[Checkpoint]) -> None:
             raise IncompatibleWeights(
                 f"{other.source} is a {model_type} model, expected {expected} as {first.source}"
             )
-        words, mine = vocabulary(other.tokenizer), vocabulary(first.tokenizer)
-        if words is not None and mine is not None and words != mine:
-            raise IncompatibleWeights(
-                f"the vocabulary of {other.source} ({len(words)} tokens) differs from that of "
-                f"{first.source} ({len(mine)} tokens); expected the same tokenizer"
-            )
+    check_tokens(models)
     check_settings(models)
 
 

@@ -37,7 +37,7 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
     from transformers import AutoTokenizer
 
     check_tokenizer(path)
-    with _using_tokenizer(path):
+    with using_tokenizer(path):
         tokenizer = AutoTokenizer.from_pretrained(
             path, trust_remote_code=False, local_files_only=True
         )
@@ -96,7 +96,7 @@ def word_ids(
     Of a word that was cut off, or that has no token, that is -1. Raises BrokenCheckpoint in one
     line for a tokenizer that does not say which word a token is of.
     """
-    with _using_tokenizer(path):
+    with using_tokenizer(path):
         read = tokenizer(
             [list(words) for words in rows],
             is_split_into_words=True,
@@ -126,7 +126,7 @@ def token_ids(
     tokenizer was. Raises BrokenCheckpoint in one line for whatever it cannot do with them.
     """
     segments = [list(segment) for segment in texts]
-    with _using_tokenizer(path):
+    with using_tokenizer(path):
         encoded = tokens(segments)
     return _checked(encoded, path)
 
@@ -141,7 +141,7 @@ def _checked(encoded: dict[str, list[list[int]]], path: Path) -> dict[str, list[
 
 
 @contextmanager
-def _using_tokenizer(path: Path) -> Iterator[None]:
+def using_tokenizer(path: Path) -> Iterator[None]:
     """Whatever goes wrong in a tokenizer as BrokenCheckpoint, in one line."""
     try:
         with _unheard():
@@ -199,8 +199,9 @@ def vocabulary(path: Path) -> dict[str, int] | None:
         if words is not None:
             return _tokens(words, path)
     if (path / "vocab.txt").is_file():
-        lines = read_text(path / "vocab.txt", "a vocabulary").splitlines()
-        return {word: index for index, word in enumerate(lines)}
+        # of lines as files have them: a token may be one of the other signs that end a line
+        lines = read_text(path / "vocab.txt", "a vocabulary").replace("\r\n", "\n").split("\n")
+        return {word: index for index, word in enumerate(lines[: None if lines[-1] else -1])}
     if (path / "vocab.json").is_file():
         return _tokens(read_json(path / "vocab.json", "a vocabulary"), path)
     return None

@@ -1,0 +1,128 @@
+"""Shell: whether the tokenizers of models read every text alike."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+from harness.checkpoints.layout import VOCABULARY_FILES
+from harness.checkpoints.tokenizer import (
+    shared_tokenizer,
+    tokenizer_digest,
+    using_tokenizer,
+    vocabulary,
+)
+from harness.errors import BrokenCheckpoint, IncompatibleWeights
+from harness.files import parse_json
+from harness.types import Checkpoint
+
+OF_A_CALL = ("version", "truncation", "padding", "decoder")
+"""Parts of tokenizer.json that do not decide which tokens a text has, or that a call sets."""
+IDLE = ("trim_offsets",)
+"""What moves the places of tokens in a text, and no token."""
+STEPS = ("normalizer", "pre_tokenizer", "post_processor")
+SIDES = ("truncation_side", "padding_side", "model_input_names", "split_special_tokens")
+SPECIAL = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
+
+
+def check_tokens(models: Sequence[Checkpoint]) -> None:
+    """Raise IncompatibleWeights, naming two models and a difference, unless all read text alike.
+
+    What their files say may differ, as that of other versions of a library does: what counts is
+    the tokenizer that transformers makes of them. Models of words are compared as those read them.
+    """
+    having = [m for m in models if any((m.tokenizer / n).is_file() for n in VOCABULARY_FILES)]
+    words = all(
+        "ForTokenClassification" in str(one.config.get("architectures"))
+        for one in having
+        if one.labels is not None
+    )
+    first, known = having[:1], {_files(one) for one in having[:1]}
+    for other in having[1:]:
+        if _files(other) not in known:
+            known.add(_files(other))
+            _check_pair(other, first[0], words)
+
+
+def _files(model: Checkpoint) -> tuple[str, str]:
+    """A hash of all that decides how a model reads text."""
+    return tokenizer_digest(model.tokenizer), str(model.config.get("tokenizer_class"))
+
+
+def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
+    tokens, mine = vocabulary(other.tokenizer), vocabulary(first.tokenizer)
+    if tokens is not None and mine is not None and tokens != mine:
+        raise IncompatibleWeights(
+            f"the vocabulary of {other.source} ({len(tokens)} tokens) differs from that of "
+            f"{first.source} ({len(mine)} tokens); expected the same tokenizer"
+        )
+    try:
+        made = [_made(one, words) for one in (other, first)]
+    except BrokenCheckpoint:
+        if tokens is None or mine is None:  # a library for its file is not installed
+            return
+        raise
+    (found, said), (expected, meant) = made
+    # steps of other types may do the same by another way
+    both = [key for key in said if key in meant and _types(said[key]) == _types(meant[key])]
+    apart = _difference(found, expected) or _difference(
+        {key: said[key] for key in both}, {key: meant[key] for key in both}
+    )
+    if apart:
+        where, here, there = apart
+        raise IncompatibleWeights(
+            f"the tokenizer of {other.source} has {where} {here!r:.80}, expected {there!r:.80} as "
+            f"{first.source}: models that read a text differently cannot be merged or compared; "
+            "take models with one tokenizer"
+        )
+
+
+def _made(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a tokenizer does with a text, and what more is said of it: special tokens, and the
+    steps of its tokenizer.json, in place of which some classes build their own."""
+    from tokenizers import Tokenizer
+
+    made = shared_tokenizer(model.tokenizer, words=words)
+    backend = getattr(made, "backend_tokenizer", None)
+    own = {**made.init_kwargs, "name_or_path": None, "vocab": made.get_vocab()}
+    does = own if backend is None else _steps(backend)
+    does |= {key: getattr(made, key, None) for key in SIDES}
+    said = {key: one for key in SPECIAL if (one := getattr(made, key, None)) is not None}
+    file = model.tokenizer / "tokenizer.json"
+    if file.is_file():
+        with using_tokenizer(model.tokenizer):
+            steps = _steps(Tokenizer.from_file(str(file)))
+        # a space before each word is set when words are read
+        for key in STEPS[:1] if words else STEPS:
+            said[key] = steps[key]
+    return does, said
+
+
+def _steps(tokenizer: Any) -> dict[str, Any]:
+    """A tokenizer as it is written today, added tokens by their text."""
+    said = parse_json(tokenizer.to_str(), "what a library wrote", "a tokenizer")
+    added = {one.pop("content"): one for one in said["added_tokens"]}
+    kept = {key: value for key, value in said.items() if key not in OF_A_CALL}
+    return {**kept, "added_tokens": added}
+
+
+def _types(step: object) -> list[str]:
+    return re.findall(r'"type": "(\w+)"', json.dumps(step))
+
+
+def _difference(found: Any, expected: Any, where: str = "") -> tuple[str, Any, Any] | None:
+    """The first place where two values differ, and both values there; an empty text is none."""
+    if found == expected or (found in ("", None) and expected in ("", None)):
+        return None
+    if isinstance(found, dict) and isinstance(expected, dict):
+        keys = [key for key in found | expected if key not in IDLE]
+        pairs = [(key, found.get(key), expected.get(key)) for key in keys]
+    elif isinstance(found, list) and isinstance(expected, list):
+        pairs = [(str(i), one, two) for i, (one, two) in enumerate(zip_longest(found, expected))]
+    else:
+        return where, found, expected
+    apart = (_difference(one, two, f"{where}.{key}".lstrip(".")) for key, one, two in pairs)
+    return next(filter(None, apart), None)

