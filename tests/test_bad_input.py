@@ -450,7 +450,7 @@ FILES: dict[str, Case] = {
     ),
     "no model type": (
         lambda p: p.evaluate(p.config("a", model_type=...)),
-        ["copies/a has no model_type in its config.json"],
+        ["copies/a/heads/glue/rte has no model_type in its config.json"],
     ),
     "unknown model type": (
         lambda p: p.evaluate(p.config("a", model_type="toaster")),
@@ -501,7 +501,7 @@ FILES: dict[str, Case] = {
     ),
     "model type of a head that is no name": (
         lambda p: p.evaluate(p.head(model_type=None), base=p["base"]),
-        ["copies/a has no model_type in its config.json"],
+        ["copies/a/heads/glue/rte has no model_type in its config.json"],
     ),
     "an architecture without a family": (
         lambda p: p.merge(p["a"], p.config("b", model_type="gpt2")),

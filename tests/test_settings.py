@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from harness.checkpoints.families.known import FAMILIES
 from harness.checkpoints.network import configuration
 from harness.checkpoints.settings import check_settings, heads_of, settings_of
+from harness.cli import main
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.types import Checkpoint
 from tests.conftest import FAMILIES as SIZES
+from tests.conftest import model
 
 GENERIC = {"model_type": "albert", "num_attention_heads": 2, "hidden_size": 16}
 GENERIC |= {"embedding_size": 16, "intermediate_size": 24, "vocab_size": 45}
@@ -107,13 +110,120 @@ def test_the_ways_to_spell_a_setting_are_one() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
-def test_every_setting_is_a_key_of_transformers_or_has_a_default(family: Any) -> None:
+def test_a_family_names_the_settings_that_transformers_does_not(family: Any) -> None:
     known = configuration({"model_type": family.model_types[0]}, "it").to_dict()
-    for key, value in family.settings.items():
-        assert key in known or value is not None, key
-    assert family.heads in family.settings
+    assert not family.settings.keys() & known.keys()
     sizes = SIZES.get(family.model_types[0], {})
     assert settings_of(named("it", {"model_type": family.model_types[0], **sizes}))[family.heads]
+
+
+SMALL = {
+    "bert": {},
+    "mpnet": {"pad_token_id": 0},
+    "albert": {"embedding_size": 8},
+    "deberta-v2": {},
+    "convbert": {"embedding_size": 16, "pad_token_id": 0},
+}
+#: keys of config.json that no shape of a tensor tells, as one expert alone says them
+EDITED = [
+    ("bert", {"hidden_act": "relu"}),
+    ("bert", {"pad_token_id": 3}),
+    ("mpnet", {"relative_attention_num_buckets": 16}),
+    ("mpnet", {"layer_norm_eps": 1e-5}),
+    ("albert", {"hidden_act": "relu"}),
+    ("albert", {"num_hidden_layers": 3}),
+    ("albert", {"a_key_of_tomorrow": 3}),
+    ("deberta-v2", {"max_position_embeddings": 20}),
+    ("convbert", {"conv_kernel_size": 7}),
+    ("convbert", {"head_ratio": 1}),
+]
+
+
+def say(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize(("kind", "said"), EDITED)
+@pytest.mark.parametrize("role", ["expert", "base"])
+def test_models_whose_configurations_differ_are_not_merged(
+    kind: str,
+    said: dict[str, Any],
+    role: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    labels = {"base": None, "a": ["no", "yes"], "b": ["no", "yes"]}
+    for name, ones in labels.items():
+        model(tmp_path / name, ones, family=kind, **SMALL[kind])
+    say(tmp_path / ("b" if role == "expert" else role), **said)
+    command = ["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--merger", "average"]
+    capsys.readouterr()
+    assert main([*command, "--base", str(tmp_path / "base"), "--out", str(tmp_path / "m")]) == 2
+    (key, value), error = next(iter(said.items())), capsys.readouterr().err
+    assert f"{tmp_path / ('b' if role == 'expert' else role)} has {key} {value!r}, exp" in error
+    assert f"as {tmp_path / 'a'}: " in error
+    assert error.count("\n") == 1
+
+
+def test_a_configuration_that_says_more_of_what_decides_nothing_is_merged(tmp_path: Path) -> None:
+    """One of an old version says less, and one of a trainer more."""
+    for name in "ab":
+        model(tmp_path / name, ["no", "yes"], family="mpnet", pad_token_id=0)
+    kept = ("model_type", "vocab_size", "num_attention_heads", "num_hidden_layers", "hidden_size")
+    kept += ("intermediate_size", "max_position_embeddings", "id2label", "pad_token_id")
+    path = tmp_path / "a" / "config.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({key: told[key] for key in kept}))
+    more = {"finetuning_task": "rte", "hidden_dropout_prob": 0.3, "use_cache": False}
+    say(tmp_path / "b", **more, transformers_version="4.0.0", torch_dtype="float32")
+    command = ["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--merger", "average"]
+    assert main([*command, "--out", str(tmp_path / "m")]) == 0
+
+
+ENCODER_DECODERS: dict[str, dict[str, Any]] = {
+    "t5": {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2},
+    "mt5": {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2},
+    "bart": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1},
+    "mbart": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1},
+}
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["plain", "hidden"])
+@pytest.mark.parametrize("verb", ["merge", "evaluate", "finetune"])
+@pytest.mark.parametrize("kind", ENCODER_DECODERS)
+def test_an_encoder_decoder_is_refused_by_name(
+    kind: str, verb: str, hidden: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model(tmp_path / "a", ["no", "yes"])
+    config = {"model_type": kind, **ENCODER_DECODERS[kind], "vocab_size": 45, "num_labels": 2}
+    told = {"is_encoder_decoder": False} if hidden else {}
+    (tmp_path / "a" / "config.json").write_text(json.dumps({**config, **told}))
+    words = {
+        "merge": ["merge", str(tmp_path / "a"), str(tmp_path / "a"), "--out", str(tmp_path / "m")],
+        "evaluate": ["evaluate", "--model", str(tmp_path / "a"), "--tasks", "glue/rte"],
+        "finetune": ["finetune", "--base", str(tmp_path / "a"), "--tasks", "glue/rte"],
+    }
+    capsys.readouterr()
+    assert main([*words[verb], *(["--out", str(tmp_path / "m")] * (verb == "finetune"))]) == 2
+    error = capsys.readouterr().err
+    assert f"a is of the architecture '{kind}', an encoder-decoder; expected an encoder" in error
+    assert error.count("\n") == 1
+
+
+def test_a_kept_head_is_of_the_same_function(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, labels in (("a", ["no", "yes"]), ("b", ["x", "y", "z"])):
+        model(tmp_path / name, labels)
+    command = ["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--tasks", "glue/rte,glue/mnli"]
+    assert main([*command, "--merger", "average", "--out", str(tmp_path / "m")]) == 0
+    say(tmp_path / "m" / "heads" / "glue" / "rte", hidden_act="relu")
+    capsys.readouterr()
+    assert main(["evaluate", "--model", str(tmp_path / "m")]) == 2
+    assert "heads/glue/rte has hidden_act 'relu', expected hidden_act 'gelu'" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("heads", [0, -2, 2.0, "2", True, [2]])

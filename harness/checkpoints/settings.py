@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.checkpoints.families.family import QK, SETTINGS
+from harness.checkpoints.families.family import QK
 from harness.checkpoints.families.generic import GENERIC
 from harness.checkpoints.families.known import family_of
 from harness.checkpoints.families.symmetry import in_any_layer
@@ -13,6 +14,18 @@ from harness.checkpoints.network import configuration
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.types import Checkpoint
 from harness.weights import specs
+
+IDLE = re.compile(
+    r"_.*|.*drop.*|name_or_path|model_type|architectures|transformers_version|(torch_)?dtype"
+    r"|id2label|label2id|num_labels|problem_type|finetuning_task|task_specific_params|auto_map"
+    r"|init.*_(range|std|factor)|init_std|gradient_checkpointing|use_cache|chunk_size_feed_forward"
+    r"|(bos|eos|decoder_start|forced_.os)_token_id|tie_.*|summary_.*|legacy|torchscript|onnx_export"
+    r"|output_(attentions|hidden_states|past)|(use_)?return_dict|tokenizer_class"
+)
+"""Keys of a configuration that do not decide what a classifier of given weights computes: names,
+versions and types, the head's labels, training, what generates, and what is given besides."""
+SIZES = re.compile(r".*vocab_size|.*(hidden|embedding|intermediate)_(size|dim)|dim|.*n?_layers")
+"""Keys that the shapes and names of tensors say as well, in a family with a table of them."""
 
 
 def check_settings(models: Sequence[Checkpoint]) -> None:
@@ -24,29 +37,41 @@ def check_settings(models: Sequence[Checkpoint]) -> None:
     for model in models:
         _check_heads(model)
     first = models[0]
-    family = family_of(first.config, first.source)
-    keys = {*family.settings, *SETTINGS}  # which transformers reads by either name
-    said = [{key: model.config[key] for key in keys & model.config.keys()} for model in models]
-    if family.name != GENERIC and all(one == said[0] for one in said):
+    said = [_deciding(model.config, model) for model in models]
+    if all(one == said[0] for one in said):
         return  # and transformers, which takes long to import, has nothing to add
     expected = settings_of(first)
     for other in models[1:]:
-        for key, value in settings_of(other).items():
-            if value != expected[key]:
+        found = settings_of(other)
+        for key in expected | found:
+            if found.get(key) != expected.get(key):
                 raise IncompatibleWeights(
-                    f"{other.source} has {_shown(other, key, value)}, expected "
-                    f"{_shown(first, key, expected[key])} as {first.source}: weights that are read "
-                    "differently cannot be merged or compared; take models of one configuration"
+                    f"{other.source} has {_shown(other, key, found.get(key))}, expected "
+                    f"{_shown(first, key, expected.get(key))} as {first.source}: weights that are "
+                    "read differently cannot be merged or compared; take models of one "
+                    "configuration"
                 )
 
 
 def settings_of(model: Checkpoint) -> dict[str, Any]:
-    """What a configuration says of the settings of its family, or stands for if it does not."""
+    """What a configuration says of what is computed, with what transformers fills in.
+
+    Of a family without a file that is every key, else those that its class has or its file names:
+    models read no others.
+    """
     family = family_of(model.config, model.source)
     read = configuration(model.config, model.source)
-    said = {key: getattr(read, key, value) for key, value in family.settings.items()}
-    # DeBERTa's `p2c|c2p`, in any order
-    return {k: sorted(map(str, v)) if isinstance(v, list) else v for k, v in said.items()}
+    said = {**family.settings, **read.to_dict()}
+    if family.name != GENERIC:
+        said = {key: said[key] for key in {**family.settings, **type(read)().to_dict()}}
+    if isinstance(kinds := said.get("pos_att_type"), list):  # DeBERTa's `p2c|c2p`, in any order
+        said["pos_att_type"] = sorted(map(str, kinds))
+    return _deciding(said, model)
+
+
+def _deciding(said: Mapping[str, Any], model: Checkpoint) -> dict[str, Any]:
+    idle = [IDLE, SIZES] if family_of(model.config, model.source).axes else [IDLE]
+    return {key: v for key, v in said.items() if not any(one.fullmatch(key) for one in idle)}
 
 
 def heads_of(model: Checkpoint) -> int:

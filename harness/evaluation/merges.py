@@ -12,6 +12,7 @@ from harness import weights
 from harness.checkpoints.layout import SINGLE, refuse_code
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
 from harness.checkpoints.provenance import MERGE_FILE, Merged, Origin, changed
+from harness.checkpoints.settings import check_settings
 from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.evaluation.run import Run
 from harness.files import read_json
@@ -136,6 +137,7 @@ def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Check
             weights=whole,
             labels=labels_of(settings, str(config)),
         )
+        check_settings([checkpoint, replace(kept[task], source=str(config.parent))])
     return kept
 
 

@@ -23,15 +23,7 @@ from harness.weights import dual
 LAYERS = "deberta.encoder.layer."
 SELF = LAYERS + "{layer}.attention.self."
 PROJECTION = "deberta.embeddings.embed_proj.weight"
-RELATIVE: Settings = {
-    "relative_attention": None,
-    "pos_att_type": None,
-    "position_buckets": -1,
-    "max_relative_positions": None,
-    "position_biased_input": None,
-    "norm_rel_ebd": "none",
-    "share_att_key": False,
-}
+RELATIVE: Settings = {"position_buckets": -1, "norm_rel_ebd": "none", "share_att_key": False}
 """How relative positions are read."""
 
 DEBERTA = Family(
@@ -56,11 +48,5 @@ DEBERTA = Family(
     },
     words="deberta.embeddings.word_embeddings.weight",
     projection=PROJECTION,
-    settings={
-        **SETTINGS,
-        **RELATIVE,
-        "conv_act": "tanh",
-        "conv_groups": 1,
-        "pooler_hidden_act": None,
-    },
+    settings={**SETTINGS, **RELATIVE, "conv_act": "tanh", "conv_groups": 1},
 )

@@ -40,5 +40,5 @@ DISTILBERT = Family(
     },
     words="distilbert.embeddings.word_embeddings.weight",
     heads="n_heads",
-    settings={"n_heads": None, "activation": None},
+    settings={},
 )

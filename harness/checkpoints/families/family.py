@@ -25,15 +25,9 @@ the heads. Within a head any rotation, of either group by itself, and any scale,
 heads move in both alike."""
 
 Settings: TypeAlias = Mapping[str, Any]
-"""Keys of config.json that decide, beside the weights, what a model computes. The value stands for
-a key that neither the file has nor transformers' class of the configuration."""
-SETTINGS: Settings = {
-    "num_attention_heads": None,
-    "hidden_act": None,
-    "layer_norm_eps": None,
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-}
+"""Keys of config.json that a model reads though transformers' class of the configuration has them
+not, and what stands for one that is not there."""
+SETTINGS: Settings = {"position_embedding_type": "absolute"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ class Family:
     base may come without. `tied` are names of one and the same tensor. `axes` is the table of the
     encoder's symmetries, which may have more names than a configuration leads to; a `projection`
     is there if embeddings have a width of their own. `words` is the table of embeddings of tokens.
-    `heads` is the key of config.json that counts attention heads, and one of its `settings`.
+    `heads` is the key of config.json that counts attention heads.
     """
 
     name: str

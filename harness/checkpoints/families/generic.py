@@ -9,29 +9,15 @@ from typing import Any
 import torch
 
 from harness.checkpoints.families.deberta import RELATIVE
-from harness.checkpoints.families.family import SETTINGS, Family, Settings, Top, Unit
+from harness.checkpoints.families.family import SETTINGS, Family, Top, Unit
 from harness.checkpoints.network import classifier_on_meta
+from harness.errors import UnknownName
 
 GENERIC = "generic"
 HEAD = re.compile(r"classifier|pre_classifier|classification_head")
 """What the reference repositories call a head."""
 HIDDEN = re.compile(r".*\.dense|pre_classifier")
 """A linear layer of a head that is not its final one."""
-OF_ANY: Settings = {
-    **SETTINGS,
-    **RELATIVE,
-    "num_key_value_heads": None,
-    "num_hidden_layers": None,  # ALBERT's share their weights
-    "inner_group_num": None,
-    "pad_token_id": None,
-    "rms_norm_eps": None,
-    "rope_theta": None,
-    "rope_parameters": None,
-    "attention_type": None,
-    "attention_window": None,
-    "sliding_window": None,
-}
-"""Settings by the names that most architectures give them."""
 
 
 def generic(config: Mapping[str, Any], what: str) -> Family | None:
@@ -41,9 +27,16 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
     a pooler is the encoder. There is no table of axes.
 
     Raises BrokenCheckpoint, saying of `what`, for a configuration that no classifier can be made
-    from.
+    from, and UnknownName for an encoder-decoder, whose classifier reads the end of its decoder.
     """
-    if (model := _on_meta(config, what, "row")) is None or (row := _top(model)) is None:
+    if (model := _on_meta(config, what, "row")) is None:
+        return None
+    if getattr(type(model.config), "is_encoder_decoder", False):  # whatever this configuration says
+        raise UnknownName(
+            f"{what} is of the architecture {config['model_type']!r:.80}, an encoder-decoder; "
+            "expected an encoder, as no other is supported yet"
+        )
+    if (row := _top(model)) is None:
         return None
     prefix, pooler = f"{model.base_model_prefix}.", _pooler(model)
     family = Family(
@@ -54,7 +47,7 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         word=_top(of_words) if (of_words := _on_meta(config, what, "word")) is not None else None,
         pooler=pooler,
         tied=tuple(_tied(model)),
-        settings=OF_ANY,
+        settings={**SETTINGS, **RELATIVE},
     )
     rest = [name for name, _ in model.named_parameters() if not family.is_head(name)]
     one_encoder = all(name.startswith(prefix) or family.is_pooler(name) for name in rest)

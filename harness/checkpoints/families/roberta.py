@@ -1,7 +1,6 @@
 """RoBERTa (Liu et al. 2019, arXiv:1907.11692) and its like in other languages: no pooler."""
 
 from harness.checkpoints.families.family import (
-    SETTINGS,
     WIDTH,
     Family,
     embeddings,
@@ -21,5 +20,4 @@ ROBERTA = Family(
         **layers("roberta.encoder.layer."),
     },
     words="roberta.embeddings.word_embeddings.weight",
-    settings={**SETTINGS, "pad_token_id": None},  # positions are counted from it
 )
