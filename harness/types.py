@@ -187,7 +187,8 @@ class Checkpoint:
 
     `labels` are the names in the order of the head's outputs: empty for regression, None when the
     checkpoint has no head. `tasks` are the task ids recorded by a fine-tuning or a merge, if any.
-    `words` is the folder of the tokenizer, where that is not beside the weights.
+    `words` is the folder of the tokenizer, where that is not beside the weights. `narrow` are types
+    that tensors are written in, of those that are read in a wider one.
     """
 
     source: str
@@ -197,6 +198,7 @@ class Checkpoint:
     labels: tuple[str, ...] | None
     tasks: tuple[str, ...] = ()
     words: Path | None = None
+    narrow: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         labels = "no head" if self.labels is None else f"labels {', '.join(self.labels) or 'none'}"

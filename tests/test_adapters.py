@@ -136,7 +136,7 @@ def test_a_product_by_hand(base: Path, tmp_path: Path) -> None:
     moved = open_checkpoint(folder).weights[f"{UP}.weight"] - before
     expected = torch.zeros(24, 16)
     expected[0, :2] = torch.tensor([6.0, 12.0])
-    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(moved, expected.double(), rtol=0, atol=1e-5)
 
 
 def test_no_matrix_is_computed_before_it_is_asked_for(
@@ -170,7 +170,8 @@ def test_adapters_are_merged_and_read_like_models(
     assert {*merged} == {*wholes[0]}
     for name, tensor in merged.items():
         mean = (wholes[0][name] + wholes[1][name]) / 2
-        torch.testing.assert_close(tensor, mean, rtol=0, atol=1e-6)
+        assert tensor.dtype == torch.float32
+        torch.testing.assert_close(tensor, mean.float(), rtol=0, atol=1e-6)
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
     assert loaded.config.num_labels == 2
     assert all((tmp_path / "merged" / name).is_file() for name in TOKENIZER)
@@ -186,6 +187,65 @@ def test_adapters_are_merged_and_read_like_models(
     assert main([*command, *places, "--labels", "by-index"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert [r["model"] for r in records if r["role"] == "expert"] == ["lora-1", "lora-2"]
+
+
+def matrices(folder: Path, scale: float) -> dict[str, torch.Tensor]:
+    """What an adapter adds to each matrix, in float64."""
+    tensors = load_file(folder / "adapter_model.safetensors")
+    found = {}
+    for module in MODULES:
+        first, second = (
+            tensors[f"{PREFIX}{module}.lora_{one}.weight"].double() for one in ("A", "B")
+        )
+        found[f"{module}.weight"] = scale * second @ first
+    return found
+
+
+def compact(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The singular values above a share of 1e-9 of the largest, and their vectors."""
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    real = values > 1e-9 * values[0]
+    return left[:, real], values[real], right[real]
+
+
+def alike(vectors: list[torch.Tensor]) -> torch.Tensor:
+    """Iso-C: of the sum, every singular value is their mean."""
+    left, values, right = compact(vectors[0] + vectors[1])
+    return left @ right * values.sum() / min(vectors[0].shape)
+
+
+def decorrelated(vectors: list[torch.Tensor]) -> torch.Tensor:
+    """TSV-Merge, with half of the values of each."""
+    count = min(vectors[0].shape) // 2
+    lefts, values, rights = zip(*map(compact, vectors), strict=True)
+    sides = (
+        torch.cat([one[:, :count] for one in lefts], 1),
+        torch.cat([one[:count] for one in rights]),
+    )
+    both = [left @ right for left, _, right in map(compact, sides)]
+    return (both[0] * torch.cat([one[:count] for one in values])) @ both[1]
+
+
+@pytest.mark.parametrize(("method", "formula"), [("iso", alike), ("tsv", decorrelated)])
+def test_the_task_vector_of_an_adapter_has_its_rank(
+    method: str,
+    formula: Callable[[list[torch.Tensor]], torch.Tensor],
+    base: Path,
+    tmp_path: Path,
+) -> None:
+    """Rounded to float32 W + B A is of full rank, and a spectral merger makes much of what is not
+    there."""
+    folders = [adapter(tmp_path / name, base, seed) for seed, name in enumerate("ab")]
+    added = [matrices(folder, 2.0) for folder in folders]
+    origin = load_file(base / "model.safetensors")
+    recipe = Recipe(experts=tuple(map(str, folders)), base=str(base), merger=method)
+    harness.merge(recipe, out=tmp_path / "merged")
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    for name in added[0]:
+        assert merged[name].dtype == torch.float32
+        expected = formula([one[name] for one in added])
+        found = merged[name].double() - origin[name.removeprefix("bert.")].double()
+        assert float((found - expected).norm() / expected.norm()) < 1e-6
 
 
 def test_labels_come_from_a_configuration_beside_it(base: Path, tmp_path: Path) -> None:
@@ -254,6 +314,30 @@ def magnitude(tensors: dict[str, torch.Tensor]) -> None:
     tensors[f"{PREFIX}classifier.lora_magnitude_vector"] = torch.ones(2)
 
 
+def both_names(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{UP}.lora_A.weight"] = torch.ones(3, 16)
+
+
+def both_heads(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["classifier.weight"] = torch.ones(2, 16)
+
+
+def both_bare(tensors: dict[str, torch.Tensor]) -> None:
+    for factor, shape in (("A", (3, 16)), ("B", (24, 3))):
+        name = f"{PREFIX}{UP.removeprefix('bert.')}.lora_{factor}.weight"
+        tensors[name] = torch.ones(shape)
+
+
+def whole_numbers(tensors: dict[str, torch.Tensor]) -> None:
+    name = f"{PREFIX}{UP}.lora_A.weight"
+    tensors[name] = tensors[name].to(torch.int64)
+
+
+def table(tensors: dict[str, torch.Tensor]) -> None:
+    for factor, shape in (("A", (3, 16)), ("B", (45, 3))):
+        tensors[f"{PREFIX}bert.embeddings.word_embeddings.lora_{factor}.weight"] = torch.ones(shape)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], Change | None, str]] = {
     "another method": ({"peft_type": "IA3"}, None, r"peft_type 'IA3'.*merge_and_unload"),
     "no method": ({"peft_type": None}, None, "peft_type None"),
@@ -273,6 +357,28 @@ REFUSED: dict[str, tuple[dict[str, Any], Change | None, str]] = {
     "another base": ({}, stranger, r"the base has no .*layer\.7"),
     "another width": ({}, wide, r"\(24, 16\) of the base's"),
     "embeddings": ({}, embedding, "lora_embedding_A"),
+    "a table by factors": ({"target_modules": "all-linear"}, table, "word_embeddings.weight' of"),
+    "text for false": ({"use_rslora": "false"}, None, "the use_rslora 'false', expected bool"),
+    "one for true": ({"use_rslora": 1}, None, "the use_rslora 1, expected bool"),
+    "nought for false": ({"use_dora": 0}, None, "the use_dora 0"),
+    "true for a rank": ({"r": True}, None, "the r True, expected int"),
+    "half a rank": ({"r": 3.0}, None, "the r 3.0, expected int"),
+    "no alpha": ({"lora_alpha": None}, None, "the lora_alpha None, expected a number above 0"),
+    "a list for a base": ({"base_model_name_or_path": ["x"]}, None, "expected str"),
+    "a number for a task": ({"task_type": 3}, None, "the task_type 3, expected str"),
+    "a text of modules": ({"modules_to_save": "classifier"}, None, "'classifier', expected list"),
+    "a key of tomorrow": ({"squared": True}, None, "the squared True, and only W"),
+    "another pattern": ({"alpha_pattern": {"value": 2}}, None, "the alpha_pattern"),
+    "a layer of its own": ({"layer_replication": [[0, 2]]}, None, "the layer_replication"),
+    "tokens": ({"trainable_token_indices": [1]}, None, "the trainable_token_indices"),
+    "a pooler that is lost": ({"modules_to_save": ["pooler"]}, None, "'pooler' among modules_to_"),
+    "a module not meant": ({"target_modules": ["query"]}, None, "adapts 'bert.*which its adapter"),
+    "a module left out": ({"exclude_modules": ["query"]}, None, "which its adapter_config.json le"),
+    "another layer": ({"layers_to_transform": [0]}, None, "which its adapter_config.json leaves"),
+    "two names of a factor": ({}, both_names, "two names of one tensor"),
+    "two names of a head": ({}, both_heads, "two names of one tensor"),
+    "two names in the base": ({}, both_bare, "two names of one tensor"),
+    "whole numbers": ({}, whole_numbers, "expected a product of rank 3"),
     "a magnitude": ({}, magnitude, "lora_magnitude_vector"),
 }
 

@@ -11,7 +11,7 @@ By hand: W = ((1, 0), (0, 1)), A = (1, 2), B = (3, 0)^T, r = 1 and alpha = 2 giv
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ import torch
 from harness.checkpoints.build import encoder_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.symmetry import NUMBER
 from harness.checkpoints.layout import ADAPTER_FILE, VOCABULARY_FILES, is_adapter, refuse_code
-from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file
+from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file, twice
 from harness.checkpoints.provenance import recorded_tasks
 from harness.errors import BrokenCheckpoint
 from harness.files import read_json
@@ -33,18 +34,28 @@ WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """What peft puts before the names of the model that it wraps."""
 FIRST, SECOND = ".lora_A.weight", ".lora_B.weight"
+TYPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("r",), (int,)),
+    **dict.fromkeys(("lora_alpha", "lora_dropout"), (int, float)),
+    **dict.fromkeys(("use_rslora", "inference_mode"), (bool,)),
+    **dict.fromkeys(("base_model_name_or_path", "revision", "task_type", "peft_version"), (str,)),
+    **dict.fromkeys(("target_modules", "exclude_modules"), (list, str)),
+    **dict.fromkeys(("modules_to_save",), (list,)),
+    **dict.fromkeys(("layers_to_transform",), (list, int)),
+    **dict.fromkeys(("layers_pattern",), (list, str)),
+    **dict.fromkeys(("auto_mapping", "megatron_core", "runtime_config"), (dict, str)),
+    "qalora_group_size": (int,),
+}
+"""Keys of adapter_config.json that are read, or that decide nothing, with the types of their
+values; null is the default of each."""
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
     "init_lora_weights": (True, False, "gaussian", None),
-    **dict.fromkeys(("rank_pattern", "alpha_pattern", "loftq_config"), ({}, None)),
-    **dict.fromkeys(("fan_in_fan_out", "use_dora", "lora_bias", "use_qalora"), (False, None)),
-    **dict.fromkeys(("target_parameters", "trainable_token_indices"), ([], None)),
-    **dict.fromkeys(("layer_replication", "megatron_config", "alora_invocation_tokens"), (None,)),
-    **dict.fromkeys(("corda_config", "eva_config", "lora_ga_config", "arrow_config"), (None,)),
 }
-"""Values of adapter_config.json under which an adapter is what is computed here: others change the
-base, the ranks or the formula."""
+"""Values under which an adapter is what is computed here: others change the base, the ranks or the
+formula. So may any key that is not known, unless its value is one of `NOTHING`."""
+NOTHING: tuple[Any, ...] = (None, False, {}, [])
 INSTEAD = (
     "merge it into its base with peft, PeftModel.from_pretrained(model, ADAPTER)"
     ".merge_and_unload().save_pretrained(FOLDER), and give that folder"
@@ -72,13 +83,27 @@ class Adapter:
 
     @property
     def factors(self) -> dict[str, tuple[str, str]]:
-        """The names of A and B by that of the matrix they belong to."""
+        """The names of A and B by that of the module they belong to."""
         halves = [name for name in self.weights if name.endswith((FIRST, SECOND))]
         modules = dict.fromkeys(name.removesuffix(FIRST).removesuffix(SECOND) for name in halves)
         return {
-            f"{module.removeprefix(PREFIX)}.weight": (module + FIRST, module + SECOND)
-            for module in modules
+            module.removeprefix(PREFIX): (module + FIRST, module + SECOND) for module in modules
         }
+
+    def targets(self, module: str) -> bool:
+        """Whether peft would put factors into a module, by the lists of its configuration.
+
+        A pattern in place of a list is not run: it may take for ever.
+        """
+        wanted, unwanted = (self.said.get(f"{key}_modules") for key in ("target", "exclude"))
+        if isinstance(unwanted, list) and _ends(module, unwanted):
+            return False
+        if not isinstance(wanted, list) or module in wanted:
+            return True
+        layers, number = self.said.get("layers_to_transform"), NUMBER.search(f"{module}.")
+        numbers = layers if isinstance(layers, list) else [] if layers is None else [layers]
+        within = not numbers or (number is not None and int(number[1]) in numbers)
+        return within and _ends(module, wanted)
 
     @property
     def whole(self) -> dict[str, str]:
@@ -116,6 +141,7 @@ def open_adapter(
         labels=labels_of(config, str(adapter.file)) if head else None,
         tasks=recorded_tasks(folder),
         words=None if own_words else model.tokenizer,
+        narrow={name: specs(encoder.weights)[name].dtype for name in changed},
     )
 
 
@@ -123,22 +149,34 @@ def _read(folder: Path) -> Adapter:
     """The adapter in a folder. Raises BrokenCheckpoint unless it is a plain one."""
     file = folder / ADAPTER_FILE
     said = read_json(file, "the configuration of an adapter")
-    for key, allowed in PLAIN.items():
-        if (value := said.get(key, allowed[-1] if key != "peft_type" else None)) not in allowed:
+    for key, value in {**dict.fromkeys(PLAIN), **said}.items():
+        if key in TYPES:
+            if value is not None and type(value) not in TYPES[key]:
+                expected = " or ".join(one.__name__ for one in TYPES[key])
+                raise BrokenCheckpoint(f"{file} has the {key} {value!r:.80}, expected {expected}")
+        elif not any(value == one and type(value) is type(one) for one in PLAIN.get(key, NOTHING)):
             raise BrokenCheckpoint(
-                f"{file} has the {key} {value!r:.80}, and only W + (alpha / r) B A is computed; "
-                + INSTEAD
+                f"{file} has the {key!s:.80} {value!r:.80}, and only W + (alpha / r) B A is "
+                f"computed; {INSTEAD}"
             )
     for key in ("r", "lora_alpha"):
         value = said.get(key, 8)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**24:
+        if value is None or not 0 < value < 2**24:
             raise BrokenCheckpoint(f"{file} has the {key} {value!r:.80}, expected a number above 0")
     if not (folder / WEIGHTS).is_file():
         raise BrokenCheckpoint(
             f"{folder} is an adapter without {WEIGHTS}; expected that file, which peft writes with "
             "safe_serialization=True"
         )
-    return Adapter(folder, said, open_file(folder / WEIGHTS))
+    weights = open_file(folder / WEIGHTS)
+    for name in weights:
+        if (bare := name.removeprefix(PREFIX)) != name and bare in weights:
+            raise twice(folder / WEIGHTS, name, bare)
+    return Adapter(folder, said, weights)
+
+
+def _ends(module: str, names: Sequence[object]) -> bool:
+    return any(f".{module}".endswith(f".{name}") for name in names)
 
 
 def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool) -> Checkpoint:
@@ -161,11 +199,17 @@ def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool)
 
 
 def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
-    """The matrices of the encoder that the adapter changes, under the names of the encoder."""
+    """The matrices of the encoder that the adapter changes, under the names of the encoder.
+
+    In float64: rounded to the base's type, W + s B A minus W has full rank.
+    """
     known, own = specs(encoder), specs(adapter.weights)
     places: dict[str, tuple[str, str]] = {}
-    for name, (first, second) in adapter.factors.items():
+    for module, (first, second) in adapter.factors.items():
+        name = f"{module}.weight"
         place = name if name in known else family.prefix + name
+        if place in places:
+            raise twice(adapter.folder / WEIGHTS, first, places[place][0])
         half = next((one for one in (first, second) if one not in own), None)
         if place not in known or half is not None:
             lacking = f"there is no '{half}'" if half else f"the base has no '{place}'"
@@ -173,9 +217,18 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
                 f"{adapter.folder} adapts '{name}', and {lacking}; expected both factors, and the "
                 "base that it was trained on"
             )
+        if not adapter.targets(module):
+            raise BrokenCheckpoint(
+                f"{adapter.folder} adapts '{name}', which its {ADAPTER_FILE} leaves out "
+                "(target_modules, exclude_modules, layers_to_transform); expected those that it "
+                "names alone"
+            )
         rank, shape = adapter.said.get("r", 8), known[place].shape
-        fits = len(shape) == 2 and own[first].shape == (rank, shape[1])
-        if not fits or own[second].shape != (shape[0], rank):
+        # a table of embeddings has factors of other names
+        fits = len(shape) == 2 and not place.endswith("_embeddings.weight")
+        fits = fits and own[first].shape == (rank, shape[1])
+        floats = all(own[one].dtype.is_floating_point for one in (first, second))
+        if not fits or not floats or own[second].shape != (shape[0], rank):
             raise BrokenCheckpoint(
                 f"'{name}' of {adapter.folder} has the factors {own[second].shape} and "
                 f"{own[first].shape}, expected a product of rank {rank} of the shape {shape} "
@@ -183,12 +236,18 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
             )
         places[place] = first, second
 
-    def compute(name: str) -> torch.Tensor:
-        first, second = (adapter.weights[one].float() for one in places[name])
-        matrix = encoder[name]
-        return (matrix.float() + adapter.scale * (second @ first)).to(matrix.dtype)
+    for module in adapter.said.get("modules_to_save") or ():
+        if any(f".{module}." in f".{name}" for name in known):
+            raise BrokenCheckpoint(
+                f"{adapter.file} has {module!r:.80} among modules_to_save, and the base has it; "
+                f"expected a head there alone: {INSTEAD}"
+            )
 
-    return Lazy({name: known[name] for name in places}, compute)
+    def compute(name: str) -> torch.Tensor:
+        first, second = (adapter.weights[one].double() for one in places[name])
+        return encoder[name].double() + adapter.scale * (second @ first)
+
+    return Lazy({name: Spec(known[name].shape, torch.float64) for name in places}, compute)
 
 
 def _head(adapter: Adapter, family: Family) -> dict[str, str]:

@@ -169,7 +169,8 @@ def completed(draft: Plan, merged: StateDict, kept: Kept | None = None) -> Plan:
     moving = set(weights.floating(first.weights))
     unmerged = [name for name in first.weights if name not in moving]
     buffers = [_part(source, unmerged) for source in sources if source is not None]
-    whole = weights.union(weights.cast_like(whole, first.weights), *buffers)
+    whole = weights.cast(weights.cast_like(whole, first.weights), first.narrow)
+    whole = weights.union(whole, *buffers)
     written = [name for name in first.weights if name in weights.specs(whole)]
     state = weights.select(whole, written)
     return replace(draft, merged=merged, after=tuple(after), state=state)

@@ -157,7 +157,14 @@ def union(*states: StateDict) -> StateDict:
 def cast_like(state: StateDict, template: StateDict) -> StateDict:
     """The state with every tensor in the template's type."""
     types = specs(template)
-    known = {name: Spec(spec.shape, types[name].dtype) for name, spec in specs(state).items()}
+    return cast(state, {name: types[name].dtype for name in state})
+
+
+def cast(state: StateDict, types: Mapping[str, torch.dtype]) -> StateDict:
+    """The state with the tensors of these names in these types."""
+    known = {
+        name: Spec(spec.shape, types.get(name, spec.dtype)) for name, spec in specs(state).items()
+    }
     return Lazy(known, lambda name: state[name].to(known[name].dtype))
 
 

@@ -92,7 +92,8 @@ def _check_types(config: Config, models: Sequence[Checkpoint]) -> None:
     for checkpoint in models:
         known = specs(checkpoint.weights)
         stored |= {
-            str(known[name].dtype)[6:]: checkpoint.source for name in floating(checkpoint.weights)
+            str(checkpoint.narrow.get(name, known[name].dtype))[6:]: checkpoint.source
+            for name in floating(checkpoint.weights)
         }
     if not stored:
         return
