@@ -450,7 +450,7 @@ FILES: dict[str, Case] = {
     ),
     "no model type": (
         lambda p: p.evaluate(p.config("a", model_type=...)),
-        ["copies/a/heads/glue/rte has no model_type in its config.json"],
+        ["copies/a has no model_type in its config.json"],
     ),
     "unknown model type": (
         lambda p: p.evaluate(p.config("a", model_type="toaster")),

@@ -31,6 +31,12 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "merges.txt",
 )
+HEADS = "heads"
+SAYING = (
+    *TOKENIZER_FILES,
+    *("config.json", INDEX, ADAPTER_FILE, MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE, HEADS),
+)
+"""What is read of a folder beside weights, by name."""
 MODEL_FILES = (
     SINGLE,
     INDEX,
@@ -38,8 +44,8 @@ MODEL_FILES = (
     "config.json",
     "README.md",
     *TOKENIZER_FILES,
-    f"heads/*/{SINGLE}",
-    "heads/*/config.json",
+    f"{HEADS}/*/{SINGLE}",
+    f"{HEADS}/*/config.json",
 )
 """Patterns of all that a folder of a model holds that this program writes."""
 MERGE = Layout("a merge", MERGE_FILE)
@@ -62,22 +68,35 @@ def refuse_code(config: Mapping[str, Any], where: Path) -> None:
 
 
 def check_files(folder: Path) -> None:
-    """Raise BrokenCheckpoint for a tokenizer with code, and for a file of it that is none, is too
-    large, or is a link to outside of the checkpoint.
+    """Raise BrokenCheckpoint for a tokenizer with code, and for a file of it that is none or is too
+    large; and for any file that is read, but weights, that is a link to outside of the checkpoint.
 
-    What a link points to would be copied into every merge. The files of a Hub snapshot are links
-    into the store beside it.
+    What such a link points to would be copied into every merge.
     """
+    for path in (folder / name for name in SAYING if (folder / name).is_symlink()):
+        _check_link(path, folder)
+    for place, folders, files in os.walk(folder / HEADS):
+        for path in (Path(place) / name for name in (*folders, *files)):
+            if path.is_symlink() and path.suffix != ".safetensors":
+                _check_link(path, folder)
     settings = folder / "tokenizer_config.json"
     if settings.is_file():
         refuse_code(read_json(settings, "a tokenizer's configuration"), settings)
-    root = folder.resolve()
-    root = root.parents[1] if root.parent.name == "snapshots" else root
     for path in (folder / name for name in TOKENIZER_FILES if os.path.lexists(folder / name)):
-        place = Path(os.path.realpath(path))  # of a link to itself, too
-        if path.is_symlink() and not place.is_relative_to(root):
-            raise BrokenCheckpoint(
-                f"{path} is a link to {place}, outside of the checkpoint; expected the file itself"
-            )
-        if not place.is_file() or place.stat().st_size > LARGEST:
+        if not path.is_file() or path.stat().st_size > LARGEST:
             raise BrokenCheckpoint(f"{path} is no file of at most {LARGEST} bytes, expected one")
+
+
+def _check_link(path: Path, folder: Path) -> None:
+    """Raise BrokenCheckpoint for a link to outside of a folder.
+
+    A snapshot in the cache of the Hub is made of links into the store beside it:
+    `models--NAME/snapshots/HASH/FILE` is `../../blobs/HASH`.
+    """
+    place, root = Path(os.path.realpath(path)), folder.resolve()  # of a link to itself, too
+    store = root.parent.parent
+    cached = root.parent.name == "snapshots" and store.name.startswith("models--")
+    if not place.is_relative_to(root) and not (cached and place.parent == store / "blobs"):
+        raise BrokenCheckpoint(
+            f"{path} is a link to {place}, outside of the checkpoint; expected the file itself"
+        )

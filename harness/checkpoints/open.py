@@ -70,10 +70,10 @@ def open_checkpoint(
     if not is_text(str(source)):
         raise BrokenCheckpoint(f"{source} is no text, which a record needs; expected UTF-8: rename")
     path = Path(source) if os.path.exists(source) else _download(str(source), revision)
+    check_files(path)
     if is_adapter(path):
         from harness.checkpoints.adapter import open_adapter  # which opens its base by this
 
-        check_files(path)
         return open_adapter(path, str(source), base, allow_pickle=allow_pickle)
     config = read_json(path / "config.json", "a configuration")
     refuse_code(config, path / "config.json")
@@ -83,7 +83,6 @@ def open_checkpoint(
                 f"{path / 'config.json'} has {key}, which is not followed; expected plain weights "
                 f"in {SINGLE}, or in shards with {INDEX}"
             )
-    check_files(path)
     check_listed(path, ("config.json", *TOKENIZER_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(path / "config.json"))
