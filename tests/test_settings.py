@@ -226,6 +226,19 @@ def test_a_kept_head_is_of_the_same_function(
     )
 
 
+def test_an_expert_is_of_the_function_that_was_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "ab":
+        model(tmp_path / name, ["no", "yes"])
+    command = ["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--tasks", "glue/rte"]
+    assert main([*command, "--merger", "average", "--out", str(tmp_path / "m")]) == 0
+    say(tmp_path / "b", hidden_act="relu")
+    capsys.readouterr()
+    assert main(["evaluate", "--model", str(tmp_path / "m")]) == 2
+    assert "b has hidden_act 'relu', expected hidden_act 'gelu' as" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("heads", [0, -2, 2.0, "2", True, [2]])
 def test_a_number_of_heads_is_a_whole_number_above_nothing(heads: Any) -> None:
     config = {"model_type": "bert", "num_attention_heads": heads}

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.checkpoints.align import aligned_base, new_in_experts
-from harness.checkpoints.alike import check_tokens
+from harness.checkpoints.align import aligned_base, check_architecture, new_in_experts
 from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import ingredients
 from harness.checkpoints.provenance import (
@@ -37,7 +36,7 @@ def resolve_model(run: Run) -> Model:
     if merged is not None:
         check_unchanged(checkpoint, merged)
         opened, expert_tasks, base = ingredients_of(run, path, merged)
-        check_tokens([checkpoint, *opened, *([base] if base else [])])
+        check_architecture([checkpoint, *opened, *([base] if base else [])])
     else:
         experts, named_base = _from_mergekit(run, kit) if kit else (list(run.experts), run.base)
         expert_tasks = _assigned(run, len(experts))
