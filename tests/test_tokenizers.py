@@ -12,6 +12,7 @@ import pytest
 
 from harness.checkpoints.alike import check_tokens
 from harness.cli import main
+from harness.errors import IncompatibleWeights
 from harness.types import Checkpoint
 from tests.conftest import WORDS
 
@@ -230,6 +231,22 @@ def test_taggers_read_words_alike_whatever_they_do_with_the_first_of_a_text(tmp_
         labels = ("O", "B") if name == "tagger" else None
         found.append(Checkpoint(name, tmp_path / name, config, {}, labels))
     check_tokens(found)
+
+
+def test_a_tokenizer_in_python_is_what_it_is_made_of(tmp_path: Path) -> None:
+    from transformers import EsmTokenizer
+
+    words, found = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ABC"], []
+    (tmp_path / "words").write_text("\n".join(words))
+    for name, length in (("one", 10), ("two", 20), ("three", 20)):
+        made = EsmTokenizer(str(tmp_path / "words"), model_max_length=length)
+        made.save_pretrained(tmp_path / name)
+        (tmp_path / name / "config.json").write_text('{"model_type": "esm"}')
+        found.append(Checkpoint(name, tmp_path / name, {"model_type": "esm"}, {}, None))
+    check_tokens(found)
+    setting(SETTINGS, cls_token="<eos>")(tmp_path / "three")
+    with pytest.raises(IncompatibleWeights, match=r"three has cls_token .*<eos>.* as one: "):
+        check_tokens(found)
 
 
 def test_the_files_of_a_published_model_are_one_tokenizer(tmp_path: Path) -> None:

@@ -35,16 +35,14 @@ PREFIX = "base_model.model."
 """What peft puts before the names of the model that it wraps."""
 FIRST, SECOND = ".lora_A.weight", ".lora_B.weight"
 TYPES: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("r",), (int,)),
+    **dict.fromkeys(("r", "qalora_group_size"), (int,)),
     **dict.fromkeys(("lora_alpha", "lora_dropout"), (int, float)),
     **dict.fromkeys(("use_rslora", "inference_mode"), (bool,)),
     **dict.fromkeys(("base_model_name_or_path", "revision", "task_type", "peft_version"), (str,)),
-    **dict.fromkeys(("target_modules", "exclude_modules"), (list, str)),
-    **dict.fromkeys(("modules_to_save",), (list,)),
-    **dict.fromkeys(("layers_to_transform",), (list, int)),
-    **dict.fromkeys(("layers_pattern",), (list, str)),
+    **dict.fromkeys(("target_modules", "exclude_modules", "layers_pattern"), (list, str)),
+    "modules_to_save": (list,),
+    "layers_to_transform": (list, int),
     **dict.fromkeys(("auto_mapping", "megatron_core", "runtime_config"), (dict, str)),
-    "qalora_group_size": (int,),
 }
 """Keys of adapter_config.json that are read, or that decide nothing, with the types of their
 values; null is the default of each."""

@@ -23,6 +23,8 @@ OF_A_CALL = ("version", "truncation", "padding", "decoder")
 """Parts of tokenizer.json that do not decide which tokens a text has, or that a call sets."""
 IDLE = ("trim_offsets",)
 """What moves the places of tokens in a text, and no token."""
+WHENCE = ("_file", "_path", "_local", "_only", "_hash", "_length")
+"""What a class in Python is told of its files, and a length, which a call sets."""
 STEPS = ("normalizer", "pre_tokenizer", "post_processor")
 SIDES = ("truncation_side", "padding_side", "model_input_names", "split_special_tokens")
 SPECIAL = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
@@ -87,8 +89,12 @@ def _made(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any
 
     made = shared_tokenizer(model.tokenizer, words=words)
     backend = getattr(made, "backend_tokenizer", None)
-    own = {**made.init_kwargs, "name_or_path": None, "vocab": made.get_vocab()}
-    does = own if backend is None else _steps(backend)
+    if backend is not None:
+        does = _steps(backend)
+    else:  # a class in Python
+        told = made.init_kwargs.items()
+        does = {key: one for key, one in told if not key.endswith(WHENCE)}
+        does["vocab"] = made.get_vocab()
     does |= {key: getattr(made, key, None) for key in SIDES}
     said = {key: one for key in SPECIAL if (one := getattr(made, key, None)) is not None}
     file = model.tokenizer / "tokenizer.json"

@@ -19,7 +19,7 @@ IDLE = re.compile(
     r"_.*|.*drop.*|name_or_path|model_type|architectures|transformers_version|(torch_)?dtype"
     r"|id2label|label2id|num_labels|problem_type|finetuning_task|task_specific_params|auto_map"
     r"|init.*_(range|std|factor)|init_std|gradient_checkpointing|use_cache|chunk_size_feed_forward"
-    r"|(bos|eos|decoder_start|forced_.os)_token_id|tie_.*|summary_.*|legacy|torchscript|onnx_export"
+    r"|(bos|eos|decoder_start|forced_.os)_token_id|tie_.*|legacy|torchscript|onnx_export"
     r"|output_(attentions|hidden_states|past)|(use_)?return_dict|tokenizer_class"
 )
 """Keys of a configuration that do not decide what a classifier of given weights computes: names,
@@ -63,7 +63,7 @@ def settings_of(model: Checkpoint) -> dict[str, Any]:
     read = configuration(model.config, model.source)
     said = {**family.settings, **read.to_dict()}
     if family.name != GENERIC:
-        said = {key: said[key] for key in {**family.settings, **type(read)().to_dict()}}
+        said = {key: said.get(key) for key in {**family.settings, **type(read)().to_dict()}}
     if isinstance(kinds := said.get("pos_att_type"), list):  # DeBERTa's `p2c|c2p`, in any order
         said["pos_att_type"] = sorted(map(str, kinds))
     return _deciding(said, model)
