@@ -196,7 +196,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "vocab.txt": Kind(
         (f.vocabulary_line, f.vocabulary_line, f.vocabulary_line),
-        _doors(("words/vocab.txt", (evaluate("words"), evaluate("words"), merge("words", "a")))),
+        _doors(("words/vocab.txt",
+                (evaluate("words"), evaluate("words"), merge("words", "same-words")))),
     ),
     "special_tokens_map.json": Kind(
         m.JSON,

@@ -35,6 +35,7 @@ def stock(root: Path) -> None:
     for seed, (name, task) in enumerate(EXPERTS.items(), start=1):
         _expert(Path(name), task, seed, base)
     _with_vocabulary(Path("words"), base)
+    shutil.copytree("words", "same-words")
     _sharded(Path("sharded"))
     shutil.copyfile("a/config.json", adapter(Path("lora"), base) / "config.json")  # its labels
     _data()
@@ -161,7 +162,7 @@ def _recipes() -> None:
     }
     Path("recipe.yaml").write_text(yaml.safe_dump(recipe))
     # a base without a head has no place in a merge of heads: an expert stands in for it
-    Path("kit.yaml").write_text(yaml.safe_dump({**kit, "base_model": "words"}))
+    Path("kit.yaml").write_text(yaml.safe_dump({**kit, "base_model": "sharded"}))
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
