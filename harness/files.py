@@ -95,12 +95,16 @@ def as_json(value: object) -> Any:
 
 
 def read_yaml(
-    path: Path, what: str, *, error: type[HarnessError] = BrokenCheckpoint
+    path: Path,
+    what: str,
+    *,
+    error: type[HarnessError] = BrokenCheckpoint,
+    loader: type[yaml.SafeLoader] = yaml.SafeLoader,
 ) -> dict[str, Any]:
     """The object in a YAML file that holds only what JSON can say. Raises `error`, naming it."""
     text = read_text(path, what, largest=LARGEST_YAML, error=error)
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, Loader=loader)
     except Exception as cause:  # the reader has an error of its own for every tag and escape
         reason = " ".join(str(cause).split())
         raise error(f"{path} cannot be read as YAML: {reason}; expected {what}") from cause

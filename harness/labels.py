@@ -1,19 +1,84 @@
-"""Names of labels: how they are compared."""
+"""Names of labels: how they are compared, and which of them a value of a data set stands for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import cache
+from numbers import Integral, Real
+
+import numpy as np
 
 from harness.types import Task
 
-SEPARATORS = frozenset("_-/\\.,:;'\"()[]&|")
+PARTING = re.compile(
+    r"(?!(?<!\w)-\.?\d|(?<=\d)[-.,:/]\d)"  # not the sign of a number, nor what stands within one
+    r"[\s_\-/\\.,:;'\"()\[\]&|]"
+)
 """Signs that only part words; others may be all that tells two labels apart: `C`, `C++`, `C#`."""
+NUMBER = re.compile(r"[+-]?\d{1,18}(\.\d{0,9})?", re.ASCII)
+LONGEST_NAME = 1000
+"""Letters of a label: a longer text is a column by mistake, and slow to compare."""
 
 
 def normal(label: str) -> str:
-    """A label name with case and separators taken out, which is how names are compared."""
-    kept = (sign for sign in label if not sign.isspace() and sign not in SEPARATORS)
-    return "".join(kept).casefold()
+    """A label name with case and separators taken out, which is how names are compared.
+
+    One that is a number is that number: 1, 1.0 and 01 are one name, and -1 is another.
+    """
+    kept = PARTING.sub("", label).casefold()
+    return str(Decimal(kept).normalize() + 0) if NUMBER.fullmatch(kept) else kept
+
+
+def is_number(label: str) -> bool:
+    """Whether a label is called by a number, or by true or false, as data may have them."""
+    kept = normal(label)
+    return NUMBER.fullmatch(label.strip()) is not None or kept in ("true", "false")
+
+
+def called(value: object) -> str | None:
+    """How a value of a label is called: 4.0 as 4, and true as true; None where it says nothing."""
+    if isinstance(value, str):
+        return value if len(value) < LONGEST_NAME else None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, Real) or isinstance(value, Integral):
+        return None if value is None else str(value)[:LONGEST_NAME]
+    number = float(value)
+    if not np.isfinite(number):
+        return None
+    if number.is_integer():
+        return str(int(number))
+    short = np.float32(number)  # 0.1 of 32 bits is 0.10000000149 to Python
+    return str(short if float(short) == number else number)
+
+
+def placing(task: Task) -> Callable[[object], int | None]:
+    """Which label of a task a value of its data stands for, by its place among them.
+
+    A value is the label that it is called by. It is a place in the list only where the task reads
+    numbers so and no label is called by one. None: no label.
+    """
+    spelled, others = spelling(task.labels), spelling([*task.renamed])
+    places = {spelled(name): place for place, name in enumerate(task.labels)}
+    renamed = {others(theirs): ours for theirs, ours in task.renamed.items()}
+    by_index = task.by_index and not any(map(is_number, task.labels))
+
+    @cache  # a name is compared once, however many rows have it
+    def named(name: str) -> int | None:
+        name = renamed.get(others(name), name)
+        place = places.get(spelled(name))
+        if place is None and by_index and NUMBER.fullmatch(name):
+            index = Decimal(name)
+            place = int(index) if index in range(len(places)) else None
+        return place
+
+    def place(value: object) -> int | None:
+        name = called(value)
+        return None if name is None else named(name)
+
+    return place
 
 
 def spelling(*lists: Sequence[str]) -> Callable[[str], str]:

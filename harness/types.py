@@ -86,11 +86,12 @@ class Task:
     `text` are the columns a row must have; `read` turns a row into one or two segments of text. Of
     a tagging, the only one holds lists of words. A multi-label task has a list of all classes in
     `label` or, where that is empty, a column for each. `renamed` are the task's names for labels
-    that the data set calls otherwise. `folder` is where a local data set lies, if not under the
-    name of the task; `files` are the very files of its splits, wherever. `corpus` is a file of the
-    data folder with the rows of several data sets, of which `mine` makes those of the task with
-    their splits: it is read where the data set does not lie by itself. `group` is what several
-    tasks are asked for by: without one, the first part of the name.
+    that the data set calls otherwise; `by_index`: a number among labels that are words is a place
+    in their list, as data sets of the Hub store classes. `folder` is where a local data set lies,
+    if not under the name of the task; `files` are the very files of its splits, wherever. `corpus`
+    is a file of the data folder with the rows of several data sets, of which `mine` makes those of
+    the task with their splits: it is read where the data set does not lie by itself. `group` is
+    what several tasks are asked for by: without one, the first part of the name.
     `splits` maps the split a user names to the split of the source. Two more are derived from the
     source's train split: `heldout10` (10 %, fixed seed) and `train90` (the rest). Raises BadData,
     where it is made, for fields that do not hold together.
@@ -111,6 +112,7 @@ class Task:
     paper: str = ""
     read: Callable[[Row], tuple[str, ...]] | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
+    by_index: bool = True
     files: Mapping[str, str] = field(default_factory=dict)
     corpus: str = ""
     mine: Callable[[Row], tuple[str, Row] | None] | None = None

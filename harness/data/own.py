@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from pydantic import Field, ValidationError
 
 from harness.data.sources import SUFFIXES, label_values
 from harness.errors import BadData
 from harness.files import read_yaml
 from harness.kinds import KINDS, kind_of
-from harness.kinds.kind import called
+from harness.labels import NUMBER, called, normal
 from harness.types import DERIVED, Hyperparameters, KindName, Task
 from harness.values import Frozen
 
@@ -22,6 +25,16 @@ SPLITS = ("test", "validation", "dev", "valid")
 """Files of these names are splits to score, the first of them the reported one."""
 MOST = 1000
 """Labels of a task: a column with more different values is no column of labels."""
+
+
+NOTHING = ("", "~", "null")
+
+
+class AsWritten(yaml.SafeLoader):
+    """Every plain word is text, to the letter: 01, 1.0, yes, true are labels in data as well."""
+
+
+AsWritten.yaml_implicit_resolvers = {}
 
 
 class Described(Frozen):
@@ -35,8 +48,8 @@ class Described(Frozen):
     kind: KindName = "classification"
     text: str | tuple[str, ...]
     label: str = ""
-    labels: tuple[str | int | float | bool, ...] | Literal["from data"] = "from data"
-    renamed: dict[str | int | float, str] = Field(default_factory=dict)
+    labels: tuple[str, ...] | Literal["from data"] = "from data"
+    renamed: dict[str, str] = Field(default_factory=dict)
     metric: str | tuple[str, ...] = ()
     files: str | dict[str, str] = ""
     hub: str = ""
@@ -55,7 +68,9 @@ def task_of_file(path: str) -> Task:
     """
     place = Path(path)
     try:
-        said = Described(**read_yaml(place, "a task: kind, text, label, files", error=BadData))
+        what = "a task: kind, text, label, files"
+        written = read_yaml(place, what, error=BadData, loader=AsWritten)
+        said = Described(**{key: value for key, value in written.items() if value not in NOTHING})
     except (ValidationError, TypeError) as error:
         raise BadData(
             f"{place}: {_reason(error)}; known: {', '.join(Described.model_fields)}"
@@ -77,8 +92,9 @@ def task_of_file(path: str) -> Task:
         kind=said.kind,
         text=(said.text,) if isinstance(said.text, str) else said.text,
         label=said.label,
-        labels=_texts(said.labels) if said.labels != "from data" else kind.unread,
-        renamed={called(key): name for key, name in said.renamed.items()},
+        labels=said.labels if said.labels != "from data" else kind.unread,
+        renamed=said.renamed,
+        by_index=False,
         metrics=metrics or kind.metrics,
         splits=splits,
         reported=said.reported or next(iter(splits), DERIVED[1]),
@@ -141,31 +157,40 @@ def _splits(place: Path, said: Described, files: Mapping[str, str]) -> dict[str,
     return splits
 
 
-def _texts(labels: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(map(called, labels))
-
-
 def _with_labels(task: Task, place: Path) -> Task:
-    """The task with the labels that stand in its train split: sorted, O first."""
+    """The task with the labels that stand in its train split: sorted, O first.
+
+    Raises BadData for those that are compared as one, and for lists that name none.
+    """
     kind = kind_of(task)
     if not kind.unread:
         return task
     if not task.label:
         raise BadData(f"{place} names no column of labels and no labels; expected either")
-    values: set[Any] = set()
+    found: dict[str, None] = {}
     for value in label_values(task):
-        values.update(value if isinstance(value, list) else [value])
-        if len(values) > MOST:
+        each = value if isinstance(value, list) else [value]
+        if kind.name == "multilabel" and not all(isinstance(one, str) for one in each):
+            raise BadData(
+                f"the column '{task.label}' of {task} has the labels {reprlib.repr(value)}, which "
+                f"do not say what they are called; expected lists of names, or labels in {place}"
+            )
+        # what is no name is refused where rows are read
+        found |= dict.fromkeys(name.strip() for one in each if (name := called(one)))
+        if len(found) > MOST:
             raise BadData(
                 f"the column '{task.label}' of {task} has more than {MOST} different values, "
                 "expected labels; for numbers say kind: regression"
             )
-    values.discard(None)
-    numbers = all(isinstance(value, int | float) for value in values)
-    ordered = sorted(values) if numbers else sorted(values, key=called)
-    names = [task.renamed.get(called(value), called(value)) for value in ordered]
-    labels = kind.ordered(names)
-    if numbers and labels != tuple(map(str, range(len(labels)))):
-        # a number is an index into the labels unless it is said what it is called
-        task = replace(task, renamed={**{name: name for name in labels}, **task.renamed})
-    return replace(task, labels=labels)
+    names = {task.renamed.get(name, name) for name in found} - {""}
+    numbers = all(map(NUMBER.fullmatch, names))
+    ordered = sorted(names, key=lambda name: (Decimal(name) if numbers else 0, name))
+    alike: dict[str, str] = {}
+    for name in ordered:
+        if (other := alike.setdefault(normal(name), name)) != name:
+            raise BadData(
+                f"the column '{task.label}' of {task} has the labels '{other}' and '{name}', which "
+                f"may be one; expected renamed: {{'{name}': '{other}'}} in {place}, or labels that "
+                "list both"
+            )
+    return replace(task, labels=kind.ordered(ordered))

@@ -7,7 +7,7 @@ import os
 import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from harness.errors import BadData, LabelMismatch
 from harness.files import DEEPEST, parse_json, parse_objects, read_text
 from harness.kinds import kind_of
-from harness.labels import same
+from harness.labels import placing, same
 from harness.types import Row, Task
 
 TRAIN = "train"
@@ -62,7 +62,7 @@ def table(task: Task, split: str, folder: str | Path | None) -> Table:
         return _from_file(task, *_given(task, split))
     root = data_dir(folder)
     if root is None:
-        return _listed(checked(task, from_hub(task, split)))
+        return _from_hub(task, split)
     place = root / (task.folder or task.name)
     for suffix in SUFFIXES:
         path = place / f"{split}.{suffix}"
@@ -128,7 +128,12 @@ def _given(task: Task, split: str) -> tuple[Path, str]:
 def label_values(task: Task) -> list[Any]:
     """What stands in the label column of the train split of a task whose labels are not known."""
     if not task.files:
-        return list(from_hub(task, TRAIN)[task.label])
+        stored = from_hub(task, TRAIN)
+        if task.label not in stored.features:
+            known = ", ".join(stored.features)
+            raise BadData(f"{task.source} has no column '{task.label}'; found {known}")
+        names = _names_of(task, stored)
+        return list(stored[task.label]) if names is None else [list(names)]
     path, suffix = _given(task, TRAIN)
     try:
         table = READERS[suffix](task, path)
@@ -176,8 +181,7 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
             picked: Sequence[Row] = kept.take(_places(order)).to_pylist()
         except Exception as error:  # a value may be none of Python's: a day, a zone, broken text
             raise _unreadable(path, suffix, error) from error
-        named = names is not None and _by_name(task)
-        return [_named(task, row, names or ()) for row in picked] if named else picked
+        return picked if names is None else [_named(task, row, names) for row in picked]
 
     return Table(columns, len(kept), rows)
 
@@ -195,7 +199,8 @@ def _named(task: Task, row: Row, names: Sequence[str]) -> Row:
     """A row whose labels are called by name, where they were numbers of a header's names."""
 
     def name(value: Any) -> Any:
-        return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return names[value] if whole and 0 <= value < len(names) else value
 
     label = row[task.label]
     return {**row, task.label: [*map(name, label)] if isinstance(label, list) else name(label)}
@@ -270,14 +275,16 @@ def _read_json(task: Task, path: Path) -> Any:
 
 
 def _read_csv(task: Task, path: Path) -> Any:
-    """A column of texts is text, also where every text is a number; a text may have lines.
+    """A column of texts, or of labels, is text, also where all are numbers; it may have lines.
 
     Columns are separated by what makes those of the task out of the header.
     """
     import pyarrow
     import pyarrow.csv
 
-    types = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(task.text, pyarrow.string()))
+    named = (task.label,) if task.labels else ()  # 01 and 1.0 as they are written
+    text = dict.fromkeys((*task.text, *named), pyarrow.string())
+    types = pyarrow.csv.ConvertOptions(column_types=text)
     lines = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=_separator(task, path))
     return pyarrow.csv.read_csv(path, convert_options=types, parse_options=lines)
 
@@ -373,9 +380,23 @@ def from_hub(task: Task, split: str) -> Any:
 
 def checked(task: Task, table: Any) -> Any:
     """A data set of the Hub, whose class names are the task's if it has any."""
-    feature = table.features.get(task.label)
-    _check_names(task, getattr(getattr(feature, "feature", feature), "names", None))
+    _check_names(task, _names_of(task, table))
     return table
+
+
+def _names_of(task: Task, table: Any) -> Sequence[str] | None:
+    """The class names of a data set of the Hub, if it has any."""
+    feature = table.features.get(task.label)
+    return getattr(getattr(feature, "feature", feature), "names", None)
+
+
+def _from_hub(task: Task, split: str) -> Table:
+    stored = checked(task, from_hub(task, split))
+    names = _names_of(task, stored)
+    made = _listed(stored)
+    if names is None:
+        return made
+    return replace(made, rows=lambda order: [_named(task, row, names) for row in made.rows(order)])
 
 
 def _check_names(task: Task, names: Sequence[str] | None) -> None:
@@ -385,15 +406,17 @@ def _check_names(task: Task, names: Sequence[str] | None) -> None:
     """
     if names is None or (not _by_name(task) and same(names, task.labels)):
         return
-    known = {*task.labels, ""} if _by_name(task) else set()
-    if odd := [name for name in names if task.renamed.get(name, name) not in known]:
-        by_name = f"; {min(odd)} is none of them" if _by_name(task) else ""
+    place, by_name = placing(task), _by_name(task)
+    known = [by_name and (place(n) is not None or task.renamed.get(n) == "") for n in names]
+    if not all(known):
+        odd = min(name for name, fits in zip(names, known, strict=True) if not fits)
         raise LabelMismatch(
             f"{task}: the data set names its classes {', '.join(names)}; "
-            f"expected {', '.join(task.labels) or 'numbers'}{by_name}"
+            f"expected {', '.join(task.labels) or 'numbers'}"
+            f"{f'; {odd} is none of them' if by_name else ''}"
         )
 
 
 def _by_name(task: Task) -> bool:
-    """Whether labels that a header names are read by name: lists of them, and renamed ones."""
-    return bool(task.renamed) or kind_of(task).several
+    """Whether labels that a header names may be in any order: not where numbers are indices."""
+    return bool(task.renamed) or kind_of(task).several or not task.by_index

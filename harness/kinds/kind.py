@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from harness.errors import BadData, LabelMismatch, NotFinite
-from harness.labels import fit, generic, spelling
+from harness.labels import called, fit, generic, is_number, placing, spelling
 from harness.types import Array, Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 IGNORED = -100
 """The label of a class, or of a word, that nobody gave: left out of losses and of scores."""
-LONGEST_NAME = 1000
-"""Letters of a label: a longer text is a column by mistake, and slow to compare."""
 
 
 class Rule(Protocol):
@@ -226,50 +224,34 @@ class Kind(ABC):
 
 
 def class_indices(task: Task, values: Sequence[Any], where: str) -> Array64:
-    """The index of each value among the task's labels: a name, or an index already."""
-    spelled = spelling(task.labels)
-    names = {spelled(name): float(index) for index, name in reversed([*enumerate(task.labels)])}
-    known: dict[str, float] = {}  # a name is compared once, however many rows have it
-
-    def index(value: Any) -> float:
-        if task.renamed:
-            value = task.renamed.get(called(value), value)
-        if isinstance(value, str) and len(value) < LONGEST_NAME:
-            if value not in known:
-                known[value] = names.get(spelled(value), _as_index(value))
-            return known[value]
-        return _as_index(value)
-
-    indices = np.array([index(value) for value in values], dtype=np.float64)
-    fits = (indices % 1 == 0) & (indices >= 0) & (indices < len(task.labels))
-    if not fits.all():
-        value = values[int(np.flatnonzero(~fits)[0])]
-        raise BadData(
-            f"{where} has the label {reprlib.repr(value)}, expected one of "
-            f"{', '.join(task.labels)} or an index below {len(task.labels)}"
-        )
-    return indices
+    """The index of each value among the task's labels. Raises BadData for one that is no label."""
+    place = placing(task)
+    places = [place(value) for value in values]
+    if None not in places:
+        return np.array(places, dtype=np.float64)
+    value = values[places.index(None)]
+    raise BadData(
+        f"{where} has the label {reprlib.repr(value)}, expected one of "
+        f"{', '.join(task.labels)}{_hint(task, value)}"
+    )
 
 
-def called(value: Any) -> str:
-    """How a value of a label is called: 4.0 as 4, and true as true."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _as_index(value: Any) -> float:
-    try:
-        index = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return -1.0
-    return index if np.isfinite(index) else -1.0
+def _hint(task: Task, value: object) -> str:
+    """What to do about a number among labels that are words."""
+    if any(map(is_number, task.labels)):
+        return ""
+    if task.by_index:
+        return f" or an index below {len(task.labels)}"
+    name = called(value) or ""
+    if not name.isdecimal() or int(name) >= len(task.labels):
+        return ""
+    return f"; if it is one of them, say which: renamed: {{{name}: {task.labels[int(name)]}}}"
 
 
 def number(value: Any, where: str) -> float:
-    """A finite number. Raises BadData for anything else."""
+    """A finite number. Raises BadData for anything else, true and false among it."""
     try:
-        label = float(value)
+        label = np.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         label = np.nan
     if not np.isfinite(label):

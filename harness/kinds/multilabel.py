@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.errors import BadData
 from harness.kinds.kind import IGNORED, Kind, Rule
-from harness.labels import spelling
+from harness.labels import is_number, placing, spelling
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -152,16 +152,24 @@ class Multilabel(Kind):
 
 
 def _of_list(task: Task, value: Any, where: str) -> list[float]:
-    names = {name: index for index, name in enumerate(task.labels)}
+    """Texts are the names of classes that hold, numbers say of each class whether it does."""
+    names, place = ", ".join(task.labels), placing(task)
     if isinstance(value, list | tuple):
-        held = {task.renamed.get(str(one), one) for one in value} - {""}
-        if all(isinstance(one, str) for one in value) and held <= {*names}:
-            return [float(name in held) for name in task.labels]
-        if len(value) == len(names):
+        if all(isinstance(one, str) for one in value):
+            held = [place(one) for one in value if task.renamed.get(one) != ""]
+            if None not in held:
+                return [float(index in held) for index in range(len(task.labels))]
+        elif any(map(is_number, task.labels)):
+            raise BadData(
+                f"{where} has the labels {reprlib.repr(value)}, which may be classes that hold or "
+                f"a 0 or 1 for each, as {names} are called by numbers; expected names as text, as "
+                f"in {[*task.labels[:1]]}"
+            )
+        elif len(value) == len(task.labels) and not any(isinstance(one, str) for one in value):
             return [_value(one, where) for one in value]
     raise BadData(
         f"{where} has the labels {reprlib.repr(value)}, expected a list of 0, 1 or {IGNORED} "
-        f"(nobody said) for each of {', '.join(names)}, or the names of those that hold"
+        f"(nobody said) for each of {names}, or the names of those that hold"
     )
 
 
