@@ -49,7 +49,9 @@ def written(folder: Path, *splits: str, suffix: str = "jsonl") -> Path:
     """A folder with files of reviews."""
     folder.mkdir(parents=True, exist_ok=True)
     for split in splits:
-        rows, path = reviews(60 if split == "train" else 18), folder / f"{split}.{suffix}"
+        path = folder / f"{split}.{suffix}"
+        rows = reviews(60 if split == "train" else 18)
+        rows = [{**row, "title": f"{split} {row['title']}"} for row in rows]  # texts of its own
         if suffix == "jsonl":
             path.write_text("\n".join(map(json.dumps, rows)))
         elif suffix == "csv":

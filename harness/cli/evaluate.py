@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -92,6 +93,7 @@ def evaluate(
     """Evaluate a model and its references under the protocols; print the table and a verdict."""
     from harness.evaluation.evaluate import evaluate as run
     from harness.evaluation.run import Run
+    from harness.reporting.table import shared_texts
     from harness.values import validated
 
     values = {
@@ -125,6 +127,8 @@ def evaluate(
             records, failed = run(asked, progress=advance), None
         except CellsFailed as error:
             records, failed = list(error.records), error
+    for line in shared_texts(records):
+        say(f"harness: {plain(line)}", sys.stderr)
     if as_json:
         print(json.dumps([record.model_dump(mode="json") for record in records], sort_keys=True))
     elif records:

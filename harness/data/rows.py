@@ -24,6 +24,21 @@ def load_rows(
     `limit` keeps the first rows only. Raises BadData for a missing file, column or label and for
     an empty split, LabelMismatch when the data set names its classes otherwise.
     """
+    rows, texts = _read(task, split, folder, limit)
+    return _made(task, split, texts, kind_of(task).read(task, rows, f"{task}@{split}"))
+
+
+def texts_of(
+    task: Task, split: str, *, folder: str | Path | None = None
+) -> tuple[tuple[str, ...], ...]:
+    """The texts of a split, whatever its labels. Raises BadData as `load_rows` does."""
+    return _read(task, split, folder, None)[1]
+
+
+def _read(
+    task: Task, split: str, folder: str | Path | None, limit: int | None
+) -> tuple[Sequence[Row], tuple[tuple[str, ...], ...]]:
+    """The rows of a split as they are stored, and their texts."""
     if split not in splits_of(task):
         raise BadData(f"task '{task}' has no split '{split}'; known: {', '.join(splits_of(task))}")
     if limit is not None and limit < 1:
@@ -32,16 +47,14 @@ def load_rows(
     picked = pick(len(stored), split, limit)
     if not len(picked):
         raise BadData(f"{task}@{split} has no rows; expected at least one")
-    kind = kind_of(task)
-    needed = (*task.text, *kind.columns_of(task))
+    needed = (*task.text, *kind_of(task).columns_of(task))
     if missing := [column for column in needed if column not in stored.columns]:
         raise BadData(
             f"{task}@{split} has no column '{missing[0]}'; found {', '.join(stored.columns)}; "
             f"expected {', '.join(needed)}"
         )
     rows = stored.rows(picked)
-    texts = tuple(_text(task, row, split) for row in rows)
-    return _made(task, split, texts, kind.read(task, rows, f"{task}@{split}"))
+    return rows, tuple(_text(task, row, split) for row in rows)
 
 
 def _made(task: Task, split: str, texts: tuple[tuple[str, ...], ...], labels: Array64) -> Rows:

@@ -100,6 +100,7 @@ class Cell:
                 "digest": part.test.digest,
                 **origin(part.task, run.data_dir),
                 **kind_of(part.task).facts(part.test),
+                **({} if part.shared is None else {"shared_with_train": part.shared}),
             },
             "head": system.head,
             "labels": run.labels,

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from harness.data.apart import check_apart, shared_with_train
 from harness.data.metrics import check_metrics, score
 from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import amount, draw, left_out
@@ -116,6 +117,7 @@ class Part:
     test: Rows
     drawn: Mapping[int, Drawn] = field(default_factory=dict)
     left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    shared: int | None = None
 
     def drawn_for(self, asked: Asked) -> Drawn | None:
         """What a protocol adapts to of the pool, if to anything."""
@@ -212,11 +214,13 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     for one in protocols:
         _check_units(one, task)
     known = preset(run.preset)
+    check_apart(task, run.data_dir)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
+    shared = shared_with_train(test, run.data_dir)
     seeds = range(run.seed, run.seed + run.draws)
     out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
     if not any(one.draws for one in protocols):
-        return Part(task, split, test, left_out=out)
+        return Part(task, split, test, left_out=out, shared=shared)
     if share_rows(task, split, POOL_SPLIT):
         raise BadRecipe(
             f"shots are drawn from {task}@{POOL_SPLIT}; expected another split to score"
@@ -228,7 +232,7 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
         pool, draws = draw(train, shots, seeds, known.reserved, outside, stratified=run.stratified)
         places = tuple(units_of(train, pool).tolist())
         drawn[outside] = Drawn(take(train, pool), tuple(draws), places)
-    return Part(task, split, test, drawn, out)
+    return Part(task, split, test, drawn, out, shared)
 
 
 def _check_units(asked: Asked, task: Task) -> None:

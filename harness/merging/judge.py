@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from harness import weights
+from harness.data.apart import check_apart
 from harness.data.metrics import finished, score
 from harness.data.rows import load_rows
 from harness.errors import BadRecipe
@@ -44,6 +45,8 @@ class Judge:
         """The rows to score, read once. Raises BadRecipe when no task is known."""
         if not self.places:
             raise BadRecipe("no task to score candidates on; name it with --tune-on TASK@SPLIT")
+        for _, task, _ in self.places:
+            check_apart(task, self.data_dir)
         return tuple(load_rows(t, split, folder=self.data_dir) for _, t, split in self.places)
 
     @property

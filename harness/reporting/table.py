@@ -140,6 +140,17 @@ def protocols_saw(records: Sequence[Record]) -> list[str]:
     return [f"{one}: {said[one]}." for one in _headline(scores.readings) if said[one]]
 
 
+def shared_texts(records: Sequence[Record]) -> list[str]:
+    """A line for every task with rows whose text stands in its training rows, too."""
+    shared = {r.task: (r.dataset.get("shared_with_train"), r.rows) for r in records}
+    return [
+        f"{count} of {rows} rows of {task} have a text that stands in its training rows, too: what "
+        "an expert remembers counts as known (shared_with_train in the records)"
+        for task, (count, rows) in shared.items()
+        if count
+    ]
+
+
 def _shots(readings: Sequence[Reading]) -> list[Shots]:
     """The numbers of shots that were drawn, ascending."""
     return sorted({reading.shots for reading in readings if reading.shots}, key=amount)

@@ -21,6 +21,7 @@ from harness.checkpoints.build import encoder_of, quiet
 from harness.checkpoints.layout import EXPERT, TOKENIZER_FILES
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import copy_tokenizer, tokenizer_digest
+from harness.data.apart import check_apart
 from harness.data.groups import expanded
 from harness.data.metrics import finished, score
 from harness.data.rows import load_rows
@@ -119,6 +120,8 @@ def finetune(
     def rows(one: Task, split: str) -> Rows:
         return load_rows(one, split, folder=data_dir, limit=limit)
 
+    for one, _ in asked:
+        check_apart(one, data_dir)
     parts = [
         Training(rows(one, TRAINED_ON), rows(one, SELECTED_ON), settings, readout)
         for one, settings in asked

@@ -1,0 +1,66 @@
+"""Whether a split that is scored has rows that a model was trained on, told by their texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TypeAlias
+
+from harness.data.rows import texts_of
+from harness.data.sources import TRAIN, at_hand
+from harness.errors import BadData, HarnessError
+from harness.types import DERIVED, Rows, Task
+
+Texts: TypeAlias = "Counter[tuple[str, ...]]"
+REPEATED = 0.5
+"""Different texts of a train split, as a share of its rows: with fewer, texts repeat by nature."""
+
+
+def check_apart(task: Task, folder: str | Path | None = None) -> None:
+    """Raise BadData for two splits with the same rows, and for one that is a part of train or has
+    all of it.
+
+    Splits that cannot be had without a download, or not be read, are left out: who reads them says
+    so.
+    """
+    known: dict[str, Texts] = {}
+    for split in dict.fromkeys((TRAIN, *task.splits)):
+        texts = _texts(task, split, folder)
+        for other, theirs in known.items() if texts else ():
+            common = len(texts.keys() & theirs.keys())
+            alias = other != TRAIN and task.splits[split] == task.splits[other]
+            if (texts == theirs and not alias) or (
+                other == TRAIN
+                and common == min(len(texts), len(theirs))
+                and len(theirs) > REPEATED * theirs.total()
+            ):
+                raise BadData(
+                    f"{task}@{split} and {task}@{other} have the same rows: {common} of the "
+                    f"{len(texts)} texts of {split} are among the {len(theirs)} of {other}; "
+                    "expected rows of its own for every split (without a split to score, a tenth "
+                    "of train is held out)"
+                )
+        known[split] = texts
+
+
+def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | None:
+    """How many of the rows have a text that stands in the rows that models are trained on, too.
+
+    Of held-out rows those are the others of the train split. None where they cannot be had without
+    a download, and of rows that models are trained on.
+    """
+    task, split, (trained_on, held_out) = rows.task, rows.split, DERIVED
+    if split != held_out and task.splits.get(split, TRAIN) == TRAIN:
+        return None
+    known = _texts(task, trained_on if split == held_out else TRAIN, folder)
+    return sum(text in known for text in rows.texts) if known else None
+
+
+def _texts(task: Task, split: str, folder: str | Path | None) -> Texts:
+    """The texts of a split, if they can be had; a task that makes its rows is not asked."""
+    if task.generate or not at_hand(task, task.splits.get(split, TRAIN), folder):
+        return Counter()
+    try:
+        return Counter(texts_of(task, split, folder=folder))
+    except HarnessError:
+        return Counter()

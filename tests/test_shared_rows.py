@@ -1,0 +1,150 @@
+"""Rows that are scored are none that a model was trained on; texts that they share are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from tests.conftest import FAST, WORDS, model
+
+pytestmark = pytest.mark.usefixtures("as_found")
+
+
+def rows(first: int, last: int) -> list[dict[str, Any]]:
+    """Rows of texts of their own."""
+    return [
+        {"body": f"{WORDS[i % 40]} {WORDS[i // 40]} {WORDS[3]}", "mood": ["bad", "good"][i % 2]}
+        for i in range(first, last)
+    ]
+
+
+def jsonl(path: Path, made: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+
+
+def csv(path: Path, made: list[dict[str, Any]]) -> None:
+    path.write_text("".join(f"{a},{b}\n" for a, b in [("body", "mood"), *map(dict.values, made)]))
+
+
+TRAIN = rows(0, 60)
+#: what stands in the place of a file of its own for test
+SAME: dict[str, Callable[[Path], object]] = {
+    "a link": lambda folder: (folder / "test.jsonl").symlink_to("train.jsonl"),
+    "a hard link": lambda folder: os.link(folder / "train.jsonl", folder / "test.jsonl"),
+    "a copy": lambda folder: shutil.copy(folder / "train.jsonl", folder / "test.jsonl"),
+    "another form": lambda folder: csv(folder / "test.csv", TRAIN),
+    "another order": lambda folder: jsonl(folder / "test.jsonl", TRAIN[::-1]),
+    "other labels": lambda folder: jsonl(
+        folder / "test.jsonl", [{**row, "mood": "good"} for row in TRAIN]
+    ),
+    "a part": lambda folder: jsonl(folder / "test.jsonl", TRAIN[20:40]),
+    "more": lambda folder: jsonl(folder / "test.jsonl", [*TRAIN, *rows(60, 62)]),
+}
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> str:
+    """A task whose train split alone is there."""
+    (tmp_path / "data").mkdir()
+    jsonl(tmp_path / "data/train.jsonl", TRAIN)
+    (tmp_path / "mine.yaml").write_text("text: body\nlabel: mood\nfiles: data\n")
+    return str(tmp_path / "mine.yaml")
+
+
+def evaluated(task: str, *flags: str) -> int:
+    place = Path(task).parent
+    if not (place / "model").exists():
+        model(place / "model", ["bad", "good"])
+    command = ["evaluate", "--model", str(place / "model"), "--protocols", "current", "--tasks"]
+    out = ["--output-path", str(place / "records"), "--device", "cpu"]
+    return main([*command, task, *out, *flags])
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_the_rows_of_train_are_not_scored(
+    case: str, task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SAME[case](Path(task).parent / "data")
+    model(Path(task).parent / "model", ["bad", "good"])
+    capsys.readouterr()
+    assert evaluated(task, "--limit", "5") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "mine@test and mine@train have the same rows" in line
+    assert not (Path(task).parent / "records").exists()
+
+
+def test_nothing_is_trained_or_tuned_where_they_are(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, expert = str(model(tmp_path / "base")), str(model(tmp_path / "e", ["bad", "good"]))
+    SAME["a copy"](tmp_path / "data")
+    capsys.readouterr()
+    finetune = ["finetune", "--base", base, "--task", task, "--out", str(tmp_path / "x")]
+    assert main(finetune) == 2
+    merge = ["merge", expert, expert, "--base", base, "--tasks", task, "--merger=task_arithmetic"]
+    assert main([*merge, "--tune", "scale=0.5:1:0.5", "--out", str(tmp_path / "m")]) == 2
+    both = capsys.readouterr().err.splitlines()
+    assert len([line for line in both if "have the same rows" in line]) == len(both) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"base", "e", "data", "mine.yaml"}
+
+
+def test_one_file_under_two_names_is_refused(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for said in ("files: data/train.jsonl\nsplits: {test: train}",
+                 "files: {train: data/train.jsonl, test: data/train.jsonl}"):  # fmt: skip
+        Path(task).write_text(f"text: body\nlabel: mood\n{said}\n")
+        assert evaluated(task) == 2
+        assert "have the same rows" in capsys.readouterr().err
+    SAME["a copy"](tmp_path / "data")
+    jsonl(tmp_path / "data/validation.jsonl", rows(70, 90))
+    jsonl(tmp_path / "data/test.jsonl", rows(70, 90))
+    Path(task).write_text("text: body\nlabel: mood\nfiles: data\n")
+    assert evaluated(task) == 2
+    assert "mine@validation and mine@test have the same rows" in capsys.readouterr().err
+
+
+def test_texts_that_stand_in_train_too_are_counted_and_told(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jsonl(tmp_path / "data/test.jsonl", [*TRAIN[:3], *rows(70, 87)])
+    for _ in range(2):  # read back it is told again
+        assert evaluated(task) == 0
+        told = [line for line in capsys.readouterr().err.splitlines() if "3 of 20 rows" in line]
+        assert len(told) == 1
+    (file,) = (tmp_path / "records").rglob("*.json")
+    assert json.loads(file.read_text())["dataset"]["shared_with_train"] == 3
+
+
+def test_nothing_is_told_of_rows_of_their_own(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tenth that is held out has what is left of the same file."""
+    jsonl(tmp_path / "data/test.jsonl", rows(70, 90))
+    assert evaluated(task) == 0
+    assert evaluated(f"{task}@heldout10") == 0
+    assert "training rows" not in capsys.readouterr().err
+    said = [
+        json.loads(file.read_text())["dataset"] for file in (tmp_path / "records").rglob("*.json")
+    ]
+    assert [one["shared_with_train"] for one in said] == [0, 0]
+
+
+def test_texts_that_repeat_by_nature_are_counted_alone(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jsonl(tmp_path / "data/train.jsonl", TRAIN[:10] * 6)
+    jsonl(tmp_path / "data/test.jsonl", TRAIN[:8])
+    assert evaluated(task) == 0
+    assert "8 of 8 rows" in capsys.readouterr().err
+    base = model(tmp_path / "base")
+    finetune = ["finetune", "--base", str(base), "--task", task, "--out", str(tmp_path / "x")]
+    flags = [f"--{name}={value}" for name, value in FAST.items() if name != "progress"]
+    assert main([*finetune, *flags, "--epochs", "1"]) == 0
