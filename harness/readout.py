@@ -123,7 +123,7 @@ def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length:
     tokens = ("cls_token", "sep_token", "pad_token")
     lacking = [token for token in tokens if getattr(tokenizer, f"{token}_id") is None]
     width = getattr(classifier.config, "hidden_size", None)
-    positions = _positions(classifier)
+    known = positions(classifier)
     if lacking:
         return f"has a tokenizer without {', '.join(lacking)}, expected {', '.join(tokens)}"
     if fault := _no_encoder(classifier):
@@ -132,12 +132,12 @@ def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length:
         return f"has a final layer of width {final.in_features}, expected {width} as hidden states"
     if max_length < 4:
         return f"is asked to read {max_length} tokens of a row, expected 4 or more"
-    if positions is not None and positions < max_length:
-        return f"has {positions} positions, expected {max_length} or more"
+    if known is not None and known < max_length:
+        return f"has {known} positions, expected {max_length} or more"
     return None
 
 
-def _positions(classifier: Any) -> int | None:
+def positions(classifier: Any) -> int | None:
     """How many positions are embedded; None where they are not. RoBERTa's first are of padding."""
     tables = [m for name, m in classifier.named_modules() if name.endswith("position_embeddings")]
     counts = [

@@ -42,6 +42,11 @@ ALL: Literal["all"] = "all"
 """So many shots that every unit is drawn."""
 Shots: TypeAlias = int | Literal["all"]
 
+AUTO: Literal["auto"] = "auto"
+Length: TypeAlias = int | Literal["auto"]
+"""Tokens of a row at most; `auto`: as many as the model has positions for and the rows need."""
+MOST_TOKENS = 2**20
+
 FeaturesName: TypeAlias = Literal["last_linear", "mean_masked", "cls"]
 """Where a protocol that makes a classifier of its own may take its features (methods.md 3.1)."""
 

@@ -15,7 +15,7 @@ from pydantic import (
 
 from harness.errors import BadRecipe
 from harness.options import parse_choice
-from harness.types import Choice
+from harness.types import AUTO, MOST_TOKENS, Choice, Length
 
 Value = TypeVar("Value", bound="Frozen")
 
@@ -37,6 +37,21 @@ def _written(choice: Choice) -> dict[str, Any]:
 
 
 Chosen = Annotated[Choice, BeforeValidator(_choice), PlainSerializer(_written)]
+
+
+def tokens(value: object) -> Length:
+    """`128`, as a number or as text, or `auto`. Raises ValueError for any other length."""
+    text = str(value)
+    if text == AUTO:
+        return AUTO
+    if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= MOST_TOKENS:
+        raise ValueError(
+            f"{text:.40} is no number of tokens greater than 0 and at most {MOST_TOKENS}, nor auto"
+        )
+    return int(text)
+
+
+Tokens = Annotated[Length, BeforeValidator(tokens)]
 
 
 class Frozen(BaseModel):

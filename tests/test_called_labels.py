@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[str, list[Any], list[Any], str, str]] = {
         "has the label True, expected one of 1, 0",
     ),
     "below": ("labels: [0, 1]", [0, 1], [-1, 1], "csv", "has the label '-1', expected one of 0, 1"),
-    "beside": ("labels: [0.5, 1.5]", [0.5, 1.5], [15], "csv", "has the label '15', expected one of"),
+    "beside": ("labels: [0.5, 1.5]", [0.5, 1.5], [15], "csv", "has the label '15', expected"),
     "between": ("labels: [1, 2]", [1, 2], [1.5], "jsonl", "has the label 1.5, expected one of"),
     "nothing": ("", ["a", "b"], ["a", None], "jsonl", "has the label None, expected one of a, b"),
     "an empty cell": ("", ["a", "b"], ["a", ""], "csv", "has the label '', expected one of a, b"),

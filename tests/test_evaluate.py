@@ -518,6 +518,7 @@ def test_what_is_told_of_progress_is_all_rows_of_the_run_once(room: Room, tmp_pa
         ("--protocols", "ft-classifier:epochs=1"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.* are cut off at ")
 def test_other_settings_never_overwrite(
     flags: tuple[str, ...], room: Room, evaluate: Evaluate
 ) -> None:

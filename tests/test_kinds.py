@@ -729,7 +729,9 @@ def test_scores_come_from_the_stored_predictions(kind: str, room: Path, tmp_path
 
 def test_words_that_are_cut_off_are_no_entities_and_are_counted(room: Path, tmp_path: Path) -> None:
     """Five tokens hold three words."""
-    records = harness.evaluate(run(room, "tagging", tmp_path, max_length=5))
+    with pytest.warns(UserWarning, match="52 words are cut off at 5 tokens") as told:
+        records = harness.evaluate(run(room, "tagging", tmp_path, max_length=5))
+    assert len(told) == 1, "whatever is read"
     rows = load_rows(TAGS, "test")
     places = [place for words in rows.texts for place in range(len(words))]
     cut = np.array(places) >= 3
@@ -1024,6 +1026,7 @@ FAULTS: dict[str, tuple[Plant, Notice]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.filterwarnings("ignore:.* are cut off at ")
 def test_a_planted_fault_is_noticed(
     fault: str, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

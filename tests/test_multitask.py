@@ -281,6 +281,7 @@ def test_one_task_is_an_expert(room: Path) -> None:
         assert (one / name).read_bytes() == (room / "plain" / name).read_bytes()
 
 
+@pytest.mark.filterwarnings("ignore:.* are cut off at ")
 def test_tasks_keep_their_own_batch_size_and_length(
     room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -336,6 +336,7 @@ def test_the_tuned_head_is_that_of_the_script(
         assert found[f"shots={SHOTS},seed={one.seed}"].tolist() == labels.tolist()
 
 
+@pytest.mark.filterwarnings("ignore:.* are cut off at ")
 def test_features_of_two_readouts_are_kept_apart(room: Path, tmp_path: Path) -> None:
     """In the cache and as records: the same model and rows, at the same length."""
     expert, found = Path(shutil.copytree(room / "a", tmp_path / "a")), {}
@@ -417,6 +418,7 @@ def test_a_head_is_tuned_on_what_each_visit_shows(
 
 @pytest.mark.parametrize("rows", ["", ",rows=test"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.filterwarnings("ignore:.* are cut off at ")
 def test_a_only_what_the_model_drops_is_dropped(
     dropout: float, rows: str, room: Path, tmp_path: Path
 ) -> None:

@@ -63,6 +63,13 @@ Plugins = Annotated[
         is_eager=True,
     ),
 ]
+MaxLength = Annotated[
+    str | None,
+    typer.Option(
+        help="Tokens, or auto: what the model and the rows need. Default: the task's.",
+        metavar="N|auto",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 

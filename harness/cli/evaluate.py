@@ -13,6 +13,7 @@ import typer
 from harness.cli.app import (
     DataDir,
     Json,
+    MaxLength,
     Plugins,
     PresetOption,
     app,
@@ -79,7 +80,7 @@ def evaluate(
         Literal["by-name", "by-index"], typer.Option(help="by-index: trust the order of LABEL_n.")
     ] = "by-name",
     limit: Annotated[int | None, typer.Option(help="Score the first N rows only.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Tokens. Default: the task's.")] = None,
+    max_length: MaxLength = None,
     batch_size: Annotated[int, typer.Option(help="Rows per forward pass.")] = 32,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     output_path: Annotated[Path, typer.Option(help="Where records are written.")] = Path("records"),

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.app import DataDir, Force, Plugins, PresetOption, app, listed, names_of
+from harness.cli.app import (
+    DataDir,
+    Force,
+    MaxLength,
+    Plugins,
+    PresetOption,
+    app,
+    listed,
+    names_of,
+)
 from harness.text import points
 
 
@@ -37,7 +46,7 @@ def finetune(
     batch_size: Annotated[int | None, typer.Option(help="Default: the task's.")] = None,
     warmup: Annotated[float | None, typer.Option(help="Share of the steps.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Default: the task's.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Tokens. Default: the task's.")] = None,
+    max_length: MaxLength = None,
     limit: Annotated[int | None, typer.Option(help="Use the first N rows of each split.")] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="Train in mixed bfloat16.")] = False,
     preset: PresetOption = None,

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from harness.cli.app import DataDir, Force, Plugins, PresetOption, app, listed, names_of
+from harness.cli.app import (
+    DataDir,
+    Force,
+    MaxLength,
+    Plugins,
+    PresetOption,
+    app,
+    listed,
+    names_of,
+)
 from harness.cli.console import bars, say
 from harness.errors import BadRecipe
 
@@ -65,6 +74,7 @@ def merge(
         bool, typer.Option("--no-drift", help="Do not run experts to see their logits move.")
     ] = False,
     preset: PresetOption = None,
+    max_length: MaxLength = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan by headers alone, write nothing.")
     ] = False,
@@ -94,6 +104,7 @@ def merge(
         "device": device,
         "drift": False if no_drift else None,
         "preset": preset,
+        "max_length": max_length,
         "data_dir": str(data_dir) if data_dir else None,
     }
     recipe = _recipe(experts, flags)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import DataDir, Plugins, PresetOption, app, names_of
+from harness.cli.app import DataDir, MaxLength, Plugins, PresetOption, app, names_of
 from harness.cli.console import bars, say
 
 
@@ -32,6 +32,7 @@ def statistics(
         str | None, typer.Option(help="NAME[:key=value,...]: a need by itself, of any method.")
     ] = None,
     preset: PresetOption = None,
+    max_length: MaxLength = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
@@ -50,6 +51,7 @@ def statistics(
             merger=merger,
             need=need,
             preset=preset,
+            max_length=max_length,  # type: ignore[arg-type]  # text, which is parsed there
             data_dir=data_dir,
             device=device,
             allow_pickle=allow_pickle,

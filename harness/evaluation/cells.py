@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from harness.checkpoints.families.known import by_rules
+from harness.data.apart import check_apart
 from harness.data.rows import load_rows
 from harness.data.shots import amount
 from harness.data.sources import origin
@@ -22,6 +23,7 @@ from harness.evaluation.records import CHOICE_SPLIT, Adaptation, Saw, record_pat
 from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.systems import System, experts_on, joined, systems_of, teachers_of
 from harness.kinds import kind_of
+from harness.passes.lengths import resolved, tell_of_cut
 from harness.presets import preset
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Choice, Scalar
@@ -66,7 +68,7 @@ class Cell:
 
     @property
     def max_length(self) -> int:
-        return self.run.max_length or self.part.task.finetune.max_length
+        return self.part.max_length
 
     @property
     def readout(self) -> Readout:
@@ -183,6 +185,7 @@ class Cell:
         for key in settings:
             value = getattr(self.run, key)
             if value != getattr(DEFAULTS, key):
+                value = self.max_length if key == "max_length" else value
                 unusual[key] = "-".join(map(str, value)) if isinstance(value, tuple) else value
         return unusual
 
@@ -200,19 +203,38 @@ def cells_of(run: Run, model: Model, protocols: Sequence[Asked]) -> list[Cell]:
     """
     check_ceilings(run, model)
     parts = [part_of(run, name, protocols) for name in model.tasks]
-    readers = [(part, experts_on(run, model, part.task)) for part in parts]
-    cells = [
-        Cell(run, model, part, system, tuple(teachers_of(system, experts)), asked)
-        for part, experts in readers
-        for system in (
-            *systems_of(run, model, part.task, experts),
-            *ceilings_on(run, model, part.task),
-        )
-        for asked in protocols
-    ]
+    readers = []
+    cells = []
+    for short in parts:
+        experts = experts_on(run, model, short.task)
+        systems = [
+            *systems_of(run, model, short.task, experts),
+            *ceilings_on(run, model, short.task),
+        ]
+        part = _with_length(run, short, systems)
+        readers.append((part, experts))
+        cells += [
+            Cell(run, model, part, system, tuple(teachers_of(system, experts)), asked)
+            for system in systems
+            for asked in protocols
+        ]
     _check_teachers(run, cells)
+    for task in {part.task.name: part.task for part in parts}.values():
+        check_apart(task, run.data_dir)
     chosen = _choice(run, model, readers) if run.best_single else ()
     return [cell for cell in [*cells, *chosen] if cell.defined]
+
+
+def _with_length(run: Run, part: Part, systems: Sequence[System]) -> Part:
+    """The part with the tokens that are read of a row, by all systems; warns of what is cut off."""
+    members = [member for system in systems for member in system.members]
+    several = [part.test, *(drawn.pool for drawn in part.drawn.values())]
+    readout = preset(run.preset).readout
+    asked = run.max_length or part.task.finetune.max_length
+    number = resolved(asked, members, several, readout)
+    if readout == LAST_LINEAR:  # a preset's length is what it reads
+        tell_of_cut(members, part.test, number)
+    return replace(part, max_length=number)
 
 
 def _choice(
@@ -236,7 +258,7 @@ def _choice(
                 f"{part.name} reports; expected another split to score"
             )
         rows = load_rows(part.task, CHOICE_SPLIT, folder=run.data_dir, limit=run.limit)
-        held = Part(part.task, CHOICE_SPLIT, rows)
+        held = _with_length(run, Part(part.task, CHOICE_SPLIT, rows), experts)
         for expert in experts:
             yield Cell(run, model, held, expert, (expert,), asked(Choice("current")))
 

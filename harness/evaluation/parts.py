@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from harness.data.apart import check_apart, shared_with_train
+from harness.data.apart import shared_with_train
 from harness.data.metrics import check_metrics, score
 from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import amount, draw, left_out
@@ -110,6 +110,8 @@ class Part:
 
     `drawn` is by how many times as many words of no entity it has as of any other tag: 1, but for
     who asks otherwise. `left_out` are, for the seed of each draw, test rows that are not scored.
+    `shared` are the test rows whose text stands in the training rows, too, if that is known;
+    `max_length` are the tokens that are read of a row.
     """
 
     task: Task
@@ -118,6 +120,7 @@ class Part:
     drawn: Mapping[int, Drawn] = field(default_factory=dict)
     left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     shared: int | None = None
+    max_length: int = 0
 
     def drawn_for(self, asked: Asked) -> Drawn | None:
         """What a protocol adapts to of the pool, if to anything."""
@@ -214,7 +217,6 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     for one in protocols:
         _check_units(one, task)
     known = preset(run.preset)
-    check_apart(task, run.data_dir)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
     shared = shared_with_train(test, run.data_dir)
     seeds = range(run.seed, run.seed + run.draws)

@@ -10,7 +10,7 @@ from pydantic import (
 
 from harness.presets import PresetName
 from harness.types import Shots
-from harness.values import Chosen, Frozen
+from harness.values import Chosen, Frozen, Tokens
 
 
 class Run(Frozen):
@@ -33,7 +33,7 @@ class Run(Frozen):
     seed: int = 0
     labels: Literal["by-name", "by-index"] = "by-name"
     limit: PositiveInt | None = None
-    max_length: PositiveInt | None = None
+    max_length: Tokens | None = None
     data_dir: str | None = None
     output: str = "records"
     batch_size: PositiveInt = 32

@@ -82,6 +82,10 @@ class Kind(ABC):
         """How many units each row has, in order."""
         return np.ones(len(rows), dtype=np.int64)
 
+    def parts(self, rows: Rows) -> Sequence[range]:
+        """The units of all that is scored as one: rows, or the entities of words."""
+        return [range(row, row + 1) for row in range(len(rows))]
+
     def facts(self, rows: Rows) -> Mapping[str, str]:
         """What a record says of rows of this kind beside where they come from."""
         return {}

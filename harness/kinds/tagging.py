@@ -70,6 +70,18 @@ class Tagging(Classification):
         """Its words."""
         return np.array([len(words) for words in rows.texts], dtype=np.int64)
 
+    def parts(self, rows: Rows) -> Sequence[range]:
+        """The words of every gold entity."""
+        found = []
+        for span in self._sentences(rows):
+            tags = [rows.task.labels[int(rows.labels[unit])] for unit in span]
+            starts = [place for place, _ in entities(tags)]
+            ends = [*starts, *(i for i, tag in enumerate(tags) if tag == OUTSIDE), len(tags)]
+            for start in starts:
+                end = min(end for end in ends if end > start)
+                found.append(range(span[0] + start, span[0] + end))
+        return found
+
     def facts(self, rows: Rows) -> Mapping[str, str]:
         """How their entities are written."""
         return {"scheme": scheme(rows)}

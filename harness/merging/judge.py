@@ -14,8 +14,9 @@ from harness.data.rows import load_rows
 from harness.errors import BadRecipe
 from harness.kinds import kind_of
 from harness.passes.features import forward
+from harness.passes.lengths import at_length
 from harness.readout import LAST_LINEAR, Readout
-from harness.types import Checkpoint, Progress, Rows, StateDict, Task
+from harness.types import Checkpoint, Length, Progress, Rows, StateDict, Task
 
 CANDIDATES = "scoring candidates"
 """What is told of rows that candidates are scored on."""
@@ -29,7 +30,7 @@ class Judge:
     candidate has not, and the split to score: never one that is reported. `progress` is told of
     rows scored, of those that as many candidates as `expected` have. `readout` is how rows are put
     before a candidate and read. `kept` are tensors that every task has its own of, whatever a
-    candidate has.
+    candidate has. `max_length` are the tokens that are read of a row, by default each task's.
     """
 
     places: tuple[tuple[Checkpoint, Task, str], ...]
@@ -39,6 +40,7 @@ class Judge:
     progress: Progress | None = None
     readout: Readout = LAST_LINEAR
     kept: tuple[str, ...] = ()
+    max_length: Length | None = None
 
     @cached_property
     def rows(self) -> tuple[Rows, ...]:
@@ -47,7 +49,10 @@ class Judge:
             raise BadRecipe("no task to score candidates on; name it with --tune-on TASK@SPLIT")
         for _, task, _ in self.places:
             check_apart(task, self.data_dir)
-        return tuple(load_rows(t, split, folder=self.data_dir) for _, t, split in self.places)
+        return tuple(
+            at_length(load_rows(task, split, folder=self.data_dir), self.max_length, [model])
+            for model, task, split in self.places
+        )
 
     @property
     def reads(self) -> int:
@@ -75,7 +80,7 @@ class Judge:
             _, logits, seen = forward(
                 model,
                 rows,
-                max_length=task.finetune.max_length,
+                max_length=rows.task.finetune.max_length,
                 readout=self.readout,
                 device=self.device,
                 progress=step,

@@ -20,6 +20,7 @@ from harness.merging.plan import Plan
 from harness.merging.recipes import Recipe
 from harness.merging.stages import entering
 from harness.passes.features import forward
+from harness.passes.lengths import at_length
 from harness.passes.statistics import SPLIT
 from harness.presets import as_read, preset
 from harness.types import Array, Checkpoint, Rows, StateDict
@@ -155,7 +156,7 @@ def _drifts(
     plan: Plan, stages: Sequence[Sequence[StateDict]]
 ) -> list[tuple[float | None, ...]] | None:
     """For each stage, how far it moves the logits of each expert."""
-    rows = {name: _probes(name, plan.recipe) for name in dict.fromkeys(plan.tasks)}
+    rows = {name: _probes(name, plan) for name in dict.fromkeys(plan.tasks)}
     of_experts = [_drift(plan, stages, place, rows[name]) for place, name in enumerate(plan.tasks)]
     if all(one is None for one in of_experts):
         return None
@@ -165,8 +166,9 @@ def _drifts(
     ]
 
 
-def _probes(name: str, recipe: Recipe) -> Rows | None:
+def _probes(name: str, plan: Plan) -> Rows | None:
     """Rows of a task, if there are any without a download. Warns of those that cannot be read."""
+    recipe = plan.recipe
     try:
         task = parse_task(name)[0]
     except UnknownName:
@@ -174,7 +176,9 @@ def _probes(name: str, recipe: Recipe) -> Rows | None:
     if not at_hand(task, TRAIN, recipe.data_dir):
         return None
     try:
-        return load_rows(as_read(task, recipe.preset), SPLIT, folder=recipe.data_dir, limit=PROBES)
+        task = as_read(task, recipe.preset)
+        rows = load_rows(task, SPLIT, folder=recipe.data_dir, limit=PROBES)
+        return at_length(rows, recipe.max_length, plan.experts)
     except HarnessError as error:
         _warn(error)
         return None

@@ -12,7 +12,7 @@ from harness.files import read_yaml
 from harness.presets import PresetName
 from harness.registry import MERGERS, POSTMERGE, PREMERGE, TASKS, YAML
 from harness.types import Choice
-from harness.values import Chosen, Frozen, validated
+from harness.values import Chosen, Frozen, Tokens, validated
 
 Heads = Literal["auto", "merge", "average", "keep"]
 
@@ -21,7 +21,8 @@ class Recipe(Frozen):
     """A merge: which checkpoints, by which methods, and what becomes of the heads.
 
     `drift`: whether experts are run on rows of their tasks to tell how far pre-merging methods move
-    their logits.
+    their logits. `max_length`: the tokens that are read of a row, wherever rows are; by default the
+    task's.
     """
 
     experts: tuple[str, ...]
@@ -39,6 +40,7 @@ class Recipe(Frozen):
     device: str = "auto"
     drift: bool = True
     preset: PresetName | None = None
+    max_length: Tokens | None = None
 
     @property
     def method(self) -> str:

@@ -165,6 +165,7 @@ class Fold:
             [one.name for one in self.needs].count(need.name) > 1,
             self.recipe.data_dir,
             self.recipe.device,
+            self.recipe.max_length,
         )
 
 
@@ -222,4 +223,5 @@ def judge_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) -> 
         fold.progress,
         readout,
         kept=fold.fresh if recipe.heads == "keep" else (),
+        max_length=recipe.max_length,
     )

@@ -14,10 +14,11 @@ from harness.checkpoints.build import check_ready, unit_of
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe
 from harness.kinds import kind_of
+from harness.passes.lengths import at_length
 from harness.passes.reading import Readings
 from harness.passes.statistic_file import Statistic, check_statistic
 from harness.passes.statistics import SPLIT, called, collect, drawn_as, promised, said, steps
-from harness.types import Checkpoint, Need, Progress, Rows, Scalar, StateDict
+from harness.types import Checkpoint, Length, Need, Progress, Rows, Scalar, StateDict
 
 
 class Supply(Protocol):
@@ -66,6 +67,7 @@ class Sources:
     elsewhere: bool = False
     data_dir: str | Path | None = None
     device: str = "auto"
+    max_length: Length | None = None
 
 
 def check_kinds(need: Need, tasks: Sequence[str]) -> None:
@@ -84,13 +86,15 @@ class Draws:
     """The rows of tasks that the options of a need say, read once for all experts of a task."""
 
     chosen: Mapping[str, Scalar]
-    data_dir: str | Path | None
+    sources: Sources
+    checkpoints: tuple[Checkpoint, ...]
     _rows: dict[str, Rows] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, name: str) -> Rows:
         """The rows of a task by name."""
         if name not in self._rows:
-            self._rows[name] = drawn_as(self.chosen, parse_task(name)[0], self.data_dir)
+            rows = drawn_as(self.chosen, parse_task(name)[0], self.sources.data_dir)
+            self._rows[name] = at_length(rows, self.sources.max_length, self.checkpoints)
         return self._rows[name]
 
 
@@ -140,7 +144,7 @@ class Together:
 
     @cached_property
     def _readings(self) -> Readings:
-        draws, tasks = Draws(self.chosen, self.sources.data_dir), self.sources.tasks
+        draws, tasks = Draws(self.chosen, self.sources, self.checkpoints), self.sources.tasks
         same = self.need.rows == "same"
 
         def rows(place: int) -> Rows:
@@ -235,7 +239,7 @@ class PerExpert:
 
     @cached_property
     def _draws(self) -> Draws:
-        return Draws(self.chosen, self.sources.data_dir)
+        return Draws(self.chosen, self.sources, self.checkpoints)
 
     def _collected(self, index: int, progress: Progress | None) -> Statistic:
         self._check_tasks()

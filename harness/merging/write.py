@@ -178,6 +178,7 @@ def _record(
         **by_rules(plan.experts[0].config),
         "seed": recipe.seed,
         **({"preset": recipe.preset} if recipe.preset else {}),
+        **({"max_length": _lengths(plan)} if recipe.max_length else {}),
         **({"spelled": spelled} if spelled else {}),
         **({"statistics": statistics} if statistics else {}),
         **({"scored_on": scored_on} if scored_on else {}),
@@ -190,6 +191,17 @@ def _record(
 @cache
 def _versions() -> dict[str, str]:
     return {name: version(name) for name in ("merging-harness", "torch", "safetensors")}
+
+
+def _lengths(plan: Plan) -> dict[str, int]:
+    """The tokens that were read of a row, by task and split."""
+    stages = plan.stages
+    told = [one for stage in stages for one in stage.statistics()]
+    judged = [rows for stage in stages if stage.judge for rows in stage.judge.rows]
+    return {
+        **{str(one["task"]): int(one["max_length"]) for one in told},
+        **{f"{rows.task}@{rows.split}": rows.task.finetune.max_length for rows in judged},
+    }
 
 
 def _scored_on(plan: Plan, *, tried: bool) -> list[str]:

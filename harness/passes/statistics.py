@@ -28,6 +28,7 @@ from harness.methods import needs_of, resolved
 from harness.options import options, parse_choice, resolve
 from harness.passes.cache import keep, recall
 from harness.passes.features import content_key
+from harness.passes.lengths import at_length, length_of
 from harness.passes.reading import Reading
 from harness.passes.statistic_file import (
     Facts,
@@ -43,7 +44,18 @@ from harness.plugins import code_of
 from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, NEEDS
 from harness.rng import rng
-from harness.types import Checkpoint, Choice, Need, Progress, Rows, Scalar, StateDict, Steps, Task
+from harness.types import (
+    Checkpoint,
+    Choice,
+    Length,
+    Need,
+    Progress,
+    Rows,
+    Scalar,
+    StateDict,
+    Steps,
+    Task,
+)
 
 SPLIT = "train90"
 
@@ -210,6 +222,7 @@ def statistic(
     merger: str | Choice | None = None,
     need: str | Choice | None = None,
     preset: PresetName | None = None,
+    max_length: Length | None = None,
     data_dir: str | Path | None = None,
     device: str = "auto",
     allow_pickle: bool = False,
@@ -217,10 +230,13 @@ def statistic(
 ) -> Statistic:
     """What a merger (default: `regmean`) or a need asks of an expert's data, in the file `out`.
 
+    Rows are cut to `max_length` tokens, by default the task's; `auto`: nothing that the expert can
+    read is cut off.
     Handing over the file instead of the data is enough to take part in a merge. Raises BadRecipe
     for a merger that asks for nothing, OutputExists for a file that holds something else.
     """
     asked, chosen = _asked(merger, need, preset)
+    length = None if max_length is None else length_of(max_length)
     parsed, split = parse_task(task)
     if "@" in task and split != SPLIT:
         raise BadRecipe(f"statistics are computed on {parsed}@{SPLIT}, found '@{split}'")
@@ -231,7 +247,7 @@ def statistic(
     kind_of(parsed).columns(parsed, checkpoint.labels or (), checkpoint.source)
     if asked.check:
         asked.check(chosen)
-    rows = drawn_as(chosen, parsed, data_dir)
+    rows = at_length(drawn_as(chosen, parsed, data_dir), length, [checkpoint])
     step = steps(progress, asked, checkpoint, rows)
     write_statistic(path, collect(asked, chosen, checkpoint, rows, device=device, progress=step))
     return read_statistic(path)

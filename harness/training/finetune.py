@@ -31,6 +31,7 @@ from harness.files import as_json, read_json, saying
 from harness.folders import FILES, Layout, check_output, new_folder
 from harness.kinds import kind_of
 from harness.passes.features import LABEL_KEYS, check_readout, forward
+from harness.passes.lengths import length_of, resolved, tell_of_cut
 from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
 from harness.registry import TASKS
@@ -44,7 +45,7 @@ from harness.training.single import (
     readings,
     single_task,
 )
-from harness.types import Checkpoint, Hyperparameters, Rows, Score, Task
+from harness.types import AUTO, Checkpoint, Hyperparameters, Rows, Score, Task
 from harness.weights import Observed, join_digests
 
 TRAINED_ON, SELECTED_ON = "train90", "heldout10"
@@ -86,13 +87,14 @@ def finetune(
     preset: PresetName | None = None,
     force: bool = False,
     progress: bool = True,
-    **overrides: float | None,
+    **overrides: float | str | None,
 ) -> Checkpoint:
     """Fine-tune a base on `task@train90` and write the expert to `out`; returns it.
 
     Several `tasks` instead of one `task` train one encoder with a head for each, which are written
     as a merge with kept heads is. `overrides` are fields of `Hyperparameters`; the defaults are the
-    task's; `force` replaces an older expert there. Tasks that are trained together keep their own
+    task's, and `max_length="auto"` is what the base and the rows need; `force` replaces an older
+    expert there. Tasks that are trained together keep their own
     batch size and maximum length and must agree in the rest. `seed` orders the data and drops
     units, `head_seed` (default: `seed`) initialises the heads, which are new ones whatever head the
     base has; under a `preset`, its readout's. The folder records tasks, split, seeds,
@@ -104,6 +106,8 @@ def finetune(
     or that another run is writing.
     """
     named = [as_read(one, preset) for one in _asked(task, tasks, data_dir)]
+    given = overrides.pop("max_length", None)
+    length = None if given is None else length_of(given)
     asked = [(one, _settings(one.finetune, overrides)) for one in named]
     check_shared(named, {one.name: settings for one, settings in asked})
     readout = _readout(preset, named)
@@ -114,18 +118,22 @@ def finetune(
     source = open_checkpoint(base)
     _check_apart(source, out)
     for _, settings in asked:
-        check_readout(source, readout, settings.max_length)
+        if length != AUTO:
+            check_readout(source, readout, length or settings.max_length)
     check_output(out, EXPERT, force=force)
 
     def rows(one: Task, split: str) -> Rows:
         return load_rows(one, split, folder=data_dir, limit=limit)
 
-    for one, _ in asked:
-        check_apart(one, data_dir)
-    parts = [
-        Training(rows(one, TRAINED_ON), rows(one, SELECTED_ON), settings, readout)
-        for one, settings in asked
-    ]
+    parts = []
+    for one, settings in asked:
+        if one.files:
+            check_apart(one)
+        both = rows(one, TRAINED_ON), rows(one, SELECTED_ON)
+        number = resolved(length or settings.max_length, [source], both, readout)
+        if readout == LAST_LINEAR:
+            tell_of_cut([source], both[0], number)
+        parts.append(Training(*both, replace(settings, max_length=number), readout))
     spelled = {one.name: typed for one, _ in asked if (typed := TASKS.spelled(one.name))}
     request = {
         "base": str(base),
@@ -319,7 +327,7 @@ def _bars_of(trainer: Any) -> Iterator[None]:
         raise
 
 
-def _settings(default: Hyperparameters, overrides: Mapping[str, float | None]) -> Hyperparameters:
+def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperparameters:
     given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     for name, value in given.items():
         if name not in asdict(default):

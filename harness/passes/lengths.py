@@ -1,0 +1,136 @@
+"""Shell: how many tokens rows have, what a length cuts off, and the length that they need."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.checkpoints.network import classifier_on_meta
+from harness.checkpoints.tokenizer import tokenizer_digest
+from harness.errors import BadOption
+from harness.kinds import kind_of
+from harness.passes.features import FIRST, tokenize
+from harness.readout import LAST_LINEAR, Readout, positions
+from harness.types import AUTO, MOST_TOKENS, Checkpoint, Length, Rows
+from harness.values import tokens
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a length cuts off of rows: how many of those that count as one are not seen whole.
+
+    Those are rows or, of tags, gold entities; `words` are the words that are cut off. `longest` are
+    the tokens of the longest row.
+    """
+
+    lost: int
+    count: int
+    words: int
+    longest: int
+
+    @property
+    def share(self) -> float:
+        """What is lost of all."""
+        return self.lost / self.count if self.count else 0.0
+
+
+def length_of(value: object, name: str = "max_length") -> Length:
+    """A maximum length as somebody gives it. Raises BadOption."""
+    try:
+        return tokens(value)
+    except ValueError as error:
+        raise BadOption(f"{name}: {error}") from error
+
+
+def token_counts(checkpoint: Checkpoint, rows: Rows) -> list[int]:
+    """How many tokens each row has, cut nowhere."""
+    return [len(ids) for ids in tokenize(checkpoint, rows, MOST_TOKENS)["input_ids"]]
+
+
+def limit_of(checkpoint: Checkpoint) -> int:
+    """How many tokens a model can read."""
+    known = positions(classifier_on_meta(checkpoint.config, checkpoint.source))
+    said = checkpoint.config.get("max_position_embeddings")
+    return known or (said if isinstance(said, int) and said > 0 else MOST_TOKENS)
+
+
+def resolved(
+    asked: Length,
+    checkpoints: Sequence[Checkpoint],
+    several: Iterable[Rows],
+    readout: Readout = LAST_LINEAR,
+) -> int:
+    """The length that is asked for as a number; `auto` of rows that models are to read.
+
+    Raises BadOption where a readout is of so many tokens in every row.
+    """
+    if asked != AUTO:
+        return asked
+    if readout != LAST_LINEAR:
+        raise BadOption(
+            f"max_length is {AUTO}, and features '{readout.name}' are of one number of tokens in "
+            f"every row; expected a number, or leave out {readout.asked}"
+        )
+    longest = max(max(token_counts(o, rows)) for rows in several for o in _by_words(checkpoints))
+    return min(longest, *map(limit_of, checkpoints))
+
+
+def at_length(rows: Rows, asked: Length | None, checkpoints: Sequence[Checkpoint]) -> Rows:
+    """The rows of a task that is read at a length; None: at its own."""
+    if asked is None:
+        return rows
+    number = resolved(asked, checkpoints, [rows])
+    return replace(
+        rows, task=replace(rows.task, finetune=replace(rows.task.finetune, max_length=number))
+    )
+
+
+def cut_off(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Cut:
+    """What a length cuts off of rows, as the model's tokenizer has them."""
+    kind = kind_of(rows.task)
+    whole = tokenize(checkpoint, rows, MOST_TOKENS)
+    lengths = np.array([len(ids) for ids in whole["input_ids"]])
+    units = np.repeat(lengths > max_length, kind.units(rows))
+    words = 0
+    if FIRST in whole and units.any():
+        cut = tokenize(checkpoint, rows, max_length)[FIRST]
+        before = np.array([place for row in whole[FIRST] for place in row])
+        units = (before >= 0) & (np.array([place for row in cut for place in row]) < 0)
+        words = int(units.sum())
+    parts = kind.parts(rows)
+    lost = sum(bool(units[part.start : part.stop].any()) for part in parts)
+    return Cut(lost, len(parts), words, int(lengths.max()))
+
+
+def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) -> None:
+    """Warn of what a length cuts off of rows, by the tokenizer that most is cut off by."""
+    several = [cut_off(one, rows, max_length) for one in _by_words(checkpoints)]
+    most = max(several, key=lambda cut: (cut.lost, cut.words))
+    if said := described(most, rows, max_length):
+        able = min(map(limit_of, checkpoints))
+        advice = "the model reads no more"
+        if able > max_length:
+            advice = "see --max-length auto"
+        warnings.warn(
+            f"{rows.task}@{rows.split}: {said}; the longest row has {most.longest}: {advice}",
+            stacklevel=2,
+        )
+
+
+def described(cut: Cut, rows: Rows, max_length: int) -> str:
+    """What a length cuts off, in words; empty where that is nothing."""
+    lost = f"{cut.lost} of {cut.count}"
+    if cut.words:
+        return (
+            f"{cut.words} words are cut off at {max_length} tokens, and with them {lost} gold "
+            f"entities ({cut.share:.1%}), which count as not found"
+        )
+    return f"{lost} rows ({cut.share:.1%}) are cut off at {max_length} tokens" if cut.lost else ""
+
+
+def _by_words(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """One of the checkpoints for each tokenizer."""
+    return list({tokenizer_digest(one.tokenizer): one for one in checkpoints}.values())
