@@ -285,6 +285,8 @@ def test_a_fit_to_the_test_rows_says_so(protocol: str, room: Path, tmp_path: Pat
         "split": "turned/classification@test",
         "rows": SIZES["test"],
         "drawn": {},
+        "sentences": {},
+        "unseen": [],
         "labels": "were not read",
         "transductive": True,
     }

@@ -18,7 +18,7 @@ from harness.data.splits import share_rows
 from harness.errors import BadRecipe, MissingTeacher
 from harness.evaluation.ceiling import ceilings_on, check_ceilings
 from harness.evaluation.model import Model
-from harness.evaluation.parts import POOL_SPLIT, Asked, Part, asked, part_of
+from harness.evaluation.parts import POOL_SPLIT, Asked, Part, asked, part_of, units_in
 from harness.evaluation.records import CHOICE_SPLIT, Adaptation, Saw, record_path
 from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.systems import System, experts_on, joined, systems_of, teachers_of
@@ -26,7 +26,7 @@ from harness.kinds import kind_of
 from harness.passes.lengths import resolved, tell_of_cut
 from harness.presets import preset
 from harness.readout import LAST_LINEAR, Readout
-from harness.types import Choice, Scalar
+from harness.types import Choice, Encoded, Scalar
 
 SAW: Mapping[tuple[bool, bool], Saw] = {
     (True, False): "chose the rows",
@@ -153,10 +153,27 @@ class Cell:
         read = self.asked.protocol.adapts == "labeled"
         return Adaptation(
             split=f"{part.task.name}@{POOL_SPLIT}",
-            rows=len(drawn.pool),
-            drawn=drawn.units,
+            rows=drawn.rows(self.sentences),
+            drawn={} if self.sentences else drawn.units,
+            sentences=drawn.sentences if self.sentences else {},
             labels=SAW[self.run.stratified, read],
         ).model_dump(mode="json")
+
+    @property
+    def sentences(self) -> bool:
+        """Whether it adapts to whole sentences: of words, a protocol that reads no labels."""
+        return self.asked.teaches and kind_of(self.part.task).unit == "word"
+
+    def told(self, encoded: Encoded) -> dict[str, Any]:
+        """`values`, with what only reading shows: units to adapt to that were cut off."""
+        if (saw := self.values["adaptation"]) is None:
+            return self.values
+        drawn = self.part.drawn_for(self.asked)
+        units = sum(kind_of(self.part.task).units(self.part.test))
+        asked = units_in(drawn.draws, self.sentences) if drawn else {*range(units)}
+        gone = asked - units_in(encoded.draws, self.sentences)
+        unseen = sorted(drawn.places[unit] if drawn else unit for unit in gone)
+        return {**self.values, "adaptation": {**saw, "unseen": unseen}}
 
     @property
     def _sources(self) -> dict[str, Any]:

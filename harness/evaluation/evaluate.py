@@ -192,7 +192,7 @@ def made(cell: Cell, reader: Reader) -> Record | str:
         return f"{cell}: {error}"
     predicted = predicted_of(cell.part, predictions)
     record = Record(
-        **cell.values,
+        **cell.told(encoded),
         scores=scores,
         intervals=intervals(predicted),
         majority=cell.part.majority,

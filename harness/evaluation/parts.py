@@ -78,11 +78,12 @@ class Asked:
 class Drawn:
     """The rows that any draw took, the pool, and the draws.
 
-    `places` are the units of the pool's split that the pool holds.
+    `numbers` are the rows of the pool's split that the pool holds, `places` the units.
     """
 
     pool: Rows
     draws: tuple[Draw, ...]
+    numbers: tuple[int, ...]
     places: tuple[int, ...]
 
     @cached_property
@@ -102,6 +103,36 @@ class Drawn:
             for draw in self.draws
             if draw.shots == most
         }
+
+    @cached_property
+    def sentences(self) -> dict[str, dict[str, list[int]]]:
+        """For each number of shots and seed, the rows of the split that a head is tuned on.
+
+        Fewer shots need not take the first of them. Not those of `all` shots.
+        """
+        made: dict[str, dict[str, list[int]]] = {}
+        for one in self.draws:
+            if one.shots != ALL:
+                rows = self._rows([example[0] for example in one.examples])
+                made.setdefault(str(one.shots), {})[str(one.seed)] = rows
+        return made
+
+    def rows(self, sentences: bool) -> int:
+        """How many rows all draws have units of: of their sentences, or of what was drawn."""
+        return len({*self._rows([*units_in(self.draws, sentences)])})
+
+    def _rows(self, units: Sequence[int]) -> list[int]:
+        """The rows of the split that units of the pool are of."""
+        counts = kind_of(self.pool.task).units(self.pool)
+        row_of = np.repeat(self.numbers, counts)
+        return [int(row_of[unit]) for unit in units]
+
+
+def units_in(draws: Sequence[Draw], sentences: bool) -> set[int]:
+    """All units of some draws: of their sentences, or of what was drawn."""
+    return {
+        unit for one in draws for part in (one.examples if sentences else one.rows) for unit in part
+    }
 
 
 @dataclass(frozen=True)
@@ -233,7 +264,7 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
         shots = sorted(set(run.shots), key=amount)
         pool, draws = draw(train, shots, seeds, known.reserved, outside, stratified=run.stratified)
         places = tuple(units_of(train, pool).tolist())
-        drawn[outside] = Drawn(take(train, pool), tuple(draws), places)
+        drawn[outside] = Drawn(take(train, pool), tuple(draws), tuple(pool), places)
     return Part(task, split, test, drawn, out, shared)
 
 

@@ -65,16 +65,24 @@ Saw: TypeAlias = Literal[
 class Adaptation(Frozen):
     """Which data a protocol saw besides the rows it is scored on.
 
-    `drawn` has, for the seed of each draw, the rows of the split by class (or bin of labels) that
-    the largest number of shots took, counted from 0; fewer shots took the first of them, and `all`
-    took every one. Of a tagging, it has the words by tag, counted through all rows. Where labels
-    chose nothing, it has one list of all classes. `transductive`: the rows that it is scored on are
-    those that it saw.
+    `rows` are how many rows of the split all its draws have units of. `drawn` has, for the seed of
+    each draw, the rows of the split by class (or bin of labels) that the largest number of shots
+    took, counted from 0; fewer shots took the first of them, and `all` took every one. Of a
+    tagging, it has the words by tag, counted through all rows. Where labels chose nothing, it has
+    one list of all classes. A protocol that reads no label of a tagging saw whole sentences: these
+    are in `sentences` instead, by shots and seed, as rows of the split, in their order; `all` are
+    every one that has a word. `unseen` are units of the split among those that the model, or a
+    teacher, did not see, which are left out of all of these. `transductive`: the rows that it is
+    scored on are those that it saw.
+
+    Records from before `sentences` say of every protocol on a tagging what was drawn for all.
     """
 
     split: str
     rows: int
     drawn: dict[str, list[list[int]]] = Field(default_factory=dict)
+    sentences: dict[str, dict[str, list[int]]] = Field(default_factory=dict)
+    unseen: list[int] = Field(default_factory=list)
     labels: Saw
     transductive: bool = False
 
@@ -150,7 +158,8 @@ IDENTITY = (
 
 LATER: Mapping[str, Mapping[str, Scalar]] = {
     "knn": {"rule": "mean", "neighbours": 5, "o_anchors": 1, "features": "last_linear"},
-    "linear-probe": {"features": "last_linear"},
+    # which the fit then ended at: the same point but for what rounding moves
+    "linear-probe": {"features": "last_linear", "tolerance": 1e-4},
     "probe": {"distance": "squared"},
     "ft-classifier": {"o_weight": 1.0, "rows": "shots"},
 }
