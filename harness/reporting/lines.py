@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from harness.evaluation.records import DrawScore, Record, Role
+from harness.evaluation.records import LATER, DrawScore, Record, Role
 from harness.types import ALL, Choice, Shots
 
 T = TypeVar("T")
@@ -193,6 +193,8 @@ def work(record: Record) -> dict[str, str]:
     if record.adaptation is not None:
         said |= {key: record.settings.get(key) for key in ("draws", "seed")}
         said |= {"stratified": record.settings.get("stratified", True)}
+    before = LATER.get(record.protocol, {})
+    said |= {key: record.options.get(key, value) for key, value in before.items()}
     return {key: str(value) for key, value in said.items()}
 
 
