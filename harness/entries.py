@@ -137,7 +137,8 @@ class Metric:
     """A number of two arrays, `function(predicted, labels)`.
 
     `kinds` are the kinds of task it is fit for, `classes` the only number of classes, if there is
-    one.
+    one. `undefined` says of true labels, as `function` reads them, what they lack for any
+    prediction to have a score, if anything: "no entity".
     """
 
     name: str
@@ -145,3 +146,4 @@ class Metric:
     paper: str = ""
     kinds: tuple[KindName, ...] = ALL_KINDS
     classes: int | None = None
+    undefined: Callable[[Any], str | None] | None = None

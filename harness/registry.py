@@ -432,11 +432,15 @@ def metric(
     paper: str = "",
     kinds: tuple[KindName, ...] = ALL_KINDS,
     classes: int | None = None,
+    undefined: Callable[[Any], str | None] | None = None,
 ) -> Callable[[MetricFn], MetricFn]:
-    """Register a metric under a name, for some kinds of task or one number of classes alone."""
+    """Register a metric under a name, for some kinds of task or one number of classes alone.
+
+    `undefined` says what true labels lack for any prediction to have a score, if anything.
+    """
 
     def register(function: MetricFn) -> MetricFn:
-        METRICS.add(Metric(name, function, paper, kinds, classes), _origin(function))
+        METRICS.add(Metric(name, function, paper, kinds, classes, undefined), _origin(function))
         return function
 
     return register

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from harness.entries import Metric
 from harness.errors import BadData, NotFinite
 from harness.kinds import IGNORED, check_labels, kind_of
+from harness.kinds.tagging import OUTSIDE
 from harness.registry import METRICS, metric
 from harness.types import Array64, KindName, Score, Task, Units
 
@@ -19,6 +21,30 @@ BITS: tuple[KindName, ...] = ("multilabel",)
 TAGS: tuple[KindName, ...] = ("tagging",)
 
 
+# What true labels lack ---------------------------------------------------------------------
+
+
+def _no_positive(labels: Array64) -> str | None:
+    return None if (labels == 1).any() else "no row of its second class"
+
+
+def _none_holds(labels: Array64) -> str | None:
+    if labels.ndim > 1 and not (labels == 1).any():
+        return "no row that any class is said to hold for"
+    return None
+
+
+def _constant(labels: Array64) -> str | None:
+    return None if len(labels) > 1 and np.ptp(labels) > 0 else "one and the same label everywhere"
+
+
+def _no_entity(labels: Sequence[Sequence[str]]) -> str | None:
+    return None if any(tag != OUTSIDE for tags in labels for tag in tags) else "no entity"
+
+
+# Metrics -----------------------------------------------------------------------------------
+
+
 @metric("accuracy", kinds=CLASSES)
 def accuracy(predicted: Array64, labels: Array64) -> float:
     """Share of rows whose predicted label is the true one."""
@@ -26,7 +52,7 @@ def accuracy(predicted: Array64, labels: Array64) -> float:
     return float(np.mean(predicted == labels))
 
 
-@metric("f1", kinds=CLASSES, classes=2)
+@metric("f1", kinds=CLASSES, classes=2, undefined=_no_positive)
 def f1(predicted: Array64, labels: Array64) -> float:
     """F1 of the positive class, index 1; 0 when it is neither present nor predicted."""
     from sklearn.metrics import f1_score
@@ -34,7 +60,7 @@ def f1(predicted: Array64, labels: Array64) -> float:
     return float(f1_score(labels, predicted, pos_label=1, zero_division=0))
 
 
-@metric("macro_f1", kinds=(*CLASSES, *BITS))
+@metric("macro_f1", kinds=(*CLASSES, *BITS), undefined=_none_holds)
 def macro_f1(predicted: Array64, labels: Array64) -> float:
     """The plain mean of the F1 of every class that is there or predicted.
 
@@ -56,7 +82,12 @@ def micro_f1(predicted: Array64, labels: Array64) -> float:
     return float(f1_score(labels, predicted, average="micro", zero_division=0))
 
 
-@metric("matthews", paper="doi:10.1016/0005-2795(75)90109-9", kinds=CLASSES)
+@metric(
+    "matthews",
+    paper="doi:10.1016/0005-2795(75)90109-9",
+    kinds=CLASSES,
+    undefined=_constant,
+)
 def matthews(predicted: Array64, labels: Array64) -> float:
     """Matthews correlation coefficient; 0 for constant predictions."""
     from sklearn.metrics import matthews_corrcoef
@@ -66,7 +97,7 @@ def matthews(predicted: Array64, labels: Array64) -> float:
     return float(matthews_corrcoef(labels, predicted))
 
 
-@metric("pearson", kinds=VALUES)
+@metric("pearson", kinds=VALUES, undefined=_constant)
 def pearson(predicted: Array64, labels: Array64) -> float:
     """Pearson correlation; 0 when either side is constant."""
     from scipy.stats import pearsonr
@@ -74,7 +105,7 @@ def pearson(predicted: Array64, labels: Array64) -> float:
     return _correlation(pearsonr, predicted, labels)
 
 
-@metric("spearman", kinds=VALUES)
+@metric("spearman", kinds=VALUES, undefined=_constant)
 def spearman(predicted: Array64, labels: Array64) -> float:
     """Spearman rank correlation; 0 when either side is constant."""
     from scipy.stats import spearmanr
@@ -82,7 +113,12 @@ def spearman(predicted: Array64, labels: Array64) -> float:
     return _correlation(spearmanr, predicted, labels)
 
 
-@metric("span_f1", paper="https://github.com/chakki-works/seqeval", kinds=TAGS)
+@metric(
+    "span_f1",
+    paper="https://github.com/chakki-works/seqeval",
+    kinds=TAGS,
+    undefined=_no_entity,
+)
 def span_f1(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
     """F1 of whole entities, all types counted together; 0 where none is there or found.
 
@@ -134,6 +170,31 @@ def check_metrics(task: Task) -> None:
             )
 
 
+def check_scored(task: Task, labels: Array64, units: Units | None, where: str) -> None:
+    """Raise BadData for true labels of all units with which a metric of the task has no value.
+
+    Not for what a prediction lacks: of a constant one a correlation is 0.
+    """
+    read = kind_of(task).for_metrics(task, labels, units)
+    for name in task.metrics:
+        entry = METRICS[name]
+        lacking = entry.undefined(read) if entry.undefined else None
+        if lacking is None and entry.undefined is None and not _is_number(entry, read):
+            lacking = "labels of which the right ones have no score"
+        if lacking:
+            rows = len(labels) if units is None else len(units)
+            raise BadData(
+                f"{where} has {lacking} in {rows} row{'' if rows == 1 else 's'} that are scored, "
+                f"so {name} is undefined; expected other rows, or another of --metrics"
+            )
+
+
+def _is_number(entry: Metric, read: Any) -> bool:
+    """Whether a metric has a value where the labels themselves are predicted."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(entry.function(read, read)))
+
+
 def _fit(task: Task) -> str:
     """The metrics that a task's labels fit."""
     fit = [
@@ -154,8 +215,10 @@ def finished(task: Task, predicted: Array64, seen: Any) -> Array64:
 def score(task: Task, predicted: Array64, labels: Array64, units: Units | None = None) -> Score:
     """The task's metrics on predictions and labels of all units; `value` is their plain mean.
 
-    `units` are how many each row has, which metrics of tags need.
+    `units` are how many each row has, which metrics of tags need. Raises BadData for labels that
+    leave a metric undefined, which is no score of 0.
     """
+    check_scored(task, labels, units, str(task))
     read = [kind_of(task).for_metrics(task, values, units) for values in (predicted, labels)]
     parts = {name: METRICS[name].function(*read) for name in task.metrics}
     if odd := [name for name, value in parts.items() if not np.isfinite(value)]:

@@ -1,7 +1,8 @@
 """Metrics of rows that count several times or not at all, which is what a bootstrap asks for.
 
 Rows drawn with replacement are rows with counts. Most metrics are formulas of sums over rows, so a
-thousand resamples are one product of matrices; the others are asked one resample at a time.
+thousand resamples are one product of matrices; the others are asked one resample at a time. Where
+rows leave nothing to score, as no entity, the value is NaN; where the prediction is at fault, 0.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -65,8 +66,12 @@ def _share(sums: Array64) -> Array64:
 
 
 def _f1(sums: Array64) -> Array64:
-    """Of (in both, predicted + true): 2 both / (predicted + true)."""
-    return _ratio(2 * sums[..., 0], sums[..., 1])
+    """Of (in both, predicted + true, true): 2 both / (predicted + true)."""
+    return _where(sums[..., 2] > 0, _ratio(2 * sums[..., 0], sums[..., 1]))
+
+
+def _where(defined: Any, values: Array64) -> Array64:
+    return np.where(defined, values, np.nan)
 
 
 def _present_f1(sums: Array64) -> Array64:
@@ -80,15 +85,17 @@ def _held_f1(sums: Array64) -> Array64:
     both, either, true = np.split(sums, 3, axis=-1)
     held = true > 0
     each = np.where(held, _ratio(2 * both, either), 0)
-    return _ratio(each.sum(-1), held.sum(-1).astype(np.float64))
+    return _where(held.any(-1), _ratio(each.sum(-1), held.sum(-1).astype(np.float64)))
 
 
 def _matthews(sums: Array64) -> Array64:
     """Of (right, all, true by class, predicted by class): R_K of Gorodkin (2004)."""
     right, count = sums[..., 0], sums[..., 1]
     true, predicted = np.split(sums[..., 2:], 2, axis=-1)
-    spread = (count**2 - (true**2).sum(-1)) * (count**2 - (predicted**2).sum(-1))
-    return _ratio(right * count - (true * predicted).sum(-1), np.sqrt(np.maximum(spread, 0)))
+    varied = count**2 - (true**2).sum(-1)
+    spread = varied * (count**2 - (predicted**2).sum(-1))
+    value = _ratio(right * count - (true * predicted).sum(-1), np.sqrt(np.maximum(spread, 0)))
+    return _where(varied > 0, value)
 
 
 CONSTANT = 1e-12
@@ -97,10 +104,12 @@ CONSTANT = 1e-12
 
 def _pearson(sums: Array64) -> Array64:
     """Of (1, x, y, xx, yy, xy)."""
-    count, x, y, xx, yy, xy = (sums[..., i] / np.maximum(sums[..., 0], 1) for i in range(6))
+    x, y, xx, yy, xy = (sums[..., i] / np.maximum(sums[..., 0], 1) for i in range(1, 6))
     spread = np.stack([xx - x**2, yy - y**2])
-    varied = (count > 0) & (spread > CONSTANT).all(0)
-    return np.where(varied, (xy - x * y) / np.sqrt(np.where(varied, spread.prod(0), 1)), 0.0)
+    varied = spread > CONSTANT
+    both = varied.all(0)
+    value = np.where(both, (xy - x * y) / np.sqrt(np.where(both, spread.prod(0), 1)), 0.0)
+    return _where(varied[1], value)
 
 
 # Tables ------------------------------------------------------------------------------------
@@ -113,7 +122,7 @@ def _right(read: Read) -> Sums:
 
 def _positive(read: Read) -> Sums:
     predicted, true = read.predicted == 1, read.labels == 1
-    table = np.stack([predicted & true, 1.0 * predicted + true], axis=1)
+    table = np.stack([predicted & true, 1.0 * predicted + true, true], axis=1)
     return Sums(table, _f1)
 
 
@@ -152,9 +161,13 @@ def _standard(values: Array64) -> Array64:
 
 def _spans(read: Read) -> Sums:
     predicted, true = (_entities(values, read) for values in (read.predicted, read.labels))
-    both, either = (predicted == true) & (true >= 0), 1.0 * (predicted >= 0) + (true >= 0)
+    there = true >= 0
+    both, either = (predicted == true) & there, 1.0 * (predicted >= 0) + there
     row_of = np.repeat(np.arange(len(read.units)), read.units + 1)
-    sums = [np.bincount(row_of, weights=each, minlength=len(read.units)) for each in (both, either)]
+    sums = [
+        np.bincount(row_of, weights=each, minlength=len(read.units))
+        for each in (both, either, there)
+    ]
     return Sums(np.stack(sums, axis=1), _f1)
 
 
@@ -217,7 +230,7 @@ class Ranks:
         true, predicted = _Ties.of(self.read.labels), _Ties.of(self.read.predicted)
         (x, xx), (y, yy) = predicted.ranks(by_row), true.ranks(by_row)
         by_row *= y[true.group]
-        return _ratio((x * predicted.sums(by_row)).sum(axis=0), np.sqrt(xx * yy))
+        return _where(yy > 0, _ratio((x * predicted.sums(by_row)).sum(axis=0), np.sqrt(xx * yy)))
 
 
 @dataclass(frozen=True)
@@ -265,11 +278,14 @@ class OneByOne:
         starts = np.cumsum(read.units) - read.units
         spans = [np.arange(starts[row], starts[row] + read.units[row]) for row in rows]
         units = np.concatenate(spans)
-        both = (
+        both = [
             kind.for_metrics(read.task, values[units], read.units[rows])
             for values in (read.predicted, read.labels)
-        )
-        return float(METRICS[self.metric].function(*both))
+        ]
+        entry = METRICS[self.metric]
+        if entry.undefined and entry.undefined(both[1]):
+            return float("nan")
+        return float(entry.function(*both))
 
 
 Counted: TypeAlias = Sums | Ranks | OneByOne

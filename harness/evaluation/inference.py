@@ -58,16 +58,30 @@ def _block(digest: str, rows: int, first: int, size: int) -> Array64:
 def resampled(predicted: Predicted, shots: Shots | None) -> Array64:
     """The mean over the draws with so many shots, on rows drawn with replacement: [resamples].
 
-    Models on the same rows are read on the same resamples, so their differences are paired.
+    Models on the same rows are read on the same resamples, so their differences are paired. One
+    that leaves a metric nothing to score is drawn again. Raises BrokenRecord where all do.
     """
     draws, rows = draws_of(predicted, shots), len(predicted.units)
     fast = {*SUMS, "spearman"} >= {*predicted.task.metrics}
     count = RESAMPLES if fast else SLOW_RESAMPLES
     size = max(1, min(count, BLOCK // rows))
-    starts = range(0, count, size)
-    blocks = (_block(predicted.digest, rows, at, min(size, count - at)) for at in starts)
-    pieces = (block[at : at + PIECE] for block in blocks for at in range(0, len(block), PIECE))
-    return np.concatenate([draws.under(piece) for piece in pieces])
+
+    def values(first: int, last: int) -> Array64:
+        starts = range(first, last, size)
+        blocks = (_block(predicted.digest, rows, at, min(size, last - at)) for at in starts)
+        pieces = (block[at : at + PIECE] for block in blocks for at in range(0, len(block), PIECE))
+        return np.concatenate([draws.under(piece) for piece in pieces])
+
+    if np.isnan(draws.under(np.ones((1, rows)))).any():
+        raise BrokenRecord(
+            f"the predictions on {predicted.task} have nothing to score, expected labels of which "
+            f"{' and '.join(predicted.task.metrics)} has a value"
+        )
+    made, drawn = values(0, count), count
+    while (odd := np.flatnonzero(np.isnan(made))).size:
+        made[odd] = values(drawn, drawn + len(odd))
+        drawn += len(odd)
+    return made
 
 
 Samples: TypeAlias = Callable[[Record, "Shots | None"], "Array64 | None"]
@@ -78,9 +92,10 @@ def sampler(look: Lookup) -> Samples:
     """The resamples of records whose predictions can be read; each is made once."""
     known: dict[tuple[str, Shots | None], Array64 | None] = {}
 
-    def read(record: Record) -> Predicted | None:
+    def read(record: Record, shots: Shots | None) -> Array64 | None:
         try:
-            return look(record)
+            predicted = look(record)
+            return None if predicted is None else resampled(predicted, shots)
         except WrongPredictions:
             raise
         except BrokenRecord:  # of an older version, say: who shows a record can do without
@@ -89,8 +104,7 @@ def sampler(look: Lookup) -> Samples:
     def samples(record: Record, shots: Shots | None) -> Array64 | None:
         key = identity_of(record), shots
         if key not in known:
-            predicted = read(record)
-            known[key] = None if predicted is None else resampled(predicted, shots)
+            known[key] = read(record, shots)
         return known[key]
 
     return samples

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.data.apart import shared_with_train
-from harness.data.metrics import check_metrics, score
+from harness.data.metrics import check_metrics, check_scored, score
 from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import amount, draw, left_out
 from harness.data.splits import parse_task, share_rows
@@ -152,6 +152,15 @@ class Part:
     left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     shared: int | None = None
     max_length: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise BadData where there is nothing to score."""
+        units = kind_of(self.task).units(self.test)
+        for out in self.left_out.values() or ((),):
+            rows = np.ones(len(self.test), dtype=np.bool_)
+            rows[[*out]] = False
+            labels = self.test.labels[np.repeat(rows, units)]
+            check_scored(self.task, labels, units[rows], self.name)
 
     def drawn_for(self, asked: Asked) -> Drawn | None:
         """What a protocol adapts to of the pool, if to anything."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness import weights
 from harness.data.apart import check_apart
-from harness.data.metrics import finished, score
+from harness.data.metrics import check_scored, finished, score
 from harness.data.rows import load_rows
 from harness.errors import BadRecipe
 from harness.kinds import kind_of
@@ -44,14 +44,22 @@ class Judge:
 
     @cached_property
     def rows(self) -> tuple[Rows, ...]:
-        """The rows to score, read once. Raises BadRecipe when no task is known."""
+        """The rows to score, read once. Raises BadRecipe when no task is known.
+
+        Raises BadData for rows of which there is no score.
+        """
         if not self.places:
             raise BadRecipe("no task to score candidates on; name it with --tune-on TASK@SPLIT")
         for _, task, _ in self.places:
             check_apart(task, self.data_dir)
+        read = [load_rows(t, split, folder=self.data_dir) for _, t, split in self.places]
+        for rows in read:
+            units = kind_of(rows.task).units(rows)
+            check_scored(rows.task, rows.labels, units, f"{rows.task}@{rows.split}")
+        models = (model for model, _, _ in self.places)
         return tuple(
-            at_length(load_rows(task, split, folder=self.data_dir), self.max_length, [model])
-            for model, task, split in self.places
+            at_length(rows, self.max_length, [model])
+            for rows, model in zip(read, models, strict=True)
         )
 
     @property

@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, replace
@@ -23,10 +24,17 @@ from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import copy_tokenizer, tokenizer_digest
 from harness.data.apart import check_apart
 from harness.data.groups import expanded
-from harness.data.metrics import finished, score
+from harness.data.metrics import check_scored, finished, score
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
-from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, CannotWrite, OutputExists
+from harness.errors import (
+    BadData,
+    BadOption,
+    BadRecipe,
+    BrokenCheckpoint,
+    CannotWrite,
+    OutputExists,
+)
 from harness.files import as_json, read_json, saying
 from harness.folders import FILES, Layout, check_output, new_folder
 from harness.kinds import kind_of
@@ -134,6 +142,9 @@ def finetune(
         if readout == LAST_LINEAR:
             tell_of_cut([source], both[0], number)
         parts.append(Training(*both, replace(settings, max_length=number), readout))
+    for part in parts:
+        if lacking := _unscored(part):
+            warnings.warn(f"{lacking}; no score is recorded", stacklevel=2)
     spelled = {one.name: typed for one, _ in asked if (typed := TASKS.spelled(one.name))}
     request = {
         "base": str(base),
@@ -294,7 +305,19 @@ def _train(
     return {
         f"{part.task}@{SELECTED_ON}": _scored(trainer, source, part, rows, number)
         for number, (part, rows) in enumerate(zip(parts, prepared.heldout, strict=True))
+        if not _unscored(part)
     }
+
+
+def _unscored(part: Training) -> str | None:
+    """Why held-out rows say nothing of a model, if they do not."""
+    rows = part.heldout
+    try:
+        units = kind_of(part.task).units(rows)
+        check_scored(part.task, rows.labels, units, f"{part.task}@{SELECTED_ON}")
+    except BadData as error:
+        return str(error).partition(";")[0]
+    return None
 
 
 def _scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: int) -> Score:

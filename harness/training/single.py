@@ -16,7 +16,7 @@ from harness.checkpoints.build import encoder_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
-from harness.errors import BadOption, BrokenCheckpoint, NotFinite
+from harness.errors import BadData, BadOption, BrokenCheckpoint, NotFinite
 from harness.kinds import IGNORED, kind_of
 from harness.passes.features import FIRST, final_module, row_labels, tokenize
 from harness.readout import LAST_LINEAR, Readout
@@ -308,7 +308,10 @@ def scores_of(task: Task) -> Callable[[Any], dict[str, float]]:
             seen = both[1] != IGNORED
             ends = np.cumsum(seen.sum(axis=1))[:-1]
             both = [np.split(values, ends) for values in (both[0], both[1][seen])]
-        return dict(metric.compute(predictions=both[0], references=both[1]))
+        try:
+            return dict(metric.compute(predictions=both[0], references=both[1]))
+        except BadData:  # nothing to score, which was said: it is a line of a log
+            return {}
 
     return scores
 
