@@ -42,11 +42,17 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     """
     first = experts[0]
     family = family_of(first.config, first.source)
-    unit = unit_of(first)
-    axes = axes_of(family, first.weights, unit)
-    check_whole(first, unit=unit)
-    head = tuple(filter(family.is_head, axes))
-    return Symmetry(axes, heads_of(first), (family.words,), head, _one_task(experts))
+    each = []
+    for expert in experts:
+        unit = unit_of(expert)
+        each.append(axes_of(family, expert.weights, unit))
+        check_whole(expert, unit=unit)
+    known = {name: axes for one in each for name, axes in one.items()}
+    head = tuple(filter(family.is_head, known))
+    odd = {name for name in head if any(one.get(name, known[name]) != known[name] for one in each)}
+    own = tuple({name: one[name] for name in odd & one.keys()} for one in each) if odd else ()
+    axes = {name: groups for name, groups in known.items() if name not in odd}
+    return Symmetry(axes, heads_of(first), (family.words,), head, _one_task(experts), own)
 
 
 def _one_task(experts: Sequence[Checkpoint]) -> bool:

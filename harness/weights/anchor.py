@@ -57,7 +57,7 @@ def place_of(
     shared = [
         name
         for name, spec in known[0].items()
-        if name not in head and all(one[name].shape == spec.shape for one in known)
+        if name not in head and all(name in one and one[name].shape == spec.shape for one in known)
     ]
     return most_central(experts, shared)
 
@@ -134,7 +134,7 @@ def to_anchor(what: Alignment, finders: Mapping[tuple[str, ...], Finder]) -> lis
     `finders` are by the groups that are found together; what they leave out stays.
     """
     return [
-        moved(expert, what.symmetry, _maps(what, index, finders), what.report)
+        moved(expert, what.symmetry.of(index), _maps(what, index, finders), what.report)
         for index, expert in enumerate(what.experts)
     ]
 

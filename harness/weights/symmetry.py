@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -55,7 +55,8 @@ class Symmetry:
     as there are `heads`: within a block any rotation keeps the function, blocks move in `qk` and
     `vo` alike. All others, `width`, `embedding` and `pooled` among them, may be permuted only.
     `words` are names of the table of embeddings of tokens, `head` is what gives the outputs;
-    `one_task` if those of all experts mean the same.
+    `one_task` if those of all experts mean the same. `own` are the axes of each expert's tensors
+    that go by one name and run over unlike groups: heads of a classifier of rows and of a tagger.
     """
 
     axes: Axes
@@ -63,6 +64,11 @@ class Symmetry:
     words: tuple[str, ...] = ()
     head: tuple[str, ...] = ()
     one_task: bool = True
+    own: tuple[Axes, ...] = ()
+
+    def of(self, index: int) -> Symmetry:
+        """That of one expert."""
+        return replace(self, axes={**self.axes, **self.own[index]}) if self.own else self
 
     @property
     def groups(self) -> frozenset[str]:
