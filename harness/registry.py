@@ -109,6 +109,7 @@ class Registry(Mapping[str, V], Generic[V]):
         self._values: dict[str, V] = {}
         self._origins: dict[str, str] = {}
         self._spelled: dict[str, str] = {}
+        self.hints: dict[str, str] = {}  # what to say to who asks for a name that is not known
         self._scanned = False
 
     def add(self, value: V, origin: str) -> V:
@@ -148,17 +149,17 @@ class Registry(Mapping[str, V], Generic[V]):
         return not ours or others_declared()
 
     def spelled(self, name: str) -> str | None:
-        """The `module:attribute` that a registered value was asked for by, if it was."""
+        """The `module:attribute` or file that a value was asked for by, if it was."""
         return self._spelled.get(name)
 
     @contextmanager
     def undone_by_errors(self) -> Iterator[None]:
         """What is registered in the block stays only if the block succeeds."""
-        before = dict(self._values), dict(self._origins)
+        before = dict(self._values), dict(self._origins), dict(self._spelled)
         try:
             yield
         except BaseException:
-            self._values, self._origins = before
+            self._values, self._origins, self._spelled = before
             raise
 
     @contextmanager
@@ -180,6 +181,8 @@ class Registry(Mapping[str, V], Generic[V]):
             return self._read(name)
         if ":" in name:
             return self._import(name)
+        if name in self.hints:
+            raise UnknownName(f"no {self.kind} is called '{name}' here: {self.hints[name]}")
         near = difflib.get_close_matches(name, self._values, n=1)
         own = "one of your own is named by its file, as in ./mine.yaml; " if self._files else ""
         known = f"{own}known: {', '.join(sorted(self))}"
@@ -212,11 +215,12 @@ class Registry(Mapping[str, V], Generic[V]):
         """The value that a file describes, registered under its own name."""
         value = self._adopt(name, called(self._files or "")(name))
         taken = self._origins.get(value.name)
-        if taken is not None and taken != name:
+        if taken is not None and not taken.endswith(YAML):
             raise HarnessError(
                 f"{name} describes the {self.kind} '{value.name}', which is registered by {taken}; "
                 "give it another name"
             )
+        self._origins.pop(value.name, None)
         self._spelled[value.name] = name
         return self.add(value, name)
 

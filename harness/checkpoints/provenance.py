@@ -37,6 +37,13 @@ class Origin(Saying):
     task: str | None = None
 
 
+class Place(Saying):
+    """Where a file was: the way to it from the folder that names it, and its full path."""
+
+    relative: str
+    path: str
+
+
 class Drawn(Saying):
     """Whose rows a method was shown: `name@split`. A name that is compared, and never looked up."""
 
@@ -55,7 +62,9 @@ class Merged(Given):
     `digest` is that of the merged weights, `head_digests` those of kept heads by task, `files` the
     hashes of all files by path; what says no digest or no files is refused. `scored_on` are rows
     that candidates were scored on. `spelled` are tasks that are not registered by name: what to
-    type for them.
+    type for them; `described` is where the descriptions of such tasks were. `base_weights` are the
+    digests of the base's encoder (`bases.encoder_digests`), of which `other_base` says that experts
+    were made from another.
     """
 
     method: str = "merged"
@@ -69,6 +78,9 @@ class Merged(Given):
     premerge: list[Given] = Field(default_factory=list)
     postmerge: list[Given] = Field(default_factory=list)
     spelled: dict[str, str] = Field(default_factory=dict)
+    described: dict[str, Place] = Field(default_factory=dict)
+    base_weights: dict[str, str] = Field(default_factory=dict)
+    other_base: bool = False
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -82,12 +94,22 @@ class Trained(Saying):
 
     `readout` are the features that the head was trained on, `annotated` the labels that its rows
     said anything of, by task, where those are not all of them. `files` are the hashes of all files
-    by path, if it lists them: one that a user wrote says nothing but tasks.
+    by path, if it lists them: one that a user wrote says nothing but tasks. `base_digest` is of all
+    that the training read of the base, `base_weights` of its encoder alone. `drawn` are the digests
+    of tensors that the base lacks, as they were drawn. `rows` of this digest were trained on, of
+    each task where there are several.
     """
 
     files: dict[str, str] | None = None
     tasks: list[str] = Field(default_factory=list)
     spelled: dict[str, str] = Field(default_factory=dict)
+    described: dict[str, Place] = Field(default_factory=dict)
+    base: str = "its base"
+    base_digest: str | None = None
+    base_weights: dict[str, str] = Field(default_factory=dict)
+    drawn: dict[str, str] = Field(default_factory=dict)
+    rows: int | dict[str, int] = 0
+    rows_digest: str | dict[str, str] = ""
     readout: Literal["last_linear", "mean_all"] = "last_linear"
     annotated: dict[str, list[str]] = Field(default_factory=dict)
 

@@ -17,6 +17,7 @@ import torch
 
 from harness import weights
 from harness.checkpoints.build import check_ready
+from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
 from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
@@ -237,12 +238,13 @@ def statistic(
     """
     asked, chosen = _asked(merger, need, preset)
     length = None if max_length is None else length_of(max_length)
+    checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle)
+    learn([checkpoint], by_file([task]))
     parsed, split = parse_task(task)
     if "@" in task and split != SPLIT:
         raise BadRecipe(f"statistics are computed on {parsed}@{SPLIT}, found '@{split}'")
     path = Path(out)
     _check_free(path)
-    checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle)
     check_ready(checkpoint, unit=kind_of(parsed).unit)
     kind_of(parsed).columns(parsed, checkpoint.labels or (), checkpoint.source)
     if asked.check:

@@ -1,0 +1,115 @@
+"""Tasks that are not registered by name: what a folder says of them, and how that is followed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.checkpoints.provenance import (
+    EXPERT_FILE,
+    MERGE_FILE,
+    Merged,
+    Trained,
+    merged_by,
+    trained_by,
+)
+from harness.errors import BadRecipe, HarnessError, UnknownName
+from harness.registry import TASKS, YAML
+from harness.types import Checkpoint
+
+
+def described(tasks: Collection[str], out: Path) -> dict[str, Any]:
+    """What a record in `out` says of tasks: what was typed for them, and where descriptions are."""
+    spelled = {task: typed for task in tasks if (typed := TASKS.spelled(task))}
+    paths = {t: os.path.abspath(typed) for t, typed in spelled.items() if typed.endswith(YAML)}
+    places = {
+        task: {"relative": os.path.relpath(path, os.path.abspath(out)), "path": path}
+        for task, path in paths.items()
+    }
+    return {
+        **({"spelled": spelled} if spelled else {}),
+        **({"described": places} if places else {}),
+    }
+
+
+def by_file(typed: Sequence[str]) -> set[str]:
+    """The names of the tasks that somebody typed by their files, which are read.
+
+    Raises BadRecipe for two files that describe one task.
+    """
+    files: dict[str, str] = {}
+    for name in (text.partition("@")[0] for text in typed):
+        if name.endswith(YAML):
+            task = TASKS[name].name
+            if not os.path.samefile(files.setdefault(task, name), name):
+                raise BadRecipe(
+                    f"{files[task]} and {name} both describe '{task}'; give one another name"
+                )
+    return {*files}
+
+
+def learn(models: Sequence[Checkpoint], known: Collection[str] = ()) -> set[str]:
+    """Know the tasks of models by the descriptions that their folders name; returns all `known`.
+
+    Those that are known already, or registered by code, are left as they are. That a description is
+    not there, or broken, is told to whoever asks for the task. Raises BadRecipe for two
+    descriptions of one task.
+    """
+    said = [(one, trained_by(one.path) or merged_by(one.path)) for one in models]
+    named = [(model, one, task) for model, one in said if one for task in one.tasks]
+    places: dict[str, Path] = {}
+    for model, one, task in named:
+        if task in known or (task in TASKS and not (TASKS.spelled(task) or "").endswith(YAML)):
+            continue
+        place = next(_ways(model, one, task), None)
+        if place is None:
+            TASKS.hints[task] = _lacking(model, one, task)
+        elif not places.setdefault(task, place).samefile(place):
+            raise BadRecipe(
+                f"{places[task]} and {place} both describe '{task}', and folders of this run name "
+                "one each; say which is meant with --tasks"
+            )
+    for task, place in places.items():
+        _follow(task, place)
+    return {*known, *places}
+
+
+def _follow(task: str, place: Path) -> None:
+    """Read the description of a task, and of no other: a folder takes no name that is not its."""
+    try:
+        with TASKS.undone_by_errors():
+            if (found := TASKS[str(place)].name) != task:
+                raise UnknownName(f"{place} describes '{found}'")
+    except HarnessError as error:
+        TASKS.hints[task] = f"{error}; type --tasks and where its description is"
+
+
+def _ways(model: Checkpoint, said: Trained | Merged, task: str) -> Iterator[Path]:
+    """Where the description of a task may be: by the way from the folder that names it, then by its
+    full path. Nowhere for a model of the Hub, whose author would say what is read here.
+
+    A folder from before both were recorded has what was typed.
+    """
+    if not os.path.exists(model.source):
+        return
+    typed, place = said.spelled.get(task, ""), said.described.get(task)
+    names = [place.relative, place.path] if place else [typed]
+    for name in names:
+        beside = model.path / name
+        # where the folder is a link, these may be two
+        for way in (beside, Path(os.path.normpath(beside))):
+            if name.endswith(YAML) and way.is_file():
+                yield way
+
+
+def _lacking(model: Checkpoint, said: Trained | Merged, task: str) -> str:
+    """What to say to whoever asks for a task that a folder names and nobody knows."""
+    file = model.path / (EXPERT_FILE if isinstance(said, Trained) else MERGE_FILE)
+    typed = said.spelled.get(task, "")
+    if not typed:
+        return f"{file} names it; load what registers it with --plugins, or type --tasks"
+    if typed.endswith(YAML):
+        return f"{file} names {typed}, which is not there; type --tasks and where it is"
+    return f"{file} names {typed}, and no name in a file imports code: type --tasks {typed}"
