@@ -171,7 +171,7 @@ def model(
     """A random miniature written to `folder`: a classifier with labels, else a bare encoder.
 
     It is a classifier of rows, or of words. With `near`, the encoder is that of another folder plus
-    a little noise, as after fine-tuning.
+    a little noise, as after fine-tuning; a pooler that this has not is one draw for all.
     """
     import torch
     from transformers import (
@@ -205,6 +205,9 @@ def model(
             getattr(made, made.base_model_prefix).load_state_dict(
                 encoder.state_dict(), strict=False
             )
+            if hasattr(made, "pooler"):  # DeBERTa's, which no encoder has
+                one = torch.Generator().manual_seed(3)
+                torch.nn.init.normal_(made.pooler.dense.weight, std=0.03, generator=one)
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.02)
     made.save_pretrained(folder)

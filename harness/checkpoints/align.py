@@ -11,7 +11,7 @@ from harness.checkpoints.families.symmetry import in_any_layer
 from harness.checkpoints.settings import check_settings
 from harness.errors import IncompatibleWeights
 from harness.types import Checkpoint
-from harness.weights import renamed, specs
+from harness.weights import renamed, specs, union
 
 
 def check_architecture(models: Sequence[Checkpoint]) -> None:
@@ -89,6 +89,24 @@ def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
                 )
             fresh.append(name)
     return fresh
+
+
+def in_all(models: Sequence[Checkpoint]) -> Checkpoint:
+    """The first model with the tensors that any of them has: what a base may have to give."""
+    return replace(models[0], weights=union(*(model.weights for model in models)))
+
+
+def new_in_any(base: Checkpoint | None, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
+    """Names of the tensors of experts that every task keeps its own of, if heads are kept: what
+    is new in them, and a pooler that others of them have not, as taggers.
+
+    A pooler that is new in one of them is new in all: a base that is not given may have had none.
+    """
+    fresh = {name: None for expert in experts for name in new_in_experts(base, expert)}
+    family = family_of(experts[0].config, experts[0].source)
+    poolers = {name for expert in experts for name in expert.weights if family.is_pooler(name)}
+    apart = {name for name in poolers if any(name not in expert.weights for expert in experts)}
+    return (*fresh, *sorted(apart - fresh.keys()))
 
 
 def weights_take_part(checkpoint: Checkpoint, name: str) -> bool:

@@ -21,6 +21,8 @@ from harness.weights import floating, specs
 
 OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures")
 """What a configuration says of the head alone."""
+LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
+"""What a configuration says that the forward pass does not read."""
 
 
 def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
@@ -50,6 +52,19 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
                 f"expected {spec.shape} of {spec.dtype} as config.json says"
             )
     return replace(encoder, config=config, labels=None)
+
+
+def drawn_layers(base: Checkpoint, seed: int) -> dict[str, torch.Tensor]:
+    """The tensors of an encoder that a base was published without, as a seed initialises them."""
+    encoder, family = encoder_of(base), family_of(base.config, base.source)
+    wanted = classifier_on_meta(encoder.config, base.source).state_dict()
+    lacking = [n for n in wanted if not family.is_head(n) and n not in encoder.weights]
+    if not lacking:
+        return {}
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        made = network(encoder.config, base.source).state_dict()
+    return {name: made[name] for name in lacking}
 
 
 def build_model(

@@ -39,6 +39,9 @@ def evaluate(
     base: Annotated[
         str | None, typer.Option(help="The base, where the folder does not say.")
     ] = None,
+    other_base: Annotated[
+        bool, typer.Option("--other-base", help="The models were made from another; it is meant.")
+    ] = False,
     references: Annotated[
         str | None, typer.Option(help="R1,R2,...: other models to read on the same tasks.")
     ] = None,
@@ -101,6 +104,7 @@ def evaluate(
         "model": model,
         "experts": listed(experts),
         "base": base,
+        "other_base": other_base,
         "references": listed(references),
         "ceilings": methods(ceilings),
         "best_single": best_single,

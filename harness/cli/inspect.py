@@ -18,6 +18,9 @@ def inspect(
     base: Annotated[
         str | None, typer.Option(help="The checkpoint they were tuned from: task vectors, too.")
     ] = None,
+    other_base: Annotated[
+        bool, typer.Option("--other-base", help="They were made from another; it is meant.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The folder for inspect.json and heat maps.")
     ] = None,
@@ -36,6 +39,7 @@ def inspect(
         inspection = run(
             models,
             base=base,
+            other_base=other_base,
             out=out,
             force=force,
             allow_pickle=allow_pickle,

@@ -73,6 +73,12 @@ def merge(
     no_drift: Annotated[
         bool, typer.Option("--no-drift", help="Do not run experts to see their logits move.")
     ] = False,
+    other_base: Annotated[
+        bool, typer.Option("--other-base", help="The experts were made from another; it is meant.")
+    ] = False,
+    other_tasks: Annotated[
+        bool, typer.Option("--other-tasks", help="Theirs are called otherwise; these are meant.")
+    ] = False,
     preset: PresetOption = None,
     max_length: MaxLength = None,
     dry_run: Annotated[
@@ -103,6 +109,8 @@ def merge(
         "tune_on": listed(tune_on) or None,
         "device": device,
         "drift": False if no_drift else None,
+        "other_base": other_base or None,
+        "other_tasks": other_tasks or None,
         "preset": preset,
         "max_length": max_length,
         "data_dir": str(data_dir) if data_dir else None,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness import weights
+from harness.checkpoints.bases import is_base
 from harness.checkpoints.layout import SINGLE, refuse_code
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
 from harness.checkpoints.provenance import MERGE_FILE, Merged, Origin, changed
@@ -32,7 +33,8 @@ def ingredients_of(
     base = None
     if run.base is not None:
         base = opened_for(run, run.base)
-        if merged.base is not None:
+        known = run.other_base or is_base(base, merged.base_weights)
+        if merged.base is not None and not known:
             _in_order([base], [merged.base], run.model, "--base")
     elif merged.base is not None:
         base = _place(merged.base, path, "--base", run)

@@ -6,24 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.checkpoints.align import aligned_base, check_architecture, new_in_experts
+from harness.checkpoints.align import aligned_base, check_architecture, in_all, new_in_experts
+from harness.checkpoints.bases import check_bases
+from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import ingredients
 from harness.checkpoints.provenance import (
     EXPERT_FILE,
     Merged,
     merged_by,
-    trained_by,
 )
+from harness.data.claims import called_in
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
-from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead, UnknownName
+from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead
 from harness.evaluation.merges import check_unchanged, ingredients_of, kept_heads, opened_for
 from harness.evaluation.model import Model
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
 from harness.labels import same
-from harness.registry import TASKS
 from harness.types import Checkpoint, Task
 
 
@@ -33,30 +34,31 @@ def resolve_model(run: Run) -> Model:
     path = checkpoint.path
     merged = merged_by(path)
     kit = _mergekit_file(path)
+    recorded: list[str | None] = []
     if merged is not None:
         check_unchanged(checkpoint, merged)
-        opened, expert_tasks, base = ingredients_of(run, path, merged)
+        opened, recorded, base = ingredients_of(run, path, merged)
         check_architecture([checkpoint, *opened, *([base] if base else [])])
     else:
         experts, named_base = _from_mergekit(run, kit) if kit else (list(run.experts), run.base)
-        expert_tasks = _assigned(run, len(experts))
         opened = tuple(opened_for(run, source) for source in experts)
         base = opened_for(run, named_base) if named_base is not None else None
+    references = [opened_for(run, source) for source in run.references]
+    if base is not None and not (run.other_base or (merged and merged.other_base)):
+        check_bases([*opened, checkpoint], base)
+    known = learn([checkpoint], by_file(run.tasks))
+    learn([*opened, *references], known)
     asked = _asked_tasks(run, checkpoint, merged)
     if kit is not None:
         checkpoint = _labelled(checkpoint, opened)
-        if not run.experts:
-            expert_tasks = [
-                one.tasks[0] if len(one.tasks) == 1 else given
-                for given, one in zip(expert_tasks, opened, strict=True)
-            ]
-    only = asked[0][0].name if len({task.name for task, _ in asked}) == 1 else None
-    named = tuple(
-        _task_of(one, given or only) for given, one in zip(expert_tasks, opened, strict=True)
-    )
-    kept = kept_heads(checkpoint, merged)
+    tasks = [*{task.name: task for task, _ in asked}.values()]
+    named = _tasks_of(run, tasks, opened, recorded)
+    if merged is None and kit is None and opened and not run.singles:
+        _check_experts(opened, named, tasks)
+    called = {old: new for old, new in zip(recorded, named, strict=False) if old}
+    kept = {called.get(name, name): one for name, one in kept_heads(checkpoint, merged).items()}
     role, method = _standing(path, merged, kept, alone=not run.experts)
-    pattern = next(iter([*kept.values(), *opened, checkpoint]))
+    pattern = in_all([*kept.values()] or opened or [checkpoint])
     model = Model(
         name=checkpoint.name,
         role=role,
@@ -67,10 +69,10 @@ def resolve_model(run: Run) -> Model:
         experts=opened,
         expert_tasks=named,
         tasks=tuple(f"{task.name}@{split}" for task, split in asked),
-        references=tuple(_reference(source, run) for source in run.references),
+        references=tuple(_reference(one) for one in references),
         shown=merged.shown if merged else (),
     )
-    _check_references(model, [task for task, _ in asked])
+    _check_references(model, tasks)
     return model
 
 
@@ -89,10 +91,7 @@ def _asked_tasks(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> lis
 
     Raises BadRecipe where nobody says, and for rows that the model was tuned on.
     """
-    said = trained_by(checkpoint.path) or merged
-    spelled = said.spelled if said else {}
-    asked_for = expanded(run.tasks, run.data_dir)
-    names = list(asked_for) or [_known_task(name, spelled, run.model) for name in checkpoint.tasks]
+    names = expanded(run.tasks, run.data_dir) or checkpoint.tasks
     if not names:
         raise BadRecipe(f"{run.model} does not say its tasks; name them with --tasks")
     asked = [parse_task(name) for name in names]
@@ -106,16 +105,6 @@ def _asked_tasks(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> lis
                     "expected another split to report"
                 )
     return asked
-
-
-def _known_task(name: str, spelled: Mapping[str, str], where: str) -> str:
-    """The name of a task in a file, if it is registered: no name in a file imports code."""
-    if name not in TASKS and name in spelled:
-        raise UnknownName(
-            f"{where} is of the task '{name}', which was given as {spelled[name]} and is not "
-            f"registered here; names in files import no code: type --tasks {spelled[name]}"
-        )
-    return name
 
 
 def _standing(
@@ -136,9 +125,8 @@ def _standing(
     return "merged", f"mergekit:{ingredients(kit).method}" if kit.is_file() else "given"
 
 
-def _reference(source: str, run: Run) -> Model:
+def _reference(checkpoint: Checkpoint) -> Model:
     """A model that is read beside the one that is evaluated."""
-    checkpoint = opened_for(run, source)
     merged = merged_by(checkpoint.path)
     if merged is not None:
         check_unchanged(checkpoint, merged)
@@ -184,30 +172,59 @@ def _check_references(model: Model, tasks: Sequence[Task]) -> None:
         called.add((reference.name, reference.method))
 
 
-def _task_of(expert: Checkpoint, given: str | None) -> str:
-    """The task of an expert: as given, else as its folder records."""
-    if given is not None:
-        return given
-    if len(expert.tasks) == 1:
-        return expert.tasks[0]
+def _tasks_of(
+    run: Run,
+    tasks: Sequence[Task],
+    experts: Sequence[Checkpoint],
+    recorded: Sequence[str | None],
+) -> tuple[str, ...]:
+    """The task of each expert: as a merge recorded it, else as its own folder says, else as given.
+
+    Given is one task for all, or one for each in their order. Raises BadRecipe where nobody says.
+    """
+    names = [task.name for task in tasks]
+    in_order = run.tasks and len(names) == len(experts)
+    given = names if in_order else (names if len(names) == 1 else [None]) * len(experts)
+    told = recorded or [None] * len(experts)
+    return tuple(
+        _task_of(one, (merged, *_own_tasks(one, tasks, run)), names, asked)
+        for one, merged, asked in zip(experts, told, given, strict=True)
+    )
+
+
+def _own_tasks(expert: Checkpoint, tasks: Sequence[Task], run: Run) -> list[str]:
+    """What the folder of an expert says of its task, first by what that is called in this run."""
+    here = [task.name for task in tasks if called_in(expert, task, run.data_dir)]
+    return [*here, *expert.tasks]
+
+
+def _task_of(
+    expert: Checkpoint, said: Sequence[str | None], names: Sequence[str], given: str | None
+) -> str:
+    """The task of an expert: the first that is said and read, else any that is said, else given."""
     if len(expert.tasks) > 1:
         raise BadRecipe(
             f"{expert.source} is a model of {len(expert.tasks)} tasks, expected an expert of one; "
             "give it with --references"
         )
+    for task in (*(one for one in said if one in names), *said, given):
+        if task is not None:
+            return task
     raise BadRecipe(
         f"the task of expert {expert.source} is not known; name one task per expert with --tasks"
     )
 
 
-def _assigned(run: Run, count: int) -> list[str | None]:
-    """Which task each of `count` experts is of: one task for all, or in the order of the tasks."""
-    names = [parse_task(task)[0].name for task in expanded(run.tasks, run.data_dir)]
-    if len(names) == 1:
-        return [names[0]] * count
-    if len(names) == count:
-        return list(names)
-    return [None] * count
+def _check_experts(
+    experts: Sequence[Checkpoint], named: Sequence[str], tasks: Sequence[Task]
+) -> None:
+    """Raise BadRecipe where experts were given and none is of a task that is read."""
+    if not {*named} & {task.name for task in tasks}:
+        raise BadRecipe(
+            f"{experts[0].source} is of {named[0]} by its own record, found "
+            f"{', '.join(map(str, tasks))} in --tasks; expected experts of them: --singles reads "
+            "others there, and --references beside"
+        )
 
 
 def _from_mergekit(run: Run, kit: Path) -> tuple[list[str], str | None]:

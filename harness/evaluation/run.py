@@ -14,11 +14,15 @@ from harness.values import Chosen, Frozen, Tokens
 
 
 class Run(Frozen):
-    """An evaluation: which model, against which references, on which tasks, read how."""
+    """An evaluation: which model, against which references, on which tasks, read how.
+
+    `other_base` says that a base is meant which is not the one that the models were made from.
+    """
 
     model: str
     experts: tuple[str, ...] = ()
     base: str | None = None
+    other_base: bool = False
     references: tuple[str, ...] = ()
     ceilings: tuple[Chosen, ...] = ()
     best_single: bool = False

@@ -10,6 +10,7 @@ from functools import cached_property
 from harness import weights
 from harness.checkpoints.families.known import family_of
 from harness.checkpoints.provenance import Trained, merged_by, trained_by
+from harness.data.claims import called_in
 from harness.errors import BadRecipe, MissingHead
 from harness.evaluation.model import Model, experts_of, others_of
 from harness.evaluation.records import Role
@@ -107,7 +108,10 @@ def systems_of(run: Run, model: Model, task: Task, experts: Sequence[System]) ->
     """The model and its reference rows on one task; `experts` are those that can be read on it."""
     own = _own(experts)
     merged, head = model.on(task)
-    system = system_of(task, run, model.role, model.name, (merged,), head, model.method)
+    role, method = model.role, model.method
+    if role == "expert" and called_in(model.checkpoint, task, run.data_dir) is None:
+        role, method = "single", ""  # of another task, by its own record
+    system = system_of(task, run, role, model.name, (merged,), head, method)
     yield replace(system, shown=model.shown)
     if model.base is not None:
         heads = [one.members[0] for one in own] or others_of(model, task)
@@ -155,10 +159,12 @@ def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) 
 def teachers_of(system: System, experts: Sequence[System]) -> list[System]:
     """Whose outputs a tuned head is fitted to: those of the task's own experts.
 
-    An expert teaches itself, and so does a reference that no expert stands beside.
+    An expert teaches itself, and so does a reference that no expert stands beside, and a model by
+    itself.
     """
     own = _own(experts)
-    alone = system.role == "expert" or (system.role == "reference" and not own)
+    beside = own if system.role == "reference" else experts
+    alone = system.role == "expert" or (system.role in ("reference", "single") and not beside)
     return [system] if alone else own
 
 

@@ -16,6 +16,7 @@ from harness.checkpoints.align import (
     new_in_experts,
     under_prefix,
 )
+from harness.checkpoints.bases import check_bases
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.known import family_of
 from harness.checkpoints.families.role import Place, place_in
@@ -85,6 +86,7 @@ def inspect(
     models: Sequence[str | Path],
     *,
     base: str | Path | None = None,
+    other_base: bool = False,
     out: str | Path | None = None,
     force: bool = False,
     allow_pickle: bool = False,
@@ -98,10 +100,11 @@ def inspect(
     Encoders have to agree in names and shapes. Heads and poolers are compared where they do. One
     tensor of each model is in memory at a time, and all is computed in float64.
 
-    With `out` a folder is written: inspect.json, and heat maps as PNG and SVG; `force` replaces an
-    older one. `progress` is called with what is being done, how much since the last call and how
-    much there is of everything. Raises a HarnessError for what cannot be compared before a tensor
-    is read, and BrokenCheckpoint for NaN and infinite entries.
+    A base is refused that models say they were not made from, unless `other_base` says that it is
+    meant. With `out` a folder is written: inspect.json, and heat maps as PNG and SVG; `force`
+    replaces an older one. `progress` is called with what is being done, how much since the last
+    call and how much there is of everything. Raises a HarnessError for what cannot be compared
+    before a tensor is read, and BrokenCheckpoint for NaN and infinite entries.
     """
     if len(models) < 2:
         raise BadRecipe(
@@ -113,6 +116,9 @@ def inspect(
     origin = _opened(base, allow_pickle) if base is not None else None
     parts = [*opened, *([origin] if origin else [])]
     check_architecture([part.checkpoint for part in parts])
+    if base is not None and not other_base:
+        given = open_checkpoint(base, allow_pickle=allow_pickle)
+        check_bases([part.checkpoint for part in opened], given)
     work = _work([part.checkpoint for part in opened], origin.checkpoint if origin else None)
     workload = Workload(progress)
     workload.plan(TENSORS, len(work.names))

@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import torch
 
 from harness import weights
 from harness.checkpoints.families.known import family_of
 from harness.checkpoints.provenance import trained_by
+from harness.labels import spelling
 from harness.types import Checkpoint, StateDict
+
+
+def ordered_as(expert: Checkpoint, labels: Sequence[str] | None) -> Checkpoint:
+    """The model with its outputs in the order of these labels, where it has the same ones.
+
+    Names decide, as in an evaluation. Of other labels, or in this order already, it is as it is.
+    """
+    own = expert.labels or ()
+    spelled = spelling(own, labels or ())
+    mine, wanted = list(map(spelled, own)), list(map(spelled, labels or ()))
+    final, known = family_of(expert.config, expert.source).final(expert.weights), expert.weights
+    alike = sorted(mine) == sorted(wanted) and len({*mine}) == len(mine)
+    if mine == wanted or not alike or final is None:
+        return expert
+    order = torch.tensor([mine.index(name) for name in wanted])
+    rows = [name for part in ("weight", "bias") if (name := f"{final}.{part}") in known]
+
+    def compute(name: str) -> torch.Tensor:
+        return known[name][order] if name in rows else known[name]
+
+    names = [own[index] for index in order.tolist()]
+    config = {
+        **expert.config,
+        "id2label": {str(index): name for index, name in enumerate(names)},
+        "label2id": {name: index for index, name in enumerate(names)},
+    }
+    state = weights.Lazy(weights.specs(known), compute)
+    return replace(expert, config=config, labels=tuple(names), weights=state)
 
 
 def annotated_by(expert: Checkpoint) -> frozenset[str]:
@@ -27,7 +57,10 @@ def of_those_who_know(
     `heads` are theirs. The row of a label that no expert knows is zero. Where every expert knows
     every label, the model as it is.
     """
-    labels, known = experts[0].labels or (), [annotated_by(expert) for expert in experts]
+    own = [expert.labels or () for expert in experts]
+    spelled = spelling(*own)
+    labels = [spelled(name) for name in own[0]]
+    known = [{*map(spelled, annotated_by(expert))} for expert in experts]
     if all({*labels} <= one for one in known):
         return merged
     first = experts[0]

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness import weights
+from harness.checkpoints.bases import check_bases
 from harness.checkpoints.layout import MERGE
 from harness.errors import OutputExists
 from harness.folders import check_output
+from harness.merging.draws import check_one_draw
 from harness.merging.kept import Kept
 from harness.merging.plan import Plan, plan, read_once, short_method
 from harness.merging.recipes import Recipe, read_recipe
@@ -55,8 +57,11 @@ def merge(
         if dry_run:
             return draft
         supplies = [supply for stage in draft.stages for supply in stage.supplies]
+        if not asked.other_base:
+            check_bases(draft.experts, draft.given)
         _count(workload, draft, supplies, tried)
         prepare(supplies, workload.tell)
+        check_one_draw(draft)
         trials = None
         if tried:
             draft, trials = tuned(found_once(tried, kept), Path(out))

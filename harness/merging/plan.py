@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from harness import weights
-from harness.checkpoints.align import aligned_base, check_architecture, new_in_experts
+from harness.checkpoints.align import aligned_base, check_architecture, in_all, new_in_any
+from harness.checkpoints.bases import check_bases
+from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
+from harness.data.claims import called_in
 from harness.data.splits import parse_task
 from harness.entries import Merger, Method
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
@@ -17,7 +21,7 @@ from harness.labels import same
 from harness.merging.candidates import checked_values
 from harness.merging.judge import Judge
 from harness.merging.kept import Kept
-from harness.merging.label_rows import of_those_who_know
+from harness.merging.label_rows import of_those_who_know, ordered_as
 from harness.merging.passage import Clock, Latest, Measured, Passage
 from harness.merging.recipes import Recipe, printed
 from harness.merging.stages import Fold, Stage, entering
@@ -36,7 +40,8 @@ class Plan:
     heads. `passages` are those methods with what went through them, `stages` all methods in order.
     `merged` is what the merger returned, `after` what each post-merging method made of it, `state`
     what is written: with averaged heads and buffers, in the experts' types, without kept heads.
-    `measured` is what each pre-merging method did, known when the merge has been written.
+    `measured` is what each pre-merging method did, known when the merge has been written. `given`
+    is the base under its own names.
     """
 
     recipe: Recipe
@@ -52,6 +57,7 @@ class Plan:
     after: tuple[StateDict, ...] = ()
     state: StateDict = field(default_factory=dict)
     measured: tuple[Measured, ...] = ()
+    given: Checkpoint | None = None
 
     def __repr__(self) -> str:
         called, heads = short_method(self.recipe), self.recipe.heads
@@ -117,20 +123,27 @@ def plan(
         if observed is not None:
             observed[source] = watched
         known = weights.specs(checkpoint.weights)
-        return replace(checkpoint, weights=weights.Lazy(known, watched.__getitem__))
+        digests = partial(weights.known_digests, checkpoint.weights)
+        return replace(checkpoint, weights=weights.Lazy(known, watched.__getitem__, None, digests))
 
     experts = tuple(opened(source, recipe.base) for source in recipe.experts)
-    base = opened(recipe.base) if recipe.base is not None else None
+    given = base = opened(recipe.base) if recipe.base is not None else None
     check_architecture([*experts, *([base] if base else [])])
+    if not recipe.other_base:
+        check_bases(experts, read=False)
+    learn(experts, by_file((*recipe.tasks, *recipe.tune_on)))
     tasks = _tasks(recipe, experts)
+    ordered = tuple(ordered_as(expert, experts[0].labels) for expert in experts)
+    heads = _heads(recipe, ordered, tasks, merger)
+    if heads != "keep":
+        experts = ordered
     if base is not None:
-        base = aligned_base(base, experts[0])
-    fresh = tuple(new_in_experts(base, experts[0]))
-    heads = _heads(recipe, experts, tasks, merger)
+        base = aligned_base(base, in_all(experts))
+    fresh = new_in_any(base, experts)
     recipe = recipe.model_copy(update={"heads": heads, "tasks": tasks})
     fold = Fold(recipe, fresh, progress, kept)
     fold.check()
-    return composed(_folded(Plan(recipe, base, experts, tasks), fold))
+    return composed(_folded(Plan(recipe, base, experts, tasks, given=given), fold))
 
 
 def composed(draft: Plan, **changed: Scalar) -> Plan:
@@ -244,12 +257,21 @@ def _check_without_base(recipe: Recipe) -> None:
 def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
     """The task of each expert: as asked, else as recorded in its folder; () if nobody knows."""
     if recipe.tasks:
-        named = tuple(parse_task(name)[0].name for name in recipe.tasks)
+        named = tuple(parse_task(name)[0] for name in recipe.tasks)
         if len(named) not in (1, len(experts)):
             raise BadRecipe(
                 f"{len(named)} tasks for {len(experts)} experts; expected one for all or one each"
             )
-        return named * len(experts) if len(named) == 1 else named
+        each = named * len(experts) if len(named) == 1 else named
+        for expert, task in zip(experts, each, strict=True):
+            said = expert.tasks and not recipe.other_tasks
+            if said and called_in(expert, task, recipe.data_dir) is None:
+                raise BadRecipe(
+                    f"{expert.source} is of {', '.join(expert.tasks)} by its own record, found "
+                    f"{task} in --tasks; expected that, or no --tasks: say --other-tasks if the "
+                    "other is meant"
+                )
+        return tuple(task.name for task in each)
     recorded = [expert.tasks for expert in experts]
     if all(len(tasks) == 1 for tasks in recorded):
         return tuple(tasks[0] for tasks in recorded)
@@ -340,7 +362,8 @@ def _folded(draft: Plan, fold: Fold) -> Plan:
         weights.check_same(tops, called)
     if heads == "merge":
         head = [name for name in wholes[0] if name in fresh]
-        origin = _with_head(origin, base, head, fold.merger)
+        own = ordered_as(base, experts[0].labels) if base else None
+        origin = _with_head(origin, own, head, fold.merger)
         bodies = [weights.union(b, top) for b, top in zip(bodies, tops, strict=True)]
     averaged = None
     if heads == "average":

@@ -22,7 +22,8 @@ class Recipe(Frozen):
 
     `drift`: whether experts are run on rows of their tasks to tell how far pre-merging methods move
     their logits. `max_length`: the tokens that are read of a row, wherever rows are; by default the
-    task's.
+    task's. `other_base` and `other_tasks` say that a base, or tasks, are meant which are not those
+    that the folders of experts say they were made from and trained on.
     """
 
     experts: tuple[str, ...]
@@ -39,6 +40,8 @@ class Recipe(Frozen):
     data_dir: str | None = None
     device: str = "auto"
     drift: bool = True
+    other_base: bool = False
+    other_tasks: bool = False
     preset: PresetName | None = None
     max_length: Tokens | None = None
 

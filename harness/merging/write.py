@@ -13,18 +13,20 @@ from typing import Any
 import yaml
 
 from harness import weights
+from harness.checkpoints.bases import ENCODER, POOLER, encoder_digests, made_from
 from harness.checkpoints.build import OF_THE_HEAD
-from harness.checkpoints.families.known import by_rules
+from harness.checkpoints.described import described
+from harness.checkpoints.families.known import by_rules, family_of
 from harness.checkpoints.layout import INDEX, MERGE, SINGLE
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
 from harness.checkpoints.tokenizer import copy_tokenizer
+from harness.errors import BrokenCheckpoint
 from harness.files import write_json, write_text
 from harness.folders import new_folder
 from harness.merging.measure import Gauge, measured
 from harness.merging.plan import Plan, reported, short_method
 from harness.merging.stages import Stage
-from harness.registry import TASKS
 from harness.text import markdown, plain
 from harness.types import Checkpoint, Progress, StateDict
 
@@ -140,13 +142,13 @@ def _record(
 
     recipe = plan.recipe
     statistics = plan.merging.statistics()
-    spelled = {task: name for task in plan.tasks if (name := TASKS.spelled(task))}
     scored_on = _scored_on(plan, tried=bool(trials or plan.report))
     return {
         "method": short_method(recipe),
         **digests,
         "tasks": list(dict.fromkeys(plan.tasks)),
         "base": origin(plan.base) if plan.base else None,
+        **({"base_weights": known} if (known := _base_weights(plan)) else {}),
         "experts": [
             {**origin(expert), **({"task": plan.tasks[i]} if plan.tasks else {})}
             for i, expert in enumerate(plan.experts)
@@ -175,17 +177,44 @@ def _record(
             )
         ],
         "heads": recipe.heads,
+        **({"kept": kept} if (kept := _kept(plan)) else {}),
         **by_rules(plan.experts[0].config),
         "seed": recipe.seed,
         **({"preset": recipe.preset} if recipe.preset else {}),
         **({"max_length": _lengths(plan)} if recipe.max_length else {}),
-        **({"spelled": spelled} if spelled else {}),
+        **{key: True for key in ("other_base", "other_tasks") if getattr(recipe, key)},
+        **described(plan.tasks, out),
         **({"statistics": statistics} if statistics else {}),
         **({"scored_on": scored_on} if scored_on else {}),
         **({"tuned": dict(trials)} if trials else {}),
         **({"report": dict(plan.report)} if plan.report else {}),
         "versions": dict(_versions()),
     }
+
+
+def _kept(plan: Plan) -> dict[str, list[str]]:
+    """The tensors beside heads that tasks keep their own of: a pooler that not all models have."""
+    if plan.recipe.heads != "keep":
+        return {}
+    is_head = family_of(plan.experts[0].config, plan.experts[0].source).is_head
+    kept = {
+        task: [name for name in top if not is_head(name)]
+        for task, top in zip(plan.tasks, plan.tops, strict=True)
+    }
+    return {task: names for task, names in kept.items() if names}
+
+
+def _base_weights(plan: Plan) -> Mapping[str, str]:
+    """The digests of the base's encoder, be it given or what all experts say that they are of."""
+    if plan.given is not None:
+        try:
+            return encoder_digests(plan.given)
+        except BrokenCheckpoint:  # it need not be whole: the experts have no more
+            return {}
+    made = [made_from(expert) for expert in plan.experts]
+    known = [one.digests if one else {} for one in made]
+    first = {part: known[0][part] for part in (ENCODER, POOLER) if part in known[0]}
+    return first if all(first.items() <= one.items() for one in known) else {}
 
 
 @cache

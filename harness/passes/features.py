@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import xxhash
 
-from harness.checkpoints.build import build_model
+from harness.checkpoints.build import LABEL_KEYS, build_model
 from harness.checkpoints.families.known import family_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, tokenizer_digest, word_ids
@@ -31,8 +31,6 @@ Tokens: TypeAlias = dict[str, list[list[int]]]
 Seen: TypeAlias = "npt.NDArray[np.bool_]"
 Read: TypeAlias = tuple[Array, Array, Seen]
 FIRST = "first token of each word"
-LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
-"""What a configuration says that the forward pass does not read."""
 
 
 def encode(

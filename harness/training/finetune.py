@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
@@ -14,14 +13,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import xxhash
 from safetensors import SafetensorError
 
 from harness import presets
-from harness.checkpoints.build import encoder_of, quiet
+from harness.checkpoints.bases import encoder_digests, read_digest
+from harness.checkpoints.build import drawn_layers, quiet
+from harness.checkpoints.described import by_file, described, learn
 from harness.checkpoints.layout import EXPERT, TOKENIZER_FILES
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.tokenizer import copy_tokenizer, tokenizer_digest
+from harness.checkpoints.tokenizer import copy_tokenizer
 from harness.data.apart import check_apart
 from harness.data.groups import expanded
 from harness.data.metrics import check_scored, finished, score
@@ -38,11 +38,10 @@ from harness.errors import (
 from harness.files import as_json, read_json, saying
 from harness.folders import FILES, Layout, check_output, new_folder
 from harness.kinds import kind_of
-from harness.passes.features import LABEL_KEYS, check_readout, forward
+from harness.passes.features import check_readout, forward
 from harness.passes.lengths import length_of, resolved, tell_of_cut
 from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
-from harness.registry import TASKS
 from harness.training.multi import check_shared, multi_task
 from harness.training.single import (
     Prepared,
@@ -54,7 +53,7 @@ from harness.training.single import (
     single_task,
 )
 from harness.types import AUTO, Checkpoint, Hyperparameters, Rows, Score, Task
-from harness.weights import Observed, join_digests
+from harness.weights import join_digests, tensor_digest, union
 
 TRAINED_ON, SELECTED_ON = "train90", "heldout10"
 REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
@@ -113,6 +112,8 @@ def finetune(
     finite, NotFinite when the training diverges, and OutputExists for an `out` that holds the base,
     or that another run is writing.
     """
+    source = open_checkpoint(base)
+    learn([source], by_file([*tasks, *([task] if task else [])]))
     named = [as_read(one, preset) for one in _asked(task, tasks, data_dir)]
     given = overrides.pop("max_length", None)
     length = None if given is None else length_of(given)
@@ -123,7 +124,6 @@ def finetune(
     seeds = _seeds(seed, seed if head_seed is None else head_seed)
     if bf16:
         check_bf16()
-    source = open_checkpoint(base)
     _check_apart(source, out)
     for _, settings in asked:
         if length != AUTO:
@@ -145,12 +145,14 @@ def finetune(
     for part in parts:
         if lacking := _unscored(part):
             warnings.warn(f"{lacking}; no score is recorded", stacklevel=2)
-    spelled = {one.name: typed for one, _ in asked if (typed := TASKS.spelled(one.name))}
+    known = encoder_digests(source)
+    whole, drawn = _whole(source, known, parts)
     request = {
         "base": str(base),
         "tasks": [part.task.name for part in parts],
-        **({"spelled": spelled} if spelled else {}),
-        "base_digest": _digest(source),
+        "base_digest": read_digest(source),
+        "base_weights": known,
+        **drawn,
         "split": TRAINED_ON,
         **seeds,
         "bf16": bf16,
@@ -166,15 +168,20 @@ def finetune(
         _unfinished(out, request) as workdir,
     ):
         prepared = (
-            single_task(source, parts[0], request, workdir, shown)
+            single_task(whole, parts[0], request, workdir, shown)
             if len(parts) == 1
-            else multi_task(source, parts, request, workdir, shown)
+            else multi_task(whole, parts, request, workdir, shown)
         )
         scores = _train(prepared, source, parts, workdir, shown)
         prepared.trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
         copy_tokenizer(source.tokenizer, folder)
-        record = {**request, "scores": {name: asdict(one) for name, one in scores.items()}}
+        places = described([part.task.name for part in parts], out)
+        record = {
+            **request,
+            **places,
+            "scores": {name: asdict(one) for name, one in scores.items()},
+        }
         EXPERT.write(folder, record)
     return open_checkpoint(out)
 
@@ -244,21 +251,20 @@ def _check_apart(source: Checkpoint, out: Path) -> None:
             )
 
 
-def _digest(base: Checkpoint) -> str:
-    """A hash of all that a training reads of a base: encoder, configuration and tokenizer.
+def _whole(
+    base: Checkpoint, known: Mapping[str, str], parts: Sequence[Training]
+) -> tuple[Checkpoint, dict[str, Any]]:
+    """The base with the layers that it was published without, and what is recorded of them.
 
-    Raises BrokenCheckpoint for an encoder that is not whole or not finite.
+    They are one draw for all experts of a base, which its digests decide, whatever the seeds: what
+    experts draw apart cannot be merged.
     """
-    encoder = encoder_of(base)
-    config = {key: value for key, value in encoder.config.items() if key not in LABEL_KEYS}
-    text = json.dumps(config, sort_keys=True)
-    return join_digests(
-        {
-            "weights": Observed(encoder.weights, base.source).digest(),
-            "config": str(xxhash.xxh3_128_hexdigest(text.encode())),
-            "tokenizer": tokenizer_digest(base.tokenizer),
-        }
-    )
+    seed = int(join_digests(known), 16) % SEEDS
+    drawn = drawn_layers(base, seed) if kind_of(parts[0].task).unit == "row" else {}
+    if not drawn:
+        return base, {}
+    digests = {name: tensor_digest(name, tensor) for name, tensor in drawn.items()}
+    return replace(base, weights=union(drawn, base.weights)), {"drawn": digests}
 
 
 def _described(parts: Sequence[Training]) -> dict[str, Any]:

@@ -1,0 +1,153 @@
+"""Which base a model was made from, as its folder says, held to a base that is given."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import xxhash
+
+from harness.checkpoints.build import LABEL_KEYS, encoder_of
+from harness.checkpoints.families.known import family_of
+from harness.checkpoints.layout import ADAPTER_FILE, is_adapter
+from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.provenance import merged_by, trained_by
+from harness.checkpoints.tokenizer import tokenizer_digest
+from harness.errors import BadRecipe, BrokenCheckpoint
+from harness.files import read_json
+from harness.types import Checkpoint
+from harness.weights import Observed, digest, each, floating, join_digests, select, specs
+
+ENCODER, POOLER, READ, STORED = "encoder", "pooler", "read", "stored"
+"""What digests of a base are of: its encoder but for the pooler, and that; all that a training
+reads of it; and its tensors as they are stored."""
+
+
+def encoder_digests(base: Checkpoint) -> dict[str, str]:
+    """Hashes of the encoder of a base and, apart from it, of its pooler, if it has one.
+
+    They are the same in every form that the base is published in: with heads or without, under the
+    prefix of a classifier or not, and in half precision or widened from it.
+    """
+    encoder, family = encoder_of(base).weights, family_of(base.config, base.source)
+    names = floating(encoder)
+    if any(specs(encoder)[name].dtype != torch.float32 for name in names):
+        encoder = each(lambda tensor: tensor, select(encoder, names))
+    poolers = [name for name in names if family.is_pooler(name)]
+    parts = {ENCODER: [name for name in names if name not in poolers], POOLER: poolers}
+    return {part: digest(select(encoder, own)) for part, own in parts.items() if own}
+
+
+def read_digest(base: Checkpoint) -> str:
+    """A hash of all that a training reads of a base: encoder, configuration and tokenizer.
+
+    Raises BrokenCheckpoint for an encoder that is not whole or not finite.
+    """
+    encoder = encoder_of(base)
+    config = {key: value for key, value in encoder.config.items() if key not in LABEL_KEYS}
+    text = json.dumps(config, sort_keys=True)
+    return join_digests(
+        {
+            "weights": Observed(encoder.weights, base.source).digest(),
+            "config": str(xxhash.xxh3_128_hexdigest(text.encode())),
+            "tokenizer": tokenizer_digest(base.tokenizer),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Made:
+    """The base that a model was made from: what its folder calls it, and its digests there."""
+
+    model: str
+    base: str
+    digests: Mapping[str, str]
+
+
+def made_from(model: Checkpoint) -> Made | None:
+    """What the folder of an expert, of a merge or of an adapter says of its base, if it does.
+
+    An adapter names no digests: its base is looked at where it is.
+    """
+    if trained := trained_by(model.path):
+        read = {READ: trained.base_digest} if trained.base_digest else {}
+        known, called = {**read, **trained.base_weights}, trained.base
+    elif merged := merged_by(model.path):
+        stored = {STORED: merged.base.digest} if merged.base else {}
+        known = {**stored, **merged.base_weights}
+        called = merged.base.source if merged.base else "the base of its experts"
+    elif is_adapter(model.path) and (place := _named(model)):
+        try:
+            known, called = encoder_digests(open_checkpoint(place)), place
+        except BrokenCheckpoint:  # it may have been read on another, which is whole
+            return None
+    else:
+        return None
+    return Made(model.source, called, known) if known else None
+
+
+def _named(adapter: Checkpoint) -> str | None:
+    """Where the base is that an adapter names, if that is a folder here."""
+    said = read_json(adapter.path / ADAPTER_FILE, "the configuration of an adapter")
+    name = str(said.get("base_model_name_or_path"))
+    return next((one for one in (str(adapter.path / name), name) if os.path.isdir(one)), None)
+
+
+def is_base(base: Checkpoint, said: Mapping[str, str]) -> bool:
+    """Whether a base has the digests that are said of one, if there are any."""
+    return bool(said) and _odd(said, _digests(base)) is None
+
+
+def check_bases(
+    models: Sequence[Checkpoint], base: Checkpoint | None = None, *, read: bool = True
+) -> None:
+    """Raise BadRecipe, naming both, for a model that was made from another base than the one given
+    or, without one, than a model before it.
+
+    A model whose folder says nothing of its base may be of any. Unless weights are to be `read`,
+    that is so of adapters.
+    """
+    looked_at = [model for model in models if read or not is_adapter(model.path)]
+    made = [one for one in map(made_from, looked_at) if one is not None]
+    if not made:
+        return
+    known = made[0].digests.get if base is None else _digests(base)
+    for one in made:
+        if (odd := _odd(one.digests, known)) is None:
+            continue
+        other = base.source if base else f"{made[0].base} of {made[0].model}"
+        raise BadRecipe(
+            f"{one.model} was made from the base {one.base} ({odd[0][:12]}), found {other} "
+            f"({odd[1][:12]}); expected the same weights: say --other-base if others are meant"
+        )
+
+
+def _digests(base: Checkpoint) -> Callable[[str], str | None]:
+    """The digests of a base that was given, computed when they are asked for."""
+    encoder: dict[str, str] = {}
+
+    def known(what: str) -> str | None:
+        if what == READ:
+            return read_digest(base)
+        if what == STORED:
+            return digest(base.weights)
+        if not encoder:
+            encoder.update(encoder_digests(base))
+        return encoder.get(what)
+
+    return known
+
+
+def _odd(said: Mapping[str, str], known: Callable[[str], str | None]) -> tuple[str, str] | None:
+    """The first two digests of the same that differ.
+
+    Where those of the encoder are known, others may differ by the form that it is stored in.
+    """
+    for parts in ((ENCODER, POOLER), (READ,), (STORED,)):
+        both = [(said[part], other) for part in parts if part in said and (other := known(part))]
+        if both:
+            return next((pair for pair in both if pair[0] != pair[1]), None)
+    return None

@@ -1,0 +1,70 @@
+"""Layers that a base was published without: whether experts began with one draw of them."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import torch
+
+from harness import weights
+from harness.checkpoints.bases import POOLER
+from harness.checkpoints.families.known import family_of
+from harness.checkpoints.provenance import Trained, trained_by
+from harness.errors import IncompatibleWeights
+from harness.merging.plan import Plan
+from harness.types import Checkpoint, StateDict
+
+ALIKE = 0.5
+"""The least cosine of two trainings of one draw: random matrices have one of 0, and trainings
+leave more than 0.9."""
+
+
+def check_one_draw(plan: Plan) -> None:
+    """Raise IncompatibleWeights for a layer that is merged although experts drew it apart.
+
+    It is one that the base lacks, or may lack where none is given. What experts began with is told
+    by their records, else by the weights that enter the merger: its matrices are strangers where
+    the rest of the two encoders is not. Those that have nothing in common are left to whoever
+    merges them.
+    """
+    family = family_of(plan.experts[0].config, plan.experts[0].source)
+    base = plan.base.weights if plan.base else {}
+    tops = plan.tops if plan.recipe.heads != "keep" else ({},) * len(plan.bodies)
+    states = [weights.union(*both) for both in zip(plan.bodies, tops, strict=True)]
+    matrices = [name for name, spec in weights.specs(states[0]).items() if len(spec.shape) == 2]
+    rest = [n for n in matrices if not family.is_pooler(n) and not family.is_head(n)]
+    for name in matrices:
+        if not family.is_pooler(name) or name in base:
+            continue
+        for first, second in combinations(range(len(states)), 2):
+            pair = states[first], states[second]
+            how = _apart(plan.experts[first], plan.experts[second], name)
+            if how is None and _cosine(*pair, name) < ALIKE <= _cosine(*pair, rest[-1]):
+                how = f"a cosine of {_cosine(*pair, name):.2f}"
+            if how:
+                raise IncompatibleWeights(
+                    f"'{name}' of {plan.experts[first].source} and {plan.experts[second].source} "
+                    f"was drawn apart ({how}), {_lacking(plan)}; a mean of the two is none of "
+                    "either: expected one draw, as `harness finetune` has for all experts of a "
+                    "base, or experts of different tasks and their base, where each keeps its own"
+                )
+
+
+def _lacking(plan: Plan) -> str:
+    return f"and {plan.base.source} has none" if plan.base else "and no base is given that has it"
+
+
+def _apart(first: Checkpoint, second: Checkpoint, name: str) -> str | None:
+    """How records tell that a tensor was drawn apart: '' if they tell that it was not, else None.
+
+    Those of bases that have it tell of these, which are held to each other elsewhere.
+    """
+    both = [trained_by(one.path) or Trained() for one in (first, second)]
+    if all(name in one.drawn for one in both):
+        return "by their records" if both[0].drawn[name] != both[1].drawn[name] else ""
+    return "" if all(POOLER in one.base_weights for one in both) else None
+
+
+def _cosine(first: StateDict, second: StateDict, name: str) -> float:
+    one, other = (state[name].double().flatten() for state in (first, second))
+    return float(torch.cosine_similarity(one, other, dim=0))
