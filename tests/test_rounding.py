@@ -152,6 +152,15 @@ BY_WEIGHTS = {"pcb": ("one is zero", "rows that nobody moved", "rows that some m
 """Where zeros are entries of their own, and a rounding of the weights in them is one of these."""
 
 
+def test_lines_does_not_scale_up_what_is_rounding() -> None:
+    """A merge that is the base but for single roundings has no norm to divide by."""
+    base = 50 * drawn(90)
+    states = [{NAME: base + drawn(seed)} for seed in (1, 2)]
+    merged = {NAME: rounded(base, base, 3)}
+    lined = harness.POSTMERGE["lines"].function(merged, states, {NAME: base})
+    torch.testing.assert_close(lined[NAME], base, rtol=0, atol=1e-14)
+
+
 # Iso-CTS with a rank that is known -----------------------------------------------------------
 
 

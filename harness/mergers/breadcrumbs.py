@@ -80,7 +80,8 @@ def _middle_of_rows(vector: torch.Tensor, density: float, gamma: float) -> torch
     stay = int(density * size)
     below = size - stay - int(gamma * size)
     keep = torch.zeros(vector.numel() // size, size, dtype=torch.bool)
-    parts = [one.split(max(1, piece_size() // size)) for one in (vector.reshape(-1, size), keep)]
+    step = max(1, piece_size() // size)
+    parts = [torch.split(one, step) for one in (vector.reshape(-1, size), keep)]
     for rows, kept in zip(*parts, strict=True):
         order = rows.abs().to(torch.float32).argsort(dim=1, stable=True)
         kept.scatter_(1, order[:, below : below + stay], True)

@@ -62,14 +62,15 @@ def lines(
 
 
 def _ratio(merged: StateDict, experts: Sequence[StateDict], base: StateDict) -> float:
-    """The L1 norm of the mean task vector over that of what was merged."""
-    sums: list[list[float]] = [[], []]
+    """The L1 norm of the mean task vector over that of what was merged; 0 if that is rounding."""
+    sums: list[list[float]] = [[], [], []]
 
     def add(_: str, weight: torch.Tensor, origin: torch.Tensor, *tuned: torch.Tensor) -> Any:
         total = tuned[0] - origin
         for other in tuned[1:]:
             total += other - origin
-        for norms, vector in zip(sums, (total, weight - origin), strict=True):
+        rounding = origin * torch.finfo(origin.dtype).eps
+        for norms, vector in zip(sums, (total, weight - origin, rounding), strict=True):
             norms.append(float(vector.abs_().sum(dtype=torch.float64)))
         return origin
 
@@ -78,5 +79,5 @@ def _ratio(merged: StateDict, experts: Sequence[StateDict], base: StateDict) -> 
     for name in each:
         _ = each[name]
     # exactly rounded: whatever the order of the tensors
-    of_sum, of_merged = map(math.fsum, sums)
-    return of_sum / (len(experts) * of_merged) if of_merged else 0.0
+    of_sum, of_merged, rounding = map(math.fsum, sums)
+    return of_sum / (len(experts) * of_merged) if of_merged > rounding else 0.0
