@@ -187,7 +187,10 @@ def test_a_name_in_a_recipe_imports_nothing(key: str, room: Path, payload: str) 
 def test_a_name_in_a_record_imports_nothing(room: Path, payload: str) -> None:
     read(room / "merged", output=str(room / "records"))
     record = next((room / "records" / "merged").rglob("*.json"))
-    edited(record, lambda values: values.update(protocol=payload, metrics=[payload]))
+    record = record.rename(room / "record.json")  # a name that says what it is of holds it to that
+    score = {"value": 0.5, "parts": {payload: 0.5}}
+    of = {"protocol": payload, "metrics": [payload], "scores": [score], "majority": score}
+    edited(record, lambda values: values.update(of, intervals=[], adaptation=None, settings={}))
     assert main(["leaderboard", str(record), "--out", str(room / "board")]) == 0
     assert "payload" not in sys.modules
 
@@ -260,16 +263,15 @@ def test_a_name_does_no_harm_where_it_is_shown(
     capsys.readouterr()
     assert main(["evaluate", "--model", str(room / BAD_NAME), *experts, *records]) == 0
     board = ["leaderboard", str(room / "records"), "--out", str(room / "board")]
-    edited_records = list((room / "records").rglob("*.json"))
-    for path in edited_records:
-        edited(
-            path,
-            lambda values: values.update(
-                method="=1+1|\x1b[31m<script>",
-                task="=2+2|<script>\x1b\n@test",
-                metrics=["<script>"],
-            ),
-        )
+
+    def named(values: dict[str, Any]) -> None:
+        values.update(method="=1+1|\x1b[31m<script>", task="=2+2|<script>\x1b\n@test")
+        values.update(metrics=["<script>"])
+        for score in (*values["scores"], values["majority"]):
+            score["parts"] = {"<script>": score["value"]}
+
+    for number, path in enumerate([*(room / "records").rglob("*.json")]):
+        edited(path.rename(path.with_name(f"{number}.json")), named)
     assert main(board) == 0
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err
