@@ -178,7 +178,8 @@ def start(work: Callable[..., int], *given: Any) -> int:
     try:
         status = work(*given)
     except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else print(ended.code) or 1
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        print(ended.code or "", file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -215,7 +216,9 @@ def toy(out: Path) -> int:
         failed += [name for pid, name in running.items() if wait(pid)]
     for name in failed:
         print((out / f"{name}.log").read_text(encoding="utf-8")[-4000:])
-    print(f"{time.monotonic() - started:.0f} s")
+    spent = os.times()
+    worked = spent.children_user + spent.children_system
+    print(f"{time.monotonic() - started:.0f} s, {worked:.0f} s of work")
     return max(compare.report(out), bool(failed))
 
 
@@ -223,4 +226,4 @@ if __name__ == "__main__":
     for name in WARM:
         importlib.import_module(name)
     len(TASKS), len(PROTOCOLS), len(MERGERS)  # found by path when they are asked for
-    sys.exit(toy(Path(sys.argv[1])))
+    sys.exit(toy(Path(sys.argv[1]).absolute()))
