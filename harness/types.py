@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +85,26 @@ class Hyperparameters:
     max_length: int = 128
 
 
+MOST_ROWS, MOST_EPOCHS = 2**20, 1e6
+"""Of a batch, and of a training: whoever asks for more has slipped."""
+
+
+def unfit(name: str, value: object) -> str | None:
+    """What a hyperparameter of this name should be, if it is not."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "a number"
+    if name == "warmup":
+        return None if 0 <= value <= 1 else "a share of the steps, from 0 to 1"
+    if name == "weight_decay":
+        return None if 0 <= value < math.inf else "a finite number, not negative"
+    most = {"batch_size": MOST_ROWS, "max_length": MOST_TOKENS, "epochs": MOST_EPOCHS}
+    if not 0 < value < math.inf:
+        return "a finite positive number"
+    if name in ("batch_size", "max_length") and value != int(value):
+        return "a whole number"
+    return None if value <= most.get(name, value) else f"{most[name]:.0f} at most"
+
+
 @dataclass(frozen=True)
 class Task:
     """A pinned data set, how to read a row of it, the label order and the metrics.
@@ -161,6 +182,9 @@ def _fault(task: Task) -> str | None:
             return f"{field_name} {given!r}, expected a tuple of names"
         if len(set(given)) < len(given):
             return f"the {field_name} {', '.join(given)}, expected each of them once"
+    for name, value in vars(task.finetune).items():
+        if expected := unfit(name, value):
+            return f"the {name} {value!r:.40} to be fine-tuned with, expected {expected}"
     if not task.text or not task.metrics:
         return f"no {'metrics' if task.text else 'text'}, expected at least one name"
     if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:

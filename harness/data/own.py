@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from harness.data.sources import SUFFIXES, label_values
+from harness.data.formats import ENDINGS, SUFFIXES
+from harness.data.sources import OTHERS, VALIDATION, label_values, one_of
 from harness.errors import BadData
 from harness.files import read_yaml
 from harness.kinds import KINDS, kind_of
@@ -21,7 +22,7 @@ from harness.types import DERIVED, Hyperparameters, KindName, Task
 from harness.values import Frozen
 
 TRAIN = "train"
-SPLITS = ("test", "validation", "dev", "valid")
+SPLITS = ("test", VALIDATION)
 """Files of these names are splits to score, the first of them the reported one."""
 MOST = 1000
 """Labels of a task: a column with more different values is no column of labels."""
@@ -116,7 +117,7 @@ def _reason(error: ValidationError | TypeError) -> str:
 
 def _typed(given: Mapping[str, float]) -> dict[str, Any]:
     whole = {"batch_size", "max_length"}
-    return {key: int(value) if key in whole else value for key, value in given.items()}
+    return {k: int(v) if k in whole and v % 1 == 0 else v for k, v in given.items()}
 
 
 def _files(place: Path, said: Described) -> dict[str, str]:
@@ -128,20 +129,22 @@ def _files(place: Path, said: Described) -> dict[str, str]:
     if (place.parent / said.files).is_file():
         return {TRAIN: str(place.parent / said.files)}
     known = (TRAIN, *(said.splits.values() if isinstance(said.splits, dict) else said.splits))
-    paths: dict[str, str] = {}
-    for split in dict.fromkeys((*known, *SPLITS)):
-        pattern = said.files.replace("{split}", split)
-        if "{split}" in said.files:
-            files: Iterable[Path] = [place.parent / pattern]
-        else:
-            files = [place.parent / pattern / f"{split}.{suffix}" for suffix in SUFFIXES]
-        for file in files:
-            if file.is_file():
-                paths.setdefault(split, str(file))
+
+    def there(name: str) -> Path | None:
+        pattern = place.parent / said.files.replace("{split}", name)  # type: ignore[union-attr]  # a text
+        each = [pattern] if "{split}" in said.files else [pattern / f"{name}.{s}" for s in SUFFIXES]
+        return next((file for file in each if file.is_file()), None)
+
+    names = dict.fromkeys((*known, *SPLITS, *OTHERS))
+    paths = {name: str(file) for name in names if (file := there(name)) is not None}
+    if VALIDATION not in paths:
+        others = [name for name in OTHERS if name in paths and name not in known]
+        if other := one_of(others, str(place)):
+            paths[VALIDATION] = paths.pop(other)
     if TRAIN not in paths:
         raise BadData(
             f"{place} has files '{said.files}', and there is none of the split '{TRAIN}'; expected "
-            f"a file, a folder with {TRAIN}.{SUFFIXES[0]} or the like, or a pattern with {{split}}"
+            f"a file, a folder with {TRAIN} ending in {ENDINGS}, or a pattern with {{split}}"
         )
     return paths
 

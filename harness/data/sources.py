@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import os
-import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,19 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from harness.data.formats import ENDINGS, READERS, SUFFIXES
 from harness.errors import BadData, LabelMismatch
-from harness.files import DEEPEST, parse_json, parse_objects, read_text
+from harness.files import parse_json
 from harness.kinds import kind_of
 from harness.labels import placing, same
 from harness.types import Row, Task
 
 TRAIN = "train"
-SUFFIXES = ("parquet", "jsonl", "json", "csv", "tsv", "conll")
-SEPARATORS = ",;\t|"
-"""What stands between the columns of a table of text."""
-LONGEST = 2**24
-"""Bytes of a line of JSON."""
-TAG = re.compile("O|[BIES]-.+")
+VALIDATION, OTHERS = "validation", ("dev", "valid", "val")
+"""A split, and what files of it are called where none has its name."""
 
 
 def data_dir(given: str | Path | None = None) -> Path | None:
@@ -64,14 +59,36 @@ def table(task: Task, split: str, folder: str | Path | None) -> Table:
     if root is None:
         return _from_hub(task, split)
     place = root / (task.folder or task.name)
-    for suffix in SUFFIXES:
-        path = place / f"{split}.{suffix}"
-        if path.is_file():
-            return _from_file(task, path, suffix)
+    if (path := _file_of(place, split)) is not None:
+        return _from_file(task, path, path.suffix.removeprefix("."))
     if task.mine is not None and (root / task.corpus).is_file():
         return _from_corpus(task, root / task.corpus, split)
     files = " or ".join(f"{split}.{suffix}" for suffix in SUFFIXES)
     raise BadData(f"no data for {task} at {place}: expected {files}")
+
+
+def _file_of(place: Path, split: str) -> Path | None:
+    """The file of a split in a folder; validation may be called otherwise."""
+
+    def named(name: str) -> Path | None:
+        each = (place / f"{name}.{suffix}" for suffix in SUFFIXES)
+        return next((path for path in each if path.is_file()), None)
+
+    found = named(split)
+    if found is not None or split != VALIDATION:
+        return found
+    other = one_of([name for name in OTHERS if named(name)], str(place))
+    return named(other) if other else None
+
+
+def one_of(others: Sequence[str], where: str) -> str | None:
+    """The one of these names that stands for validation. Raises BadData for several."""
+    if len(others) > 1:
+        raise BadData(
+            f"{where} has no file of the split '{VALIDATION}', and both {' and '.join(others)} may "
+            "be it; expected one of them"
+        )
+    return next(iter(others), None)
 
 
 def _from_corpus(task: Task, path: Path, split: str) -> Table:
@@ -109,19 +126,20 @@ def _lies(task: Task, split: str, root: Path) -> bool:
     """Whether a data folder has a split."""
     if task.mine is not None and (root / task.corpus).is_file():
         return True
-    place = root / (task.folder or task.name)
-    return any((place / f"{split}.{suffix}").is_file() for suffix in SUFFIXES)
+    return _file_of(root / (task.folder or task.name), split) is not None
 
 
 def _given(task: Task, split: str) -> tuple[Path, str]:
     """The file of a split that a task names, and its suffix."""
     path = Path(task.files.get(split, ""))
-    suffix = path.suffix.removeprefix(".")
-    if not path.is_file():
+    suffix = path.suffix.removeprefix(".").lower()
+    if split not in task.files:
         known = ", ".join(task.files)
         raise BadData(f"{task} has no file of the split '{split}'; known: {known}")
+    if not path.is_file():
+        raise BadData(f"{path} is no file; expected that of the split '{split}' of {task}")
     if suffix not in READERS:
-        raise BadData(f"{path} is no {', '.join(READERS)}; expected one of them")
+        raise BadData(f"{path} ends in '{path.suffix}', expected {ENDINGS}")
     return path, suffix
 
 
@@ -227,113 +245,6 @@ def _is_text(kind: Any) -> bool:
     if of.is_dictionary(kind):
         return _is_text(kind.value_type)
     return bool(of.is_string(kind) or of.is_large_string(kind) or of.is_null(kind))
-
-
-def _read_parquet(task: Task, path: Path) -> Any:
-    import pyarrow.parquet
-
-    return pyarrow.parquet.ParquetFile(path).read()
-
-
-def _read_jsonl(task: Task, path: Path) -> Any:
-    """Texts that all look like a day would be read as days, if they were not said to be text."""
-    import pyarrow
-    import pyarrow.json
-
-    _check_lines(path)
-    table = pyarrow.json.read_json(path)
-    odd = [f for f in table.schema if f.name in task.text and pyarrow.types.is_temporal(f.type)]
-    if not odd:
-        return table
-    said = pyarrow.schema([(field.name, pyarrow.string()) for field in odd])
-    return pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(said))
-
-
-def _check_lines(path: Path) -> None:
-    """Raise BadData unless every line is an object of some depth: for more, Arrow's stack ends."""
-    what = "an object in every line"
-    with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
-            text = line.removeprefix(b"\xef\xbb\xbf").strip()
-            if text and not (text.startswith(b"{") and text.endswith(b"}")):
-                raise BadData(f"line {number} of {path} is {text[:40]!r}, expected {what}")
-            if text.count(b"{") + text.count(b"[") > DEEPEST:
-                parse_json(text.decode(), f"line {number} of {path}", what, error=BadData)
-
-
-def _read_json(task: Task, path: Path) -> Any:
-    """A list of objects, or an object in every line."""
-    import pyarrow
-
-    with path.open("rb") as file:
-        start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
-    if not start.startswith(b"["):
-        return _read_jsonl(task, path)
-    what = "a list of objects"
-    text = path.read_text(encoding="utf-8-sig")
-    return pyarrow.Table.from_pylist(parse_objects(text, str(path), what, error=BadData))
-
-
-def _read_csv(task: Task, path: Path) -> Any:
-    """A column of texts, or of labels, is text, also where all are numbers; it may have lines.
-
-    Columns are separated by what makes those of the task out of the header.
-    """
-    import pyarrow
-    import pyarrow.csv
-
-    named = (task.label,) if task.labels else ()  # 01 and 1.0 as they are written
-    text = dict.fromkeys((*task.text, *named), pyarrow.string())
-    types = pyarrow.csv.ConvertOptions(column_types=text)
-    lines = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=_separator(task, path))
-    return pyarrow.csv.read_csv(path, convert_options=types, parse_options=lines)
-
-
-def _separator(task: Task, path: Path) -> str:
-    usual = "\t" if path.suffix == ".tsv" else SEPARATORS[0]
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        header = file.readline(LONGEST)
-    needed = {*task.text, *kind_of(task).columns_of(task)}
-    signs = (usual, *SEPARATORS)
-    made = (sign for sign in signs if needed <= {*next(csv.reader([header], delimiter=sign), ())})
-    return next(made, usual)
-
-
-def _read_conll(task: Task, path: Path) -> Any:
-    """A word in each line, its tag in the last column, and a blank line after each sentence.
-
-    A line that begins with # and does not end in a tag is a comment.
-    """
-    import pyarrow
-
-    words: list[list[str]] = [[]]
-    tags: list[list[str]] = [[]]
-    for number, line in enumerate(read_text(path, "words and tags").splitlines(), start=1):
-        parts = line.split()
-        if not parts or parts[0] == "-DOCSTART-":
-            words.append([])
-            tags.append([])
-        elif len(parts) < 2:
-            raise BadData(f"line {number} of {path} is {line[:40]!r}, expected a word and its tag")
-        elif parts[0].startswith("#") and not TAG.fullmatch(parts[-1]):
-            continue
-        else:
-            words[-1].append(parts[0])
-            tags[-1].append(parts[-1])
-    rows = [(w, t) for w, t in zip(words, tags, strict=True) if w]
-    columns = {task.text[0]: [w for w, _ in rows], task.label: [t for _, t in rows]}
-    lists = pyarrow.list_(pyarrow.string())
-    return pyarrow.table(columns, schema=pyarrow.schema(dict.fromkeys(columns, lists)))
-
-
-READERS: Mapping[str, Callable[[Task, Path], Any]] = {
-    "parquet": _read_parquet,
-    "jsonl": _read_jsonl,
-    "json": _read_json,
-    "csv": _read_csv,
-    "tsv": _read_csv,
-    "conll": _read_conll,
-}
 
 
 def _class_names(task: Task, path: Path, metadata: Mapping[bytes, bytes]) -> list[str] | None:

@@ -226,7 +226,7 @@ class Ranks:
 
     def under(self, counts: Array64) -> Array64:
         """As `Sums.under`. Ranks have the mean (rows + 1) / 2, ties in the middle."""
-        by_row = np.ascontiguousarray(counts.T)
+        by_row = np.array(counts.T, order="C")  # a copy, of one row, too
         true, predicted = _Ties.of(self.read.labels), _Ties.of(self.read.predicted)
         (x, xx), (y, yy) = predicted.ranks(by_row), true.ranks(by_row)
         by_row *= y[true.group]

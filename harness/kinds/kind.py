@@ -82,6 +82,11 @@ class Kind(ABC):
         """How many units each row has, in order."""
         return np.ones(len(rows), dtype=np.int64)
 
+    def told(self, rows: Rows) -> Mapping[str, float]:
+        """What labels the rows have: how many units of each class."""
+        counts = np.bincount(rows.labels.astype(np.int64), minlength=len(rows.task.labels))
+        return dict(zip(rows.task.labels, counts.tolist(), strict=True))
+
     def parts(self, rows: Rows) -> Sequence[range]:
         """The units of all that is scored as one: rows, or the entities of words."""
         return [range(row, row + 1) for row in range(len(rows))]

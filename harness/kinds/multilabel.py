@@ -58,6 +58,10 @@ class Multilabel(Kind):
             made = [[_value(row[name], where) for name in task.labels] for row in rows]
         return np.array(made, dtype=np.float64)
 
+    def told(self, rows: Rows) -> Mapping[str, float]:
+        """Of how many rows each class holds."""
+        return dict(zip(rows.task.labels, (rows.labels == 1).sum(axis=0).tolist(), strict=True))
+
     def annotated(self, rows: Rows) -> tuple[str, ...]:
         """The classes that any row says something of."""
         known = (rows.labels != IGNORED).any(axis=0)

@@ -36,6 +36,12 @@ class Regression(Kind):
         """Finite numbers."""
         return np.array([number(row[task.label], where) for row in rows])
 
+    def told(self, rows: Rows) -> Mapping[str, float]:
+        """Between which values the labels lie."""
+        values = rows.labels
+        ends = {"least": values.min(), "mean": values.mean(), "most": values.max()}
+        return {name: float(value) for name, value in ends.items()}
+
     def columns(
         self, task: Task, labels: Sequence[str], where: str, *, by_index: bool = False
     ) -> list[int]:

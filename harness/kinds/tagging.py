@@ -36,7 +36,8 @@ class Tagging(Classification):
         """O, and tags PREFIX-TYPE."""
         odd = [t for t in task.labels if t != OUTSIDE and not (t[:1] in "BIES" and t[1:2] == "-")]
         if OUTSIDE not in task.labels or odd or len(task.labels) < 2:
-            shown = ", ".join(odd or task.labels) or "none"
+            first = (odd or list(task.labels))[:5]
+            shown = ", ".join([*first, "..."] if len(odd) > len(first) else first) or "none"
             return f"the tags {shown}, expected O and B-TYPE, I-TYPE (or E-, S-) of a tagging"
         if len(task.text) > 1:
             return f"the columns {', '.join(task.text)}, expected one with lists of words"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 import sys
@@ -52,7 +51,7 @@ from harness.training.single import (
     readings,
     single_task,
 )
-from harness.types import AUTO, Checkpoint, Hyperparameters, Rows, Score, Task
+from harness.types import AUTO, Checkpoint, Hyperparameters, Rows, Score, Task, unfit
 from harness.weights import join_digests, tensor_digest, union
 
 TRAINED_ON, SELECTED_ON = "train90", "heldout10"
@@ -363,20 +362,9 @@ def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperpa
             raise BadOption(
                 f"no hyperparameter is called '{name}'; known: {', '.join(asdict(default))}"
             )
-        if expected := _unfit(name, value):
+        if expected := unfit(name, value):
             raise BadOption(f"{name} is {value}, expected {expected}")
     return replace(default, **given)
-
-
-def _unfit(name: str, value: float) -> str | None:
-    """What a hyperparameter should be, if it is not."""
-    if name == "warmup":
-        return None if 0 <= value <= 1 else "a share of the steps, from 0 to 1"
-    if name == "weight_decay":
-        return None if 0 <= value < math.inf else "a finite number, not negative"
-    if name in ("batch_size", "max_length") and value != int(value):
-        return "a whole number"
-    return None if 0 < value < math.inf else "a finite positive number"
 
 
 # The unfinished run ------------------------------------------------------------------------

@@ -1,0 +1,150 @@
+"""Shell: a file of rows -> a table of Arrow's, by how its name ends."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BadData
+from harness.files import DEEPEST, parse_json, parse_objects, read_text
+from harness.kinds import kind_of
+from harness.types import Task
+
+SEPARATORS = ",;\t|"
+"""What stands between the columns of a table of text."""
+LONGEST = 2**24
+"""Bytes of a line of JSON."""
+LONGEST_WORD = 2**16
+"""Letters of a line of a word and its tag."""
+TAG = re.compile("O|[BIES]-.+")
+
+
+def _read_parquet(task: Task, path: Path) -> Any:
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetFile(path).read()
+
+
+def _read_jsonl(task: Task, path: Path) -> Any:
+    """Texts that all look like a day would be read as days, if they were not said to be text."""
+    import pyarrow
+    import pyarrow.json
+
+    _check_lines(path)
+    table = pyarrow.json.read_json(path)
+    odd = [f for f in table.schema if f.name in task.text and pyarrow.types.is_temporal(f.type)]
+    if not odd:
+        return table
+    said = pyarrow.schema([(field.name, pyarrow.string()) for field in odd])
+    return pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(said))
+
+
+def _check_lines(path: Path) -> None:
+    """Raise BadData unless every line is an object of some depth: for more, Arrow's stack ends."""
+    what = "an object in every line"
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
+            text = line.removeprefix(b"\xef\xbb\xbf").strip()
+            if text and not (text.startswith(b"{") and text.endswith(b"}")):
+                raise BadData(f"line {number} of {path} is {text[:40]!r}, expected {what}")
+            if text.count(b"{") + text.count(b"[") > DEEPEST:
+                parse_json(text.decode(), f"line {number} of {path}", what, error=BadData)
+
+
+def _read_json(task: Task, path: Path) -> Any:
+    """A list of objects, or an object in every line."""
+    import pyarrow
+
+    with path.open("rb") as file:
+        start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not start.startswith(b"["):
+        return _read_jsonl(task, path)
+    what = "a list of objects"
+    text = path.read_text(encoding="utf-8-sig")
+    return pyarrow.Table.from_pylist(parse_objects(text, str(path), what, error=BadData))
+
+
+def _read_csv(task: Task, path: Path) -> Any:
+    """A column of texts, or of labels, is text, also where all are numbers; it may have lines.
+
+    Columns are separated by what makes those of the task out of the header.
+    """
+    import pyarrow
+    import pyarrow.csv
+
+    named = (task.label,) if task.labels else ()  # 01 and 1.0 as they are written
+    text = dict.fromkeys((*task.text, *named), pyarrow.string())
+    types = pyarrow.csv.ConvertOptions(column_types=text)
+    lines = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=_separator(task, path))
+    return pyarrow.csv.read_csv(path, convert_options=types, parse_options=lines)
+
+
+def _separator(task: Task, path: Path) -> str:
+    usual = "\t" if path.suffix == ".tsv" else SEPARATORS[0]
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        header = file.readline(LONGEST)
+    needed = {*task.text, *kind_of(task).columns_of(task)}
+    signs = (usual, *SEPARATORS)
+    made = (sign for sign in signs if needed <= {*next(csv.reader([header], delimiter=sign), ())})
+    return next(made, usual)
+
+
+def _read_conll(task: Task, path: Path) -> Any:
+    """A word in each line, its tag in the last column, and a blank line after each sentence.
+
+    Columns stand between tabs where a line has any, else between blanks, and all lines have as
+    many. A line that begins with # and does not end in a tag is a comment.
+    """
+    import pyarrow
+
+    what = "words and tags"
+    if kind_of(task).unit != "word":
+        raise BadData(
+            f"{path} is read as {what}, which a {task.kind} has not; expected .csv or .jsonl"
+        )
+    words: list[list[str]] = [[]]
+    tags: list[list[str]] = [[]]
+    columns: tuple[int, int] | None = None
+    text = read_text(path, what, error=BadData).removeprefix("\ufeff")
+    for number, whole in enumerate(text.split("\n"), start=1):
+        line = whole.strip(" \t\r")
+        parts = re.split("\t+" if "\t" in line else " +", line)
+        if not line or line.startswith("-DOCSTART-"):
+            words.append([])
+            tags.append([])
+            continue
+        here = f"line {number} of {path} is {line[:40]!r}"
+        if "\0" in line:
+            raise BadData(f"{here}, with bytes that are no letters, expected text in UTF-8")
+        if len(parts) < 2:
+            raise BadData(f"{here}, expected a word and its tag")
+        if len(line) > LONGEST_WORD:
+            raise BadData(f"{here} and {len(line)} letters long, expected a word and its tag")
+        if parts[0].startswith("#") and not TAG.fullmatch(parts[-1]):
+            continue
+        usual, first = columns = columns or (len(parts), number)
+        if len(parts) != usual:
+            raise BadData(f"{here}, with {len(parts)} columns, expected {usual} as in line {first}")
+        words[-1].append(parts[0])
+        tags[-1].append(parts[-1])
+    rows = [(w, t) for w, t in zip(words, tags, strict=True) if w]
+    named = {task.text[0]: [w for w, _ in rows], task.label: [t for _, t in rows]}
+    lists = pyarrow.list_(pyarrow.string())
+    return pyarrow.table(named, schema=pyarrow.schema(dict.fromkeys(named, lists)))
+
+
+READERS: Mapping[str, Callable[[Task, Path], Any]] = {
+    "parquet": _read_parquet,
+    "jsonl": _read_jsonl,
+    "json": _read_json,
+    "csv": _read_csv,
+    "tsv": _read_csv,
+    "conll": _read_conll,
+    "txt": _read_conll,
+}
+"""What reads a file, by how its name ends."""
+SUFFIXES = tuple(READERS)
+ENDINGS = ", ".join(f".{suffix}" for suffix in SUFFIXES[:-1]) + f" or .{SUFFIXES[-1]}"

@@ -1,0 +1,156 @@
+"""Shell: a task -> what it is read as: rows, labels, lengths, what is cut off, shared texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tabulate import tabulate
+
+from harness.checkpoints.open import open_checkpoint
+from harness.data.apart import check_apart, shared_with_train
+from harness.data.rows import load_rows, take
+from harness.data.sources import TRAIN, at_hand, origin
+from harness.data.splits import parse_task
+from harness.errors import BadOption
+from harness.kinds import kind_of
+from harness.passes.lengths import cut_off, described, length_of, resolved, token_counts
+from harness.text import number, plain, shortened
+from harness.types import Checkpoint, Length, Rows, Task
+
+EXAMPLES = 2
+"""Rows of each split that are shown as they are read."""
+
+
+def show(
+    task: str,
+    *,
+    model: str | Path | None = None,
+    max_length: Length | None = None,
+    data_dir: str | Path | None = None,
+) -> dict[str, Any]:
+    """What a task is read as, as JSON: every split with its rows, labels, lengths and two examples.
+
+    Lengths are in words or, with a `model` (or its base), in its tokens, with what `max_length`
+    cuts off, by default the task's. Raises BadData for data that cannot be read, and for splits
+    with the same rows.
+    """
+    found, _ = parse_task(task)
+    if "@" in task:
+        raise BadOption(f"a task is shown with all its splits, found '{task}'; name the task alone")
+    asked = found.finetune.max_length if max_length is None else length_of(max_length)
+    if model is None and max_length is not None:
+        raise BadOption("max_length is in tokens of a model; name it with --model, or leave it out")
+    checkpoint = None if model is None else open_checkpoint(model)
+    rows = _splits(found, data_dir)
+    check_apart(found, data_dir)
+    longest = resolved(asked, [checkpoint], rows.values()) if checkpoint else None
+    return {
+        "task": found.name,
+        "kind": found.kind,
+        "metrics": list(found.metrics),
+        "labels": list(found.labels),
+        "reported": found.reported,
+        **origin(found, data_dir),
+        "model": str(model) if model is not None else None,
+        "max_length": longest,
+        "splits": {
+            split: _told(one, checkpoint, longest, shared_with_train(one, data_dir))
+            for split, one in rows.items()
+        },
+    }
+
+
+def _splits(task: Task, folder: str | Path | None) -> dict[str, Rows]:
+    """The splits of a task that are there, train first. Raises BadData where none is."""
+    names = dict.fromkeys((TRAIN, *task.splits))
+    there = [s for s in names if task.source or at_hand(task, task.splits.get(s, TRAIN), folder)]
+    return {split: load_rows(task, split, folder=folder) for split in there or [task.reported]}
+
+
+def _told(
+    rows: Rows, checkpoint: Checkpoint | None, longest: int | None, shared: int | None
+) -> dict[str, Any]:
+    words = [sum(len(text.split()) for text in texts) for texts in rows.texts]
+    lengths = token_counts(checkpoint, rows) if checkpoint else words
+    cut = cut_off(checkpoint, rows, longest) if checkpoint and longest else None
+    return {
+        "rows": len(rows),
+        "labels": dict(kind_of(rows.task).told(rows)),
+        "lengths": {
+            "unit": "tokens" if checkpoint else "words",
+            "median": float(np.median(lengths)),
+            "95 %": float(np.quantile(lengths, 0.95)),
+            "longest": int(max(lengths)),
+        },
+        "cut_off": asdict(cut) if cut else None,
+        "cut_off_in_words": described(cut, rows, longest) if cut and longest else "",
+        "shared_with_train": shared,
+        "digest": rows.digest,
+        "examples": [_example(take(rows, [row])) for row in range(min(EXAMPLES, len(rows)))],
+    }
+
+
+def _example(row: Rows) -> dict[str, Any]:
+    """A row as it is read: its texts or words, and its labels by name."""
+    kind, labels = kind_of(row.task), row.labels.tolist()
+    if kind.name == "multilabel":
+        known = zip(row.task.labels, labels[0], strict=True)
+        said: Any = {name: {1: True, 0: False}.get(int(value)) for name, value in known}
+    else:
+        said = [row.task.labels[int(one)] if row.task.labels else one for one in labels]
+    return {"texts": list(row.texts[0]), "labels": said}
+
+
+# In words ----------------------------------------------------------------------------------
+
+
+def report(shown: Mapping[str, Any]) -> str:
+    """What `show` found, for a screen."""
+    splits: Mapping[str, Any] = shown["splits"]
+    about = f"{shown['task']}: {shown['kind']} by {', '.join(shown['metrics'])}"
+    lines = [f"{about}, reported on {shown['reported']}", "", _table(splits), ""]
+    lines += [_labels(splits), ""]
+    for split, one in splits.items():
+        if one["cut_off_in_words"]:
+            lines.append(f"{split}: {one['cut_off_in_words']}")
+        if one["shared_with_train"]:
+            lines.append(f"{split}: {one['shared_with_train']} texts also stand in training rows")
+    for split, one in splits.items():
+        for example in one["examples"]:
+            texts = " | ".join(example["texts"])
+            lines += ["", f"{split}: {shortened(texts, 200)}", f"  -> {_said(example['labels'])}"]
+    return "\n".join(plain(line) if "\n" not in line else line for line in lines)
+
+
+def _table(splits: Mapping[str, Any]) -> str:
+    unit = next(iter(splits.values()))["lengths"]["unit"]
+    headers = ["split", "rows", f"{unit}, median", "95 %", "longest"]
+    rows = [
+        [plain(split), one["rows"], *(number(one["lengths"][k], ".0f") for k in
+         ("median", "95 %", "longest"))]
+        for split, one in splits.items()
+    ]  # fmt: skip
+    return str(tabulate(rows, headers, tablefmt="simple"))
+
+
+def _labels(splits: Mapping[str, Any]) -> str:
+    names = dict.fromkeys(name for one in splits.values() for name in one["labels"])
+    rows = [
+        [plain(shortened(name, 40)), *(_count(one["labels"][name]) for one in splits.values())]
+        for name in names
+    ]
+    return str(tabulate(rows, ["labels", *map(plain, splits)], tablefmt="simple"))
+
+
+def _count(value: float) -> str:
+    return number(value, ".0f" if float(value).is_integer() else ".4g")
+
+
+def _said(labels: Sequence[str] | Mapping[str, Any]) -> str:
+    if isinstance(labels, Mapping):
+        return ", ".join(name for name, holds in labels.items() if holds) or "none holds"
+    return shortened(" ".join(map(str, labels)), 200)

@@ -1,0 +1,211 @@
+"""What a task is read as, told before anybody trains; and files as people have them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness
+from harness.cli import main
+from tests.conftest import model
+
+pytestmark = pytest.mark.usefixtures("as_found")
+TAGS = "kind: tagging\ntext: words\nlabel: tags\nfiles: ."
+CLASSES = "text: body\nlabel: mood\nfiles: ."
+
+
+def described(folder: Path, said: str) -> str:
+    (folder / "mine.yaml").write_text(said)
+    return str(folder / "mine.yaml")
+
+
+def shown(task: str, capsys: pytest.CaptureFixture[str], *flags: str) -> Any:
+    capsys.readouterr()
+    assert main(["show", task, "--json", *flags]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(task: str, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    capsys.readouterr()
+    assert main(["show", task, *flags]) == 2
+    out, err = capsys.readouterr()
+    (line,) = err.splitlines()
+    assert not out
+    assert len(line) < 1000
+    return line
+
+
+def classes(folder: Path, *splits: str, ending: str = "csv") -> None:
+    for split in splits:
+        rows = [f"{split} word{i} word{i},{['bad', 'good'][i % 3 > 0]}\n" for i in range(6)]
+        (folder / f"{split}.{ending}").write_text("body,mood\n" + "".join(rows))
+
+
+def test_a_task_is_shown_as_it_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    classes(tmp_path, "train", "test")
+    (tmp_path / "test.csv").write_text("body,mood\ntrain word0 word0,bad\nword1,good\n")
+    task, base = described(tmp_path, CLASSES), str(model(tmp_path / "base"))
+    words = shown(task, capsys)
+    assert words["labels"] == ["bad", "good"]
+    train, test = words["splits"]["train"], words["splits"]["test"]
+    assert (train["rows"], test["rows"]) == (6, 2)
+    assert train["labels"] == {"bad": 2, "good": 4}
+    assert train["lengths"] == {"unit": "words", "median": 3, "95 %": 3, "longest": 3}
+    assert (train["shared_with_train"], test["shared_with_train"]) == (None, 1)
+    assert test["examples"][1] == {"texts": ["word1"], "labels": ["good"]}
+    tokens = shown(task, capsys, "--base", base, "--max-length", "4")["splits"]["train"]
+    assert tokens["lengths"]["longest"] == 5
+    assert tokens["cut_off"] == {"lost": 6, "count": 6, "words": 0, "longest": 5}
+    assert shown(task, capsys, "--model", base, "--max-length", "auto")["max_length"] == 5
+    assert main(["show", task, "--model", base, "--max-length", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "train: 6 of 6 rows (100.0%) are cut off at 4 tokens" in said
+    assert "test: 1 texts also stand in training rows" in said
+
+
+def test_what_is_shown_is_what_is_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = "embedded/names"
+    told = shown(task, capsys)["splits"]
+    assert told["test"]["rows"] == 500
+    assert told["test"]["labels"].keys() == {*harness.TASKS[task].labels}
+    assert shown("embedded/mentions", capsys)["splits"]["train"]["rows"] == 2000
+    assert shown("embedded/outcome", capsys)["splits"]["train"]["labels"].keys() >= {"mean"}
+
+
+def test_what_cannot_be_shown_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classes(tmp_path, "train")
+    task = described(tmp_path, CLASSES)
+    assert "with all its splits" in refused(f"{task}@train90", capsys)
+    assert "name it with --model" in refused(task, capsys, "--max-length", "4")
+    assert "no task is called" in refused("glue/rtx", capsys)
+    assert "no data for glue/rte" in refused("glue/rte", capsys, "--data-dir", str(tmp_path))
+    assert (
+        "ends in '.xlsx', expected .parquet, .jsonl, .json, .csv, .tsv, .conll or .txt"
+        in refused(
+            described(tmp_path, CLASSES.replace("files: .", "files: {train: mine.xlsx}")), capsys
+        )
+        or (tmp_path / "mine.xlsx").write_text("")
+    )
+    (tmp_path / "test.csv").write_bytes((tmp_path / "train.csv").read_bytes())
+    assert "have the same rows" in refused(described(tmp_path, CLASSES), capsys)
+
+
+# Files as people have them -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["conll", "txt"])
+@pytest.mark.parametrize(
+    "text",
+    {
+        "plain": "New B-LOC\nYork I-LOC\n\nto O\n",
+        "no last line end": "New B-LOC\nYork I-LOC\n\nto O",
+        "Windows": "New B-LOC\r\nYork I-LOC\r\n\r\nto O\r\n",
+        "a mark of byte order": "\ufeffNew B-LOC\nYork I-LOC\n\nto O\n",
+        "documents": "-DOCSTART- -X- O O\n\nNew B-LOC\nYork I-LOC\n\n-DOCSTART- O\nto O\n",
+        "tabs": "New\tNNP\tB-LOC\nYork\tNNP\tI-LOC\n\t\nto\tTO\tO\n",
+        "comments": "# id = 1 en\nNew B-LOC\nYork I-LOC\n\n# text\tof two\nto O\n",
+        "blanks": "New   B-LOC \nYork  I-LOC\n \n\n\nto O\n",
+    }.items(),
+    ids=lambda one: one[0],
+)
+def test_tag_files_are_read_alike(
+    ending: str, text: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / f"train.{ending}").write_bytes(text[1].encode())
+    train = shown(described(tmp_path, TAGS), capsys)["splits"]["train"]
+    assert [one["texts"] for one in train["examples"]] == [["New", "York"], ["to"]]
+    assert train["labels"] == {"O": 1, "B-LOC": 1, "I-LOC": 1}
+
+
+def test_a_word_may_have_any_sign_but_those_between_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No-break spaces and the line ends of other alphabets part neither columns nor lines."""
+    words = ["100\u00a0000", "a\u2028b", "c\u0085d", "New York"]
+    lines = "".join(f"{word}\tO\n" for word in words)
+    (tmp_path / "train.txt").write_text(f"{lines}x\tB-X\n", encoding="utf-8")
+    train = shown(described(tmp_path, TAGS), capsys)["splits"]["train"]
+    assert train["examples"][0]["texts"] == [*words, "x"]
+
+
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "UTF-16": ("New B-LOC\n".encode("utf-16"), "cannot be read as words and tags"),
+    "UTF-16 without a mark": ("N O\n".encode("utf-16-le"), "expected text in UTF-8"),
+    "no letters": (b"a\0b O\nx B-X\n", "expected text in UTF-8"),
+    "a tab in a word": (b"New\tYork\tB-LOC\nx\tO\n", "line 2 of"),
+    "a column more": (b"a O\nb x B-X\n", "with 3 columns, expected 2 as in line 1"),
+    "no tag": (b"a O\nb\n", "'b', expected a word and its tag"),
+    "a long line": (b"a" * 10_000_000 + b" O\nb B-X\n", "letters long"),
+    "swapped": (b"".join(b"O word%d\n" % i for i in range(300)), "expected O and B-TYPE"),
+    "nothing": (b"\n\n", "expected O and B-TYPE"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_tag_file_is_one_line(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, said = BROKEN[case]
+    (tmp_path / "train.txt").write_bytes(content)
+    assert said in refused(described(tmp_path, TAGS), capsys)
+
+
+def test_words_and_tags_are_no_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.txt").write_text("a O\nb B-X\n")
+    assert "read as words and tags, which a classification has not" in refused(
+        described(tmp_path, CLASSES), capsys
+    )
+
+
+@pytest.mark.parametrize("name", ["dev", "valid", "val"])
+def test_validation_may_be_called_otherwise(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a folder of one's own and in one of published data."""
+    classes(tmp_path, "train", name)
+    for said in (CLASSES, CLASSES.replace("files: .", "files: '{split}.csv'")):
+        task = described(tmp_path, said)
+        assert [*shown(task, capsys)["splits"]] == ["train", "validation"]
+        assert shown(task, capsys)["reported"] == "validation"
+    place = tmp_path / "data" / "glue" / "sst2"
+    place.mkdir(parents=True)
+    for split in ("train", name):
+        (place / f"{split}.csv").write_text(f"sentence,label\n{split} one,0\n{split} two,1\n")
+    told = shown("glue/sst2", capsys, "--data-dir", str(tmp_path / "data"))
+    assert told["splits"]["validation"]["rows"] == 2
+    for folder, task in ((place, "glue/sst2"), (tmp_path, described(tmp_path, CLASSES))):
+        other = "dev" if name == "val" else "val"
+        (folder / f"{other}.csv").write_bytes((folder / f"{name}.csv").read_bytes())
+        said = refused(task, capsys, "--data-dir", str(tmp_path / "data"))
+        assert "no file of the split 'validation', and both" in said
+
+
+HYPER = {
+    "batch_size": [".inf", ".nan", "-1", "0", "1e9", "2.5", "four", "99999999999", "true"],
+    "max_length": [".inf", "inf", "0", "1e9", "2.5", "-8"],
+    "epochs": ["inf", "nan", "0", "-1", "1e9"],
+    "learning_rate": ["inf", "nan", "0", "-1e-5", "fast"],
+    "warmup": ["-0.1", "2", "nan"],
+    "weight_decay": ["inf", "-1", "nan"],
+}
+
+
+@pytest.mark.parametrize("field", HYPER)
+def test_a_hyperparameter_out_of_range_is_one_line(
+    field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classes(tmp_path, "train")
+    for value in HYPER[field]:
+        said = refused(described(tmp_path, f"{CLASSES}\nfinetune: {{{field}: {value}}}"), capsys)
+        assert field in said
+        assert "expected" in said or "valid number" in said
+    for value in ("1", "1.0"):
+        good = described(tmp_path, f"{CLASSES}\nname: n{value[1:]}\nfinetune: {{{field}: {value}}}")
+        assert shown(good, capsys)["splits"]["train"]["rows"] == 6
