@@ -86,13 +86,12 @@ def test_what_cannot_be_shown_is_one_line(
     assert "name it with --model" in refused(task, capsys, "--max-length", "4")
     assert "no task is called" in refused("glue/rtx", capsys)
     assert "no data for glue/rte" in refused("glue/rte", capsys, "--data-dir", str(tmp_path))
-    assert (
-        "ends in '.xlsx', expected .parquet, .jsonl, .json, .csv, .tsv, .conll or .txt"
-        in refused(
-            described(tmp_path, CLASSES.replace("files: .", "files: {train: mine.xlsx}")), capsys
-        )
-        or (tmp_path / "mine.xlsx").write_text("")
-    )
+    (tmp_path / "mine.xlsx").write_text("")
+    table = described(tmp_path, CLASSES.replace("files: .", "files: {train: mine.xlsx}"))
+    said = refused(table, capsys)
+    assert "ends in '.xlsx', expected .parquet, .jsonl, .json, .csv, .tsv, .conll or .txt" in said
+    (tmp_path / "mine.xlsx").unlink()
+    assert "is no file; expected that of the split 'train'" in refused(table, capsys)
     (tmp_path / "test.csv").write_bytes((tmp_path / "train.csv").read_bytes())
     assert "have the same rows" in refused(described(tmp_path, CLASSES), capsys)
 
