@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +187,24 @@ def test_validation_may_be_called_otherwise(
         (folder / f"{other}.csv").write_bytes((folder / f"{name}.csv").read_bytes())
         said = refused(task, capsys, "--data-dir", str(tmp_path / "data"))
         assert "no file of the split 'validation', and both" in said
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_folder_may_have_an_accent_in_locale_c(ending: str, tmp_path: Path) -> None:
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    folder = tmp_path / "donn\u00e9es"
+    folder.mkdir()
+    classes(folder, "train")
+    table = pyarrow.csv.read_csv(str(folder / "train.csv"))
+    if ending == "parquet":
+        pyarrow.parquet.write_table(table, str(folder / "train.parquet"))
+    task = described(folder, CLASSES.replace("files: .", f"files: train.{ending}"))
+    command = [sys.executable, "-m", "harness", "show", task]
+    known = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(command, env=known, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 HYPER = {

@@ -25,7 +25,8 @@ TAG = re.compile("O|[BIES]-.+")
 def _read_parquet(task: Task, path: Path) -> Any:
     import pyarrow.parquet
 
-    return pyarrow.parquet.ParquetFile(path).read()
+    with path.open("rb") as file:  # Arrow itself opens no path that is not UTF-8, as in locale C
+        return pyarrow.parquet.ParquetFile(file).read()
 
 
 def _read_jsonl(task: Task, path: Path) -> Any:
@@ -34,12 +35,14 @@ def _read_jsonl(task: Task, path: Path) -> Any:
     import pyarrow.json
 
     _check_lines(path)
-    table = pyarrow.json.read_json(path)
+    with path.open("rb") as file:
+        table = pyarrow.json.read_json(file)
     odd = [f for f in table.schema if f.name in task.text and pyarrow.types.is_temporal(f.type)]
     if not odd:
         return table
     said = pyarrow.schema([(field.name, pyarrow.string()) for field in odd])
-    return pyarrow.json.read_json(path, parse_options=pyarrow.json.ParseOptions(said))
+    with path.open("rb") as file:
+        return pyarrow.json.read_json(file, parse_options=pyarrow.json.ParseOptions(said))
 
 
 def _check_lines(path: Path) -> None:
@@ -79,7 +82,8 @@ def _read_csv(task: Task, path: Path) -> Any:
     text = dict.fromkeys((*task.text, *named), pyarrow.string())
     types = pyarrow.csv.ConvertOptions(column_types=text)
     lines = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=_separator(task, path))
-    return pyarrow.csv.read_csv(path, convert_options=types, parse_options=lines)
+    with path.open("rb") as file:
+        return pyarrow.csv.read_csv(file, convert_options=types, parse_options=lines)
 
 
 def _separator(task: Task, path: Path) -> str:
