@@ -748,6 +748,7 @@ def test_boards_do_not_mix_other_rows(room: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("values", [{"max_length": 4}, {"draws": 3}, {"seed": 1}])
+@pytest.mark.filterwarnings("ignore:.* are cut off at ")
 def test_boards_do_not_mix_other_lengths_or_draws(room: Path, values: dict[str, int]) -> None:
     few = {"protocols": ("knn",), "shots": (1,), "draws": 2}
     read(room / "a", tasks=("toy/pairs",), **few)
