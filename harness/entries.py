@@ -138,7 +138,8 @@ class Metric:
 
     `kinds` are the kinds of task it is fit for, `classes` the only number of classes, if there is
     one. `undefined` says of true labels, as `function` reads them, what they lack for any
-    prediction to have a score, if anything: "no entity".
+    prediction to have a score, if anything: "no entity". `prefixes` are those of tags that it
+    reads, where these are not all.
     """
 
     name: str
@@ -147,3 +148,4 @@ class Metric:
     kinds: tuple[KindName, ...] = ALL_KINDS
     classes: int | None = None
     undefined: Callable[[Any], str | None] | None = None
+    prefixes: str = ""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from harness.errors import BadRecipe
-from harness.kinds import kind_of
+from harness.kinds import Kind, Multilabel, kind_of
 from harness.readout import LAST_LINEAR, MEAN_ALL, Readout
-from harness.types import Choice, Scalar, Task
+from harness.types import Choice, KindName, Scalar, Task
 
 PresetName: TypeAlias = Literal["procrustes", "regmean", "rotation", "ft-classifier"]
 
@@ -24,15 +24,19 @@ Options: TypeAlias = "Mapping[str, Mapping[str, Scalar]]"
 class Preset:
     """Other defaults: options by method, metrics by task, protocols of an evaluation.
 
-    `readout` is how rows are put before a model and read; `last_text`: only the last of a task's
-    columns of text is read; `max_length` are the tokens of a row, None: the task's. `reserved` rows
-    of each class are never drawn; `test_batch`: the test rows are shuffled, and those that do not
-    fill a last batch of so many are not scored.
+    `of_kind` are metrics by kind of task, where the task itself has none here. `threshold` is the
+    output from which a class of a multi-label row holds. `readout` is how rows are put before a
+    model and read; `last_text`: only the last of a task's columns of text is read; `max_length` are
+    the tokens of a row, None: the task's. `reserved` rows of each class are never drawn;
+    `test_batch`: the test rows are shuffled, and those that do not fill a last batch of so many are
+    not scored.
     """
 
     options: Options = field(default_factory=dict)
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     protocols: tuple[str, ...] = ()
+    of_kind: Mapping[KindName, tuple[str, ...]] = field(default_factory=dict)
+    threshold: float = 0.0
     readout: Readout = LAST_LINEAR
     last_text: bool = False
     max_length: int | None = None
@@ -65,6 +69,10 @@ _REGMEAN_METRICS = {
     "glue/stsb": ("pearson",),
 }
 
+_REGMEAN_TAGS: Mapping[KindName, tuple[str, ...]] = {"tagging": ("span_f1_dataless",)}
+_REGMEAN_THRESHOLD = 0.5
+"""Which its code compares logits with, so that probabilities of 0.62 and more hold."""
+
 PRESETS: Mapping[PresetName, Preset] = {
     # Procrustes merging, on MergeLM's code
     "procrustes": Preset(
@@ -89,12 +97,16 @@ PRESETS: Mapping[PresetName, Preset] = {
         protocols=("current",),
     ),
     # RegMean, on its own code
-    "regmean": Preset(_REGMEAN_CODE, _REGMEAN_METRICS, ("current",)),
+    "regmean": Preset(
+        _REGMEAN_CODE, _REGMEAN_METRICS, ("current",), _REGMEAN_TAGS, _REGMEAN_THRESHOLD
+    ),
     # Rotation symmetry, on RegMean's code; its alpha is that of emotion and NER
     "rotation": Preset(
         {**_REGMEAN_CODE, "regmean": {**_REGMEAN_CODE["regmean"], "off_diagonal": 0.1}},
         _REGMEAN_METRICS,
         ("current",),
+        _REGMEAN_TAGS,
+        _REGMEAN_THRESHOLD,
     ),
     # FT-Classifier, on its published script (methods.md 3.6, a to i)
     "ft-classifier": Preset(
@@ -134,6 +146,18 @@ def as_read(task: Task, name: PresetName | None) -> Task:
     if settings.max_length is not None:
         task = replace(task, finetune=replace(task.finetune, max_length=settings.max_length))
     return task
+
+
+def metrics_of(task: Task, name: PresetName | None) -> tuple[str, ...]:
+    """The metrics that a preset measures a task by; none, where those are the task's own."""
+    known = preset(name)
+    return known.metrics.get(task.name) or known.of_kind.get(task.kind, ())
+
+
+def read_as(task: Task, name: PresetName | None) -> Kind:
+    """The kind of a task, as a preset reads labels off outputs."""
+    kind, known = kind_of(task), preset(name)
+    return replace(kind, threshold=known.threshold) if isinstance(kind, Multilabel) else kind
 
 
 def preset(name: PresetName | None) -> Preset:

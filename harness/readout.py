@@ -83,6 +83,11 @@ def _mean_of_attended(outputs: Outputs) -> torch.Tensor:
     return (hidden * mask).sum(dim=1) / mask.sum(dim=1)
 
 
+def _mean_of_all(outputs: Outputs) -> torch.Tensor:
+    """The mean of the last hidden states over all positions, padding too."""
+    return cast("torch.Tensor", outputs.encoder[0].mean(dim=1))
+
+
 def _first(outputs: Outputs) -> torch.Tensor:
     """The last hidden state of the first position, which is [CLS] where there is one."""
     return cast("torch.Tensor", outputs.encoder[0][:, 0])
@@ -92,6 +97,20 @@ def _no_encoder(classifier: Any, *_: object) -> str | None:
     if classifier.config.is_encoder_decoder or classifier.base_model is classifier:
         return "is no encoder under a head, expected one"
     return None
+
+
+def _filled_up(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> Tokens:
+    """As the tokenizer does, every row padded to `max_length`, whatever it shares a batch with."""
+    return dict(tokenizer(*texts, truncation=True, max_length=max_length, padding="max_length"))
+
+
+def _no_room(classifier: Any, final: Any, tokenizer: Any, max_length: int) -> str | None:
+    positions = _positions(classifier)
+    if tokenizer.pad_token_id is None:
+        return "has a tokenizer without pad_token, expected one"
+    if positions is not None and positions < max_length:
+        return f"has {positions} positions, expected {max_length} or more"
+    return _no_encoder(classifier)
 
 
 def _two_halves(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> Tokens:
@@ -164,5 +183,11 @@ MEAN_MASKED = Readout(
 """The mean over a row's tokens, as sentence encoders are read; no head reads these features."""
 CLS = Readout("cls", _as_the_tokenizer_does, _classified, _first, _no_encoder, "features=cls")
 """The first token as the encoder leaves it, under no pooler; no head reads these features."""
+MEAN_PADDED = Readout(
+    "mean_padded", _filled_up, _classified, _mean_of_all, _no_room, "features=mean_padded"
+)
+"""The mean over all `max_length` positions of a row, those of padding too, which are masked."""
 
-OF_THE_ENCODER: Mapping[str, Readout] = {one.name: one for one in (LAST_LINEAR, MEAN_MASKED, CLS)}
+OF_THE_ENCODER: Mapping[str, Readout] = {
+    one.name: one for one in (LAST_LINEAR, MEAN_MASKED, CLS, MEAN_PADDED)
+}

@@ -437,14 +437,17 @@ def metric(
     kinds: tuple[KindName, ...] = ALL_KINDS,
     classes: int | None = None,
     undefined: Callable[[Any], str | None] | None = None,
+    prefixes: str = "",
 ) -> Callable[[MetricFn], MetricFn]:
     """Register a metric under a name, for some kinds of task or one number of classes alone.
 
-    `undefined` says what true labels lack for any prediction to have a score, if anything.
+    `undefined` says what true labels lack for any prediction to have a score, if anything;
+    `prefixes` are those of tags that it reads, where these are not all.
     """
 
     def register(function: MetricFn) -> MetricFn:
-        METRICS.add(Metric(name, function, paper, kinds, classes, undefined), _origin(function))
+        made = Metric(name, function, paper, kinds, classes, undefined, prefixes)
+        METRICS.add(made, _origin(function))
         return function
 
     return register

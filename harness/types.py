@@ -48,7 +48,7 @@ Length: TypeAlias = int | Literal["auto"]
 """Tokens of a row at most; `auto`: as many as the model has positions for and the rows need."""
 MOST_TOKENS = 2**20
 
-FeaturesName: TypeAlias = Literal["last_linear", "mean_masked", "cls"]
+FeaturesName: TypeAlias = Literal["last_linear", "mean_masked", "cls", "mean_padded"]
 """Where a protocol that makes a classifier of its own may take its features (methods.md 3.1)."""
 
 Again: TypeAlias = "Callable[[Sequence[int], int], Array]"

@@ -36,6 +36,7 @@ def ft_classifier(
     variant: Literal["clean", "paper"] = "clean",
     rows: Literal["shots", "test"] = "shots",
     o_weight: Positive = 1.0,
+    kl: Literal["forward", "reverse"] = "forward",
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by a head tuned on the drawn rows' features.
 
@@ -47,6 +48,8 @@ def ft_classifier(
     the paper's published script does it (methods.md 3.6 a); test rows are read without. `rows` are
     those of a draw; or all test rows, as the paper takes parts of them for images: then the fit is
     transductive, and there is one prediction.
+    `kl`: the direction of the loss: `reverse` is KL(head || expert), under which a head need not
+    cover all that the expert finds likely. Of a regression both are the squared difference.
     `o_weight`: what a word counts for, in the mean of its sentence, that is of no entity to the
     expert; of any other it is 1.
     """
@@ -69,7 +72,8 @@ def ft_classifier(
     if encoded.outside is not None:
         weights[teacher.argmax(axis=1) == encoded.outside] = o_weight
     taught = Taught(_with_one(x), teacher, weights)
-    heads = tune(encoded.head, taught, orders, encoded.kind, learning_rate)
+    reverse = kl == "reverse"
+    heads = tune(encoded.head, taught, orders, encoded.kind, learning_rate, reverse=reverse)
     test = _with_one(encoded.test.x).astype(np.float64)
     return [
         Predictions(encoded.kind.predicted(test @ head.T), draw if rows == "shots" else None)
@@ -124,7 +128,13 @@ class Taught:
 
 
 def tune(
-    head: Head, taught: Taught, orders: Sequence[Order], kind: Kind, learning_rate: float
+    head: Head,
+    taught: Taught,
+    orders: Sequence[Order],
+    kind: Kind,
+    learning_rate: float,
+    *,
+    reverse: bool = False,
 ) -> Array64:
     """Tuned heads [runs, outputs, width + 1], bias last: all draws in one batched Adam.
 
@@ -147,7 +157,7 @@ def tune(
         seen = taught.x[units[:going, place]].astype(np.float64)
         wanted = taught.outputs[units[:going, place]]
         outputs = np.matmul(w, np.ascontiguousarray(seen.transpose(0, 2, 1))).transpose(0, 2, 1)
-        by_output = kind.gradient(outputs, wanted)
+        by_output = kind.gradient(outputs, wanted, reverse=reverse)
         # Adam makes a full step of any gradient: what is only rounding must be exactly zero, or a
         # head that equals its teacher walks away from it
         by_output[np.abs(by_output) <= 1e-12 * (1 + np.abs(wanted))] = 0

@@ -66,7 +66,8 @@ def knn(
 
     `features`: what the final layer of the model's head is given, or, of whole rows, what the
     encoder makes of them under no head and no pooler: the mean of the last hidden states over the
-    tokens of a row (`mean_masked`), or that of the first token (`cls`).
+    tokens of a row (`mean_masked`), that over all `--max-length` positions, padding too
+    (`mean_padded`), or that of the first token (`cls`).
     """
     del o_anchors, features  # the draws have the one, and what is encoded is the other
     if encoded.pool is None or not len(encoded.pool):

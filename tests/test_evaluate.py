@@ -274,6 +274,7 @@ def test_a_record_says_which_rows_an_adaptation_saw(room: Room, evaluate: Evalua
         drawn = sorted((s["shots"], s["seed"]) for s in record["scores"])
         assert drawn == [(1, 5), (1, 6), (3, 5), (3, 6)]
     tuned = {"learning_rate": 5e-4, "epochs": 5, "variant": "clean", "rows": "shots", "o_weight": 1}
+    tuned["kl"] = "forward"
     assert by_protocol["ft-classifier"]["options"] == tuned
     assert len(by_protocol["ft-classifier"]["teachers"]) == 2
 
@@ -646,7 +647,7 @@ def test_protocols_are_asked_with_their_options(room: Room, evaluate: Evaluate) 
     found = evaluate.records(room.same, "--shots", "2", "--protocols", asked)
     merged = [r for r in found if r["role"] == "merged"]
     assert [r["protocol"] for r in merged] == ["current", "ft-classifier", "knn"]
-    usual = {"variant": "clean", "rows": "shots", "o_weight": 1}
+    usual = {"variant": "clean", "rows": "shots", "o_weight": 1, "kl": "forward"}
     assert merged[1]["options"] == {"epochs": 2, "learning_rate": 1e-3, **usual}
     out, _ = evaluate(room.same, "--shots", "2", "--protocols", asked)
     assert "ft-classifier:epochs=2,learning_rate=0.001" in out

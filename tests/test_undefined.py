@@ -14,6 +14,7 @@ import pytest
 
 import harness
 from harness import Recipe, Row, Run, Task
+from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.data.shots import left_out
@@ -21,7 +22,7 @@ from harness.errors import BadData
 from harness.evaluation.inference import resampled
 from harness.evaluation.predictions import Predicted
 from harness.passes import features
-from tests.conftest import FAST, model
+from tests.conftest import model
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
@@ -128,15 +129,18 @@ def test_rows_to_tune_on_with_nothing_to_score_are_refused(tmp_path: Path) -> No
     assert not (tmp_path / "merged").exists()
 
 
-def test_held_out_rows_with_nothing_to_score_have_no_score(tmp_path: Path) -> None:
-    """Training goes on: it is said before it begins, and expert.json has no plausible number."""
+def test_held_out_rows_with_nothing_to_score_have_no_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Training loses nothing by it: it is said, and expert.json has no plausible number."""
     task = replace(TOY, metrics=("f1",), generate=lambda split: [
         {**row, "label": 0} for row in TOY.generate(split)  # type: ignore[misc]
     ])  # fmt: skip
     base = model(tmp_path / "base")
-    said = r"toy/pairs@heldout10 has no row of its second class in 4 rows .* no score is recorded"
-    with registered(task), pytest.warns(UserWarning, match=said):
-        harness.finetune(str(base), task.name, out=tmp_path / "expert", **FAST)
+    command = ["finetune", "--base", str(base), "--task", task.name, "--epochs", "1"]
+    with registered(task):
+        assert main([*command, "--max-length", "24", "--out", str(tmp_path / "expert")]) == 0
+    assert "toy/pairs@heldout10 leaves nothing to score" in capsys.readouterr().out
     told = json.loads((tmp_path / "expert" / "expert.json").read_text())
     assert told["scores"] == {}
 

@@ -86,3 +86,6 @@ def finetune(
     for split, score in record["scores"].items():
         parts = ", ".join(f"{name} {points(100 * value)}" for name, value in score["parts"].items())
         print(f"wrote {out}: {split} {parts} ({score['rows']} rows)")
+    scored = {split.partition("@")[0] for split in record["scores"]}
+    for name in (name for name in record["tasks"] if name not in scored):
+        print(f"wrote {out}: {name}@heldout10 leaves nothing to score, so there is no score")

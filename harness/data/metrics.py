@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from harness.entries import Metric
 from harness.errors import BadData, NotFinite
 from harness.kinds import IGNORED, check_labels, kind_of
-from harness.kinds.tagging import OUTSIDE
+from harness.kinds.tagging import OUTSIDE, entities
 from harness.registry import METRICS, metric
 from harness.types import Array64, KindName, Score, Task, Units
 
@@ -40,6 +40,11 @@ def _constant(labels: Array64) -> str | None:
 
 def _no_entity(labels: Sequence[Sequence[str]]) -> str | None:
     return None if any(tag != OUTSIDE for tags in labels for tag in tags) else "no entity"
+
+
+def _no_iob2(labels: Sequence[Sequence[str]]) -> str | None:
+    begun = (tags[place][0] for tags in labels for place, _ in entities(tags))
+    return "entities that begin with I-, as in IOB1," if "I" in begun else _no_entity(labels)
 
 
 # Metrics -----------------------------------------------------------------------------------
@@ -129,6 +134,71 @@ def span_f1(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]])
     return float(f1_score(labels, predicted, average="micro", zero_division=0))
 
 
+@metric(
+    "span_f1_strict",
+    paper="https://github.com/chakki-works/seqeval",
+    kinds=TAGS,
+    undefined=_no_iob2,
+    prefixes="BI",
+)
+def span_f1_strict(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
+    """F1 of whole entities as `span_f1`, of those alone that B- begins and I- of its type goes on.
+
+    In seqeval's strict mode, of IOB2: what begins with I- is no entity.
+    """
+    from seqeval.metrics import f1_score
+    from seqeval.scheme import IOB2
+
+    made = f1_score(labels, predicted, average="micro", mode="strict", scheme=IOB2, zero_division=0)
+    return float(made)
+
+
+@metric(
+    "span_f1_dataless",
+    paper="https://github.com/bloomberg/dataless-model-merging",
+    kinds=TAGS,
+    undefined=_no_entity,
+    prefixes="BI",
+)
+def span_f1_dataless(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
+    """F1 of whole entities as RegMean's published code finds them (methods.md 4.10).
+
+    An I- where no entity runs is one of a single word. One that B- began goes on over I- of any
+    type, and has that of its last word.
+    """
+    both = either = 0
+    for guesses, truth in zip(predicted, labels, strict=True):
+        found, there = loose_spans(guesses), loose_spans(truth)
+        both += len(found & there)
+        either += len(found) + len(there)
+    return 2 * both / either if either else 0.0
+
+
+Span: TypeAlias = tuple[str, int, int]
+"""The type of an entity, its first word, and the one after its last."""
+
+
+def loose_spans(tags: Sequence[str]) -> set[Span]:
+    """The entities of `span_f1_dataless`."""
+    spans, start = set(), None
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        if start is not None and tag[0] != "I":
+            spans.add((tags[place - 1][2:], start, place))
+            start = None
+        if tag[0] == "B":
+            start = place
+        elif tag[0] == "I" and start is None:
+            spans.add((tag[2:], place, place + 1))
+    return spans
+
+
+def strict_spans(tags: Sequence[str]) -> set[Span]:
+    """The entities of `span_f1_strict`."""
+    from seqeval.scheme import IOB2, Entities
+
+    return {(one.tag, one.start, one.end) for one in Entities([[*tags]], IOB2).entities[0]}
+
+
 def _mean_f1(predicted: Array64, labels: Array64) -> float:
     from sklearn.metrics import f1_score
 
@@ -161,6 +231,12 @@ def check_metrics(task: Task) -> None:
             raise BadData(
                 f"task '{task}' is a {task.kind}, which {name} does not measure; "
                 f"expected {_fit(task)}"
+            )
+        odd = [tag for tag in task.labels if tag != OUTSIDE and tag[0] not in entry.prefixes]
+        if entry.prefixes and odd:
+            raise BadData(
+                f"task '{task}' has the tag {odd[0]}, which {name} does not read; expected "
+                f"{', '.join(f'{one}-TYPE' for one in entry.prefixes)}, or span_f1"
             )
         if entry.classes not in (None, len(task.labels)):
             instead = "use macro_f1 or micro_f1" if name == "f1" else f"expected {_fit(task)}"

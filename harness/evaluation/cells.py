@@ -24,7 +24,7 @@ from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.systems import System, experts_on, joined, systems_of, teachers_of
 from harness.kinds import kind_of
 from harness.passes.lengths import resolved, tell_of_cut
-from harness.presets import preset
+from harness.presets import preset, read_as
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Choice, Encoded, Scalar
 
@@ -127,6 +127,9 @@ class Cell:
             "limit": run.limit,
             **by_rules(self.system.members[0].config),
         }
+        kind = read_as(part.task, run.preset)
+        if kind != kind_of(part.task):
+            settings["threshold"] = preset(run.preset).threshold
         if part.left_out:
             seeds = sorted(part.left_out)[: None if self.asked.draws else 1]
             settings["left_out"] = {str(seed): list(part.left_out[seed]) for seed in seeds}

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from harness.data.metrics import Span, loose_spans, strict_spans
 from harness.kinds import IGNORED, kind_of
 from harness.registry import METRICS
 from harness.types import Array64, Shots, Task, Units
@@ -171,6 +172,16 @@ def _spans(read: Read) -> Sums:
     return Sums(np.stack(sums, axis=1), _f1)
 
 
+def _by_sentence(spans: Callable[[Sequence[str]], set[Span]], read: Read) -> Sums:
+    """As `_spans`, by the entities of a sentence after the other."""
+    kind, table = kind_of(read.task), np.zeros((len(read.units), 3))
+    both = (kind.for_metrics(read.task, v, read.units) for v in (read.predicted, read.labels))
+    for row, (guesses, truth) in enumerate(zip(*both, strict=True)):
+        found, there = spans(guesses), spans(truth)
+        table[row] = len(found & there), len(found) + len(there), len(there)
+    return Sums(table, _f1)
+
+
 def _entities(values: Array64, read: Read) -> Units:
     """For each word, and the end of each row, which entity ended before it; -1: none did.
 
@@ -209,6 +220,8 @@ SUMS: Mapping[str, Callable[[Read], Sums]] = {
     "matthews": _agreement,
     "pearson": _moments,
     "span_f1": _spans,
+    "span_f1_strict": partial(_by_sentence, strict_spans),
+    "span_f1_dataless": partial(_by_sentence, loose_spans),
 }
 """The metrics that are formulas of sums over rows. The micro F1 of classes is their accuracy."""
 EXCHANGED = SUMS.keys() - {"pearson"}

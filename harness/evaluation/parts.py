@@ -20,7 +20,7 @@ from harness.evaluation.records import DrawScore
 from harness.evaluation.run import Run
 from harness.kinds import kind_of
 from harness.options import resolve
-from harness.presets import as_read, faithful, preset
+from harness.presets import as_read, faithful, metrics_of, preset
 from harness.readout import LAST_LINEAR, OF_THE_ENCODER, Readout
 from harness.registry import PROTOCOLS
 from harness.types import ALL, Choice, Draw, Predictions, Rows, Scalar, Task
@@ -240,7 +240,7 @@ def task_of(run: Run, name: str) -> tuple[Task, str]:
     """A task with the metrics and the columns that the run asks for, and the split."""
     task, split = parse_task(name)
     task = as_read(task, run.preset)
-    metrics = run.metrics or preset(run.preset).metrics.get(task.name, ())
+    metrics = run.metrics or metrics_of(task, run.preset)
     if metrics:
         task = replace(task, metrics=tuple(metrics))
         check_metrics(task)

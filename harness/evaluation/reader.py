@@ -15,6 +15,7 @@ from harness.evaluation.systems import System
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
 from harness.passes.workload import Workload
+from harness.presets import read_as
 from harness.readout import Readout
 from harness.types import (
     ALL,
@@ -45,7 +46,7 @@ class Reader:
     def encoded(self, asked: Asked) -> Encoded:
         """What a protocol reads. Raises NotFinite for outputs that mean nothing."""
         task, part = self._part.task, self._part
-        kind = kind_of(task)
+        kind = read_as(task, self.cell.run.preset)
         classes = kind.outputs(task)
         if len(self._system.members) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))

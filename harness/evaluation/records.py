@@ -161,7 +161,7 @@ LATER: Mapping[str, Mapping[str, Scalar]] = {
     # which the fit then ended at: the same point but for what rounding moves
     "linear-probe": {"features": "last_linear", "tolerance": 1e-4},
     "probe": {"distance": "squared"},
-    "ft-classifier": {"o_weight": 1.0, "rows": "shots"},
+    "ft-classifier": {"o_weight": 1.0, "rows": "shots", "kl": "forward"},
 }
 """Options that came when there were records already, with what those are of."""
 

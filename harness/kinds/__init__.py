@@ -24,4 +24,4 @@ def check_labels(task: Task) -> None:
         raise BadData(f"task '{task.name}' has {fault}")
 
 
-__all__ = ["IGNORED", "KINDS", "Kind", "Rule", "check_labels", "kind_of"]
+__all__ = ["IGNORED", "KINDS", "Kind", "Multilabel", "Rule", "check_labels", "kind_of"]

@@ -180,8 +180,11 @@ class Kind(ABC):
         """What the outputs of several experts teach, [units, outputs]."""
 
     @abstractmethod
-    def gradient(self, outputs: Array64, taught: Array64) -> Array64:
-        """The gradient of a unit's loss by its outputs: the last axis is that of the outputs."""
+    def gradient(self, outputs: Array64, taught: Array64, *, reverse: bool = False) -> Array64:
+        """The gradient of a unit's loss by its outputs: the last axis is that of the outputs.
+
+        The loss is KL(taught || outputs) or, `reverse`, KL(outputs || taught).
+        """
 
     # Few shots -----------------------------------------------------------------------------
 

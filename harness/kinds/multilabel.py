@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -31,8 +32,14 @@ HOLDS = 0.1
 """A class holds where its value is above this (RegMean's reading of the unified corpora)."""
 
 
+@dataclass(frozen=True)
 class Multilabel(Kind):
-    """Labels are [rows, classes]: 1 holds, 0 does not, -100 nobody said."""
+    """Labels are [rows, classes]: 1 holds, 0 does not, -100 nobody said.
+
+    A class is predicted to hold whose output is `threshold` or more.
+    """
+
+    threshold: float = 0.0
 
     name: ClassVar[str] = "multilabel"
     problem_type: ClassVar[str] = "multi_label_classification"
@@ -73,8 +80,8 @@ class Multilabel(Kind):
         return {*map(spelled, task.labels)} <= {*map(spelled, labels)}
 
     def _predicted(self, outputs: Array64) -> Array64:
-        """1 where the probability is one half or more."""
-        return (outputs >= 0).astype(np.float64)
+        """1 where the output is the threshold or more: of 0, the probability one half."""
+        return (outputs >= self.threshold).astype(np.float64)
 
     def constants(self, task: Task, labels: Array64) -> Iterator[Array64]:
         """That the most frequent classes hold and no other does: none of them, one, two, all.
@@ -96,11 +103,20 @@ class Multilabel(Kind):
 
         return np.asarray(np.mean([expit(one) for one in outputs], axis=0))
 
-    def gradient(self, outputs: Array64, taught: Array64) -> Array64:
-        """Of the sum over classes of KL(taught || outputs), two Bernoullis: sigmoid - taught."""
-        from scipy.special import expit
+    def gradient(self, outputs: Array64, taught: Array64, *, reverse: bool = False) -> Array64:
+        """Of the sum over classes of KL(taught || outputs), two Bernoullis: sigmoid - taught.
 
-        return np.asarray(expit(outputs) - taught)
+        Reverse, with p = sigmoid(z): p (1 - p) (z - logit(taught)).
+        """
+        from scipy.special import expit, logit
+
+        p = expit(outputs)
+        if not reverse:
+            return np.asarray(p - taught)
+        known = np.finfo(np.float64)
+        return np.asarray(
+            p * (1 - p) * (outputs - logit(taught.clip(known.tiny, 1 - known.epsneg)))
+        )
 
     def groups(self, rows: Rows) -> Mapping[str, Units]:
         """For each class, the rows that have it, then those that have it not."""

@@ -59,8 +59,8 @@ class Regression(Kind):
         """The mean of the experts' values."""
         return np.asarray(np.mean(outputs, axis=0))
 
-    def gradient(self, outputs: Array64, taught: Array64) -> Array64:
-        """Of the squared difference."""
+    def gradient(self, outputs: Array64, taught: Array64, *, reverse: bool = False) -> Array64:
+        """Of the squared difference, which is the KL of two normal distributions either way."""
         return 2 * (outputs - taught)
 
     def groups(self, rows: Rows) -> Mapping[str, Units]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, replace
@@ -141,9 +140,6 @@ def finetune(
         if readout == LAST_LINEAR:
             tell_of_cut([source], both[0], number)
         parts.append(Training(*both, replace(settings, max_length=number), readout))
-    for part in parts:
-        if lacking := _unscored(part):
-            warnings.warn(f"{lacking}; no score is recorded", stacklevel=2)
     known = encoder_digests(source)
     whole, drawn = _whole(source, known, parts)
     request = {
