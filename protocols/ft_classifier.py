@@ -71,9 +71,8 @@ def ft_classifier(
     weights = np.ones(len(teacher))
     if encoded.outside is not None:
         weights[teacher.argmax(axis=1) == encoded.outside] = o_weight
-    taught = Taught(_with_one(x), teacher, weights)
-    reverse = kl == "reverse"
-    heads = tune(encoded.head, taught, orders, encoded.kind, learning_rate, reverse=reverse)
+    taught = Taught(_with_one(x), teacher, weights, reverse=kl == "reverse")
+    heads = tune(encoded.head, taught, orders, encoded.kind, learning_rate)
     test = _with_one(encoded.test.x).astype(np.float64)
     return [
         Predictions(encoded.kind.predicted(test @ head.T), draw if rows == "shots" else None)
@@ -120,21 +119,17 @@ class Taught:
 
     `x` is [units, width + 1] with ones in the last column, `outputs` [units, outputs] is what is
     taught of them, and `weights` [units] what each counts for beside the others of its example.
+    `reverse`: by KL(head || outputs), not KL(outputs || head).
     """
 
     x: Array | Array64
     outputs: Array64
     weights: Array64
+    reverse: bool = False
 
 
 def tune(
-    head: Head,
-    taught: Taught,
-    orders: Sequence[Order],
-    kind: Kind,
-    learning_rate: float,
-    *,
-    reverse: bool = False,
+    head: Head, taught: Taught, orders: Sequence[Order], kind: Kind, learning_rate: float
 ) -> Array64:
     """Tuned heads [runs, outputs, width + 1], bias last: all draws in one batched Adam.
 
@@ -157,7 +152,7 @@ def tune(
         seen = taught.x[units[:going, place]].astype(np.float64)
         wanted = taught.outputs[units[:going, place]]
         outputs = np.matmul(w, np.ascontiguousarray(seen.transpose(0, 2, 1))).transpose(0, 2, 1)
-        by_output = kind.gradient(outputs, wanted, reverse=reverse)
+        by_output = kind.gradient(outputs, wanted, reverse=taught.reverse)
         # Adam makes a full step of any gradient: what is only rounding must be exactly zero, or a
         # head that equals its teacher walks away from it
         by_output[np.abs(by_output) <= 1e-12 * (1 + np.abs(wanted))] = 0

@@ -255,7 +255,8 @@ def test_a_head_that_equals_its_teacher_stays_in_either_direction() -> None:
     taught = kind.taught([x[:, :5] @ head.weight.T.astype(float)])
     orders = [[(unit,) for unit in range(8)] * 5]
     for reverse in (False, True):
-        (tuned,) = tune(head, Taught(x, taught, np.ones(8)), orders, kind, 5e-4, reverse=reverse)
+        units = Taught(x, taught, np.ones(8), reverse)
+        (tuned,) = tune(head, units, orders, kind, 5e-4)
         np.testing.assert_allclose(tuned[:, :5], head.weight, rtol=0, atol=1e-12)
 
 
