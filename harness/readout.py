@@ -105,11 +105,11 @@ def _filled_up(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> T
 
 
 def _no_room(classifier: Any, final: Any, tokenizer: Any, max_length: int) -> str | None:
-    positions = _positions(classifier)
+    known = positions(classifier)
     if tokenizer.pad_token_id is None:
         return "has a tokenizer without pad_token, expected one"
-    if positions is not None and positions < max_length:
-        return f"has {positions} positions, expected {max_length} or more"
+    if known is not None and known < max_length:
+        return f"has {known} positions, expected {max_length} or more"
     return _no_encoder(classifier)
 
 
