@@ -439,11 +439,7 @@ def metric(
     undefined: Callable[[Any], str | None] | None = None,
     prefixes: str = "",
 ) -> Callable[[MetricFn], MetricFn]:
-    """Register a metric under a name, for some kinds of task or one number of classes alone.
-
-    `undefined` says what true labels lack for any prediction to have a score, if anything;
-    `prefixes` are those of tags that it reads, where these are not all.
-    """
+    """Register a metric under a name, with what `Metric` says of it."""
 
     def register(function: MetricFn) -> MetricFn:
         made = Metric(name, function, paper, kinds, classes, undefined, prefixes)

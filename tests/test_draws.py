@@ -24,7 +24,10 @@ from tests.conftest import model
 from tests.test_probing import TASKS
 from tests.toys import registered
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* was fitted to fewer rows than features have")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.* was fitted to fewer rows than features have"),
+    pytest.mark.filterwarnings("ignore:.* are cut off at "),
+]
 
 LENGTH = {"tagging": 8}
 """Six words: some are cut off."""

@@ -625,11 +625,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for task in ("rte", "mrpc"):
         folder = root / "glue" / task
         folder.mkdir(parents=True)
-        rows = [
-            {"sentence1": f"word{i} word{i + 1}", "sentence2": f"word{2 * i}", "label": i % 2}
-            for i in range(14)
-        ]
-        for split in ("train", "validation"):
+        for split, third in (("train", "word3"), ("validation", "word4")):
+            rows = [
+                {"sentence1": f"word{i} {third}", "sentence2": f"word{2 * i}", "label": i % 2}
+                for i in range(14)
+            ]
             (folder / f"{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     return root
 

@@ -45,6 +45,7 @@ BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-5}
 FAMILIES = ("bert", "roberta", "distilbert", "deberta-v2", "electra")
 
 
+@pytest.mark.filterwarnings("ignore:.* drove the experts apart")
 @pytest.mark.parametrize(
     ("family", "dtype"),
     [*((family, torch.float64) for family in FAMILIES), ("bert", torch.float32)],
@@ -113,6 +114,7 @@ def test_the_copy_of_the_script_moves_every_group_and_no_output(
         assert all(not torch.equal(there[name], state[name]) for name in names), group
 
 
+@pytest.mark.filterwarnings("ignore:.* (drove the experts apart|are cut off at )")
 def test_the_script_draws_and_tells_all(
     script: ModuleType,
     minis: Callable[[str], dict[str, Path]],

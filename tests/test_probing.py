@@ -335,6 +335,7 @@ def test_with_drawn_rows_it_is_not_transductive(room: Path, tmp_path: Path) -> N
     assert [score.seed for score in record.scores] == [0, 1]
 
 
+@pytest.mark.filterwarnings("ignore:.* are cut off at ")
 def test_words_that_were_cut_off_are_fitted_to_by_nobody(room: Path, tmp_path: Path) -> None:
     """Seven tokens hold five words."""
     rows = rows_of(TASKS["tagging"])("test")

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from harness.checkpoints.families.known import FAMILIES
+from harness.checkpoints.layout import MERGE
 from harness.checkpoints.network import configuration
 from harness.checkpoints.settings import check_settings, heads_of, settings_of
 from harness.cli import main
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
+from harness.folders import FILES
 from harness.types import Checkpoint
 from tests.conftest import FAMILIES as SIZES
 from tests.conftest import model
@@ -219,6 +221,9 @@ def test_a_kept_head_is_of_the_same_function(
     command = ["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--tasks", "glue/rte,glue/mnli"]
     assert main([*command, "--merger", "average", "--out", str(tmp_path / "m")]) == 0
     say(tmp_path / "m" / "heads" / "glue" / "rte", hidden_act="relu")
+    listed = MERGE.said(tmp_path / "m")
+    del listed[FILES]
+    MERGE.write(tmp_path / "m", listed)  # or it would be refused as edited
     capsys.readouterr()
     assert main(["evaluate", "--model", str(tmp_path / "m")]) == 2
     assert "heads/glue/rte has hidden_act 'relu', expected hidden_act 'gelu'" in (

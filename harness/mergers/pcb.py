@@ -65,6 +65,8 @@ def pcb(
             return balance(place, [weight - origin for weight in tuned])
 
         found = _highest(entrywise(of_one, base, *experts), density)
+        if not size(base):
+            return found
         most = _most(place, bounds(), inter) * CANCELLED
         return found if max(abs(found.low), abs(found.high)) > most else Bounds(0.0, 0.0)
 
