@@ -683,6 +683,20 @@ def test_very_unequal_experts_are_called_out(tasks: tuple[str, str]) -> None:
     assert "unequal" not in str(verdicts(fair)[0])
 
 
+def test_an_expert_far_below_its_merge_is_called_out() -> None:
+    """Also where a tuned head reads less: the merge, as it is, shows what the expert lacks."""
+    records = [
+        record("expert", "a", MRPC, "current", 0.17),
+        record("merged", "m", MRPC, "current", 0.8),
+        record("merged", "m", MRPC, "ft-classifier", {5: [0.3]}),
+        record("base", "base", MRPC, "ft-classifier", {5: [0.4]}),
+    ]
+    (made,) = verdicts(records)
+    first, second = str(made).split(". ")[:2]
+    assert first.endswith("with 5 shots (base: 40.0), 50.0 points less")
+    assert second.startswith("Its experts are far below that (17.0 to 17.0")
+
+
 def test_the_verdict_averages_over_experts_draws_and_tasks() -> None:
     records = [
         *one_task(),

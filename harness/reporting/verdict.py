@@ -31,7 +31,7 @@ from harness.text import points
 from harness.types import Array64, Shots
 
 UNEQUAL = 20.0
-"""Points: experts that are further apart, or further below a tuned head, are called out."""
+"""Points: experts that are further apart, or further below their merge, are called out."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Verdict:
     a `spread`, which takes the predictions, differences are taken as they are, from a point on;
     `untold`: the intervals of the records do not tell what is won back from none. `unequal` are the
     least and the largest score of an expert where their mean is no measure: those of one task are
-    far apart, or one is far below what a tuned head makes of the merge.
+    far apart, or one is far below the merge, with a tuned head or without.
     """
 
     experts: float
@@ -145,10 +145,11 @@ class Verdict:
         how = counted(self.shots) if self.setting == TUNED else f"{self.setting}, {self.shots}"
         base = "" if self.control is None else f" (base: {points(self.control)})"
         change = "more" if self.recovered > 0 else "less"
+        as_base = f", but {self.by_the_base}" if self.recovered > 0 and self.by_the_base else ""
         return (
             f"the merge scores {points(self.current)} under Current Eval and {points(self.tuned)} "
             f"under FT-Classifier Eval with {how}{base}, {points(abs(self.recovered))} points "
-            f"{change}{self.by_the_base and f', but {self.by_the_base}'}"
+            f"{change}{as_base}"
         )
 
     def _measure(self, least: float, most: float) -> str:
@@ -307,8 +308,9 @@ def _unequal(parts: _Parts) -> tuple[float, float] | None:
     far = False
     for task in parts.tasks:
         read = [float(np.mean(one.values)) for one in parts.experts if one.task == task]
+        own = [float(np.mean(one.values)) for one in parts.current if one.task == task]
         tuned = [value for one in parts.tuned if one.task == task for value in one.values]
-        far = far or max(*read, float(np.mean(tuned))) - min(read) > UNEQUAL
+        far = far or max(*read, *own, float(np.mean(tuned))) - min(read) > UNEQUAL
         ends += read
     return (min(ends), max(ends)) if far else None
 
