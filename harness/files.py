@@ -34,6 +34,8 @@ LARGEST_YAML = 2**20
 DEEPEST = 64
 WIDEST = 1024
 """Bits of a whole number: a larger one is no float, and may be too long to be shown."""
+HELD = 100
+"""Files that are kept open, and so locked, at a time: some systems let a program have 256."""
 MOST = 100_000
 """Values in a YAML file, with those that an alias repeats."""
 
@@ -56,6 +58,10 @@ def read_text(
         return content.decode("utf-8")
     except FileNotFoundError:
         raise error(f"{path} is missing; expected {what}") from None
+    except UnicodeDecodeError as cause:
+        raise error(
+            f"{path} cannot be read as {what}: byte {cause.start + 1} is of no text in UTF-8"
+        ) from cause
     except (ValueError, OSError) as cause:
         raise error(f"{path} cannot be read as {what}: {cause}") from cause
 
@@ -85,6 +91,9 @@ def parse_objects(
 def _loaded(text: str, where: str, what: str, error: type[HarnessError]) -> Any:
     try:
         return json.loads(text)
+    except json.JSONDecodeError as cause:
+        at = f"line {cause.lineno}, column {cause.colno}" if text.strip() else "all, it is empty"
+        raise error(f"{where} cannot be read as {what}: it is no JSON at {at}") from cause
     except (ValueError, RecursionError) as cause:
         raise error(f"{where} cannot be read as {what}: {cause}") from cause
 
@@ -215,6 +224,8 @@ def write_files(files: Iterable[tuple[Path, str | bytes]]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             ready.append(take_place)
+            if len(ready) > HELD:
+                file.close()
         for take_place in ready:
             take_place()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +301,30 @@ def test_what_does_not_fit_is_one_line(
     assert says in err
     assert err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_date_that_is_none_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "today")
+    folder = written(tmp_path / "records", one_model())
+    flags = ["--format", "every-eval-ever", "--organization", "us", "--out", str(tmp_path / "out")]
+    assert main(["export", str(folder), *flags]) == 2
+    err = capsys.readouterr().err
+    assert "SOURCE_DATE_EPOCH is 'today', expected seconds since 1970" in err
+    assert err.count("\n") == 1
+
+
+def test_more_models_are_exported_than_files_may_be_open(tmp_path: Path) -> None:
+    """Some systems let a program open 256, and all files of an export are made before any."""
+    many = [record("merged", f"m{number}", RTE, "current", 0.5) for number in range(120)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(os.listdir("/dev/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 110, hard))
+    try:
+        assert len(exported(many, "lm-eval", tmp_path)) == 120
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_hostile_text_is_what_it_was(tmp_path: Path) -> None:

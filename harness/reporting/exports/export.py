@@ -76,8 +76,7 @@ def _table(places: Sequence[str | Path], which: Chosen) -> dict[str, str]:
 def _documents(
     places: Sequence[str | Path], which: Chosen, format: Format, organization: str
 ) -> dict[str, str]:
-    at = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
-    every = partial(every_eval_ever.rendered, organization=organization, at=at)
+    every = partial(every_eval_ever.rendered, organization=organization, at=_now())
     writers: dict[str, tuple[str, Writer]] = {
         "model-index": ("README.md", model_index.rendered),
         "every-eval-ever": ("every_eval_ever.json", every),
@@ -92,3 +91,11 @@ def _documents(
             folder += "-"
         texts[f"{folder}/{name}"] = write(model, results)
     return texts
+
+
+def _now() -> int:
+    """The time, in seconds; that of SOURCE_DATE_EPOCH where it is set, for files of every day."""
+    said = os.environ.get("SOURCE_DATE_EPOCH")
+    if said and not (said.isascii() and said.isdecimal()):
+        raise BadOption(f"SOURCE_DATE_EPOCH is '{said}', expected seconds since 1970, or nothing")
+    return int(said or time.time())
