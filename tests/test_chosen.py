@@ -209,3 +209,36 @@ def test_a_part_of_a_record_is_no_other_file(
         path.write_bytes(part)
         said = refusal(["leaderboard", str(records), f"--out={tmp_path}/board"], capsys)
         assert f"{path} cannot be read as a record" in said
+
+
+def test_another_program_may_speak_of_protocols(tmp_path: Path) -> None:
+    """One word is no mark of a record: settings of a server have it, too."""
+    records = study(tmp_path / "records")
+    expected = board(records)
+    (records / "server.json").write_text(json.dumps({"protocol": "http", "port": 80}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert board(records) == expected
+
+
+def test_a_task_is_named_with_its_split_and_without_its_suite(tmp_path: Path) -> None:
+    records = study(tmp_path / "records")
+    rows = board(records, "--tasks", "a@test")
+    assert {task for tasks in rows.values() for task in tasks} == {"toy/a@test"}
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b'{"adaptation": null, "ba', "it is no JSON at line 1, column "),
+        (b"", "it is no JSON at all, it is empty"),
+        (b"\x80\x81", "byte 1 is of no text in UTF-8"),
+    ],
+)
+def test_what_spoils_a_record_is_said_in_plain_words(
+    content: bytes, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(study(tmp_path / "records").rglob("*.json"))
+    path.write_bytes(content)
+    said = refusal(["leaderboard", str(path.parent), f"--out={tmp_path}/board"], capsys)
+    assert f"{path} cannot be read as a record: {fault}" in said

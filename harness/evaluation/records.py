@@ -312,8 +312,8 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
         warnings.warn(f"no records, and left out: {shown}", stacklevel=3)
 
 
-OWN_KEYS = (b'"adaptation"', b'"protocol"')
-"""What every record has in it, also one of which only a part is left."""
+FIRST_KEY = b'"adaptation"'
+"""What every record begins with, also one of which only a part is left."""
 
 
 def _is_meant(path: Path) -> bool:
@@ -326,7 +326,7 @@ def _is_meant(path: Path) -> bool:
         content = path.read_bytes()
     except OSError:
         return True  # and then it cannot be read
-    return any(key in content for key in OWN_KEYS)
+    return FIRST_KEY in content
 
 
 def _below(folder: Path) -> list[str]:

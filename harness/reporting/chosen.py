@@ -37,10 +37,10 @@ class Chosen(Frozen):
 EVERYTHING = Chosen()
 
 
-def called(task: str) -> tuple[str, str, str]:
-    """What a task may be called: its name, also without split, and without suite."""
+def called(task: str) -> tuple[str, ...]:
+    """What a task may be called: its name, also without split, without suite, and without both."""
     bare = task.partition("@")[0]
-    return task, bare, bare.rpartition("/")[2]
+    return task, bare, task.rpartition("/")[2], bare.rpartition("/")[2]
 
 
 _CALLED: Mapping[str, Callable[[Record], tuple[Collection[object], str]]] = {
