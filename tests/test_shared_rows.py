@@ -111,6 +111,19 @@ def test_one_file_under_two_names_is_refused(
     assert "mine@validation and mine@test have the same rows" in capsys.readouterr().err
 
 
+def test_train_under_another_name_is_refused_wherever_it_lies(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a data set of the Hub nothing is fetched to see it."""
+    said = f"text: body\nlabel: mood\nlabels: [bad, good]\nhub: {tmp_path / 'data'}\n"
+    Path(task).write_text(f"{said}splits: {{test: train}}\n")
+    assert evaluated(task) == 2
+    base = str(model(tmp_path / "base"))
+    assert main(["finetune", "--base", base, "--task", task, "--out", str(tmp_path / "x")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("mine@test and mine@train have the same rows: one is the other") == 2
+
+
 def test_texts_that_stand_in_train_too_are_counted_and_told(
     task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

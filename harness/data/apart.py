@@ -23,6 +23,13 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
     Splits that cannot be had without a download, or not be read, are left out: who reads them says
     so.
     """
+    for split, stored in task.splits.items():
+        if stored == TRAIN != split:
+            raise BadData(
+                f"{task}@{split} and {task}@{TRAIN} have the same rows: one is the other by "
+                "another name; expected rows of its own for every split (without a split to score, "
+                "a tenth of train is held out)"
+            )
     known: dict[str, Texts] = {}
     for split in dict.fromkeys((TRAIN, *task.splits)):
         texts = _texts(task, split, folder)

@@ -133,8 +133,7 @@ def finetune(
 
     parts = []
     for one, settings in asked:
-        if one.files:
-            check_apart(one)
+        check_apart(one, data_dir)
         both = rows(one, TRAINED_ON), rows(one, SELECTED_ON)
         number = resolved(length or settings.max_length, [source], both, readout)
         if readout == LAST_LINEAR:
