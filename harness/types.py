@@ -113,7 +113,8 @@ class Task:
     a tagging, the only one holds lists of words. A multi-label task has a list of all classes in
     `label` or, where that is empty, a column for each. `renamed` are the task's names for labels
     that the data set calls otherwise; `by_index`: a number among labels that are words is a place
-    in their list, as data sets of the Hub store classes. `folder` is where a local data set lies,
+    in their list, as data sets of the Hub store classes, and numbers for all classes of a
+    multi-label row are in its order. `folder` is where a local data set lies,
     if not under the name of the task; `files` are the very files of its splits, wherever. `corpus`
     is a file of the data folder with the rows of several data sets, of which `mine` makes those of
     the task with their splits: it is read where the data set does not lie by itself. `group` is

@@ -143,6 +143,14 @@ REFUSED: dict[str, tuple[str, list[Any], list[Any], str, str]] = {
         "kind: multilabel", [[1, 0, 1]], [[1, 0, 0]], "jsonl",
         "has the labels [1, 0, 1], which do not say what they are called",
     ),
+    "lists in no order": (
+        "kind: multilabel", [["b"], ["a"]], [[1, 0]], "jsonl",
+        "has the labels [1, 0], and nobody said in which order they are of a, b; expected names",
+    ),
+    "places of classes as text": (
+        "kind: multilabel\nlabels: [a, b]", [["b"], ["a"]], [["1", "0"]], "jsonl",
+        "has the labels ['1', '0'], expected a list of 0, 1 or",
+    ),
     "numbers of truth": (
         "kind: regression", [True, False], [True], "jsonl", "True, expected a finite number"
     ),
@@ -201,3 +209,20 @@ def test_a_file_that_names_its_classes_is_read_by_its_names(tmp_path: Path) -> N
     )
     (record,) = harness.evaluate(run)
     assert record.scores[0].parts["accuracy"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("wrapped", ["list", "feature"])
+def test_a_header_names_what_is_in_lists(
+    wrapped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Older files write a list of classes as a list; numbers are in the header's order, too."""
+    names = {"names": ["B-X", "O"], "_type": "ClassLabel"}
+    column: Any = [names] if wrapped == "list" else {"feature": names, "_type": "List"}
+    for split in ("train", "test"):
+        table = pa.table({"body": [[split, WORDS[3]], [split, WORDS[4]]], "y": [[1, 0], [1, 1]]})
+        told = {"huggingface": json.dumps({"info": {"features": {"y": column}}})}
+        pq.write_table(table.replace_schema_metadata(told), tmp_path / f"{split}.parquet")
+    said = described(tmp_path, "kind: tagging\nlabels: [O, B-X]")
+    capsys.readouterr()
+    assert main(["show", said, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["splits"]["test"]["labels"] == {"O": 3, "B-X": 1}

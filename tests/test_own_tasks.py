@@ -220,7 +220,15 @@ BAD: dict[str, tuple[str, str]] = {
     "taken": ("name: glue/rte\ntext: body\nlabel: verdict\nfiles: .", "is registered by"),
     "setting": (
         "text: body\nlabel: verdict\nfiles: .\nfinetune: {learning: 1}",
-        "unexpected keyword argument 'learning'; known: learning_rate",
+        "no hyperparameter is called 'learning'; known: learning_rate",
+    ),
+    "no number": (
+        "text: body\nlabel: verdict\nfiles: .\nfinetune: {batch_size: .inf}",
+        "has the batch_size '.inf' to be fine-tuned with, expected a number",
+    ),
+    "no end": (
+        "text: body\nlabel: verdict\nfiles: .\nfinetune: {epochs: inf}",
+        "has the epochs inf to be fine-tuned with, expected a finite positive number",
     ),
     "code": ("!!python/object/apply:os.system ['true']", "could not determine a constructor"),
 }

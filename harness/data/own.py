@@ -58,7 +58,7 @@ class Described(Frozen):
     revision: str | None = None
     splits: dict[str, str] | tuple[str, ...] = ()
     reported: str = ""
-    finetune: dict[str, float] = Field(default_factory=dict)
+    finetune: dict[str, Any] = Field(default_factory=dict)
 
 
 def task_of_file(path: str) -> Task:
@@ -83,11 +83,11 @@ def task_of_file(path: str) -> Task:
     splits = _splits(place, said, files)
     kind = KINDS[said.kind]
     metrics = (said.metric,) if isinstance(said.metric, str) else said.metric
-    try:
-        settings = Hyperparameters(**_typed(said.finetune))
-    except TypeError as error:
-        known = ", ".join(vars(Hyperparameters()))
-        raise BadData(f"{place}: finetune: {error}; known: {known}") from error
+    known = vars(Hyperparameters())
+    if odd := [name for name in said.finetune if name not in known]:
+        raise BadData(
+            f"{place}: finetune: no hyperparameter is called '{odd[0]}'; known: {', '.join(known)}"
+        )
     task = Task(
         name=said.name or place.name.partition(".")[0],
         kind=said.kind,
@@ -95,7 +95,7 @@ def task_of_file(path: str) -> Task:
         label=said.label,
         labels=said.labels if said.labels != "from data" else kind.unread,
         renamed=said.renamed,
-        by_index=False,
+        by_index=said.kind == "multilabel" and said.labels != "from data",
         metrics=metrics or kind.metrics,
         splits=splits,
         reported=said.reported or next(iter(splits), DERIVED[1]),
@@ -103,7 +103,7 @@ def task_of_file(path: str) -> Task:
         subset=said.subset,
         revision=said.revision,
         files=files,
-        finetune=settings,
+        finetune=Hyperparameters(**{n: _number(v) for n, v in said.finetune.items()}),
     )
     return _with_labels(task, place) if said.labels == "from data" else task
 
@@ -115,9 +115,13 @@ def _reason(error: ValidationError | TypeError) -> str:
     return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
 
 
-def _typed(given: Mapping[str, float]) -> dict[str, Any]:
-    whole = {"batch_size", "max_length"}
-    return {k: int(v) if k in whole and v % 1 == 0 else v for k, v in given.items()}
+def _number(written: Any) -> Any:
+    """What is written as a number, else as it is: who holds hyperparameters to bounds names it."""
+    try:
+        value = float(written)
+    except (TypeError, ValueError):
+        return written
+    return int(value) if value.is_integer() else value
 
 
 def _files(place: Path, said: Described) -> dict[str, str]:

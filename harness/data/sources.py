@@ -256,6 +256,8 @@ def _class_names(task: Task, path: Path, metadata: Mapping[bytes, bytes]) -> lis
     entry: Any = parse_json(said, f"the metadata of {path}", what, error=BadData)
     for key in ("info", "features", task.label):
         entry = entry.get(key)
+        if isinstance(entry, list) and entry:  # how older versions write a list of what is in it
+            entry = entry[0]
         if not isinstance(entry, dict):
             return None
     names = _inner(entry).get("names")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -60,7 +60,8 @@ class Multilabel(Kind):
     def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
         """A value for every class, in a list or in columns; or the names of those that hold."""
         if task.label:
-            made = [_of_list(task, row[task.label], where) for row in rows]
+            place = placing(replace(task, by_index=False))  # text is a name, never a place
+            made = [_of_list(task, row[task.label], place, where) for row in rows]
         else:
             made = [[_value(row[name], where) for name in task.labels] for row in rows]
         return np.array(made, dtype=np.float64)
@@ -171,9 +172,11 @@ class Multilabel(Kind):
         return made
 
 
-def _of_list(task: Task, value: Any, where: str) -> list[float]:
+def _of_list(
+    task: Task, value: Any, place: Callable[[object], int | None], where: str
+) -> list[float]:
     """Texts are the names of classes that hold, numbers say of each class whether it does."""
-    names, place = ", ".join(task.labels), placing(task)
+    names = ", ".join(task.labels)
     if isinstance(value, list | tuple):
         if all(isinstance(one, str) for one in value):
             held = [place(one) for one in value if task.renamed.get(one) != ""]
@@ -184,6 +187,11 @@ def _of_list(task: Task, value: Any, where: str) -> list[float]:
                 f"{where} has the labels {reprlib.repr(value)}, which may be classes that hold or "
                 f"a 0 or 1 for each, as {names} are called by numbers; expected names as text, as "
                 f"in {[*task.labels[:1]]}"
+            )
+        elif not task.by_index:
+            raise BadData(
+                f"{where} has the labels {reprlib.repr(value)}, and nobody said in which order "
+                f"they are of {names}; expected names as text, or labels listed in their order"
             )
         elif len(value) == len(task.labels) and not any(isinstance(one, str) for one in value):
             return [_value(one, where) for one in value]
