@@ -88,7 +88,7 @@ def test_a_test_set_with_nothing_to_score_is_refused(case: str, tmp_path: Path) 
 def test_a_limit_that_leaves_nothing_is_refused(values: dict[str, Any], tmp_path: Path) -> None:
     """Also a correlation of one row."""
     task = TOY if "metrics" in values else VALUE
-    refused(expert(tmp_path / "m", task), task, "in 1 row that are scored", **values)
+    refused(expert(tmp_path / "m", task), task, "in the one row that is scored", **values)
 
 
 def test_rows_that_are_left_out_are_not_scored(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ def finetune(
         **overrides,
     )
     record = read_json(out / EXPERT_FILE, "what was just written")
+    if not record["scores"]:
+        print(f"wrote {out}")
     for split, score in record["scores"].items():
         parts = ", ".join(f"{name} {points(100 * value)}" for name, value in score["parts"].items())
         print(f"wrote {out}: {split} {parts} ({score['rows']} rows)")

@@ -259,8 +259,9 @@ def check_scored(task: Task, labels: Array64, units: Units | None, where: str) -
             lacking = "labels of which the right ones have no score"
         if lacking:
             rows = len(labels) if units is None else len(units)
+            scored = "the one row that is" if rows == 1 else f"{rows} rows that are"
             raise BadData(
-                f"{where} has {lacking} in {rows} row{'' if rows == 1 else 's'} that are scored, "
+                f"{where} has {lacking} in {scored} scored, "
                 f"so {name} is undefined; expected other rows, or another of --metrics"
             )
 
