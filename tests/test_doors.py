@@ -223,3 +223,16 @@ def test_a_mistake_in_python_shows_the_call_and_the_line(room: Path) -> None:
     assert "nowhere" in shown[-1]
     assert sum(line.startswith('  File "') for line in shown) <= 3
     assert harness.merge.__doc__
+
+
+def test_an_interrupt_within_a_command_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the signal itself: releases of typer make a silent status of it."""
+
+    def work(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("harness.inspecting.show.show", work)
+    assert main(["show", "glue/rte"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err

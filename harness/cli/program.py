@@ -66,6 +66,8 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         _check_words(arguments)
         status = _commands()(arguments, prog_name="harness", standalone_mode=False)
+        if status == 130:  # which some releases of typer make of an interrupt, and say nothing
+            raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except HarnessError as error:
         said, status = error, 3 if isinstance(error, CellsFailed) else 2
