@@ -4,13 +4,9 @@ The nouns and registries load at once; a verb is imported when it is first asked
 `import harness` stays light.
 """
 
-import functools
-import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 if (
     (  # run as the program: until it begins, Ctrl-C ends it at once, and not in a library's import
@@ -21,6 +17,10 @@ if (
 ):
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
+import functools
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
 from harness.options import parse_choice

@@ -138,7 +138,7 @@ def load_folder(folder: str | Path, *, undo: Undo) -> None:
     if not place.is_dir():
         raise BrokenPlugin(f"{place} is no folder; expected one with Python files: see --plugins")
     place = place.resolve()
-    package = f"{PREFIX}{xxhash.xxh3_64_hexdigest(str(place).encode())}"
+    package = f"{PREFIX}{xxhash.xxh3_64_hexdigest(os.fsencode(place))}"
     if package in sys.modules:
         return
     names = ["", *sorted(path.stem for path in place.glob("*.py") if path.stem.isidentifier())]

@@ -30,6 +30,9 @@ def room(minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("base", "a", "b"):
         shutil.copytree(minis("bert")[name], tmp_path / name)
     (tmp_path / "mine").mkdir()
+    (tmp_path / "t.yaml").write_text("text: text\nlabel: label\nlabels: ['no', 'yes']\nfiles: d")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/train.csv").write_text("text,label\n" + "word1,no\nword2,yes\n" * 9)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -67,6 +70,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     "export --out": ("export", "a", "--format", "csv", "--out", LONG),
     "plot --out": ("plot", "protocols", "a", "--out", LONG),
     "statistics --out": ("statistics", "a", "--merger", "fisher", "--out", LONG),
+    "statistics --out, of a task": ("statistics", "a", "--task", "t.yaml", "--out", LONG),
     "demo --out": ("demo", "--out", LONG),
     "--plugins": ("list", "mergers", "--plugins", LONG),
     "no text": (*AVERAGE, "bad\udcff"),
@@ -122,6 +126,17 @@ def test_a_stream_that_takes_nothing_is_no_traceback(
     assert done.returncode == status, done.stderr
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == bool(told)
+
+
+def test_an_error_that_cannot_be_told_is_told_by_the_status(tmp_path: Path) -> None:
+    done = program("merge", "nowhere", where=tmp_path, shell="2> /dev/full")
+    assert done.returncode == 2
+
+
+def test_a_folder_of_plug_ins_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "b\udcffd").mkdir()
+    done = program("list", "needs", where=tmp_path, HARNESS_PLUGINS="b\udcffd")
+    assert done.returncode == 0, done.stderr
 
 
 def test_ctrl_c_while_libraries_are_imported_is_no_traceback(room: Path) -> None:

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return NOBODY_READS
             if not (interrupted or isinstance(error, typer.Abort | KeyboardInterrupt)):
                 raise
-            say(f"harness: {GO_ON}", sys.stderr)
+            _tell(GO_ON)
             return 130
 
 
@@ -77,11 +77,23 @@ def _run(arguments: Sequence[str]) -> int:
         if error.errno not in (*NO_ROOM, *NO_NAME):
             raise
         said, status = error, 2
-        if error.filename is None:
+        if error.errno in NO_NAME:
+            said = f"{error.filename}: {error.strerror}; expected a shorter name, of plain letters"
+        elif error.filename is None:
             _away()
             said = f"the system takes no more of what is written: {error.strerror}"
-    say(f"harness: {one_line(said)}", sys.stderr)
+    _tell(said)
     return status
+
+
+def _tell(said: object) -> None:
+    """An error in a line of stderr; if that takes none, the exit status alone says it."""
+    try:
+        say(f"harness: {one_line(said)}", sys.stderr)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _away()
 
 
 def _printed(status: int) -> int:
@@ -92,7 +104,7 @@ def _printed(status: int) -> int:
         raise
     except OSError as error:
         _away()
-        say(f"harness: what is printed cannot be written: {error.strerror}", sys.stderr)
+        _tell(f"what is printed cannot be written: {error.strerror}")
         return status or 2
     return status
 

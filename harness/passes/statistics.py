@@ -23,7 +23,7 @@ from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
 from harness.entries import Merger
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights, OutputExists
-from harness.files import cache_dir, check_place
+from harness.files import cache_dir, check_name, check_place
 from harness.kinds import kind_of
 from harness.methods import needs_of, resolved
 from harness.options import options, parse_choice, resolve
@@ -292,6 +292,7 @@ def _any(names: Sequence[str]) -> str:
 
 def _check_free(path: Path) -> None:
     """Raise OutputExists where a file of statistics cannot go, or something else lies."""
+    check_name(path)
     check_place(path.absolute().parent)
     if os.path.lexists(path):
         try:
