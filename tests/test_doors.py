@@ -156,14 +156,17 @@ def test_ctrl_c_while_libraries_are_imported_is_no_traceback(room: Path) -> None
     assert not (room / "one").exists()
 
 
+@pytest.mark.parametrize("turned", [True, False])
 def test_ctrl_c_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    turned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stopped(*_: object) -> None:
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:
-            raise ImportError("a library makes this of it") from None
+            if turned:
+                raise ImportError("a library makes this of it") from None
+            raise
 
     monkeypatch.setattr("harness.catalogue.listed", stopped, raising=False)
     monkeypatch.setattr("harness.cli.listing.width", stopped)

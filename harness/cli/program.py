@@ -34,6 +34,7 @@ GO_ON = (
     "interrupted; the same command goes on where it can: records that were written stay, and a "
     "training resumes from its last checkpoint"
 )
+INTERRUPTED = 128 + signal.SIGINT
 NOBODY_READS = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 
 
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not (interrupted or isinstance(error, typer.Abort | KeyboardInterrupt)):
                 raise
             _tell(GO_ON)
-            return 130
+            return INTERRUPTED
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -66,7 +67,7 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         _check_words(arguments)
         status = _commands()(arguments, prog_name="harness", standalone_mode=False)
-        if status == 130:  # which some releases of typer make of an interrupt, and say nothing
+        if status == INTERRUPTED:  # which some releases of typer make of an interrupt, and say nothing
             raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except HarnessError as error:
