@@ -21,7 +21,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.errors import BadRecipe, IncompatibleWeights
 from tests.conftest import FAST, WORDS, model
-from tests.toys import TAGS, registered
+from tests.toys import MOODS, TAGS, registered
 
 NAMES = ("no", "yes")
 CURRENT = (harness.Choice("current"),)
@@ -63,7 +63,7 @@ FIRST, OTHER = task("toy/first", False), task("toy/other", True)
 
 @pytest.fixture(scope="module", autouse=True)
 def tasks() -> Iterator[None]:
-    with registered(FIRST, OTHER, TAGS):
+    with registered(FIRST, OTHER, TAGS, MOODS):
         yield
 
 
@@ -100,15 +100,15 @@ def changed(source: Path, out: Path, change: Callable[[dict[str, Any]], dict[str
         out / "model.safetensors",
         metadata={"format": "pt"},
     )
-    unlisted(out)
-    return out
+    return unlisted(out)
 
 
-def unlisted(folder: Path) -> None:
-    """An expert whose record lists no files, as one that its maker edited."""
+def unlisted(folder: Path) -> Path:
+    """The folder with an expert.json that lists no files, as those of before and one's own."""
     if (folder / "expert.json").is_file():
-        record = {key: one for key, one in said(folder).items() if key != "files"}
-        (folder / "expert.json").write_text(json.dumps(record))
+        left = {key: value for key, value in said(folder).items() if key != "files"}
+        (folder / "expert.json").write_text(json.dumps(left))
+    return folder
 
 
 def said(folder: Path, name: str = "expert.json") -> Any:
@@ -301,6 +301,26 @@ def test_adapters_name_their_base_too(trained: Path, tmp_path: Path) -> None:
     harness.merge(recipe, out=tmp_path / "m")
 
 
+def test_adapters_name_their_base_by_its_id_on_the_hub(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    cached = tmp_path / "models--me--other"
+    (cached / "snapshots").mkdir(parents=True)
+    shutil.copytree(trained / "other-base", cached / "snapshots" / "1f")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("1f")
+    recipe = Recipe(
+        experts=(
+            str(adapter(tmp_path / "one", trained / "base", 0)),
+            str(adapter(tmp_path / "two", Path("me/other"), 1)),
+        ),
+        base=str(trained / "base"),
+    )
+    with pytest.raises(BadRecipe, match="two was made from the base .*models--me--other"):
+        harness.merge(recipe, out=tmp_path / "no")
+
+
 # Tasks ---------------------------------------------------------------------------------------
 
 
@@ -321,6 +341,61 @@ def test_tasks_that_contradict_the_folders_are_refused_with_both(
     turned = scores(tmp_path / "turned", tmp_path / "m")
     assert turned["expert", "toy/first@test"] < 0.1
     assert said(tmp_path / "m", "merge.json")["other_tasks"] is True
+
+
+def test_statistics_are_of_the_task_that_the_folder_says(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "s.safetensors"
+    command = ["statistics", str(trained / "a"), "--merger", "regmean:examples=8"]
+    command += ["--task", "toy/other", "--device", "cpu", "--out", str(out)]
+    assert main(command) == 2
+    assert "is of toy/first by its own record, found toy/other in --task;" in said_on(capsys)
+    assert not out.exists()
+    assert main([*command, "--other-tasks"]) == 0
+
+
+def said_on(capsys: pytest.CaptureFixture[str]) -> str:
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("harness:")]
+    return line
+
+
+# Weights -------------------------------------------------------------------------------------
+
+
+def test_weights_that_were_changed_are_no_longer_those_of_the_record(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    merged(trained, tmp_path / "m", "a", "b")
+    folders = {name: shutil.copytree(trained / name, tmp_path / name) for name in ("a", "b")}
+    for folder in (tmp_path / "m", folders["a"]):
+        file = folder / "model.safetensors"
+        state = {name: 1.1 * tensor for name, tensor in load_file(file).items()}
+        save_file(state, file, metadata={"format": "pt"})
+        task = ["--task", FIRST.name, "--merger", "regmean:examples=8"]
+        for command in (
+            ["merge", str(folder), str(folders["b"]), "--out", str(tmp_path / "no")],
+            ["evaluate", "--model", str(folder), "--output-path", str(tmp_path / "no")],
+            ["statistics", str(folder), *task, "--out", str(tmp_path / "no")],
+        ):
+            assert main(command) == 2
+            assert f"{folder} has changed since it was " in said_on(capsys)
+            assert not (tmp_path / "no").exists()
+    (folders["a"] / "expert.json").unlink()  # a model of its own, which is merged as it is
+    recipe = Recipe(experts=(str(folders["a"]), str(folders["b"])), tasks=(FIRST.name,))
+    harness.merge(recipe, out=tmp_path / "own")
+
+
+def test_weights_in_other_files_are_the_same(trained: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained / "a", tmp_path / "a"))
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    placed = {name: f"model-{1 + i % 2:05}-of-00002.safetensors" for i, name in enumerate(state)}
+    for file in {*placed.values()}:
+        save_file({n: t for n, t in state.items() if placed[n] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+    assert merged(tmp_path, tmp_path / "m", "a", str(trained / "b"))
+    assert scores(tmp_path, folder)["expert", "toy/first@test"] > 0.9
 
 
 def test_the_order_of_tasks_does_not_say_whose_they_are_where_folders_do(
@@ -559,6 +634,42 @@ def test_tags_in_another_order_are_matched_by_name(trained: Path, tmp_path: Path
     found = load_file(tmp_path / "m" / "model.safetensors")
     for name, tensor in load_file(trained / "tagger" / "model.safetensors").items():
         torch.testing.assert_close(tensor, found[name])
+
+
+def test_several_labels_in_another_order_are_matched_by_name(trained: Path, tmp_path: Path) -> None:
+    harness.finetune(trained / "base", MOODS.name, out=tmp_path / "one", **SHORT)
+    other = turned(tmp_path / "one", tmp_path / "other", [2, 0, 1])
+    harness.merge(Recipe(experts=(str(tmp_path / "one"), str(other))), out=tmp_path / "m")
+    found = load_file(tmp_path / "m" / "model.safetensors")
+    for name, tensor in load_file(tmp_path / "one" / "model.safetensors").items():
+        torch.testing.assert_close(tensor, found[name])
+    assert said(tmp_path / "m", "config.json")["id2label"]["0"] == "glad"
+
+
+@pytest.mark.parametrize("merger", ["fisher:examples=8", "regmean:examples=8"])
+def test_statistics_of_labels_in_another_order_are_as_good_as_the_rows(
+    merger: str, trained: Path, tmp_path: Path
+) -> None:
+    other = turned(trained / "b", tmp_path / "b", [1, 0])
+    files = []
+    for expert in (trained / "a", other):
+        files.append(tmp_path / f"{expert.name}.safetensors")
+        harness.statistic(expert, task=FIRST.name, merger=merger, out=files[-1], device="cpu")
+    digests = set()
+    for number, given in enumerate(((), tuple(map(str, files)))):
+        recipe = Recipe(
+            experts=(str(trained / "a"), str(other)),
+            merger=merger,
+            statistics=given,
+            device="cpu",
+        )
+        harness.merge(recipe, out=tmp_path / str(number))
+        merge = said(tmp_path / str(number), "merge.json")
+        digests.add(merge["digest"])
+    assert len(digests) == 1
+    assert [one["digest"] for one in merge["statistics"]] == [
+        one["digest"] for one in merge["experts"]
+    ]
 
 
 def test_labels_of_a_base_are_matched_as_well(trained: Path, tmp_path: Path) -> None:

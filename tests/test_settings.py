@@ -213,6 +213,18 @@ def test_an_encoder_decoder_is_refused_by_name(
     assert error.count("\n") == 1
 
 
+def test_a_decoder_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model(tmp_path / "a", ["no", "yes"])
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "dff": 24, "n_positions": 40}
+    config = {"model_type": "ctrl", **sizes, "vocab_size": 45}
+    (tmp_path / "a" / "config.json").write_text(json.dumps(config))
+    capsys.readouterr()
+    assert main(["merge", str(tmp_path / "a"), str(tmp_path / "a"), "--out", "m"]) == 2
+    error = capsys.readouterr().err
+    assert "a is of the architecture 'ctrl', a decoder; expected an encoder" in error
+    assert error.count("\n") == 1
+
+
 def test_a_kept_head_is_of_the_same_function(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

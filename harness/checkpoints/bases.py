@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -90,10 +91,19 @@ def made_from(model: Checkpoint) -> Made | None:
 
 
 def _named(adapter: Checkpoint) -> str | None:
-    """Where the base is that an adapter names, if that is a folder here."""
+    """Where the base is that an adapter names, if that is a folder here or in the Hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
     said = read_json(adapter.path / ADAPTER_FILE, "the configuration of an adapter")
-    name = str(said.get("base_model_name_or_path"))
-    return next((one for one in (str(adapter.path / name), name) if os.path.isdir(one)), None)
+    name, revision = str(said.get("base_model_name_or_path")), said.get("revision")
+    ways = (str(adapter.path / name), name)
+    if (here := next((one for one in ways if os.path.isdir(one)), None)) is not None:
+        return here
+    with suppress(HFValidationError):  # no id of the Hub
+        file = try_to_load_from_cache(name, "config.json", revision=revision)
+        return os.path.dirname(file) if isinstance(file, str) else None
+    return None
 
 
 def is_base(base: Checkpoint, said: Mapping[str, str]) -> bool:

@@ -94,13 +94,15 @@ class Trained(Saying):
 
     `readout` are the features that the head was trained on, `annotated` the labels that its rows
     said anything of, by task, where those are not all of them. `files` are the hashes of all files
-    by path, if it lists them: one that a user wrote says nothing but tasks. `base_digest` is of all
+    by path, if it lists them, and `digest` is that of the weights: one that a user wrote says
+    nothing but tasks. `base_digest` is of all
     that the training read of the base, `base_weights` of its encoder alone. `drawn` are the digests
     of tensors that the base lacks, as they were drawn. `rows` of this digest were trained on, of
     each task where there are several.
     """
 
     files: dict[str, str] | None = None
+    digest: str = ""
     tasks: list[str] = Field(default_factory=list)
     spelled: dict[str, str] = Field(default_factory=dict)
     described: dict[str, Place] = Field(default_factory=dict)

@@ -33,6 +33,9 @@ def statistics(
     ] = None,
     preset: PresetOption = None,
     max_length: MaxLength = None,
+    other_tasks: Annotated[
+        bool, typer.Option("--other-tasks", help="The expert's is called otherwise; this is meant.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
@@ -52,6 +55,7 @@ def statistics(
             need=need,
             preset=preset,
             max_length=max_length,  # type: ignore[arg-type]  # text, which is parsed there
+            other_tasks=other_tasks,
             data_dir=data_dir,
             device=device,
             allow_pickle=allow_pickle,

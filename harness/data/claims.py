@@ -7,10 +7,24 @@ from typing import TypeVar
 
 from harness.checkpoints.provenance import trained_by
 from harness.data.rows import load_rows
-from harness.errors import HarnessError
+from harness.errors import BadRecipe, HarnessError
 from harness.types import DERIVED, Checkpoint, Task
 
 V = TypeVar("V")
+
+
+def check_claim(
+    model: Checkpoint, task: Task, folder: str | Path | None, *, flag: str = "--tasks"
+) -> None:
+    """Raise BadRecipe for a task, typed behind a flag, that a model's folder says it is not of.
+
+    A model whose folder says nothing may be of any.
+    """
+    if model.tasks and called_in(model, task, folder) is None:
+        raise BadRecipe(
+            f"{model.source} is of {', '.join(model.tasks)} by its own record, found {task} in "
+            f"{flag}; expected that task: say --other-tasks if the other is meant"
+        )
 
 
 def called_in(model: Checkpoint, task: Task, folder: str | Path | None) -> str | None:

@@ -141,14 +141,3 @@ def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Check
         )
         check_settings([checkpoint, replace(kept[task], source=str(config.parent))])
     return kept
-
-
-def check_unchanged(checkpoint: Checkpoint, merged: Merged) -> None:
-    """Raise BrokenCheckpoint unless the weights are those that merge.json speaks of."""
-    now = weights.digest(checkpoint.weights)
-    if now != merged.digest:
-        raise BrokenCheckpoint(
-            f"{checkpoint.source} has changed since it was merged: its weights hash to {now[:12]}, "
-            f"expected {merged.digest[:12]} as its {MERGE_FILE} says; merge again, or take "
-            f"{MERGE_FILE} away to read it as a model of its own"
-        )

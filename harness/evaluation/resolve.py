@@ -16,11 +16,12 @@ from harness.checkpoints.provenance import (
     Merged,
     merged_by,
 )
+from harness.checkpoints.unchanged import check_unchanged
 from harness.data.claims import called_in
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead
-from harness.evaluation.merges import check_unchanged, ingredients_of, kept_heads, opened_for
+from harness.evaluation.merges import ingredients_of, kept_heads, opened_for
 from harness.evaluation.model import Model
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
@@ -36,7 +37,6 @@ def resolve_model(run: Run) -> Model:
     kit = _mergekit_file(path)
     recorded: list[str | None] = []
     if merged is not None:
-        check_unchanged(checkpoint, merged)
         opened, recorded, base = ingredients_of(run, path, merged)
         check_architecture([checkpoint, *opened, *([base] if base else [])])
     else:
@@ -44,6 +44,9 @@ def resolve_model(run: Run) -> Model:
         opened = tuple(opened_for(run, source) for source in experts)
         base = opened_for(run, named_base) if named_base is not None else None
     references = [opened_for(run, source) for source in run.references]
+    # those that a merge was made of are told by what they hold
+    for one in (checkpoint, *(() if merged else opened), *references):
+        check_unchanged(one)
     if base is not None and not (run.other_base or (merged and merged.other_base)):
         check_bases([*opened, checkpoint], base)
     known = learn([checkpoint], by_file(run.tasks))
@@ -128,8 +131,6 @@ def _standing(
 def _reference(checkpoint: Checkpoint) -> Model:
     """A model that is read beside the one that is evaluated."""
     merged = merged_by(checkpoint.path)
-    if merged is not None:
-        check_unchanged(checkpoint, merged)
     kept = kept_heads(checkpoint, merged)
     _, method = _standing(checkpoint.path, merged, kept, alone=True)
     return Model(

@@ -19,27 +19,60 @@ def ordered_as(expert: Checkpoint, labels: Sequence[str] | None) -> Checkpoint:
 
     Names decide, as in an evaluation. Of other labels, or in this order already, it is as it is.
     """
-    own = expert.labels or ()
-    spelled = spelling(own, labels or ())
-    mine, wanted = list(map(spelled, own)), list(map(spelled, labels or ()))
-    final, known = family_of(expert.config, expert.source).final(expert.weights), expert.weights
-    alike = sorted(mine) == sorted(wanted) and len({*mine}) == len(mine)
-    if mine == wanted or not alike or final is None:
+    own, known = expert.labels or (), expert.weights
+    order = _order(own, labels or ())
+    if order is None or not _final(expert):
         return expert
-    order = torch.tensor([mine.index(name) for name in wanted])
-    rows = [name for part in ("weight", "bias") if (name := f"{final}.{part}") in known]
-
-    def compute(name: str) -> torch.Tensor:
-        return known[name][order] if name in rows else known[name]
-
-    names = [own[index] for index in order.tolist()]
+    names = [own[index] for index in order]
     config = {
         **expert.config,
         "id2label": {str(index): name for index, name in enumerate(names)},
         "label2id": {name: index for index, name in enumerate(names)},
     }
-    state = weights.Lazy(weights.specs(known), compute)
-    return replace(expert, config=config, labels=tuple(names), weights=state)
+    state = _reordered(known, _final(expert), order)
+    return replace(expert, config=config, labels=tuple(names), weights=state, stored=own)
+
+
+def as_stored(expert: Checkpoint) -> Checkpoint:
+    """The model with its outputs in the order that they have in its folder."""
+    return expert if expert.stored is None else ordered_as(expert, expert.stored)
+
+
+def tensors_ordered_as(expert: Checkpoint, made: StateDict) -> StateDict:
+    """Tensors made of a model `as_stored`, by the names of weights, with those that have an entry
+    for each weight of the final layer in the order of the model's outputs.
+
+    Those of another shape, as inner products of inputs, have no entries of outputs; of a square
+    layer the bias tells.
+    """
+    order = None if expert.stored is None else _order(expert.stored, expert.labels or ())
+    have, known = weights.specs(made), weights.specs(expert.weights)
+    rows = [n for n in _final(expert) if n in have and have[n].shape == known[n].shape]
+    if order is None or all(
+        len({*known[name].shape}) == 1 < len(known[name].shape) for name in rows
+    ):
+        return made
+    return _reordered(made, rows, order)
+
+
+def _order(own: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
+    """The places of wanted labels among the own ones; None where they are others, or in order."""
+    spelled = spelling(own, wanted)
+    mine, theirs = list(map(spelled, own)), list(map(spelled, wanted))
+    alike = sorted(mine) == sorted(theirs) and len({*mine}) == len(mine)
+    return None if mine == theirs or not alike else [mine.index(name) for name in theirs]
+
+
+def _final(model: Checkpoint) -> list[str]:
+    """The names of the tensors of the final layer, if there is one."""
+    final = family_of(model.config, model.source).final(model.weights)
+    return [n for part in ("weight", "bias") if (n := f"{final}.{part}") in model.weights]
+
+
+def _reordered(state: StateDict, names: Sequence[str], order: Sequence[int]) -> StateDict:
+    rows = weights.select(state, names)
+    moved = weights.Lazy(weights.specs(rows), lambda name: rows[name][torch.tensor(order)])
+    return weights.select(weights.union(moved, state), list(state))
 
 
 def annotated_by(expert: Checkpoint) -> frozenset[str]:

@@ -10,10 +10,12 @@ from pathlib import Path
 from harness import weights
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.layout import MERGE
+from harness.checkpoints.unchanged import check_unchanged
 from harness.errors import OutputExists
 from harness.folders import check_output
 from harness.merging.draws import check_one_draw
 from harness.merging.kept import Kept
+from harness.merging.label_rows import as_stored
 from harness.merging.plan import Plan, plan, read_once, short_method
 from harness.merging.recipes import Recipe, read_recipe
 from harness.merging.supplies import Supply, passes, prepare
@@ -57,6 +59,8 @@ def merge(
         if dry_run:
             return draft
         supplies = [supply for stage in draft.stages for supply in stage.supplies]
+        for expert in draft.experts:
+            check_unchanged(as_stored(expert))
         if not asked.other_base:
             check_bases(draft.experts, draft.given)
         _count(workload, draft, supplies, tried)

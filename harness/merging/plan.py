@@ -12,7 +12,7 @@ from harness.checkpoints.align import aligned_base, check_architecture, in_all, 
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
-from harness.data.claims import called_in
+from harness.data.claims import check_claim
 from harness.data.splits import parse_task
 from harness.entries import Merger, Method
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
@@ -264,13 +264,8 @@ def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
             )
         each = named * len(experts) if len(named) == 1 else named
         for expert, task in zip(experts, each, strict=True):
-            said = expert.tasks and not recipe.other_tasks
-            if said and called_in(expert, task, recipe.data_dir) is None:
-                raise BadRecipe(
-                    f"{expert.source} is of {', '.join(expert.tasks)} by its own record, found "
-                    f"{task} in --tasks; expected that, or no --tasks: say --other-tasks if the "
-                    "other is meant"
-                )
+            if not recipe.other_tasks:
+                check_claim(expert, task, recipe.data_dir)
         return tuple(task.name for task in each)
     recorded = [expert.tasks for expert in experts]
     if all(len(tasks) == 1 for tasks in recorded):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from harness.checkpoints.build import check_ready, unit_of
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe
 from harness.kinds import kind_of
+from harness.merging.label_rows import as_stored, tensors_ordered_as
 from harness.passes.lengths import at_length
 from harness.passes.reading import Readings
 from harness.passes.statistic_file import Statistic, check_statistic
@@ -256,7 +257,7 @@ class PerExpert:
         if not files:
             return None
         checkpoint = self.checkpoints[index]
-        digest = weights.digest(checkpoint.weights)
+        digest = weights.digest(as_stored(checkpoint).weights)
         of_it = next((file for file in files if file.said.digest == digest), None)
         if of_it is None:
             if elsewhere:
@@ -268,7 +269,7 @@ class PerExpert:
             )
         self._check_rows(of_it, index)
         check_statistic(of_it, checkpoint)
-        return of_it
+        return replace(of_it, stored=tensors_ordered_as(checkpoint, of_it.stored))
 
     def _check_rows(self, file: Statistic, index: int) -> None:
         # as text: a name in a file is never looked up, which could import what it names

@@ -19,6 +19,8 @@ from harness import weights
 from harness.checkpoints.build import check_ready
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.unchanged import check_unchanged
+from harness.data.claims import check_claim
 from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
 from harness.entries import Merger
@@ -224,6 +226,7 @@ def statistic(
     need: str | Choice | None = None,
     preset: PresetName | None = None,
     max_length: Length | None = None,
+    other_tasks: bool = False,
     data_dir: str | Path | None = None,
     device: str = "auto",
     allow_pickle: bool = False,
@@ -234,7 +237,9 @@ def statistic(
     Rows are cut to `max_length` tokens, by default the task's; `auto`: nothing that the expert can
     read is cut off.
     Handing over the file instead of the data is enough to take part in a merge. Raises BadRecipe
-    for a merger that asks for nothing, OutputExists for a file that holds something else.
+    for a merger that asks for nothing and, without `other_tasks`, for a task that the expert says
+    it is not of, BrokenCheckpoint for one that was changed, OutputExists for a file that holds
+    something else.
     """
     asked, chosen = _asked(merger, need, preset)
     length = None if max_length is None else length_of(max_length)
@@ -247,6 +252,9 @@ def statistic(
     _check_free(path)
     check_ready(checkpoint, unit=kind_of(parsed).unit)
     kind_of(parsed).columns(parsed, checkpoint.labels or (), checkpoint.source)
+    check_unchanged(checkpoint)
+    if not other_tasks:
+        check_claim(checkpoint, parsed, data_dir, flag="--task")
     if asked.check:
         asked.check(chosen)
     rows = at_length(drawn_as(chosen, parsed, data_dir), length, [checkpoint])

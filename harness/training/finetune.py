@@ -18,7 +18,7 @@ from harness.checkpoints.bases import encoder_digests, read_digest
 from harness.checkpoints.build import drawn_layers, quiet
 from harness.checkpoints.described import by_file, described, learn
 from harness.checkpoints.layout import EXPERT, TOKENIZER_FILES
-from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.tokenizer import copy_tokenizer
 from harness.data.apart import check_apart
 from harness.data.groups import expanded
@@ -51,7 +51,7 @@ from harness.training.single import (
     single_task,
 )
 from harness.types import AUTO, Checkpoint, Hyperparameters, Rows, Score, Task, unfit
-from harness.weights import join_digests, tensor_digest, union
+from harness.weights import digest, join_digests, tensor_digest, union
 
 TRAINED_ON, SELECTED_ON = "train90", "heldout10"
 REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
@@ -174,6 +174,7 @@ def finetune(
         record = {
             **request,
             **places,
+            "digest": digest(open_weights(folder)),
             "scores": {name: asdict(one) for name, one in scores.items()},
         }
         EXPERT.write(folder, record)

@@ -27,7 +27,7 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
     a pooler is the encoder. There is no table of axes.
 
     Raises BrokenCheckpoint, saying of `what`, for a configuration that no classifier can be made
-    from, and UnknownName for an encoder-decoder, whose classifier reads the end of its decoder.
+    from, and UnknownName for decoders and encoder-decoders, whose classifiers read a last token.
     """
     if (model := _on_meta(config, what, "row")) is None:
         return None
@@ -35,6 +35,11 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         raise UnknownName(
             f"{what} is of the architecture {config['model_type']!r:.80}, an encoder-decoder; "
             "expected an encoder, as no other is supported yet"
+        )
+    if _is_decoder(config["model_type"]):
+        raise UnknownName(
+            f"{what} is of the architecture {config['model_type']!r:.80}, a decoder; expected an "
+            "encoder, as no other is supported yet"
         )
     if (row := _top(model)) is None:
         return None
@@ -65,6 +70,16 @@ def _on_meta(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Modul
     if config["model_type"] not in known[unit]:
         return None
     return classifier_on_meta(config, what, unit=unit)
+
+
+def _is_decoder(model_type: str) -> bool:
+    """Whether transformers knows a model of this type that writes on and none that fills masks."""
+    from transformers.models.auto import modeling_auto
+
+    writes = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return (
+        model_type in writes and model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    )
 
 
 def _top(model: torch.nn.Module) -> Top | None:
