@@ -317,7 +317,7 @@ def test_adapters_name_their_base_by_its_id_on_the_hub(
         ),
         base=str(trained / "base"),
     )
-    with pytest.raises(BadRecipe, match="two was made from the base .*models--me--other"):
+    with pytest.raises(BadRecipe, match=r"two was made from the base .*models--me--other"):
         harness.merge(recipe, out=tmp_path / "no")
 
 
