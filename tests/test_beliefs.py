@@ -588,6 +588,13 @@ def test_the_base_beside_them_has_its_own_pooler(trained: Path, tmp_path: Path) 
     assert len({*bases}) == 1
 
 
+def test_a_pooler_of_ones_own_and_that_of_the_base_are_not_merged(
+    trained: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(IncompatibleWeights, match=r"drawn apart .* and .*base has one of its own"):
+        merged(trained, tmp_path / "m", "a", "bare-a", base="base")
+
+
 # Labels in another order -----------------------------------------------------------------------
 
 

@@ -22,19 +22,18 @@ leave more than 0.9."""
 def check_one_draw(plan: Plan) -> None:
     """Raise IncompatibleWeights for a layer that is merged although experts drew it apart.
 
-    It is one that the base lacks, or may lack where none is given. What experts began with is told
-    by their records, else by the weights that enter the merger: its matrices are strangers where
-    the rest of the two encoders is not. Those that have nothing in common are left to whoever
-    merges them.
+    It is one that a base of theirs lacks, be it the one that is given or not. What experts began
+    with is told by their records, else by the weights that enter the merger: its matrices are
+    strangers where the rest of the two encoders is not. Those that have nothing in common are left
+    to whoever merges them.
     """
     family = family_of(plan.experts[0].config, plan.experts[0].source)
-    base = plan.base.weights if plan.base else {}
     tops = plan.tops if plan.recipe.heads != "keep" else ({},) * len(plan.bodies)
     states = [weights.union(*both) for both in zip(plan.bodies, tops, strict=True)]
     matrices = [name for name, spec in weights.specs(states[0]).items() if len(spec.shape) == 2]
     rest = [n for n in matrices if not family.is_pooler(n) and not family.is_head(n)]
     for name in matrices:
-        if not family.is_pooler(name) or name in base:
+        if not family.is_pooler(name):
             continue
         for first, second in combinations(range(len(states)), 2):
             pair = states[first], states[second]
@@ -44,14 +43,17 @@ def check_one_draw(plan: Plan) -> None:
             if how:
                 raise IncompatibleWeights(
                     f"'{name}' of {plan.experts[first].source} and {plan.experts[second].source} "
-                    f"was drawn apart ({how}), {_lacking(plan)}; a mean of the two is none of "
-                    "either: expected one draw, as `harness finetune` has for all experts of a "
+                    f"was drawn apart ({how}), {_lacking(plan, name)}; a mean of the two is none "
+                    "of either: expected one draw, as `harness finetune` has for all experts of a "
                     "base, or experts of different tasks and their base, where each keeps its own"
                 )
 
 
-def _lacking(plan: Plan) -> str:
-    return f"and {plan.base.source} has none" if plan.base else "and no base is given that has it"
+def _lacking(plan: Plan, name: str) -> str:
+    if plan.base is None:
+        return "and no base is given that has it"
+    has = "has one of its own" if name in plan.base.weights else "has none"
+    return f"and {plan.base.source} {has}"
 
 
 def _apart(first: Checkpoint, second: Checkpoint, name: str) -> str | None:
