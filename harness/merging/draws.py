@@ -64,6 +64,9 @@ def _apart(first: Checkpoint, second: Checkpoint, name: str) -> str | None:
     both = [trained_by(one.path) or Trained() for one in (first, second)]
     if all(name in one.drawn for one in both):
         return "by their records" if both[0].drawn[name] != both[1].drawn[name] else ""
+    began = {name in one.drawn: POOLER in one.base_weights for one in both}
+    if began == {True: False, False: True}:  # one drew it, and the base of the other had it
+        return "by their records"
     return "" if all(POOLER in one.base_weights for one in both) else None
 
 
