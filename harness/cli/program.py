@@ -67,7 +67,7 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         _check_words(arguments)
         status = _commands()(arguments, prog_name="harness", standalone_mode=False)
-        if status == INTERRUPTED:  # which some releases of typer make of an interrupt, and say nothing
+        if status == INTERRUPTED:  # which some releases of typer make of it, and say nothing
             raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except HarnessError as error:
