@@ -59,12 +59,17 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines.append(json.dumps({"sentence": " ".join(words), "label": label}))
     folder = root / "data" / TASK
     folder.mkdir(parents=True)
-    pairs = [{**dict.fromkeys(("sentence1", "sentence2"), "word1"), "label": 1.5}] * 20
     values = root / "data" / REGRESSION
     values.mkdir(parents=True)
     for split in ("train", "validation"):
-        (folder / f"{split}.jsonl").write_text("\n".join(lines))
-        (values / f"{split}.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+        # rows of its own: a word more that says nothing
+        made = (
+            lines if split == "train" else [line.replace('", "l', ' word39", "l') for line in lines]
+        )
+        (folder / f"{split}.jsonl").write_text("\n".join(made))
+        second = "word1" if split == "train" else "word2"
+        pair = json.dumps({"sentence1": "word1", "sentence2": second, "label": 1.5})
+        (values / f"{split}.jsonl").write_text("\n".join([pair] * 20))
     return root
 
 

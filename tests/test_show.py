@@ -201,9 +201,9 @@ def test_a_folder_may_have_an_accent_in_locale_c(ending: str, tmp_path: Path) ->
     if ending == "parquet":
         pyarrow.parquet.write_table(table, str(folder / "train.parquet"))
     task = described(folder, CLASSES.replace("files: .", f"files: train.{ending}"))
-    command = [sys.executable, "-m", "harness", "show", task]
+    command = [sys.executable, "-m", "harness", "show", Path(task).name]
     known = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(command, env=known, capture_output=True, check=False)
+    done = subprocess.run(command, env=known, cwd=folder, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
