@@ -124,6 +124,24 @@ def test_train_under_another_name_is_refused_wherever_it_lies(
     assert said.count("mine@test and mine@train have the same rows: one is the other") == 2
 
 
+def test_splits_of_the_hub_are_compared_as_well(
+    task: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a folder in the Hub's place: the library reads both alike."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    said = "text: body\nlabel: mood\nlabels: [bad, good]\nsplits: [test]\n"
+    Path(task).write_text(f"{said}hub: {tmp_path / 'data'}\n")
+    jsonl(tmp_path / "data/test.jsonl", TRAIN[::-1])
+    assert evaluated(task) == 2
+    assert "mine@test and mine@train have the same rows" in capsys.readouterr().err
+    jsonl(tmp_path / "data/test.jsonl", [*TRAIN[:3], *rows(70, 87)])
+    assert evaluated(task) == 0
+    assert "3 of 20 rows" in capsys.readouterr().err
+
+
 def test_texts_that_stand_in_train_too_are_counted_and_told(
     task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

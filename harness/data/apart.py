@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from harness.data.rows import texts_of
-from harness.data.sources import TRAIN, at_hand
+from harness.data.sources import TRAIN, at_hand, data_dir
 from harness.errors import BadData, HarnessError
 from harness.types import DERIVED, Rows, Task
 
@@ -20,8 +20,7 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
     """Raise BadData for two splits with the same rows, and for one that is a part of train or has
     all of it.
 
-    Splits that cannot be had without a download, or not be read, are left out: who reads them says
-    so.
+    Splits that are not there, or cannot be read, are left out: who reads them says so.
     """
     for split, stored in task.splits.items():
         if stored == TRAIN != split:
@@ -53,8 +52,8 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
 def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | None:
     """How many of the rows have a text that stands in the rows that models are trained on, too.
 
-    Of held-out rows those are the others of the train split. None where they cannot be had without
-    a download, and of rows that models are trained on.
+    Of held-out rows those are the others of the train split. None where they are not there, and of
+    rows that models are trained on.
     """
     task, split, (trained_on, held_out) = rows.task, rows.split, DERIVED
     if split != held_out and task.splits.get(split, TRAIN) == TRAIN:
@@ -64,8 +63,12 @@ def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | Non
 
 
 def _texts(task: Task, split: str, folder: str | Path | None) -> Texts:
-    """The texts of a split, if they can be had; a task that makes its rows is not asked."""
-    if task.generate or not at_hand(task, task.splits.get(split, TRAIN), folder):
+    """The texts of a split, if they can be had; a task that makes its rows is not asked.
+
+    The splits of a data set of the Hub are fetched together.
+    """
+    hub = task.source and not task.files and data_dir(folder) is None
+    if task.generate or not (hub or at_hand(task, task.splits.get(split, TRAIN), folder)):
         return Counter()
     try:
         return Counter(texts_of(task, split, folder=folder))
