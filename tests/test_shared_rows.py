@@ -41,6 +41,9 @@ SAME: dict[str, Callable[[Path], object]] = {
     "a copy": lambda folder: shutil.copy(folder / "train.jsonl", folder / "test.jsonl"),
     "another form": lambda folder: csv(folder / "test.csv", TRAIN),
     "another order": lambda folder: jsonl(folder / "test.jsonl", TRAIN[::-1]),
+    "other blanks": lambda folder: jsonl(
+        folder / "test.jsonl", [{**row, "body": f" {row['body']}\t"} for row in TRAIN]
+    ),
     "other labels": lambda folder: jsonl(
         folder / "test.jsonl", [{**row, "mood": "good"} for row in TRAIN]
     ),

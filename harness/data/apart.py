@@ -59,7 +59,7 @@ def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | Non
     if split != held_out and task.splits.get(split, TRAIN) == TRAIN:
         return None
     known = _texts(task, trained_on if split == held_out else TRAIN, folder)
-    return sum(text in known for text in rows.texts) if known else None
+    return sum(_bare(text) in known for text in rows.texts) if known else None
 
 
 def _texts(task: Task, split: str, folder: str | Path | None) -> Texts:
@@ -71,6 +71,11 @@ def _texts(task: Task, split: str, folder: str | Path | None) -> Texts:
     if task.generate or not (hub or at_hand(task, task.splits.get(split, TRAIN), folder)):
         return Counter()
     try:
-        return Counter(texts_of(task, split, folder=folder))
+        return Counter(map(_bare, texts_of(task, split, folder=folder)))
     except HarnessError:
         return Counter()
+
+
+def _bare(text: tuple[str, ...]) -> tuple[str, ...]:
+    """A text but for how much blank stands between and around its words."""
+    return tuple(" ".join(part.split()) for part in text)
