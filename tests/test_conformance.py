@@ -293,8 +293,16 @@ def test_a_pre_merging_method_that_does_nothing_keeps_every_law() -> None:
         (faults.half_sums, "half", "from float16, 'bert.embeddings.word_embeddings.weight' at ["),
         (faults.kept_embeddings, "tied", "untied from 'bert.embeddings.word_embeddings.weight': "),
         (faults.own_positions, "buffers", "'bert.embeddings.position_ids'"),
-        (faults.unnamed_error, "errors", "NaN: the error does not name 'bert.pooler.dense.weight"),
-        (faults.skipped_shapes, "errors", "called with another shape of 'bert.pooler.dense.wei"),
+        (
+            faults.unnamed_error,
+            "errors",
+            "NaN: the error does not name 'bert.encoder.layer.0.output.dense.weight",
+        ),
+        (
+            faults.skipped_shapes,
+            "errors",
+            "called with another shape of 'bert.encoder.layer.0.output.dense.wei",
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -322,7 +330,9 @@ def test_an_error_that_is_caught_and_forgotten_is_found_at_nan_too() -> None:
         return weights.each_named(fn, *map(guarded, experts))
 
     found = of_merger(Merger("average", swallowing), Choice("average"))
-    assert one(found, "errors").detail.startswith("NaN in 'bert.pooler.dense.weight' of the last")
+    assert one(found, "errors").detail.startswith(
+        "NaN in 'bert.encoder.layer.0.output.dense.weight' of the last"
+    )
 
 
 def test_a_pipeline_that_merges_what_is_damaged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,14 +342,15 @@ def test_a_pipeline_that_merges_what_is_damaged_is_found(monkeypatch: pytest.Mon
     monkeypatch.setattr("harness.checking.laws.folders.merge", merge)
     finding = one(merger(faults.right), "errors")
     assert finding.detail == (
-        "a missing tensor: 'bert.pooler.dense.weight' of the last expert is merged without an error"
+        "a missing tensor: 'bert.encoder.layer.0.output.dense.weight' of the last expert is merged "
+        "without an error"
     )
 
 
 def test_an_error_that_leaves_something_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def merge(recipe: harness.Recipe, *, out: Path) -> None:
         shutil.copytree(recipe.experts[0], out)
-        raise harness.HarnessError("'bert.pooler.dense.weight' is missing")
+        raise harness.HarnessError("'bert.encoder.layer.0.output.dense.weight' is missing")
 
     monkeypatch.setattr("harness.checking.laws.folders.merge", merge)
     assert one(merger(faults.right), "errors").detail == "an error left out behind"

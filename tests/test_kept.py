@@ -258,6 +258,7 @@ def test_a_full_disk_is_one_line(
         merge(recipe(minis("bert"), "halves"), out=tmp_path / "out")
     found = minis("bert")
     flags = ["--premerge", "halves", "--merger", "ties", "--base", str(found["base"])]
+    capsys.readouterr()  # of making the experts
     assert main(["merge", str(found["a"]), str(found["b"]), *flags, "--out", str(tmp_path / "o")])
     assert capsys.readouterr().err.count("\n") == 1
     assert not list(tmp_path.iterdir())

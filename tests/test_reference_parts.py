@@ -144,7 +144,10 @@ def test_a_scorer_is_asked_for_through_evaluate(metric: str, tmp_path: Path) -> 
             replace(TAGS, labels=("O", "B-A", "I-A", "E-A", "S-A")),
             "has the tag E-A, which span_f1_",
         ),
-        (replace(TAGS, labels=("O", "I-A", "I-B", "B-A")), "begin with I-, as in IOB1, in 1 row"),
+        (
+            replace(TAGS, labels=("O", "I-A", "I-B", "B-A")),
+            "begin with I-, as in IOB1, in the one row",
+        ),
     ],
 )
 def test_tags_that_a_scorer_cannot_read_are_one_line(task: Task, said: str, tmp_path: Path) -> None:

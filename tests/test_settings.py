@@ -221,7 +221,7 @@ def test_a_decoder_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert main(["merge", str(tmp_path / "a"), str(tmp_path / "a"), "--out", "m"]) == 2
     error = capsys.readouterr().err
-    assert "a is of the architecture 'ctrl', a decoder; expected an encoder" in error
+    assert "a is of the architecture 'ctrl', which generates text; expected an encoder" in error
     assert error.count("\n") == 1
 
 

@@ -23,14 +23,14 @@ def check_one_draw(plan: Plan) -> None:
     """Raise IncompatibleWeights for a layer that is merged although experts drew it apart.
 
     It is one that a base of theirs lacks, be it the one that is given or not. What experts began
-    with is told by their records, else by the weights that enter the merger: its matrices are
-    strangers where the rest of the two encoders is not. Those that have nothing in common are left
-    to whoever merges them.
+    with is told by their records, else by their weights: its matrices are strangers where the rest
+    of the two encoders is not. Those that have nothing in common are left to whoever merges them.
     """
     family = family_of(plan.experts[0].config, plan.experts[0].source)
-    tops = plan.tops if plan.recipe.heads != "keep" else ({},) * len(plan.bodies)
-    states = [weights.union(*both) for both in zip(plan.bodies, tops, strict=True)]
-    matrices = [name for name, spec in weights.specs(states[0]).items() if len(spec.shape) == 2]
+    tops = plan.tops[0] if plan.recipe.heads != "keep" else {}
+    merged = weights.specs(weights.union(plan.bodies[0], tops))
+    matrices = [name for name, spec in merged.items() if len(spec.shape) == 2]
+    states = [expert.weights for expert in plan.experts]
     rest = [n for n in matrices if not family.is_pooler(n) and not family.is_head(n)]
     for name in matrices:
         if not family.is_pooler(name):

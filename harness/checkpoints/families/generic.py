@@ -38,8 +38,8 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         )
     if _is_decoder(config["model_type"]):
         raise UnknownName(
-            f"{what} is of the architecture {config['model_type']!r:.80}, a decoder; expected an "
-            "encoder, as no other is supported yet"
+            f"{what} is of the architecture {config['model_type']!r:.80}, which generates text; "
+            "expected an encoder, as no other is supported yet"
         )
     if (row := _top(model)) is None:
         return None
