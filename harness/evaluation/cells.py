@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.checkpoints.families.known import by_rules
-from harness.data.apart import check_apart
 from harness.data.rows import load_rows
 from harness.data.shots import amount
 from harness.data.sources import origin
@@ -102,7 +101,6 @@ class Cell:
                 "digest": part.test.digest,
                 **origin(part.task, run.data_dir),
                 **kind_of(part.task).facts(part.test),
-                **({} if part.shared is None else {"shared_with_train": part.shared}),
             },
             "head": system.head,
             "labels": run.labels,
@@ -168,15 +166,18 @@ class Cell:
         return self.asked.teaches and kind_of(self.part.task).unit == "word"
 
     def told(self, encoded: Encoded) -> dict[str, Any]:
-        """`values`, with what only reading shows: units to adapt to that were cut off."""
-        if (saw := self.values["adaptation"]) is None:
-            return self.values
+        """`values`, with what only reading shows: units to adapt to that were cut off, and texts
+        that stand in the training rows as well, which are not read for records that are there."""
+        shared = {} if self.part.shared is None else {"shared_with_train": self.part.shared}
+        values = {**self.values, "dataset": {**self.values["dataset"], **shared}}
+        if (saw := values["adaptation"]) is None:
+            return values
         drawn = self.part.drawn_for(self.asked)
         units = sum(kind_of(self.part.task).units(self.part.test))
         asked = units_in(drawn.draws, self.sentences) if drawn else {*range(units)}
         gone = asked - units_in(encoded.draws, self.sentences)
         unseen = sorted(drawn.places[unit] if drawn else unit for unit in gone)
-        return {**self.values, "adaptation": {**saw, "unseen": unseen}}
+        return {**values, "adaptation": {**saw, "unseen": unseen}}
 
     @property
     def _sources(self) -> dict[str, Any]:
@@ -239,8 +240,6 @@ def cells_of(run: Run, model: Model, protocols: Sequence[Asked]) -> list[Cell]:
             for asked in protocols
         ]
     _check_teachers(run, cells)
-    for task in {part.task.name: part.task for part in parts}.values():
-        check_apart(task, run.data_dir)
     chosen = _choice(run, model, readers) if run.best_single else ()
     return [cell for cell in [*cells, *chosen] if cell.defined]
 

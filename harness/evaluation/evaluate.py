@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from harness.checkpoints.build import check_ready
+from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord, CellsFailed, HarnessError, NotFinite
@@ -67,6 +68,8 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     known = {cell.path: record for cell in cells if (record := kept(cell)) is not None}
     lacking = {path for path, record in known.items() if not _has_predictions(path, record)}
     to_read = [cell for cell in cells if cell.path not in known or cell.path in lacking]
+    for task in {cell.part.task.name: cell.part.task for cell in to_read}.values():
+        check_apart(task, run.data_dir)
     check_cells(to_read)
     warn_of_heads(model, preset(run.preset).readout)
     records: list[Record] = []

@@ -141,8 +141,7 @@ class Part:
 
     `drawn` is by how many times as many words of no entity it has as of any other tag: 1, but for
     who asks otherwise. `left_out` are, for the seed of each draw, test rows that are not scored.
-    `shared` are the test rows whose text stands in the training rows, too, if that is known;
-    `max_length` are the tokens that are read of a row.
+    `data_dir` is where the rows lie, `max_length` the tokens that are read of one.
     """
 
     task: Task
@@ -150,7 +149,7 @@ class Part:
     test: Rows
     drawn: Mapping[int, Drawn] = field(default_factory=dict)
     left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    shared: int | None = None
+    data_dir: str | None = None
     max_length: int = 0
 
     def __post_init__(self) -> None:
@@ -165,6 +164,11 @@ class Part:
     def drawn_for(self, asked: Asked) -> Drawn | None:
         """What a protocol adapts to of the pool, if to anything."""
         return self.drawn.get(asked.outside) if asked.draws else None
+
+    @cached_property
+    def shared(self) -> int | None:
+        """The test rows whose text stands in the training rows, too, if that is known."""
+        return shared_with_train(self.test, self.data_dir)
 
     @cached_property
     def majority(self) -> DrawScore:
@@ -258,11 +262,10 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
         _check_units(one, task)
     known = preset(run.preset)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
-    shared = shared_with_train(test, run.data_dir)
     seeds = range(run.seed, run.seed + run.draws)
     out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
     if not any(one.draws for one in protocols):
-        return Part(task, split, test, left_out=out, shared=shared)
+        return Part(task, split, test, left_out=out, data_dir=run.data_dir)
     if share_rows(task, split, POOL_SPLIT):
         raise BadRecipe(
             f"shots are drawn from {task}@{POOL_SPLIT}; expected another split to score"
@@ -274,7 +277,7 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
         pool, draws = draw(train, shots, seeds, known.reserved, outside, stratified=run.stratified)
         places = tuple(units_of(train, pool).tolist())
         drawn[outside] = Drawn(take(train, pool), tuple(draws), tuple(pool), places)
-    return Part(task, split, test, drawn, out, shared)
+    return Part(task, split, test, drawn, out, run.data_dir)
 
 
 def _check_units(asked: Asked, task: Task) -> None:
