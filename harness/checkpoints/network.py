@@ -47,7 +47,7 @@ def _read(config: Mapping[str, Any]) -> Any:
 def _of_transformers(what: str) -> Iterator[None]:
     """What transformers cannot use, of whichever type, as BrokenCheckpoint."""
     try:
-        with _silent():
+        with silent():
             yield
     except Exception as error:
         reason = " ".join(str(error).split()).partition(". ")[0]
@@ -81,7 +81,7 @@ own, several times, and to build one takes longer than to read its header."""
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
     """Without the warnings that transformers logs, whole configurations among them."""
     from transformers.utils import logging
 

@@ -14,6 +14,7 @@ from typing import Any
 import xxhash
 
 from harness.checkpoints.layout import TOKENIZER_FILES, VOCABULARY_FILES, check_files
+from harness.checkpoints.network import silent
 from harness.errors import BrokenCheckpoint
 from harness.files import read_json, read_text
 
@@ -37,7 +38,8 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
     from transformers import AutoTokenizer
 
     check_tokenizer(path)
-    with using_tokenizer(path):
+    # which reads config.json as well, and says in lines of its own what is odd there
+    with using_tokenizer(path), silent():
         tokenizer = AutoTokenizer.from_pretrained(
             path, trust_remote_code=False, local_files_only=True
         )
