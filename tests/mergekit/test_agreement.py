@@ -218,9 +218,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("data")
     folder = root / "glue" / "rte"
     folder.mkdir(parents=True)
-    for split in ("train", "validation"):
+    for split, word in (("train", "word3"), ("validation", "word4")):
         rows = (
-            {"sentence1": f"word{i}", "sentence2": f"word{2 * i}", "label": i % 2}
+            {"sentence1": f"word{i} {word}", "sentence2": f"word{2 * i}", "label": i % 2}
             for i in range(16)
         )
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -290,6 +290,7 @@ def test_a_method_that_both_have_is_the_same(merger: str, families: Path, tmp_pa
     agree(tmp_path / "ours", tmp_path / "kit")
 
 
+@pytest.mark.filterwarnings("ignore:there is one expert")
 def test_a_failure_of_mergekits_is_one_line(
     families: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
