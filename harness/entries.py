@@ -117,7 +117,7 @@ class EvaluationProtocol:
     `of_tags` are the options that speak of words outside entities, so of a tagging alone; `outside`
     says of the options how many times as many of those words are drawn as of any other tag.
     `features`, of a protocol that reads no head, says of the options where its features are taken:
-    `last_linear`, `mean_masked` or `cls` (methods.md 3.1).
+    `last_linear`, `cls`, `mean_masked` or `mean_padded`.
     """
 
     name: str
