@@ -183,6 +183,29 @@ def test_a_configuration_that_says_more_of_what_decides_nothing_is_merged(tmp_pa
     assert main([*command, "--out", str(tmp_path / "m")]) == 0
 
 
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [({"to_dict": 1}, "not callable"), ({"dtype": "é"}, "dtype 'é'"), ({"dtype": [1]}, "dtype '[")],
+)
+def test_a_configuration_that_spoils_its_class_is_refused(
+    said: dict[str, Any], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "ab":
+        model(tmp_path / name, ["no", "yes"])
+    say(tmp_path / "a", **said)
+    command = ["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--merger", "average"]
+    assert main([*command, "--out", str(tmp_path / "m")]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert str(tmp_path / "a") in error
+    assert named in error
+    assert not (tmp_path / "m").exists()
+
+
+def test_how_rows_share_a_pass_is_no_part_of_what_is_read() -> None:
+    said = {**GENERIC, "chunk_size_feed_forward": "16"}
+    assert configuration(said, "here").chunk_size_feed_forward == 0
+
+
 ENCODER_DECODERS: dict[str, dict[str, Any]] = {
     "t5": {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2},
     "mt5": {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2},

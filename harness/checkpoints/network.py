@@ -32,13 +32,16 @@ def configuration(config: Mapping[str, Any], what: str) -> Any:
     Raises BrokenCheckpoint, saying of `what`, for one that it cannot read.
     """
     with _of_transformers(what):
-        return _read(config)
+        read = _read(config)
+        read.to_dict()  # a key may have the name of a method, and stand in its place
+        return read
 
 
 def _read(config: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
 
-    left_out = ("model_type", "dtype", "torch_dtype")
+    # how many rows share a feed-forward pass, for one, is no part of the function
+    left_out = ("model_type", "dtype", "torch_dtype", "chunk_size_feed_forward")
     values = {key: value for key, value in config.items() if key not in left_out}
     return AutoConfig.for_model(config["model_type"], **values)
 

@@ -83,6 +83,11 @@ def open_checkpoint(
                 f"{path / 'config.json'} has {key}, which is not followed; expected plain weights "
                 f"in {SINGLE}, or in shards with {INDEX}"
             )
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
+        raise BrokenCheckpoint(
+            f"{path / 'config.json'} has the dtype '{dtype:.40}', expected one of torch: float32"
+        )
     check_listed(path, ("config.json", *TOKENIZER_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(path / "config.json"))

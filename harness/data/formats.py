@@ -96,6 +96,9 @@ def _separator(task: Task, path: Path) -> str:
     return next(made, usual)
 
 
+TABS, BLANKS = re.compile("\t+"), re.compile(" +")
+
+
 def _read_conll(task: Task, path: Path) -> Any:
     """A word in each line, its tag in the last column, and a blank line after each sentence.
 
@@ -115,23 +118,26 @@ def _read_conll(task: Task, path: Path) -> Any:
     text = read_text(path, what, error=BadData).removeprefix("\ufeff")
     for number, whole in enumerate(text.split("\n"), start=1):
         line = whole.strip(" \t\r")
-        parts = re.split("\t+" if "\t" in line else " +", line)
         if not line or line.startswith("-DOCSTART-"):
             words.append([])
             tags.append([])
             continue
-        here = f"line {number} of {path} is {line[:40]!r}"
+        parts = (TABS if "\t" in line else BLANKS).split(line)
+        fault = ""
         if "\0" in line:
-            raise BadData(f"{here}, with bytes that are no letters, expected text in UTF-8")
-        if len(parts) < 2:
-            raise BadData(f"{here}, expected a word and its tag")
-        if len(line) > LONGEST_WORD:
-            raise BadData(f"{here} and {len(line)} letters long, expected a word and its tag")
-        if parts[0].startswith("#") and not TAG.fullmatch(parts[-1]):
+            fault = ", with bytes that are no letters, expected text in UTF-8"
+        elif len(parts) < 2:
+            fault = ", expected a word and its tag"
+        elif len(line) > LONGEST_WORD:
+            fault = f" and {len(line)} letters long, expected a word and its tag"
+        elif parts[0].startswith("#") and not TAG.fullmatch(parts[-1]):
             continue
-        usual, first = columns = columns or (len(parts), number)
-        if len(parts) != usual:
-            raise BadData(f"{here}, with {len(parts)} columns, expected {usual} as in line {first}")
+        else:
+            usual, first = columns = columns or (len(parts), number)
+            if len(parts) != usual:
+                fault = f", with {len(parts)} columns, expected {usual} as in line {first}"
+        if fault:
+            raise BadData(f"line {number} of {path} is {line[:40]!r}{fault}")
         words[-1].append(parts[0])
         tags[-1].append(parts[-1])
     rows = [(w, t) for w, t in zip(words, tags, strict=True) if w]

@@ -75,9 +75,12 @@ def twice(content: bytes, random: Random) -> bytes:
 
 
 def huge(content: bytes, random: Random) -> bytes:
-    """Some megabytes more, of the very file or of blanks."""
+    """A megabyte more, of the very file or of blanks.
+
+    More rows than that take longer than a command may, with nothing at fault.
+    """
     more = random.choice((content or b" ", b" ", b"a", b"[", b"\n"))
-    return content + more * (random.choice((2, 5)) * 2**20 // len(more))
+    return content + more * (2**20 // len(more))
 
 
 ANY: Sequence[Spoil] = (flip, truncate, cut_out, repeat, put_in, empty, noise, recoded, twice, huge)
