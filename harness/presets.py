@@ -1,7 +1,7 @@
-"""What a paper's own code did where ours does otherwise, switched on by name (methods.md 4.12).
+"""What a paper's own code did where ours does otherwise, switched on by name.
 
 Outside a preset every method is computed as its mathematics says. A preset changes defaults; what
-somebody asks for by an option stands.
+somebody asks for by an option stands (docs/methods.md#presets).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ PRESETS: Mapping[PresetName, Preset] = {
         _REGMEAN_TAGS,
         _REGMEAN_THRESHOLD,
     ),
-    # FT-Classifier, on its published script (methods.md 3.6, a to i)
+    # FT-Classifier, on its published script
     "ft-classifier": Preset(
         options={
             "task_arithmetic": {"scale": 0.7},

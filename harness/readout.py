@@ -1,4 +1,4 @@
-"""How rows are put before a model, and where its features are taken (methods.md 3.1 and 3.6)."""
+"""How rows are put before a model, and where its features are taken (docs/methods.md#features)."""
 
 from __future__ import annotations
 

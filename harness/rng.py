@@ -1,4 +1,4 @@
-"""The one source of random numbers: a generator named by a seed and labels (methods.md 0.6)."""
+"""Random numbers: a generator named by a seed and labels (docs/methods.md#random-numbers)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ Length: TypeAlias = int | Literal["auto"]
 MOST_TOKENS = 2**20
 
 FeaturesName: TypeAlias = Literal["last_linear", "mean_masked", "cls", "mean_padded"]
-"""Where a protocol that makes a classifier of its own may take its features (methods.md 3.1)."""
+"""Where a protocol that makes a classifier of its own may take its features."""
 
 Again: TypeAlias = "Callable[[Sequence[int], int], Array]"
 """Some units, by number, once more through a model that drops by a seed: [units, width]."""
@@ -75,7 +75,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """How an expert of a task is fine-tuned; the seed papers' values per task (methods.md 4.8)."""
+    """How an expert of a task is fine-tuned; each task has the values of its paper."""
 
     learning_rate: float = 2e-5
     epochs: float = 3.0

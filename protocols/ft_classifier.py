@@ -45,7 +45,7 @@ def ft_classifier(
     mean over the words of a sentence, the squared difference for regression; by Adam, one row at a
     time. Labels choose the rows (so many of each class) and are not used in the loss.
     `variant=paper`: each visit of a row is of features made anew with the encoder's dropout on, as
-    the paper's published script does it (methods.md 3.6 a); test rows are read without. `rows` are
+    the paper's published script does it; test rows are read without. `rows` are
     those of a draw; or all test rows, as the paper takes parts of them for images: then the fit is
     transductive, and there is one prediction.
     `kl`: the direction of the loss: `reverse` is KL(head || expert), under which a head need not

@@ -63,7 +63,7 @@ def probe(
     """One prediction of the test rows per draw, by the expert's head on features mapped to its own.
 
     The map z A + c takes the model's features of some rows to the expert's of the same rows, with
-    the least mean squared distance (methods.md 3.5), under the constraint that `transform` names:
+    the least mean squared distance, under the constraint that `transform` names:
 
     affine        none
     linear        c = 0

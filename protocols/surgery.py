@@ -40,8 +40,8 @@ def surgery(
 
     Features z become z - U relu(D z), with D [rank, width] and U [width, rank], fitted to the
     expert's features of the same rows by the mean absolute difference: Adam, 16 rows a step. D
-    begins uniform in +-1 / sqrt(width), U as zeros, so that nothing is corrected at first
-    (methods.md 3.7). `rows` are those of a draw, whose labels are not used (of a tagging the words
+    begins uniform in +-1 / sqrt(width), U as zeros, so that nothing is corrected at first.
+    `rows` are those of a draw, whose labels are not used (of a tagging the words
     of its sentences), shuffled and gone through again and again until all steps are made; or all
     test rows, as the paper has it: then the fit is transductive, and there is one prediction. Of
     several experts each has a correction of its own, and the outputs of their heads are averaged,

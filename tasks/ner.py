@@ -12,7 +12,7 @@ from harness import Hyperparameters, Task, task
 SETTINGS = Hyperparameters(learning_rate=5e-5, epochs=25, warmup=0.1, weight_decay=0.1)
 PLO = ("PER", "ORG", "LOC")
 ONTONOTES = {"PERSON": "PER", "ORG": "ORG", "FAC": "LOC", "GPE": "LOC", "LOC": "LOC"}
-"""RegMean's reading of OntoNotes (methods.md 4.3); all others are of no entity."""
+"""RegMean's reading of OntoNotes; all others are of no entity."""
 OTHERS = (
     *("CARDINAL", "DATE", "EVENT", "LANGUAGE", "LAW", "MONEY", "NORP", "ORDINAL", "PERCENT"),
     *("PRODUCT", "QUANTITY", "TIME", "WORK_OF_ART"),

@@ -1,4 +1,4 @@
-"""Every example in docs/ runs, and the page of public names says what the code says."""
+"""Every example in docs/ runs, its links lead somewhere, and it names what is registered."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
 
+import harness
+from harness import MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, Choice
 from harness.cli import main
 from harness.cli.app import app
+from harness.data.groups import groups
+from harness.options import options, resolve
+from harness.presets import PRESETS
+from harness.ranges import choices
+from harness.types import DERIVED, FeaturesName
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+#: written by `make docs`, and in no repository: nothing links to it
+GENERATED = "api.md"
+PAGES = sorted(path.name for path in DOCS.glob("*.md") if path.name != GENERATED)
 MINIATURES = Path(__file__).parents[1] / "harness" / "checking" / "miniatures"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
@@ -58,7 +67,7 @@ def run(language: str, text: str, names: dict[str, Any]) -> None:
 
 
 INDEX = re.findall(r"^\| \[.*\]\((.*\.md)\)", (DOCS / "README.md").read_text(), flags=re.MULTILINE)
-NO_EXAMPLES = ("api.md", "what-we-found.md")
+NO_EXAMPLES = ("methods.md", "what-we-found.md")
 IN_A_SENTENCE = re.compile(r"`harness (check [^`]* --plugins mine)`")
 
 
@@ -103,15 +112,25 @@ def test_commands_in_sentences_exist_with_their_flags(page: str) -> None:
         assert given <= flags_of(command), spelled
 
 
-@pytest.mark.parametrize("page", PAGES)
+def anchors(file: Path) -> set[str]:
+    """What the headings of a page are linked by."""
+    titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "../README.md", "../CONTRIBUTING.md"])
 def test_links_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", (DOCS / page).read_text(encoding="utf-8")):
+    if not (DOCS / page).is_file():
+        pytest.skip("not in the source distribution")
+    text = BLOCK.sub("", (DOCS / page).read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)]+)\)", text):
         place, _, part = target.partition("#")
-        file = (DOCS / place) if place else DOCS / page
+        if "://" in place:
+            continue
+        file = ((DOCS / page).parent / place) if place else DOCS / page
         assert file.is_file(), f"{page} links to {target}"
-        titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        known = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
-        assert not part or part in known, f"{page} links to {target}"
+        assert file != DOCS / GENERATED, f"{page} links to a page that is in no repository"
+        assert not part or part in anchors(file), f"{page} links to {target}"
 
 
 def test_the_index_names_every_page() -> None:
@@ -128,9 +147,88 @@ def script(path: Path) -> ModuleType:
     return module
 
 
-def test_the_page_of_public_names_is_current() -> None:
-    """`make docs` writes it anew."""
-    assert script(DOCS / "api.py").page() == (DOCS / "api.md").read_text(encoding="utf-8")
+def test_every_public_name_has_its_docstring_on_the_page() -> None:
+    """`make docs` writes the page of public names."""
+    sections = re.split(r"^### ", script(DOCS / "api.py").page(), flags=re.MULTILINE)[1:]
+    names = [section.partition("\n")[0] for section in sections]
+    assert {*harness.__all__} <= {*names}
+    for name, section in zip(names, sections, strict=True):
+        prose = BLOCK.sub("", section.partition("\n")[2].partition("\n## ")[0])
+        text = re.sub(r"^\| .*$", "", prose, flags=re.MULTILINE)
+        assert re.search(r"\w{2}", text), f"{name} says nothing of itself"
+
+
+# The page of methods -----------------------------------------------------------------------
+
+METHODS = DOCS / "methods.md"
+PARTS = {
+    "Mergers": MERGERS,
+    "Pre-merging methods": PREMERGE,
+    "Post-merging methods": POSTMERGE,
+    "What methods need": NEEDS,
+    "Protocols": PROTOCOLS,
+}
+
+
+def test_the_page_of_methods_has_every_name_with_its_source_and_options() -> None:
+    """`make docs` writes these lines anew."""
+    assert script(DOCS / "methods.py").page() == METHODS.read_text(encoding="utf-8")
+
+
+def test_the_page_of_methods_notices_what_came_and_what_went() -> None:
+    made = script(DOCS / "methods.py")
+    for odd, registered in {"median": {**MERGERS, "median": None}, "ties": {}}.items():
+        made.PARTS = {"Mergers": registered}
+        with pytest.raises(ValueError, match=rf"\b{odd}\b"):
+            made.page()
+
+
+def part_of_methods(title: str) -> str:
+    return METHODS.read_text(encoding="utf-8").split(f"\n## {title}\n")[1].partition("\n## ")[0]
+
+
+def check_option(entry: Any, option: str, value: str) -> None:
+    """Raise BadOption for what neither an entry nor its needs have."""
+    needed = (NEEDS[name].function for name in getattr(entry, "needs", ()))
+    resolve("entry", Choice(entry.name, {option: value}), entry.function, *needed)
+
+
+@pytest.mark.parametrize("title", PARTS)
+def test_options_on_the_page_of_methods_exist(title: str) -> None:
+    everywhere = {name for registry in PARTS.values() for name in registry}
+    for section in part_of_methods(title).split("\n### ")[1:]:
+        heading, _, prose = section.split("\n\n", 2)
+        entry = PARTS[title][heading.split()[0]]
+        for option, value in re.findall(r"`(\w+)=([^`]+)`", prose):
+            check_option(entry, option, value)
+        needed = (NEEDS[name].function for name in getattr(entry, "needs", ()))
+        own = [one for function in (entry.function, *needed) for one in options(function).values()]
+        known = {*everywhere, *DERIVED, *(one.name for one in own)}
+        known.update(value for one in own for value in choices(one.schema))
+        assert {*re.findall(r"`(\w+)`", prose)} <= known, heading
+
+
+def test_options_of_presets_on_the_page_of_methods_exist() -> None:
+    text = part_of_methods("Presets")
+    assert {*re.findall(r"^\| `([\w-]+)`", text, flags=re.MULTILINE)} == {*PRESETS}
+    for name, option, value in re.findall(r"`(\w+):(\w+)=([^`]+)`", text):
+        check_option({**PREMERGE, **MERGERS}[name], option, value)
+
+
+def test_the_page_of_methods_has_all_metrics_groups_of_tasks_and_features() -> None:
+    features = get_args(FeaturesName)
+    told = {"Metrics": METRICS, "Tasks and splits": groups(), "Features": features}
+    for title, names in told.items():
+        assert {*names} <= {*re.findall(r"`([\w-]+)`", part_of_methods(title))}
+
+
+def test_what_code_cites_is_on_the_page_of_methods() -> None:
+    rooms = ("harness", "tasks", "protocols", "tests")
+    files = {file for room in rooms for file in (DOCS.parent / room).glob("**/*.py")}
+    texts = [file.read_text("utf-8") for file in files - {Path(__file__)}]
+    cited = {one for text in texts for one in re.findall(r"methods\.md#?([\w-]*)", text)}
+    assert cited
+    assert cited <= anchors(METHODS)
 
 
 def test_the_tables_of_pages_are_those_of_the_boards() -> None:

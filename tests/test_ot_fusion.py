@@ -69,7 +69,7 @@ def shuffled(state: StateDict, table: Symmetry, seed: int = 0) -> Tensors:
 
 
 def plain_order(rows: Array, goals: Array) -> Array:
-    """For each place of the anchor the row that goes there (methods.md 2.7)."""
+    """For each place of the anchor the row that goes there (docs/methods.md#ot_fusion)."""
     cost = np.zeros((len(rows), len(goals)))
     for i, row in enumerate(rows):
         for j, goal in enumerate(goals):
@@ -253,7 +253,7 @@ def given(seed: int) -> Given:
 
 
 def plain_map(x: Array, y: Array, gamma: float) -> Array:
-    """A of methods.md 2.9, y to y A."""
+    """A of docs/methods.md#cca, y to y A."""
     x, y = x - x.mean(0), y - y.mean(0)
     within = [one.T @ one / len(one) + gamma * np.eye(one.shape[1]) for one in (x, y)]
     roots = [np.real(sqrtm(one)) for one in within]

@@ -1,4 +1,4 @@
-"""`--preset ft-classifier` reads as the published script does, quirk by quirk (methods.md 3.6).
+"""`--preset ft-classifier` reads as the published script does (docs/methods.md#presets).
 
 `Plain` is that script once more, in plain torch, a row at a time, with a switch for each fault that
 the comparison must notice.

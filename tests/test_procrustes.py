@@ -38,7 +38,7 @@ EPS = float(np.finfo(float).eps)
 
 
 def plain_turn(matrix: Array, reference: Array) -> Array:
-    """The T of methods.md 2.1, of full width; what is left open is as near to 1 as it can be."""
+    """T of docs/methods.md#procrustes, of full width; what is left open is nearest to 1."""
     left, values, right = np.linalg.svd(matrix.T @ reference)
     told = values > len(values) * EPS * values[0]
     turn = left[:, told] @ right[told]
@@ -56,7 +56,7 @@ def plain(
     max_iter: int = 200,
     tol: float = 1e-7,
 ) -> tuple[list[Array], int]:
-    """The T of every matrix and the passes (methods.md 2.3), for references that are given."""
+    """Every T and the passes (docs/methods.md#procrustes), of references that are given."""
     width, count = matrices[0].shape[1], len(matrices)
     begun = [
         [np.eye(width) if m is start else plain_turn(m, start) for m in matrices]

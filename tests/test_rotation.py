@@ -220,7 +220,7 @@ def test_nothing_but_the_layers_and_parts_that_are_named_is_moved() -> None:
 def reference(
     local: Tensors, anchor: Tensors, layer: int, options: dict[str, Any]
 ) -> dict[str, Array]:
-    """Rotation of one layer of BERT, by explicit slices in numpy, from methods.md 2.6."""
+    """Rotation of one layer of BERT, by explicit slices in numpy, from docs/methods.md#rotation."""
     at = f"bert.encoder.layer.{layer}."
     mine, theirs = ({n: t.numpy().copy() for n, t in s.items() if at in n} for s in (local, anchor))
     names = {k: f"{at}attention.self.{k}" for k in ("query", "key", "value")}

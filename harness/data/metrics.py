@@ -161,7 +161,7 @@ def span_f1_strict(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence
     prefixes="BI",
 )
 def span_f1_dataless(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
-    """F1 of whole entities as RegMean's published code finds them (methods.md 4.10).
+    """F1 of whole entities as RegMean's published code finds them.
 
     An I- where no entity runs is one of a single word. One that B- began goes on over I- of any
     type, and has that of its last word.

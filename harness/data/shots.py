@@ -34,12 +34,12 @@ def draw(
     *,
     stratified: bool = True,
 ) -> tuple[list[int], list[Draw]]:
-    """Few-shot selections for every number of shots and seed (methods.md 3.3).
+    """Few-shot selections for every number of shots and seed (docs/methods.md#shots).
 
     Returns what `selected` returns. Of a class, or bin of labels, that has fewer units than shots
     all are taken, which is warned of; its first `reserved` ones are never drawn. With `all` shots
     nothing is left to chance, so there is one draw, of the first seed. Of words of no entity
-    `outside` times as many are drawn as of any other tag (methods.md 3.4, `o_anchors`).
+    `outside` times as many are drawn as of any other tag (`o_anchors` of `knn`).
 
     Not `stratified`, labels choose nothing: as many units as so many shots of every class would be,
     of all that there are.

@@ -45,7 +45,7 @@ def pick(count: int, split: str, limit: int | None) -> Sequence[int]:
     """The rows of a split, by their numbers in the file that it is cut from."""
     order: Sequence[int] = range(count)
     if split in DERIVED:
-        # MergeLM's split: a permutation with seed 0, the first nine tenths train (methods.md 4.9)
+        # MergeLM's split: a permutation with seed 0, the first nine tenths train
         shuffled = np.random.RandomState(0).permutation(count).tolist()
         cut = int(0.9 * count)
         order = shuffled[:cut] if split == "train90" else shuffled[cut:]

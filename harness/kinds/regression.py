@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 BINS = 5
-"""Shots are drawn from this many equal-width bins of the label (methods.md 3.4)."""
+"""Shots are drawn from this many equal-width bins of the label (docs/methods.md#shots)."""
 
 
 class Regression(Kind):

@@ -108,7 +108,7 @@ class Tagging(Classification):
     def examples(
         self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int
     ) -> Sequence[Sequence[int]]:
-        """Sentences (methods.md 3.6).
+        """Sentences (docs/methods.md#shots).
 
         Of each type so many that `shots` entities of it are covered, and `shots` without any.
         """

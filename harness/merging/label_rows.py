@@ -1,4 +1,4 @@
-"""Rows of a merged head that only some of the experts were trained on (methods.md 1.6.6)."""
+"""Rows of a merged head that only some of the experts were trained on (docs/methods.md#heads)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from harness.weights import (
 )
 
 TINY = 1e-9
-"""Added to the norm of a row that is divided by it (methods.md 2.7)."""
+"""Added to the norm of a row that is divided by it."""
 NEARER = 1 - 1e-12
 """A transport that costs more than this share of none is none."""
 

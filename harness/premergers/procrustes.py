@@ -59,7 +59,7 @@ def procrustes(
     seed: int = 0,
 ) -> list[StateDict]:
     """Experts with every matrix W turned to W T by an orthogonal T of its own, out of a Generalized
-    Procrustes Analysis of this matrix of all experts (methods.md 2.3 to 2.5).
+    Procrustes Analysis of this matrix of all experts.
 
     All are turned to a `reference`, that of the first expert, of one drawn for all matrices or for
     each, of the base, or to the first and to the last, of which the mean is taken; then again and

@@ -143,7 +143,7 @@ def _scales(made: Overlap, read: Overlap, turn: torch.Tensor) -> torch.Tensor:
 
 
 def nearest_scale(query: float, queries: float, key: float, keys: float) -> float:
-    """The a that minimises ||a q - q'||^2 + ||k / a - k'||^2 (methods.md 2.6).
+    """The a that minimises ||a q - q'||^2 + ||k / a - k'||^2.
 
     `query` and `key` are the squared norms of q and k, `queries` and `keys` their inner products
     with the primed. It is the best of 1 and the real roots, which may be negative, of

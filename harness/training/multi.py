@@ -2,7 +2,7 @@
 
 Every batch comes from one data set and moves the encoder and that data set's head. The order of the
 batches is random, each data set contributes its own number of them, and an epoch sees every row of
-every data set once (methods.md 1.10).
+every data set once (docs/methods.md#tasks-and-splits).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def gainful(products: torch.Tensor, squares: float) -> torch.Tensor:
 def matched_units(
     first: StateDict, second: StateDict, members: Sequence[Member]
 ) -> Match[Permuted]:
-    """The order of the first model's units that is nearest to the second's (methods.md 2.6).
+    """The order of the first model's units that is nearest to the second's.
 
     It maximises the inner product over all `members`: rows of what makes the units, with their
     biases, and columns of what reads them (Ainsworth et al. 2023, weight matching).

@@ -1,7 +1,7 @@
 """Procrustes analysis: matrices turned, by orthogonal matrices, to be nearest to one another.
 
 A turn T acts on columns, W to W T. What is computed is what `polar(W^T M)` of the full width says
-(methods.md 2.1 and 2.3), in narrower matrices: of matrices with more columns than rows, all that
+(docs/methods.md#procrustes) in narrower matrices: of matrices with more columns than rows, all that
 are turned to one reference lie in its row space; of matrices with more rows than all of them have
 columns together, inner products are enough.
 """
@@ -244,7 +244,7 @@ class _Moving:
 def _passes(
     rows: list[torch.Tensor], reference: torch.Tensor, rules: Rules
 ) -> tuple[list[torch.Tensor], int]:
-    """Step 2 of methods.md 2.3: all are turned to the reference, which their mean becomes.
+    """All are turned to the reference, which their mean becomes, until it comes to rest.
 
     What comes after the rows of a matrix is turned along. The result is the rows, and the passes;
     those that were given are let go.

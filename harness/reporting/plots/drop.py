@@ -87,7 +87,7 @@ def picture(records: Sequence[Record], view: View, samples: Samples | None = Non
 
 
 def drops(records: Sequence[Record], view: View, samples: Samples | None = None) -> Drops:
-    """The relative drop of each merge, in the mean over its experts (methods.md 4.5), by method.
+    """The relative drop of each merge, in the mean over its experts, by method.
 
     Where every method made one merge alone, that of each of its tasks. Under Current Eval, unless
     the view names another protocol; with intervals where `samples` reads predictions. Raises

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PROBE, OPTION = "probe", "transform"
 STRICTER = ("affine", "linear", "invertible", "similarity", "euclidean", "orthogonal", "scaling")
-"""Transformations of features from the freest to the most bound (methods.md 3.5).
+"""Transformations of features from the freest to the most bound (docs/methods.md#probe).
 
 Each is a special case of affine, and of those before it, with two exceptions: what is linear has no
 offset, so similarity and euclidean are none of linear and invertible; and scaling turns nothing, so

@@ -152,7 +152,7 @@ def _features(cell: Cell, rows: Rows, progress: Progress | None) -> Features:
 def in_the_plane(features: Sequence[Array], seed: int, task: str) -> Array64:
     """Features of some models on the same units, laid out together: [models, units, 2].
 
-    scikit-learn's t-SNE from the first two principal components (methods.md 3.8), with a
+    scikit-learn's t-SNE from the first two principal components, with a
     perplexity of 30, or a third of the points where there are few.
     """
     from sklearn.manifold import TSNE
