@@ -43,9 +43,10 @@ FAST := $(addprefix tests/test_,$(addsuffix .py,architecture console checkpoints
 test-fast: install-test
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal $(FAST)
 
-# The page of all public names, from their docstrings.
+# The page of all public names, from their docstrings, and what methods.md has of each method.
 docs: install
 	$(BIN)/python docs/api.py
+	$(BIN)/python docs/methods.py
 
 # Ten thousand spoilt files, and two hundred runs that are killed: half an hour.
 fuzz: install-test
