@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from harness.passes.reading import Reading
     from harness.passes.statistics import statistic
     from harness.reporting.boards.leaderboard import leaderboard
-    from harness.reporting.collection import Records, read_records
     from harness.reporting.compare import compare
     from harness.reporting.comparison import Comparison, Ranking
+    from harness.reporting.frame import read_records
     from harness.reporting.plots.plot import plot
     from harness.reporting.plots.scores import View
     from harness.training.finetune import finetune
@@ -87,7 +87,6 @@ _LAZY = {
     "Reading": "harness.passes.reading",
     "Recipe": "harness.merging.recipes",
     "Record": "harness.evaluation.records",
-    "Records": "harness.reporting.collection",
     "Run": "harness.evaluation.run",
     "View": "harness.reporting.plots.scores",
     "compare": "harness.reporting.compare",
@@ -98,7 +97,7 @@ _LAZY = {
     "merge": "harness.merging.merge",
     "plot": "harness.reporting.plots.plot",
     "prepare": "harness.data.prepare",
-    "read_records": "harness.reporting.collection",
+    "read_records": "harness.reporting.frame",
     "statistic": "harness.passes.statistics",
 }
 
@@ -129,7 +128,6 @@ __all__ = [
     "Reading",
     "Recipe",
     "Record",
-    "Records",
     "Row",
     "Rows",
     "Run",

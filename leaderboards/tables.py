@@ -90,19 +90,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def drawn(place: Path, name: str) -> pandas.DataFrame:
-    """The scores of a board's records one by one, of every draw."""
-    return pandas.DataFrame(
-        {
-            **{key: getattr(record, key) for key in ("model", "role", "task", "protocol")},
-            **{key: getattr(score, key) for key in ("shots", "seed")},
-            "value": 100 * score.value,
-        }
-        for record in read_records(place / "records" / name)
-        for score in record.scores
-    )
-
-
 def number(value: float, sign: str = "") -> str:
     return "" if pandas.isna(value) else points(value, sign)
 
@@ -259,10 +246,11 @@ def topics(place: Path, stages: Sequence[str]) -> str:
     """Five tasks by protocol, the share of the loss that a tuned head wins back, and the same with
     what `stages` name before the merger. ± is over draws, of their means over tasks.
     """
-    frame = drawn(place, "different-tasks")
-    frame = frame[frame.shots.isna() | (frame.shots == SHOTS)]
+    frame = read_records(place / "records" / "different-tasks")
+    frame = frame[frame.shots.isin([0, SHOTS])].astype({"role": str, "model": str})
     frame["row"] = frame.model.where(frame.role == "merged", frame.role)
-    means = frame.fillna({"seed": 0}).groupby(["row", "protocol", "seed"]).value.mean()
+    each = frame.fillna({"draw": 0}).groupby(["row", "protocol", "draw"], observed=True)
+    means = each.value.mean()
     by = ["row", "protocol"]
     value, spread = means.groupby(by).mean().unstack(), means.groupby(by).std().unstack()
 

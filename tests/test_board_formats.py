@@ -17,6 +17,7 @@ from statistics import stdev
 from typing import Any
 
 import numpy as np
+import pandas
 import pyarrow.parquet
 import pytest
 
@@ -28,7 +29,7 @@ from harness.evaluation.predictions import Predicted, write_predictions
 from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import rendered
-from harness.reporting.boards.tidy import COLUMNS
+from harness.reporting.frame import FRAME, TABLE
 from harness.reporting.grid import Cell, _across
 from harness.reporting.lines import lines_of, stages, without_first
 from harness.reporting.table import evaluation_table
@@ -499,7 +500,7 @@ EXPECTED = {
 
 def test_the_table_has_a_line_for_every_record_and_number_of_shots() -> None:
     first, second = csv.DictReader(io.StringIO(texts(full())["board.csv"]))
-    assert [*first] == [*COLUMNS]
+    assert [*first] == [*TABLE]
     for name, value in EXPECTED.items():
         shown = first[name]
         assert (
@@ -521,13 +522,6 @@ def test_parquet_and_pandas_have_the_same(tmp_path: Path) -> None:
     first, second = pyarrow.parquet.read_table(tmp_path / "board" / "board.parquet").to_pylist()
     assert {name: first[name] for name in EXPECTED} == pytest.approx(EXPECTED)
     assert (second["sd"], second["low"], second["majority"]) == (None, None, None)
-    records = harness.read_records(folder)
-    assert [*records] == full()
-    frame = records.to_pandas()
-    assert [*frame.columns] == [*COLUMNS]
-    assert frame.iloc[0][[*EXPECTED]].to_dict() == pytest.approx(EXPECTED)
-    assert Path(frame.record[0]) == records.paths[0] == folder / "0" / "knn.json"
-    assert harness.Record(**json.loads(Path(frame.record[1]).read_text())) == records[1]
 
 
 def test_all_shots_and_what_a_fit_tells(tmp_path: Path) -> None:
@@ -542,21 +536,37 @@ def test_all_shots_and_what_a_fit_tells(tmp_path: Path) -> None:
     rows = [*csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text()))]
     assert [row["shots"] for row in rows] == ["5", "all"]
     assert [json.loads(row["facts"]) for row in rows] == [facts, facts]
-    assert harness.read_records(folder).to_pandas().shots.tolist() == [5, float("inf")]
+    frame = harness.read_records(folder)
+    assert frame.shots.tolist() == [5, float("inf")]
+    assert [*map(json.loads, frame.facts)] == [facts, facts]
     text = (tmp_path / "board.md").read_text()
     assert re.findall("^## (.*)", text, re.M) == ["probe, 5 shots"]
     assert "Fitted to fewer rows than features have dimensions." in text
 
 
-def test_records_are_a_sequence(tmp_path: Path) -> None:
-    folder = written(tmp_path, two_tasks())
-    records = harness.read_records(folder, folder / "0")
-    assert len(records) == 6
-    assert records[:2].paths == records.paths[:2]
-    assert repr(records) == "Records(6 of 2 tasks)"
-    assert records.to_pandas().groupby("protocol", observed=True).value.mean()[
-        "knn"
-    ] == pytest.approx(70)
+def test_a_frame_has_a_line_for_every_draw(tmp_path: Path) -> None:
+    folder = written(tmp_path / "records", full())
+    frame = harness.read_records(folder, folder / "0")
+    first, second = full()
+    assert [*frame.columns] == [*FRAME]
+    drawn = frame[frame.record == str(folder / "0" / "knn.json")]
+    assert drawn.value.tolist() == pytest.approx([100 * score.value for score in first.scores])
+    assert drawn.draw.tolist() == [score.seed for score in first.scores]
+    parts = [{k: 100 * v for k, v in score.parts.items()} for score in first.scores]
+    assert [*map(json.loads, drawn.parts)] == [pytest.approx(one, abs=1e-6) for one in parts]
+    (alone,) = frame[frame.record != drawn.record.iloc[0]].to_dict("records")
+    assert harness.Record(**json.loads(Path(alone["record"]).read_text())) == second
+    assert (alone["shots"], alone["draw"]) == (0, second.scores[0].seed)
+
+
+def test_a_frame_says_what_was_merged(tmp_path: Path) -> None:
+    frame = harness.read_records(written(tmp_path, two_tasks()))
+    board = harness.leaderboard([tmp_path], out=tmp_path / "board")
+    table = pandas.read_csv(board[1], keep_default_na=False)
+    for name in ("task", "row", "method", "premerge", "merger", "digest"):
+        assert {*frame[name]} == {*table[name]}
+    means = frame.groupby(["task", "row", "protocol", "shots"], observed=True).value.mean()
+    assert sorted(means) == pytest.approx(sorted(table.value), abs=1e-6)
 
 
 def test_records_are_found_from_the_board(tmp_path: Path) -> None:
@@ -805,7 +815,7 @@ def test_text_of_records_does_no_harm_anywhere() -> None:
     }
     assert widths == {4, 5}  # the task with and without its metrics
     rows = [*csv.reader(io.StringIO(files["board.csv"]))]
-    assert {len(row) for row in rows} == {len(COLUMNS)}
+    assert {len(row) for row in rows} == {len(TABLE)}
     assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "-", "@"))]
     tables(files["board.tex"])
 

@@ -17,7 +17,7 @@ from huggingface_hub import ModelCard
 from harness import Record
 from harness.cli import main
 from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
-from harness.reporting.boards.tidy import COLUMNS
+from harness.reporting.frame import TABLE
 from tests.formats import Card, EvalResults, EveryEvalEver
 from tests.test_board_formats import HOSTILE, hostile
 from tests.test_boards import MRPC, RTE, record, written
@@ -263,7 +263,7 @@ def test_what_saw_the_scored_rows_is_marked(tmp_path: Path) -> None:
 def test_csv_is_the_tidy_table(tmp_path: Path) -> None:
     files = exported(one_model(), "csv", tmp_path)
     rows = [*csv.DictReader(io.StringIO(files["records.csv"]))]
-    assert [*rows[0]] == [*COLUMNS]
+    assert [*rows[0]] == [*TABLE]
     assert [(row["task"], float(row["value"])) for row in rows] == [
         ("glue/rte", 60),
         ("glue/mrpc", 77.5),

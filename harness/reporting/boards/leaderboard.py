@@ -6,17 +6,21 @@ import io
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.files import check_ours, check_place, write_files
-from harness.reporting.boards import latex, markdown, tidy
+from harness.reporting.boards import latex, markdown
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.gains import any_told
 from harness.reporting.boards.page import page
 from harness.reporting.boards.samples import beside
 from harness.reporting.chosen import Chosen, read_lines
+from harness.reporting.frame import as_csv, table
 from harness.reporting.lines import Line
 from harness.values import validated
+
+if TYPE_CHECKING:
+    import pandas
 
 MARKS = {
     "board.md": rb"\A- Values are x100\.\n",
@@ -49,19 +53,17 @@ def leaderboard(
     check_ours({folder / name: mark for name, mark in MARKS.items()})
     asked = {"tasks": tasks, "protocols": protocols, "limit": limit, "models": models}
     board = board_of(read_lines(places, validated(Chosen, asked, "leaderboard")), beside())
-    table = _table(board, folder)
-    texts = _texts(board, folder, table)
-    made: dict[str, Callable[[], str | bytes]] = {**texts, "board.parquet": lambda: _parquet(table)}
+    tidy = _table(board, folder)
+    texts = _texts(board, folder, tidy)
+    made: dict[str, Callable[[], str | bytes]] = {**texts, "board.parquet": lambda: _parquet(tidy)}
     # one at a time: of many records, they are large
     write_files((folder / name, content()) for name, content in made.items())
     return [folder / name for name in made]
 
 
-def _parquet(table: tidy.Table) -> bytes:
-    import pyarrow.parquet
-
+def _parquet(table: pandas.DataFrame) -> bytes:
     content = io.BytesIO()
-    pyarrow.parquet.write_table(tidy.as_table(table), content)
+    table.to_parquet(content)
     return content.getvalue()
 
 
@@ -70,20 +72,23 @@ def rendered(board: Board, out: Path) -> dict[str, str]:
     return {name: text() for name, text in _texts(board, out, _table(board, out)).items()}
 
 
-def _table(board: Board, out: Path) -> tidy.Table:
-    made = tidy.table(board.lines, board.rows_of_lines, files(board.lines, out))
+def _table(board: Board, out: Path) -> pandas.DataFrame:
+    made = table(board.lines, board.rows_of_lines, files(board.lines, out))
     if not any_told(board.gained):
         return made
     rows = zip(board.rows_of_lines, board.lines, strict=True)
-    return tidy.with_gains(made, [board.gain(row, line) for row, line in rows])
+    gains = [board.gain(row, line) for row, line in rows]
+    points = [None if gain is None else gain.points for gain in gains]
+    told = [None if gain is None else gain.told for gain in gains]
+    return made.assign(gain=points, told=told).astype({"gain": "float64", "told": "boolean"})
 
 
-def _texts(board: Board, out: Path, table: tidy.Table) -> dict[str, Callable[[], str]]:
+def _texts(board: Board, out: Path, table: pandas.DataFrame) -> dict[str, Callable[[], str]]:
     return {
         "board.md": lambda: markdown.rendered(board),
-        "board.csv": lambda: tidy.as_csv(table),
+        "board.csv": lambda: as_csv(table),
         "board.tex": lambda: latex.rendered(board),
-        "index.html": lambda: page.rendered(board, table["record"]),
+        "index.html": lambda: page.rendered(board, [*table["record"]]),
     }
 
 

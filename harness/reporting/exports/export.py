@@ -12,10 +12,10 @@ from typing import Literal, TypeAlias
 from harness.errors import BadOption
 from harness.evaluation.records import each_record, safe
 from harness.files import check_below, check_ours, check_place, write_files
-from harness.reporting.boards.tidy import as_csv, table
 from harness.reporting.chosen import EVERYTHING, Chosen, chosen, read_lines
 from harness.reporting.exports import every_eval_ever, lm_eval, model_index
 from harness.reporting.exports.results import Result, results_of
+from harness.reporting.frame import as_csv, table
 from harness.reporting.grid import named_rows
 from harness.text import plain
 
