@@ -31,6 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("plugins", "entries"),
     ("registry", "presets"),
     ("methods", "values", "weights"),
+    ("stats",),
     ("checkpoints",),
     ("data",),
     ("passes",),

@@ -38,6 +38,7 @@ class Predicted:
 
     `labels` and each of the `values` are [units] or [rows, classes]; `units` are how many each row
     has. `digest` is that of the rows; `left_out` are, by seed, rows that are not scored.
+    `documents` [rows] are numbers of the documents that rows are of, where the task knows.
     """
 
     task: Task
@@ -46,6 +47,12 @@ class Predicted:
     labels: Array64
     values: Mapping[DrawKey, Array64]
     left_out: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    documents: Units | None = None
+
+    @property
+    def shots(self) -> list[Shots | None]:
+        """The numbers of shots that were drawn, in their order; [None] where nothing is drawn."""
+        return [*dict.fromkeys(shots for shots, _ in self.values)]
 
     def draws(self, shots: Shots | None) -> list[DrawKey]:
         """The draws with so many shots."""
