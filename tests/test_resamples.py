@@ -10,16 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import accuracy_score, f1_score
 
+import harness
 from harness.cli import main
-from harness.errors import BrokenRecord
+from harness.data.rows import load_rows
+from harness.data.splits import parse_task
+from harness.errors import BadData, BrokenRecord
 from harness.evaluation import bootstrap
 from harness.evaluation.bootstrap import design_of, kept_resamples, resampled_draws
-from harness.evaluation.predictions import Predicted
-from harness.evaluation.records import DrawScore, read_record
+from harness.evaluation.predictions import Predicted, reader
+from harness.evaluation.records import DrawScore, Record, read_record, read_records
 from harness.evaluation.resamples import STEP, bytes_of, estimate_of, read, written
 from harness.types import Array64
+from tests.conftest import WORDS, model
 from tests.test_believed import change
 from tests.test_compare import TASKS, read_once, spoilt, truth
 
@@ -260,3 +265,131 @@ def test_damaged_resamples_are_refused_in_one_line(
 def test_a_record_of_before_keeps_none(kept_record: Path) -> None:
     change(kept_record, resamples=[], schema_version=4)
     assert estimate_of(read_record(kept_record), 5) is None
+
+
+# By documents, and from end to end ------------------------------------------------------------
+
+
+def talks(folder: Path, **without: str) -> Path:
+    """A task whose rows are of talks of three, as a file describes it, and its rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, count in (("train", 60), ("test", 45)):
+        rows = [
+            {
+                "text": f"{split} {WORDS[place % 40]} {WORDS[place * 7 % 40]}",
+                "label": ["down", "up"][place * place % 7 % 2],
+                "talk": f"{split} {place // 3}",
+            }
+            for place in range(count)
+        ]
+        gone = without.get(split)
+        lines = (json.dumps({k: v for k, v in row.items() if k != gone}) for row in rows)
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    text = "text: text\nlabel: label\nlabels: [down, up]\nfiles: .\ndocument: talk\n"
+    (folder / "talks.yaml").write_text(text)
+    return folder / "talks.yaml"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    root = tmp_path_factory.mktemp("models")
+    base = model(root / "base")
+    labels = ["down", "up"]
+    return [str(model(root / f"m{n}", labels, seed=n, near=base)) for n in (1, 2)]
+
+
+def evaluated(models: Sequence[str], task: Path, out: Path, *flags: str) -> dict[str, Record]:
+    for one in models:
+        asked = ["evaluate", "--model", one, "--tasks", str(task), "--output-path", str(out)]
+        few = ["--shots", "1,3", "--draws", "2", "--protocols", "current,knn", "--device", "cpu"]
+        assert main([*asked, *few, *flags]) == 0
+    return {f"{one.model} {one.protocol}": one for one in read_records([out])}
+
+
+@pytest.mark.usefixtures("as_found")
+def test_resamples_are_kept_by_every_evaluation(tmp_path: Path, models: list[str]) -> None:
+    """Also by batches and threads of other sizes, and whatever the order of the models."""
+    task = talks(tmp_path / "data")
+    found = evaluated(models, task, tmp_path / "records")
+    assert len(found) == 4
+    read_again = reader()
+    for path in sorted((tmp_path / "records").rglob("*.json")):
+        record = read_record(path)
+        for shots, kept in zip(record.shots, record.resamples, strict=True):
+            assert (kept.shots, kept.unit, kept.units) == (shots, "document", 15)
+        # what lies beside it gives the very same
+        beside = read_again(record, path.with_suffix(".parquet"))
+        assert kept_resamples(beside, record.scores) == record.resamples
+    assert len({kept.design for one in found.values() for kept in one.resamples}) == 1
+    anew = (tmp_path / "records").rename(tmp_path / "before")
+    torch.set_num_threads(2)
+    other = evaluated(models[::-1], task, tmp_path / "records", "--batch-size", "3")
+    torch.set_num_threads(1)
+    assert {k: r.resamples for k, r in other.items()} == {k: r.resamples for k, r in found.items()}
+    assert anew.exists()
+    run = harness.Run(
+        model=models[0],
+        tasks=(str(task),),
+        protocols=(harness.Choice("current"),),
+        output=str(tmp_path / "here"),
+        device="cpu",
+    )
+    (once,) = harness.evaluate(run)
+    assert once.resamples == found[f"{once.model} current"].resamples
+
+
+@pytest.mark.usefixtures("as_found")
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_column_of_documents_that_is_not_there_is_named(
+    split: str, tmp_path: Path, models: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = talks(tmp_path / "data", **{split: "talk"})
+    asked = ["evaluate", "--model", models[0], "--tasks", str(task)]
+    assert main([*asked, "--output-path", str(tmp_path / "records")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no column 'talk'" in line
+    assert not (tmp_path / "records").exists()
+
+
+@pytest.mark.usefixtures("as_found")
+def test_documents_change_no_row(tmp_path: Path) -> None:
+    """What rows without a document are of is each its own; the digest is that of the rows."""
+    task, _ = parse_task(str(talks(tmp_path / "data")))
+    rows = load_rows(task, "test")
+    assert rows.documents is not None
+    assert rows.documents.tolist() == [place // 3 for place in range(45)]
+    plain = load_rows(replace(task, document=""), "test")
+    assert plain.documents is None
+    assert plain.digest == rows.digest
+    file = tmp_path / "data" / "test.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    some = [{**line, "talk": line["talk"] if n < 6 else None} for n, line in enumerate(lines)]
+    file.write_text("\n".join(map(json.dumps, some)))
+    alone = load_rows(task, "test").documents
+    assert alone is not None
+    assert alone.tolist() == [0, 0, 0, 1, 1, 1, *range(2, 41)]
+    file.write_text("\n".join(json.dumps({**line, "talk": None}) for line in lines))
+    assert load_rows(task, "test").documents is None
+
+
+@pytest.mark.usefixtures("as_found")
+def test_documents_of_a_file_of_words_are_what_it_says(tmp_path: Path) -> None:
+    """-DOCSTART- begins one."""
+    sentence = "word1 O\nword2 B-X\n\n"
+    start = "-DOCSTART- -X- O O\n\n"
+    (tmp_path / "train.conll").write_text(sentence * 3)
+    (tmp_path / "test.conll").write_text(start + sentence * 2 + start + sentence)
+    text = "kind: tagging\ntext: words\nlabel: tags\nfiles: .\ndocument: document\n"
+    (tmp_path / "names.yaml").write_text(text)
+    task, _ = parse_task(str(tmp_path / "names.yaml"))
+    documents = load_rows(task, "test").documents
+    assert documents is not None
+    assert documents.tolist() == [0, 0, 1]
+    with pytest.raises(BadData, match="no column 'document'"):
+        load_rows(task, "train90")
+
+
+def test_dialogues_are_taken_whole() -> None:
+    """Of the built-in tasks, those of dailydialog say which rows belong together."""
+    named = {task.name: task.document for task in harness.TASKS.values() if task.document}
+    assert named == {"emotion/dailydialog": "dialogue_id"}

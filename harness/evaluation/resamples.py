@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -57,17 +57,15 @@ class Written(NamedTuple):
 
 def written(scores: Sequence[float], mean: Array64, by_draw: Array64) -> Written:
     """Scores on resamples, [B] and [draws, K]; `scores` [draws] are those on all units."""
-    step = STEP
+    points, step = np.asarray(scores), STEP
     while True:
-        whole = _on_grid(mean, step) - _on_grid(np.mean(scores), step)
-        alone = _on_grid(by_draw, step) - _on_grid(np.asarray(scores), step)[:, None]
+        whole, alone = _steps(mean - points.mean(), step), _steps(by_draw - points[:, None], step)
         if max(np.abs(whole).max(), np.abs(alone).max(initial=0)) <= FARTHEST:
             return Written(step, _text(whole), _text(alone))
         step *= 2
 
 
-def _on_grid(values: Array64 | np.floating[Any], step: float) -> Array64:
-    """The nearest multiples of a step, in steps: equal scores of two models stay equal."""
+def _steps(values: Array64, step: float) -> Array64:
     return np.asarray(np.rint(np.round(values / step, DIGITS)))
 
 
@@ -86,10 +84,9 @@ def bytes_of(text: str) -> Array64:
 def read(kept: Resamples, scores: Sequence[float]) -> Estimate:
     """What was written, given the scores of the draws on all units. Raises ValueError."""
     each, step = np.asarray(scores, dtype=np.float64), kept.step
-    mean = _on_grid(each.mean(), step) + bytes_of(kept.values)
+    mean = each.mean() + bytes_of(kept.values) * step
     alone = bytes_of(kept.by_draw).reshape(len(each), -1) if kept.by_draw else np.empty((1, 0))
-    origins = _on_grid(each, step)[: len(alone), None]
-    return Estimate(each, mean * step, (origins + alone) * step, kept.units)
+    return Estimate(each, mean, each[: len(alone), None] + alone * step, kept.units)
 
 
 def values_of(scores: Sequence[DrawScore], shots: Shots | None) -> list[float]:
