@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --dis
 KIT_PIP := PIP_CONSTRAINT="constraints.txt tests/mergekit/constraints.txt" \
 	.venv-mergekit/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-fast test-pythons test-studies docs fuzz test-mergekit test-browser install install-test install-mergekit
+.PHONY: demo test test-fast test-pythons test-studies docs fuzz simulate test-mergekit test-browser install install-test install-mergekit
 .PHONY: install-browser lint types clean
 
 demo: install
@@ -52,6 +52,11 @@ docs: install
 fuzz: install-test
 	$(BIN)/python -m tests.fuzz --count 10000
 	$(BIN)/python -m tests.crash --kills 200
+
+# Intervals and tests where the truth is known, 4,000 times each: the table of docs/statistics.md, in
+# ten minutes.
+simulate: install-test
+	$(BIN)/python -m tests.simulations
 
 # Against the real mergekit, in an environment of its own.
 test-mergekit: install-test install-mergekit

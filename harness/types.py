@@ -118,7 +118,9 @@ class Task:
     if not under the name of the task; `files` are the very files of its splits, wherever. `corpus`
     is a file of the data folder with the rows of several data sets, of which `mine` makes those of
     the task with their splits: it is read where the data set does not lie by itself. `group` is
-    what several tasks are asked for by: without one, the first part of the name.
+    what several tasks are asked for by: without one, the first part of the name. `document` is the
+    column that says which rows belong together, as those of a dialogue: test rows are resampled
+    by it, and nothing else reads it.
     `splits` maps the split a user names to the split of the source. Two more are derived from the
     source's train split: `heldout10` (10 %, fixed seed) and `train90` (the rest). Raises BadData,
     where it is made, for fields that do not hold together.
@@ -144,6 +146,7 @@ class Task:
     corpus: str = ""
     mine: Callable[[Row], tuple[str, Row] | None] | None = None
     group: str = ""
+    document: str = ""
     generate: Callable[[str], Sequence[Row]] | None = None
     finetune: Hyperparameters = Hyperparameters()
 
@@ -200,7 +203,8 @@ class Rows:
     """One split of a task, read: segments of text, or words, and the labels of all units.
 
     A unit is what has a label: a row, or each word of it. `labels` are [units] (indices of classes,
-    or values), or [rows, classes].
+    or values), or [rows, classes]. `documents` [rows] are numbers of the documents that rows are
+    of, from 0; None where the task, or the data, does not say.
     """
 
     task: Task
@@ -208,6 +212,7 @@ class Rows:
     texts: tuple[tuple[str, ...], ...]
     labels: Array64
     digest: str
+    documents: Units | None = None
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -16,6 +16,8 @@ SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "te
 
 SHARED = ("anger", "disgust", "fear", "joy", "sadness", "surprise")
 CLASSES = (*SHARED, "noemo", "love", "trust", "anticipation", "shame", "guilt")
+DIALOGUE = "dialogue_id"
+"""Utterances of one dialogue belong together; the unified corpora do not say which they are of."""
 SETTINGS = Hyperparameters(learning_rate=1e-5, epochs=30, batch_size=16, warmup=0.06)
 TRAINED = ("dailydialog", "crowdflower", "tec", "tales-emotion", "isear")
 OTHERS = ("emoint", "ssec", "electoraltweets", "grounded_emotions", "affectivetext")
@@ -35,7 +37,8 @@ def unified(name: str) -> Callable[[Row], tuple[str, Row] | None]:
         part = zlib.crc32(row["text"].encode()) % 10
         drawn = {8: "validation", 9: "test"}.get(part, "train")
         split = SPLITS.get(str(row.get("split")), drawn)
-        return split, {"text": row["text"], **values, "labels": [values[one] for one in SHARED]}
+        shared = {"labels": [values[one] for one in SHARED], DIALOGUE: row.get(DIALOGUE)}
+        return split, {"text": row["text"], **values, **shared}
 
     return mine
 
@@ -45,6 +48,7 @@ def emotion(
     classes: tuple[str, ...],
     column: str = "",
     renamed: Mapping[str, str] | None = None,
+    document: str = "",
 ) -> Task:
     """Register a corpus, with a column for each of its classes, or one with a list of them."""
     return task(
@@ -59,6 +63,7 @@ def emotion(
             mine=unified(name),
             group="emotion" if classes == CLASSES else "emotion-ood",
             metrics=("macro_f1",),
+            document=document,
             splits={"test": "test", "validation": "validation"},
             reported="test",
             paper="https://aclanthology.org/C18-1179",
@@ -68,7 +73,7 @@ def emotion(
 
 
 for corpus in TRAINED:
-    emotion(corpus, CLASSES)
+    emotion(corpus, CLASSES, document=DIALOGUE if corpus == "dailydialog" else "")
 for corpus in OTHERS:
     emotion(corpus, SHARED, "labels")
 emotion("go_emotions_ekman", SHARED, "labels", {"neutral": ""})

@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("options", "kinds", "caches"),
     ("plugins", "entries"),
     ("registry", "presets"),
-    ("methods", "values", "weights"),
+    ("methods", "values", "weights", "stats"),
     ("checkpoints",),
     ("data",),
     ("passes",),

@@ -28,6 +28,7 @@ from harness.evaluation.inference import intervals
 from harness.evaluation.parts import asked_protocols, part_of
 from harness.evaluation.predictions import shelf
 from harness.evaluation.records import identity, read_record, read_records
+from harness.evaluation.resamples import estimates_of
 from harness.files import cache_dir
 from harness.passes import features as encode
 from harness.registry import TASKS
@@ -306,7 +307,9 @@ def test_intervals_and_the_constant_prediction_are_of_the_stored_predictions(
     for record in read_records([evaluate.out]):
         predicted = look(record)
         assert predicted is not None
-        assert record.intervals == intervals(predicted)
+        assert record.intervals == intervals(
+            predicted, estimates_of(record.resamples, record.scores)
+        )
         assert [one.shots for one in record.intervals] == record.shots
         for one in record.intervals:
             method = "wilson" if record.protocol == "current" else "bootstrap"

@@ -13,18 +13,21 @@ from scipy.stats import binom, binomtest, bootstrap, norm
 
 from harness import METRICS, Task, metric
 from harness.data.metrics import score
+from harness.evaluation import bootstrap as resampling
 from harness.evaluation import inference
+from harness.evaluation.bootstrap import resampled
 from harness.evaluation.counting import OneByOne, Read, counted, draws_of
 from harness.evaluation.estimates import Estimate, bootstrap_p, detectable, estimate, holm, minus
 from harness.evaluation.inference import (
+    Interval,
     PairedTest,
-    interval,
-    intervals,
     mcnemar,
     paired_test,
     permutation,
-    resampled,
     wilson,
+)
+from harness.evaluation.inference import (
+    interval as interval_of,
 )
 from harness.evaluation.predictions import Predicted
 from harness.kinds import IGNORED
@@ -139,10 +142,14 @@ def test_a_metric_of_ones_own_has_an_interval_too() -> None:
     made = predicted_of(replace(read, task=task("classification", "odd_rows")))
     found = interval(made, None)
     assert found.low < odd_rows(read.predicted, read.labels) < found.high
-    assert len(resampled(made, None)) == inference.SLOW_RESAMPLES
+    assert len(resampled(made, None)) == resampling.SLOW
 
 
 # Intervals ------------------------------------------------------------------------------------
+
+
+def interval(made: Predicted, shots: int | None) -> Interval:
+    return interval_of(made, shots, resampled(made, shots))
 
 
 def predicted_of(*reads: Read, shots: int | None = None, digest: str = "rows") -> Predicted:
@@ -183,7 +190,7 @@ def test_an_interval_for_every_number_of_shots_is_of_the_mean_over_draws() -> No
     reads = [replace(one, labels=few[0].labels) for one in few]
     one, two = (predicted_of(*reads, shots=shots) for shots in (1, 5))
     both = replace(one, values={**one.values, **two.values})
-    found = intervals(both)
+    found = [interval(both, shots) for shots in both.shots]
     assert [(i.shots, i.method) for i in found] == [(1, "bootstrap"), (5, "bootstrap")]
     assert (found[0].low, found[0].high) == (found[1].low, found[1].high)
     middle = np.mean([(read.predicted == read.labels).mean() for read in reads])
@@ -226,10 +233,9 @@ def test_the_same_rows_are_drawn_for_every_model_and_however_many_are_held() -> 
 def test_blocks_are_counted_like_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     read = random_read("regression", "spearman", rows=30)
     made = predicted_of(read)
-    monkeypatch.setattr(inference, "BLOCK", 30 * 170)
     values = resampled(made, None)
-    assert len(values) == inference.RESAMPLES
-    assert len({*values.round(12)}) > 900, "no block is drawn twice"
+    assert len(values) == resampling.resamples_of(30, ("spearman",)) == 16_667
+    assert len({*values.round(12)}) > 16_000, "no block is drawn twice"
 
 
 SIMULATED = 400

@@ -25,6 +25,7 @@ from harness.errors import BadData
 from harness.evaluation.inference import intervals
 from harness.evaluation.predictions import shelf
 from harness.evaluation.records import predictions_of
+from harness.evaluation.resamples import estimates_of
 from harness.kinds import KINDS
 from tests.conftest import model
 from tests.test_undefined import expert
@@ -133,7 +134,7 @@ def test_a_scorer_is_asked_for_through_evaluate(metric: str, tmp_path: Path) -> 
     assert record.scores[0].value == pytest.approx(plain[metric](), abs=1e-12)
     stored = shelf([out])(record)
     assert stored is not None
-    assert record.intervals == intervals(stored)
+    assert record.intervals == intervals(stored, estimates_of(record.resamples, record.scores))
     assert record.intervals[0].low <= record.scores[0].value <= record.intervals[0].high
 
 

@@ -22,6 +22,12 @@ LONGEST_WORD = 2**16
 TAG = re.compile("O|[BIES]-.+")
 
 
+def columns_read(task: Task) -> tuple[str, ...]:
+    """The columns that a table of a task must have."""
+    document = (task.document,) if task.document else ()
+    return (*task.text, *kind_of(task).columns_of(task), *document)
+
+
 def _read_parquet(task: Task, path: Path) -> Any:
     import pyarrow.parquet
 
@@ -90,7 +96,7 @@ def _separator(task: Task, path: Path) -> str:
     usual = "\t" if path.suffix == ".tsv" else SEPARATORS[0]
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         header = file.readline(LONGEST)
-    needed = {*task.text, *kind_of(task).columns_of(task)}
+    needed = {*columns_read(task)}
     signs = (usual, *SEPARATORS)
     made = (sign for sign in signs if needed <= {*next(csv.reader([header], delimiter=sign), ())})
     return next(made, usual)
@@ -103,7 +109,8 @@ def _read_conll(task: Task, path: Path) -> Any:
     """A word in each line, its tag in the last column, and a blank line after each sentence.
 
     Columns stand between tabs where a line has any, else between blanks, and all lines have as
-    many. A line that begins with # and does not end in a tag is a comment.
+    many. A line that begins with # and does not end in a tag is a comment. -DOCSTART- begins the
+    next document, for a task that names a column of them.
     """
     import pyarrow
 
@@ -114,13 +121,16 @@ def _read_conll(task: Task, path: Path) -> Any:
         )
     words: list[list[str]] = [[]]
     tags: list[list[str]] = [[]]
+    documents = [0]
     columns: tuple[int, int] | None = None
     text = read_text(path, what, error=BadData).removeprefix("\ufeff")
     for number, whole in enumerate(text.split("\n"), start=1):
         line = whole.strip(" \t\r")
-        if not line or line.startswith("-DOCSTART-"):
+        starts = line.startswith("-DOCSTART-")
+        if not line or starts:
             words.append([])
             tags.append([])
+            documents.append(documents[-1] + starts)
             continue
         parts = (TABS if "\t" in line else BLANKS).split(line)
         fault = ""
@@ -140,10 +150,13 @@ def _read_conll(task: Task, path: Path) -> Any:
             raise BadData(f"line {number} of {path} is {line[:40]!r}{fault}")
         words[-1].append(parts[0])
         tags[-1].append(parts[-1])
-    rows = [(w, t) for w, t in zip(words, tags, strict=True) if w]
-    named = {task.text[0]: [w for w, _ in rows], task.label: [t for _, t in rows]}
+    rows = [(w, t, d) for w, t, d in zip(words, tags, documents, strict=True) if w]
+    named = {task.text[0]: [w for w, _, _ in rows], task.label: [t for _, t, _ in rows]}
     lists = pyarrow.list_(pyarrow.string())
-    return pyarrow.table(named, schema=pyarrow.schema(dict.fromkeys(named, lists)))
+    table = pyarrow.table(named, schema=pyarrow.schema(dict.fromkeys(named, lists)))
+    if not task.document or not documents[-1]:
+        return table
+    return table.append_column(task.document, pyarrow.array([d for _, _, d in rows]))
 
 
 READERS: Mapping[str, Callable[[Task, Path], Any]] = {

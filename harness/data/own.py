@@ -50,6 +50,7 @@ class Described(Frozen):
     text: str | tuple[str, ...]
     label: str = ""
     labels: tuple[str, ...] | Literal["from data"] = "from data"
+    document: str = ""
     renamed: dict[str, str] = Field(default_factory=dict)
     metric: str | tuple[str, ...] = ()
     files: str | dict[str, str] = ""
@@ -94,6 +95,7 @@ def task_of_file(path: str) -> Task:
         text=(said.text,) if isinstance(said.text, str) else said.text,
         label=said.label,
         labels=said.labels if said.labels != "from data" else kind.unread,
+        document=said.document,
         renamed=said.renamed,
         by_index=said.kind == "multilabel" and said.labels != "from data",
         metrics=metrics or kind.metrics,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
 
+from harness.data.formats import columns_read
 from harness.data.sources import TRAIN, table
 from harness.data.splits import pick, splits_of
 from harness.errors import BadData
@@ -25,7 +28,8 @@ def load_rows(
     an empty split, LabelMismatch when the data set names its classes otherwise.
     """
     rows, texts = _read(task, split, folder, limit)
-    return _made(task, split, texts, kind_of(task).read(task, rows, f"{task}@{split}"))
+    read = _made(task, split, texts, kind_of(task).read(task, rows, f"{task}@{split}"))
+    return replace(read, documents=_documents([row.get(task.document) for row in rows]))
 
 
 def texts_of(
@@ -47,7 +51,7 @@ def _read(
     picked = pick(len(stored), split, limit)
     if not len(picked):
         raise BadData(f"{task}@{split} has no rows; expected at least one")
-    needed = (*task.text, *kind_of(task).columns_of(task))
+    needed = columns_read(task)
     if missing := [column for column in needed if column not in stored.columns]:
         raise BadData(
             f"{task}@{split} has no column '{missing[0]}'; found {', '.join(stored.columns)}; "
@@ -60,6 +64,15 @@ def _read(
 def _made(task: Task, split: str, texts: tuple[tuple[str, ...], ...], labels: Array64) -> Rows:
     digest = xxhash.xxh3_128_hexdigest(json.dumps([texts, labels.tolist()]).encode())
     return Rows(task, split, texts, labels, digest)
+
+
+def _documents(values: Sequence[Any]) -> Units | None:
+    """Equal values as numbers from 0; what has none stands alone. None where no row has one."""
+    if all(value is None for value in values):
+        return None
+    keys = [place if value is None else str(value) for place, value in enumerate(values)]
+    places = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([places[key] for key in keys], dtype=np.int64)
 
 
 def _text(task: Task, row: Row, split: str) -> tuple[str, ...]:

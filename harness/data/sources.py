@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.data.formats import ENDINGS, READERS, SUFFIXES
+from harness.data.formats import ENDINGS, READERS, SUFFIXES, columns_read
 from harness.errors import BadData, LabelMismatch
 from harness.files import parse_json
 from harness.kinds import kind_of
@@ -180,7 +180,7 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
         raise
     except Exception as error:  # Arrow has errors of its own, and lets through those of the system
         raise _unreadable(path, suffix, error) from error
-    needed = (*task.text, *kind_of(task).columns_of(task))
+    needed = columns_read(task)
     for name in needed:
         if columns.count(name) > 1:
             raise BadData(f"{path} has the column '{name}' twice, expected it once")

@@ -325,13 +325,18 @@ class Draws:
     parts: tuple[tuple[Counted, ...], ...]
     left: tuple[Sequence[int], ...]
 
+    def each(self, counts: Array64) -> Array64:
+        """Each draw where rows count so often: [resamples, rows] -> [draws, resamples]."""
+        return np.array(
+            [
+                np.mean([part.under(_without(left, counts)) for part in parts], axis=0)
+                for parts, left in zip(self.parts, self.left, strict=True)
+            ]
+        )
+
     def under(self, counts: Array64) -> Array64:
         """The mean over the draws where rows count so often: [resamples, rows] -> [resamples]."""
-        each = [
-            np.mean([part.under(_without(left, counts)) for part in parts], axis=0)
-            for parts, left in zip(self.parts, self.left, strict=True)
-        ]
-        return np.asarray(np.mean(each, axis=0))
+        return np.asarray(self.each(counts).mean(axis=0))
 
     def sums(self) -> list[Sums]:
         """The parts of all draws, whose mean is the score: all of them have to be sums."""

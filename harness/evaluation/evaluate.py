@@ -19,6 +19,7 @@ from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord, CellsFailed, HarnessError, NotFinite
+from harness.evaluation.bootstrap import kept_resamples
 from harness.evaluation.cells import Cell, cells_of
 from harness.evaluation.inference import intervals
 from harness.evaluation.parts import Part, asked_protocols
@@ -37,6 +38,7 @@ from harness.evaluation.records import (
     read_record,
     write_record,
 )
+from harness.evaluation.resamples import estimates_of
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
 from harness.evaluation.systems import check_singles, warn_of_heads
@@ -191,13 +193,15 @@ def made(cell: Cell, reader: Reader) -> Record | str:
     try:
         encoded, predictions = _read(cell, reader)
         scores = _scores(cell.part, predictions)
+        predicted = predicted_of(cell.part, predictions)
+        resamples = kept_resamples(predicted, scores)
     except HarnessError as error:  # what only the forward pass shows of a model and these rows
         return f"{cell}: {error}"
-    predicted = predicted_of(cell.part, predictions)
     record = Record(
         **cell.told(encoded),
         scores=scores,
-        intervals=intervals(predicted),
+        intervals=intervals(predicted, estimates_of(resamples, scores)),
+        resamples=resamples,
         majority=cell.part.majority,
         unseen=_unseen(encoded),
         predictions=predicted.content,

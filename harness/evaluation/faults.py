@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from math import fsum, isclose, isfinite
 from typing import TYPE_CHECKING
 
 from harness.errors import BrokenRecord
+from harness.evaluation.resamples import read
 
 if TYPE_CHECKING:
     from harness.evaluation.records import Adaptation, DrawScore, Record
@@ -22,12 +24,21 @@ CORRELATIONS = ("matthews", "pearson", "spearman")
 SHARES = ("accuracy", "f1", "macro_f1", "micro_f1", "span_f1")
 """Those whose least value is 0."""
 
+DESIGN = re.compile(r"[0-9a-f]{16}")
+
 
 def range_of(metric: str) -> tuple[float, float]:
     """The least and the largest value of a metric; of somebody's own, any that a table holds."""
     if metric in CORRELATIONS:
         return -1.0, 1.0
     return (0.0, 1.0) if metric in SHARES else (-BEYOND, BEYOND)
+
+
+def least_and_most(metrics: Sequence[str]) -> tuple[float, float]:
+    """The range of the mean of several metrics."""
+    ranges = [range_of(metric) for metric in metrics]
+    least, most = (fsum(ends) / len(ranges) for ends in zip(*ranges, strict=True))
+    return least, most
 
 
 def check_record(record: Record, where: str) -> None:
@@ -55,6 +66,7 @@ def _faults(record: Record) -> Iterator[str]:
     for one in said:
         yield from _in_score(one, record.metrics)
     yield from _in_intervals(record)
+    yield from _in_resamples(record)
 
 
 def _in_settings(record: Record) -> Iterator[str]:
@@ -114,8 +126,7 @@ def _in_score(one: DrawScore, metrics: Sequence[str]) -> Iterator[str]:
 
 
 def _in_intervals(record: Record) -> Iterator[str]:
-    ranges = [range_of(metric) for metric in record.metrics]
-    least, most = (fsum(ends) / len(ranges) for ends in zip(*ranges, strict=True))
+    least, most = least_and_most(record.metrics)
     known = [one.shots for one in record.intervals]
     if len({*known}) < len(known) or not {*known} <= {*record.shots}:
         yield "has an interval of no score, or two of one, expected one for each number of shots"
@@ -130,3 +141,36 @@ def _in_intervals(record: Record) -> Iterator[str]:
                 f"has the interval {one.low} to {one.high} ({one.level}) of the score {mean}, "
                 "expected its ends around the score"
             )
+
+
+def _in_resamples(record: Record) -> Iterator[str]:
+    kept = record.resamples
+    if kept and ([one.shots for one in kept] != [*dict.fromkeys(s.shots for s in record.scores)]):
+        yield "has resamples of other shots than its scores, expected one for each number of shots"
+        return
+    least, most = least_and_most(record.metrics)
+    for one in kept:
+        if not 0 < one.units <= record.rows or not one.count > 0 or not 0 < one.step <= most:
+            counts = f"{one.count} resamples of {one.units} units in steps of {one.step}"
+            yield f"has {counts}, expected more than none, of {record.rows} rows"
+            return
+        if not DESIGN.fullmatch(one.design):
+            yield f"has resamples of the design '{one.design:.40}', expected 16 hexadecimal digits"
+        draws = record.values(one.shots)
+        try:
+            said = read(one, draws)
+        except ValueError as error:
+            yield f"has resamples that cannot be read ({error}), expected base64"
+            return
+        alone = said.by_draw.shape
+        if len(said.resamples) != one.count or (len(draws) == 1) != (alone == (1, 0)):
+            found = f"{len(said.resamples)} and {alone[0]} x {alone[1]}"
+            yield f"has {found} scores on {one.count} resamples and {len(draws)} draws"
+            return
+        for values in (said.resamples, said.by_draw.ravel()):
+            if (
+                len(values)
+                and not least - one.step <= values.min() <= values.max() <= most + one.step
+            ):
+                yield f"has resamples from {values.min():g} to {values.max():g}, expected scores"
+                return

@@ -5,16 +5,16 @@ Pure, but for named random streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.errors import BrokenRecord, WrongPredictions
-from harness.evaluation.counting import EXCHANGED, SUMS, Draws, draws_of
+from harness.evaluation.bootstrap import resampled
+from harness.evaluation.counting import EXCHANGED, Draws, draws_of
 from harness.evaluation.estimates import (
     COUNTED,
     DIGITS,
@@ -27,61 +27,15 @@ from harness.evaluation.estimates import (
 from harness.evaluation.predictions import DrawKey, Lookup, Predicted
 from harness.evaluation.records import Interval, Record, identity_of
 from harness.rng import rng
+from harness.stats.estimate import Estimate as Of
 from harness.types import Array64, Shots
 
-RESAMPLES = 1000
-SLOW_RESAMPLES = 200
-"""Where a metric is asked of one resample after the other."""
 PERMUTATIONS = 2000
 BLOCK = 4_000_000
 """Counts that are held at once: resamples x rows."""
-PIECE = 250
-"""Resamples that are counted at once: more of them leave the processor's cache."""
 
 
-# Resampling rows ---------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=1)
-def _block(digest: str, rows: int, first: int, size: int) -> Array64:
-    """How often each row is drawn, [size, rows]; the same for all models on the same rows.
-
-    The last block is kept: cells on the same rows follow one another.
-    """
-    places = rng(0, "bootstrap", digest, first).integers(rows, size=(size, rows))
-    places += rows * np.arange(size)[:, None]
-    counts = np.bincount(places.ravel(), minlength=size * rows).astype(np.float64)
-    counts.flags.writeable = False
-    return counts.reshape(size, rows)
-
-
-def resampled(predicted: Predicted, shots: Shots | None) -> Array64:
-    """The mean over the draws with so many shots, on rows drawn with replacement: [resamples].
-
-    Models on the same rows are read on the same resamples, so their differences are paired. One
-    that leaves a metric nothing to score is drawn again. Raises BrokenRecord where all do.
-    """
-    draws, rows = draws_of(predicted, shots), len(predicted.units)
-    fast = {*SUMS, "spearman"} >= {*predicted.task.metrics}
-    count = RESAMPLES if fast else SLOW_RESAMPLES
-    size = max(1, min(count, BLOCK // rows))
-
-    def values(first: int, last: int) -> Array64:
-        starts = range(first, last, size)
-        blocks = (_block(predicted.digest, rows, at, min(size, last - at)) for at in starts)
-        pieces = (block[at : at + PIECE] for block in blocks for at in range(0, len(block), PIECE))
-        return np.concatenate([draws.under(piece) for piece in pieces])
-
-    if np.isnan(draws.under(np.ones((1, rows)))).any():
-        raise BrokenRecord(
-            f"the predictions on {predicted.task} have nothing to score, expected labels of which "
-            f"{' and '.join(predicted.task.metrics)} has a value"
-        )
-    made, drawn = values(0, count), count
-    while (odd := np.flatnonzero(np.isnan(made))).size:
-        made[odd] = values(drawn, drawn + len(odd))
-        drawn += len(odd)
-    return made
+# Resampled rows ---------------------------------------------------------------------------
 
 
 Samples: TypeAlias = Callable[[Record, "Shots | None"], "Array64 | None"]
@@ -113,25 +67,23 @@ def sampler(look: Lookup) -> Samples:
 # An interval of a score --------------------------------------------------------------------
 
 
-def intervals(predicted: Predicted) -> tuple[Interval, ...]:
+def intervals(predicted: Predicted, estimates: Mapping[Shots | None, Of]) -> tuple[Interval, ...]:
     """The interval over test rows of the mean over the draws, for every number of shots."""
-    return tuple(
-        interval(predicted, shots) for shots in dict.fromkeys(k[0] for k in predicted.values)
-    )
+    return tuple(interval(predicted, shots, one.resamples) for shots, one in estimates.items())
 
 
-def interval(predicted: Predicted, shots: Shots | None) -> Interval:
+def interval(predicted: Predicted, shots: Shots | None, sample: Array64) -> Interval:
     """Wilson's, of the accuracy of one prediction; else the percentiles of a bootstrap of rows.
 
-    By hand: 8 of 10 rows right, z = 1.96: (0.8 + 0.192 -+ 1.96 sqrt(0.016 + 0.0096)) / 1.384, from
-    0.490 to 0.943.
+    `sample` are the scores on resampled rows. By hand: 8 of 10 rows right, z = 1.96: (0.8 + 0.192
+    -+ 1.96 sqrt(0.016 + 0.0096)) / 1.384, from 0.490 to 0.943.
     """
     keys = predicted.draws(shots)
-    if len(keys) == 1 and predicted.task.metrics == ("accuracy",):
+    if len(keys) == 1 and predicted.task.metrics == ("accuracy",) and predicted.documents is None:
         right = _rights(predicted, keys[0])
         low, high = wilson(int(right.sum()), len(right))
         return Interval(low=low, high=high, shots=shots, method="wilson", level=LEVEL)
-    low, high = ends(resampled(predicted, shots))
+    low, high = ends(sample)
     return Interval(low=low, high=high, shots=shots, method="bootstrap", level=LEVEL)
 
 

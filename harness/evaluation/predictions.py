@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 DrawKey: TypeAlias = "tuple[Shots | None, int | None]"
 """Shots and seed; None, None where nothing is drawn."""
-LABEL, ROW = "label", "row"
-"""The columns beside predictions: true labels and, of words, the row that each is of."""
+LABEL, ROW, DOCUMENT = "label", "row", "document"
+"""The columns beside predictions: true labels and, of words, the row that each is of; the document
+of each, where these are known."""
 ABOUT = b"harness"
 """The key of what the file says of the task: its kind, and its labels by index."""
 
@@ -38,6 +39,7 @@ class Predicted:
 
     `labels` and each of the `values` are [units] or [rows, classes]; `units` are how many each row
     has. `digest` is that of the rows; `left_out` are, by seed, rows that are not scored.
+    `documents` [rows] are numbers of the documents that rows are of, where the task knows.
     """
 
     task: Task
@@ -46,6 +48,12 @@ class Predicted:
     labels: Array64
     values: Mapping[DrawKey, Array64]
     left_out: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    documents: Units | None = None
+
+    @property
+    def shots(self) -> list[Shots | None]:
+        """The numbers of shots that were drawn, in their order; [None] where nothing is drawn."""
+        return [*dict.fromkeys(shots for shots, _ in self.values)]
 
     def draws(self, shots: Shots | None) -> list[DrawKey]:
         """The draws with so many shots."""
@@ -97,6 +105,7 @@ def predicted_of(part: Part, predictions: Sequence[Predictions]) -> Predicted:
         labels=part.test.labels,
         values=dict(zip(draws, (one.values for one in predictions), strict=True)),
         left_out=part.left_out,
+        documents=part.test.documents,
     )
 
 
@@ -112,6 +121,8 @@ def write_predictions(path: Path, predicted: Predicted) -> None:
     columns = {LABEL: _column(predicted.labels)}
     if kind_of(task).unit == "word":
         columns[ROW] = pyarrow.array(np.repeat(np.arange(len(predicted.units)), predicted.units))
+    if predicted.documents is not None:
+        columns[DOCUMENT] = pyarrow.array(np.repeat(predicted.documents, predicted.units))
     columns |= {_name(key): _column(values) for key, values in predicted.values.items()}
     about = json.dumps({"kind": task.kind, "labels": task.labels})
     table = pyarrow.table(columns).replace_schema_metadata({ABOUT: about})
@@ -153,13 +164,15 @@ def read_predictions(record: Record, path: Path) -> Predicted:
     keys = [(score.shots, score.seed) for score in record.scores]
     if absent := [name for name in (LABEL, *map(_name, keys)) if name not in columns]:
         raise _wrong(path, f"has no column '{absent[0]}'; found {', '.join(columns)}")
+    units = _units(record, task, columns, path)
     predicted = Predicted(
         task=task,
         digest=str(record.dataset.get("digest")),
-        units=_units(record, task, columns, path),
+        units=units,
         labels=columns[LABEL],
         values={key: columns[_name(key)] for key in keys},
         left_out=_left_out(record),
+        documents=_documents(columns, units),
     )
     if fault := fault_of(record, predicted):
         raise _wrong(path, fault)
@@ -231,6 +244,13 @@ def _units(record: Record, task: Task, columns: Mapping[str, Array64], path: Pat
         )
     counts = np.bincount(columns[ROW].astype(np.int64), minlength=record.rows)
     return np.asarray(counts, dtype=np.int64)
+
+
+def _documents(columns: Mapping[str, Array64], units: Units) -> Units | None:
+    """The document of each row, which is that of its first unit."""
+    if DOCUMENT not in columns or not units.all():
+        return None
+    return np.asarray(columns[DOCUMENT][np.cumsum(units) - units], dtype=np.int64)
 
 
 def _left_out(record: Record) -> dict[int, Sequence[int]]:

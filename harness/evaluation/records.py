@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 from harness.data.shots import amount
 from harness.errors import BrokenRecord
 from harness.evaluation.faults import check_record
+from harness.evaluation.resamples import Resamples
 from harness.files import check_values, parse_json, read_json, read_text, write_json
 from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
@@ -102,14 +103,15 @@ class Record(Frozen):
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
     `unseen` are the units that the model did not see: words that were cut off, read as no entity.
     `predictions` is the digest of those beside it; records of before version 4 have none.
-    `intervals` has one for every number of shots, `majority` the score of the best constant
+    `intervals` has one for every number of shots, and so has `resamples`: the scores on resampled
+    test units, which records of before version 5 lack. `majority` the score of the best constant
     prediction on the same rows. `shown` are the rows that methods of a merge were shown, and
     `transductive` says that those it is scored on are among them: nobody who has not these very
     rows gets such a score. Values are between 0 and 1 (or -1 and 1 for correlations); tables
     multiply them by 100.
     """
 
-    schema_version: Literal[1, 2, 3, 4] = 4
+    schema_version: Literal[1, 2, 3, 4, 5] = 5
     model: str
     role: Role
     method: str
@@ -123,6 +125,7 @@ class Record(Frozen):
     rows: int
     scores: tuple[DrawScore, ...]
     intervals: tuple[Interval, ...] = ()
+    resamples: tuple[Resamples, ...] = ()
     majority: DrawScore | None = None
     unseen: int = 0
     predictions: str | None = None

@@ -44,6 +44,8 @@ class Kind(ABC):
     name: ClassVar[str]
     unit: ClassVar[Literal["row", "word"]] = "row"
     """What has a label: a row, or every word of it."""
+    row: ClassVar[str] = "row"
+    """What a row is called."""
     problem_type: ClassVar[str]
     """What transformers calls the loss, in a configuration."""
     hub_task: ClassVar[str] = "text-classification"

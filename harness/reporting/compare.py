@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.data.shots import amount
 from harness.errors import BadOption, BrokenRecord, UnknownName
+from harness.evaluation.bootstrap import resampled
 from harness.evaluation.estimates import (
     Estimate,
     aligned,
@@ -23,7 +24,7 @@ from harness.evaluation.estimates import (
     rows_needed,
     within,
 )
-from harness.evaluation.inference import FEWEST_APART, PairedTest, paired_test, resampled
+from harness.evaluation.inference import FEWEST_APART, PairedTest, paired_test
 from harness.evaluation.parts import asked
 from harness.evaluation.predictions import Lookup, Predicted, shelf
 from harness.evaluation.records import Record, read_records

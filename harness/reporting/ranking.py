@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from harness.evaluation.bootstrap import LEAST
 from harness.evaluation.estimates import (
     DIGITS,
     FEWEST_TASKS,
@@ -23,7 +24,6 @@ from harness.evaluation.estimates import (
     tie_groups,
     win_rates,
 )
-from harness.evaluation.inference import RESAMPLES
 from harness.types import Array64
 
 
@@ -72,7 +72,7 @@ def standings(
     means, height = of_tasks.mean(axis=1), scores.mean(axis=1)
     first, second = (means, -height) if by == "rank" else (-height, means)
     order = sorted(range(len(means)), key=lambda place: (first[place], second[place]))
-    held = np.broadcast_to(scores[:, :, None], (*scores.shape, RESAMPLES))
+    held = np.broadcast_to(scores[:, :, None], (*scores.shape, LEAST))
     rows = held if samples is None else samples[:, by_name]
     drawn = scores[:, :, None] if draws is None else draws[:, by_name]
     ranked = _estimates(of_tasks, ranks(rows), ranks(drawn))

@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from harness.errors import BrokenRecord, WrongPredictions
-from harness.evaluation.inference import resampled
+from harness.evaluation.bootstrap import resampled
 from harness.evaluation.predictions import Predicted, reader
 from harness.evaluation.records import read_record
 from harness.reporting.verdict import Sampled

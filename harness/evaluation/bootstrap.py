@@ -1,0 +1,200 @@
+"""Test units drawn with replacement, and what a model scores on them.
+
+Pure, but for a named random stream. Resample b takes the same units for every model, protocol and
+number of shots on the same rows, so that differences of two models are paired.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.errors import BrokenRecord
+from harness.evaluation.counting import SUMS, draws_of
+from harness.evaluation.predictions import Predicted
+from harness.evaluation.records import DrawScore
+from harness.evaluation.resamples import Resamples, values_of, written
+from harness.kinds import kind_of
+from harness.rng import rng
+from harness.types import Array64, Shots
+
+LEAST, MOST, TAKEN = 2000, 20_000, 500_000
+"""Resamples: more of few units, so that the ends of an interval are within 0.1 points of those of
+ever so many, and so many units are taken in all."""
+SLOW = 200
+"""Where a metric is asked of one resample after the other."""
+ALONE = 64
+"""Resamples on which each draw is kept by itself."""
+BLOCK = 1_000_000
+"""Counts that are held at once in eight bytes each: resamples x units."""
+TRIES = 100
+"""Resamples that are drawn for one that leaves a metric something to score."""
+
+Counts = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Design:
+    """How often each resample takes each unit, [resamples, units]; `row_units` [rows] are those
+    that rows are of, None where each is one. `digest` tells designs apart."""
+
+    counts: Counts
+    row_units: npt.NDArray[np.int64] | None
+    digest: str
+
+    def blocks(self) -> Iterator[Array64]:
+        """How often each row is taken, [some resamples, rows]."""
+        units = self.counts.shape[1]
+        rows = units if self.row_units is None else len(self.row_units)
+        size = max(1, BLOCK // rows)
+        for first in range(0, len(self.counts), size):
+            block = self.counts[first : first + size]
+            taken = block if self.row_units is None else block[:, self.row_units]
+            yield taken.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Of which rows units are drawn, told apart by `seed`, a hash of them and of their labels; and
+    which resamples count: those that leave every metric something to score."""
+
+    seed: str
+    metrics: tuple[str, ...]
+    left: tuple[tuple[int, ...], ...]
+    count: int
+    labels: Predicted = field(compare=False)
+
+
+def design_of(predicted: Predicted) -> Design:
+    """The resamples of the rows that predictions are of: what is predicted changes nothing.
+
+    Raises BrokenRecord where the labels leave a metric nothing to score.
+    """
+    lefts = {tuple(predicted.left(key)) for key in predicted.values}
+    units = len(predicted.units)
+    if predicted.documents is not None:
+        units = int(predicted.documents.max()) + 1
+    # without the values: what is kept of the last design is small
+    labels = replace(predicted, values={(None, None): predicted.labels})
+    metrics = predicted.task.metrics
+    return _design(
+        _Drawn(
+            _seed(predicted), metrics, tuple(sorted(lefts)), resamples_of(units, metrics), labels
+        )
+    )
+
+
+def resamples_of(units: int, metrics: Sequence[str]) -> int:
+    """How many resamples so many units are given."""
+    if {*metrics} - {*SUMS, "spearman"}:
+        return SLOW
+    return min(MOST, max(LEAST, math.ceil(TAKEN / units)))
+
+
+def _seed(predicted: Predicted) -> str:
+    """A hash that nobody can make without the labels; it stands nowhere."""
+    made = hashlib.blake2b(digest_size=16)
+    made.update(json.dumps([predicted.digest, predicted.task.labels]).encode())
+    for part in (predicted.labels, predicted.units, predicted.documents):
+        # as little-endian numbers, whatever the machine; -0.0 is 0.0
+        numbers = np.empty(0) if part is None else part
+        made.update(json.dumps(numbers.shape).encode())
+        made.update((numbers + 0.0).astype("<f8").tobytes())
+    return made.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _design(drawn: _Drawn) -> Design:
+    """The last is kept: cells on the same rows follow one another."""
+    known, rows = drawn.labels, len(drawn.labels.units)
+    units = rows if known.documents is None else int(known.documents.max()) + 1
+    size = max(1, min(drawn.count, BLOCK // units))
+    whole = Design(np.ones((1, units), dtype=np.uint8), known.documents, "")
+    if not _defined(drawn, whole).all():
+        raise BrokenRecord(
+            f"the predictions on {known.task} have nothing to score, expected labels of which "
+            f"{' and '.join(drawn.metrics)} has a value"
+        )
+    parts: list[Counts] = []
+    for first in range(0, TRIES * drawn.count, size):
+        made = _taken(drawn.seed, units, first, size)
+        parts.append(made[_defined(drawn, replace(whole, counts=made))])
+        if sum(map(len, parts)) >= drawn.count:
+            break
+    else:
+        raise BrokenRecord(
+            f"the labels on {known.task} leave {' and '.join(drawn.metrics)} nothing to score in "
+            "nearly every resample of the rows; expected more rows"
+        )
+    counts = np.concatenate(parts)[: drawn.count]
+    counts.flags.writeable = False
+    digest = hashlib.blake2b(counts.tobytes(), digest_size=8).hexdigest()
+    return Design(counts, known.documents, digest)
+
+
+def _taken(seed: str, units: int, first: int, size: int) -> Counts:
+    """How often each unit is taken, [size, units]."""
+    places = rng(0, "bootstrap", seed, first).integers(units, size=(size, units))
+    places += units * np.arange(size)[:, None]
+    counts = np.bincount(places.ravel(), minlength=size * units)
+    return counts.astype(np.uint8).reshape(size, units)
+
+
+def _defined(drawn: _Drawn, design: Design) -> npt.NDArray[np.bool_]:
+    """Which resamples leave every metric something to score: the labels decide alone."""
+    good = np.ones(len(design.counts), dtype=np.bool_)
+    for left in drawn.left:
+        right = draws_of(replace(drawn.labels, left_out={0: left}), None)
+        good &= ~np.isnan(np.concatenate([right.under(block) for block in design.blocks()]))
+    return good
+
+
+# Scores ------------------------------------------------------------------------------------
+
+
+def resampled_draws(predicted: Predicted, shots: Shots | None) -> Array64:
+    """The score of each draw with so many shots on every resample: [draws, resamples].
+
+    0 where a metric of one's own has no value although the labels leave it something to score.
+    Raises BrokenRecord where they do not.
+    """
+    draws = draws_of(predicted, shots)
+    made = np.concatenate([draws.each(block) for block in design_of(predicted).blocks()], axis=1)
+    return np.where(np.isfinite(made), made, 0.0)
+
+
+def resampled(predicted: Predicted, shots: Shots | None) -> Array64:
+    """The mean over the draws with so many shots: [resamples]."""
+    return np.asarray(resampled_draws(predicted, shots).mean(axis=0))
+
+
+def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[Resamples, ...]:
+    """What a record with these scores keeps for every number of shots.
+
+    Raises BrokenRecord where the labels leave a metric nothing to score.
+    """
+    design, row = design_of(predicted), kind_of(predicted.task).row
+    made = []
+    for shots in predicted.shots:
+        each = resampled_draws(predicted, shots)
+        numbers = written(
+            values_of(scores, shots), each.mean(axis=0), each[:, : ALONE if len(each) > 1 else 0]
+        )
+        made.append(
+            Resamples(
+                shots=shots,
+                unit=row if predicted.documents is None else "document",
+                units=design.counts.shape[1],
+                count=each.shape[1],
+                design=design.digest,
+                **numbers._asdict(),
+            )
+        )
+    return tuple(made)

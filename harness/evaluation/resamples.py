@@ -1,0 +1,107 @@
+"""The noun that a record keeps of a score: the same score on resampled test units, in small.
+
+A score on a resample is kept as a whole number of steps from the score itself, in one byte; bytes
+are written in base64. Which units a resample takes is not said, and cannot be found without the
+labels: see `bootstrap`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from harness.stats.estimate import Estimate
+from harness.types import Array64, Shots
+from harness.values import Frozen
+
+if TYPE_CHECKING:
+    from harness.evaluation.records import DrawScore, Record
+
+STEP = 0.0005
+"""What scores on resamples are rounded to, doubled until the farthest fits into a byte."""
+FARTHEST = 127
+DIGITS = 6
+"""Of a number of steps before it is rounded: halves are halves, whatever the processor adds up."""
+
+
+class Resamples(Frozen):
+    """The mean over the draws with so many shots on `count` resamples of the test units.
+
+    `unit` is what is drawn with replacement (row, sentence, document), `units` how many there are.
+    Records with the same `design` took the same units in every resample, so that their differences
+    are paired. `values` has a signed byte for each resample: steps from the score; `by_draw` the
+    same for each of several draws alone, on the first resamples, one draw after the other.
+    """
+
+    shots: Shots | None = None
+    unit: str
+    units: int
+    count: int
+    step: float
+    design: str
+    values: str
+    by_draw: str = ""
+
+
+class Written(NamedTuple):
+    """Scores on resamples as a record says them."""
+
+    step: float
+    values: str
+    by_draw: str
+
+
+def written(scores: Sequence[float], mean: Array64, by_draw: Array64) -> Written:
+    """Scores on resamples, [B] and [draws, K]; `scores` [draws] are those on all units."""
+    points, step = np.asarray(scores), STEP
+    while True:
+        whole, alone = _steps(mean - points.mean(), step), _steps(by_draw - points[:, None], step)
+        if max(np.abs(whole).max(), np.abs(alone).max(initial=0)) <= FARTHEST:
+            return Written(step, _text(whole), _text(alone))
+        step *= 2
+
+
+def _steps(values: Array64, step: float) -> Array64:
+    return np.asarray(np.rint(np.round(values / step, DIGITS)))
+
+
+def _text(steps: Array64) -> str:
+    return base64.b64encode(steps.astype(np.int8).tobytes()).decode()
+
+
+def bytes_of(text: str) -> Array64:
+    """The signed bytes in a text of base64. Raises ValueError for other text."""
+    try:
+        return np.frombuffer(base64.b64decode(text, validate=True), dtype=np.int8).astype(float)
+    except binascii.Error as error:
+        raise ValueError(f"{text:.20}: {error}") from error
+
+
+def read(kept: Resamples, scores: Sequence[float]) -> Estimate:
+    """What was written, given the scores of the draws on all units. Raises ValueError."""
+    each, step = np.asarray(scores, dtype=np.float64), kept.step
+    mean = each.mean() + bytes_of(kept.values) * step
+    alone = bytes_of(kept.by_draw).reshape(len(each), -1) if kept.by_draw else np.empty((1, 0))
+    return Estimate(each, mean, each[: len(alone), None] + alone * step, kept.units)
+
+
+def values_of(scores: Sequence[DrawScore], shots: Shots | None) -> list[float]:
+    """Values of the draws with so many shots."""
+    return [score.value for score in scores if score.shots == shots]
+
+
+def estimates_of(
+    resamples: Sequence[Resamples], scores: Sequence[DrawScore]
+) -> dict[Shots | None, Estimate]:
+    """By the number of shots."""
+    return {one.shots: read(one, values_of(scores, one.shots)) for one in resamples}
+
+
+def estimate_of(record: Record, shots: Shots | None) -> Estimate | None:
+    """A record's score with so many shots and on resampled units; None where it keeps none."""
+    kept = next((one for one in record.resamples if one.shots == shots), None)
+    return None if kept is None else read(kept, record.values(shots))

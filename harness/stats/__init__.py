@@ -1,0 +1,1 @@
+"""What chance makes of scores: pure functions of numbers."""

@@ -1,0 +1,77 @@
+"""The noun: what a model scores on a task, with what is known of chance; differences and means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.types import Array64
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A model on a task under one protocol and number of shots; scores are fractions.
+
+    `values` [draws] are the scores of each draw of shots, one where nothing is drawn. `resamples`
+    [B] is their mean on resampled test units, `by_draw` [draws, K] each draw alone on the first K
+    of the same resamples, [1, 0] where there is one draw. `units` is how many test units are
+    resampled: rows, sentences or documents. Differences and means of these are estimates as well.
+    """
+
+    values: Array64
+    resamples: Array64
+    by_draw: Array64
+    units: int
+
+    @property
+    def point(self) -> float:
+        """The mean over the draws."""
+        return float(self.values.mean())
+
+
+def minus(first: Estimate, second: Estimate, times: float = 1.0) -> Estimate:
+    """The first minus so many `times` the second, on the same resamples and the same draws."""
+    draws, resamples, by_draw = _alike([first, second])
+    return Estimate(
+        draws[0] - times * draws[1],
+        resamples[0] - times * resamples[1],
+        by_draw[0] - times * by_draw[1],
+        min(first.units, second.units),
+    )
+
+
+def mean_of(several: Sequence[Estimate]) -> Estimate:
+    """The mean: of tasks, or of models on one. Draws by number: those of a task share their rows.
+
+    Its units are as many as have the degrees of freedom of the whole (Satterthwaite): the sum over
+    tasks that are alike, about those of one that has most of the variance. By hand: two tasks of
+    100 units with variances 1 and 3 have 16 / (1 / 100 + 9 / 100) = 160.
+    """
+    draws, resamples, by_draw = _alike(several)
+    variances = np.array([one.resamples.var() for one in several])
+    units = np.array([one.units for one in several])
+    whole = variances.sum()
+    alike = whole**2 / (variances**2 / units).sum() if whole else units.sum()
+    return Estimate(draws.mean(0), resamples.mean(0), by_draw.mean(0), round(float(alike)))
+
+
+def _alike(several: Sequence[Estimate]) -> tuple[Array64, Array64, Array64]:
+    """Values [n, draws], resamples [n, B] and draws on resamples [n, draws, K] that all have.
+
+    What is not drawn is the same on every draw.
+    """
+    count = min((len(one.values) for one in several if len(one.values) > 1), default=1)
+    kept = min(len(one.resamples) for one in several)
+    width = min((one.by_draw.shape[1] for one in several if len(one.values) > 1), default=0)
+    values = [np.broadcast_to(one.values[:count], count) for one in several]
+    by_draw = [
+        np.broadcast_to(
+            one.by_draw[:count, :width] if len(one.values) > 1 else one.resamples[:width],
+            (count, width),
+        )
+        for one in several
+    ]
+    resamples = [one.resamples[:kept] for one in several]
+    return np.stack(values), np.stack(resamples), np.stack(by_draw)

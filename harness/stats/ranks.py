@@ -1,0 +1,182 @@
+"""Models over several tasks: is one better on tasks at large, and who cannot be told from whom.
+
+A task is one observation, however many rows it has: what is said of other tasks rests on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+
+from harness.rng import rng
+from harness.stats.intervals import DIGITS, LEVEL, Ends
+from harness.stats.tests import holm
+from harness.types import Array64
+
+FEWEST_TASKS = 6
+"""Tasks whose signs alone can be significant: all five of one sign happen by chance in 1 of 16."""
+_EVERY = 14
+"""Tasks up to which all changes of signs are tried; of more, as many as of these."""
+
+
+# Two models --------------------------------------------------------------------------------
+
+
+@cache
+def _kept(tasks: int) -> Array64:
+    """Every choice of tasks whose sign is kept, [choices, tasks] of 0 and 1; the first keeps all.
+
+    Of many tasks drawn at random.
+    """
+    if tasks > _EVERY:
+        drawn = rng(0, "sign flips", tasks).integers(2, size=(2**_EVERY, tasks))
+        drawn[0] = 1
+        return drawn.astype(np.float64)
+    bits = np.arange(2**tasks)[::-1, None] >> np.arange(tasks)
+    return (bits & 1).astype(np.float64)
+
+
+def sign_flip(differences: Array64) -> Array64:
+    """Two-sided p-values of mean differences over tasks, [..., tasks]: the exact sign-flip test.
+
+    Were two models alike, each task might as well favour the other. By hand: the differences 3, 2
+    and 1 have a sum that 2 of 8 choices of signs reach: p = 0.25.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    sums = values @ (2 * _kept(values.shape[-1]) - 1).T
+    seen = np.abs(values.sum(axis=-1))[..., None] - 10.0**-9
+    return np.asarray((np.abs(sums) >= seen).mean(axis=-1))
+
+
+def over_tasks(differences: Array64) -> Ends | None:
+    """The 95 % interval of the mean difference on other tasks, as the sign-flip test has it.
+
+    Its ends are the 2.5 % least and greatest of the means of all choices of tasks (Hartigan 1969,
+    doi:10.1080/01621459.1969.10501057). None below six tasks, which are too few for any.
+    """
+    kept = _kept(len(differences))
+    place = int((1 - LEVEL) / 2 * len(kept))
+    if not place:
+        return None
+    some = kept[kept.any(axis=1)]
+    means = np.sort(some @ differences / some.sum(axis=1))
+    return round(float(means[place - 1]), DIGITS), round(float(means[-place]), DIGITS)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A mean difference without one task after the other: between which `ends` it lies.
+
+    `deciding` are the tasks, by number, without which it has another sign, or another verdict of
+    the sign-flip test where enough tasks are left for one.
+    """
+
+    ends: Ends
+    deciding: tuple[int, ...]
+
+
+def left_out(differences: Array64) -> LeftOut:
+    """What a mean difference over two or more tasks owes to each of them."""
+    values = np.asarray(differences, dtype=np.float64)
+    without = np.array([np.delete(values, at) for at in range(len(values))])
+    means = without.mean(axis=1)
+    other = np.sign(means) != np.sign(values.mean())
+    if len(values) > FEWEST_TASKS:
+        other |= (sign_flip(without) < 1 - LEVEL) != (sign_flip(values) < 1 - LEVEL)
+    return LeftOut(
+        (round(float(means.min()), DIGITS), round(float(means.max()), DIGITS)),
+        tuple(np.flatnonzero(other).tolist()),
+    )
+
+
+# Several models ----------------------------------------------------------------------------
+
+
+def ranks(values: Array64) -> Array64:
+    """The rank of each model on each task, 1 the best, ties in the middle: [models, ...]."""
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(-values, axis=0))
+
+
+def win_rates(values: Array64) -> Array64:
+    """The share of other models, over all tasks, that each is better than: ties are half of one.
+
+    [models, tasks] -> [models]. By hand: one of three that wins one task and ties with another one
+    for the last place of a second has won (2 + 0.5) / 4.
+    """
+    ahead = values[:, None] - values[None]
+    wins = (ahead > 0) + 0.5 * (ahead == 0)
+    models, tasks = values.shape
+    return np.asarray((wins.sum(axis=(1, 2)) - 0.5 * tasks) / ((models - 1) * tasks))
+
+
+def friedman(values: Array64) -> float:
+    """The p-value of several models being alike on all tasks, by their ranks: [models, tasks]."""
+    from scipy.stats import friedmanchisquare
+
+    if not np.ptp(ranks(values), axis=0).any():
+        return 1.0
+    return float(friedmanchisquare(*values).pvalue)
+
+
+def fewest_tasks(models: int) -> int:
+    """Tasks from which on any pair of so many models can be significant with Holm over all pairs.
+
+    By hand: one of three pairs of three models needs 3 x 2 / 2^n below 0.05, seven tasks.
+    """
+    pairs = models * (models - 1) / 2
+    return int(np.floor(np.log2(2 * pairs / (1 - LEVEL)))) + 1
+
+
+def significant_pairs(values: Array64) -> set[tuple[int, int]]:
+    """The pairs (i, j), i < j, of models whose mean over tasks differs: [models, tasks].
+
+    Friedman's test of three or more first; then a sign-flip test of each pair, Holm over all.
+    """
+    pairs = list(combinations(range(len(values)), 2))
+    if len(values) > 2 and friedman(values) >= 1 - LEVEL:
+        return set()
+    first, second = np.array(pairs).T
+    adjusted = holm(sign_flip(values[first] - values[second]).tolist())
+    return {pair for pair, p in zip(pairs, adjusted, strict=True) if p < 1 - LEVEL}
+
+
+def tie_groups(order: Sequence[int], known: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """Models in an order, in the longest runs in which no two are `known` to differ.
+
+    A model may be of several. By hand: of 0, 1, 2 with 0 and 2 known to differ: (0, 1) and (1, 2).
+    """
+
+    def joined(first: int, last: int) -> bool:
+        pairs = combinations(sorted(order[first : last + 1]), 2)
+        return not any(pair in known for pair in pairs)
+
+    runs: list[tuple[int, ...]] = []
+    end = -1
+    for first in range(len(order)):
+        last = max(last for last in range(first, len(order)) if joined(first, last))
+        if last > end:
+            runs.append(tuple(order[first : last + 1]))
+            end = last
+    return runs
+
+
+def places(models: int, order: Sequence[int], known: Collection[tuple[int, int]]) -> list[Ends]:
+    """From which to which place each model may be: behind all that are significantly better.
+
+    In the order of the models. By hand: of 0, 1, 2 with 0 and 2 known to differ: 1 to 2, 1 to 3 and
+    2 to 3.
+    """
+    at = {model: place for place, model in enumerate(order)}
+    better = [0] * models
+    worse = [0] * models
+    for pair in known:
+        first, last = sorted(pair, key=at.__getitem__)
+        better[last] += 1
+        worse[first] += 1
+    return [(1.0 + more, float(models - less)) for more, less in zip(better, worse, strict=True)]

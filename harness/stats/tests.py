@@ -1,0 +1,105 @@
+"""Tests of one difference, of a family of them, and what a test of this size can find."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from harness.stats.estimate import Estimate
+from harness.stats.intervals import LEVEL, Ends, degrees, reach, student, variances
+
+POWER = 0.8
+FEWEST_DRAWS = 3
+"""Draws of shots that a difference is tested with: two have a Student's t of 12.7."""
+
+Outcome: TypeAlias = Literal[
+    "better", "worse", "practically equal", "cannot tell", "needs more draws"
+]
+
+
+def p_value(one: Estimate) -> float:
+    """Two-sided, of a difference that is nothing but chance: where its interval ends at zero."""
+    point, half = abs(one.point), reach(one)
+    if not point or not math.isfinite(half):
+        return 1.0
+    if half < _NOTHING:  # every unit differs, and all alike: a sign test
+        return min(1.0, 2.0 ** (1 - one.units))
+    from scipy.optimize import brentq
+    from scipy.special import stdtrit
+
+    parts, few = np.array(variances(one)), np.array(degrees(one, difference=True))
+
+    def short(places: float) -> float:
+        """By how much an interval at p = 10^-places falls short of zero."""
+        return point - float(np.sqrt(stdtrit(few, 10**-places / 2) ** 2 @ parts))
+
+    return float(10 ** -(_PLACES if short(_PLACES) > 0 else brentq(short, 0, _PLACES)))
+
+
+_NOTHING, _PLACES = 1e-12, 30
+"""A standard error that is none; decimal places of the smallest p-value."""
+
+
+def outcome(
+    difference: float, p: float | None, ends: Ends | None, margin: float | None = None
+) -> Outcome:
+    """What is said of a first model against a second; `p` is adjusted for its family.
+
+    Practically equal: the whole 95 % interval is within the margin on either side of zero, which
+    is a test of equivalence at 2.5 %. Without a `p`, there were too few draws to test.
+    """
+    if p is None:
+        return "needs more draws"
+    if margin is not None and ends is not None and -margin <= ends[0] and ends[1] <= margin:
+        return "practically equal"
+    if p >= 1 - LEVEL or not difference:
+        return "cannot tell"
+    return "better" if difference > 0 else "worse"
+
+
+def holm(values: Sequence[float]) -> tuple[float, ...]:
+    """p-values adjusted for there being several, so that the chance of any false alarm is held.
+
+    Holm (1979). By hand: 0.01, 0.04, 0.03 are 3 x 0.01, then 2 x 0.03, then 1 x 0.04, which is no
+    less than the one before: 0.03, 0.06, 0.06.
+    """
+    p = np.asarray(values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(steps, 1)
+    return tuple(adjusted.tolist())
+
+
+# What it would take ------------------------------------------------------------------------
+
+
+def detectable(one: Estimate) -> float:
+    """The smallest difference that a test of so many units and draws finds with a power of 80 %.
+
+    The error of few draws is on average estimated too small; by 1 - 1 / (4 x degrees) of it.
+    """
+    parts, few = variances(one), degrees(one, difference=True)
+    whole = sum(parts)
+    if not whole or not math.isfinite(whole):
+        return whole
+    of_all = whole**2 / sum(part**2 / some for part, some in zip(parts, few, strict=True))
+    further = student(1 - POWER, max(1, round(of_all))) * math.sqrt(whole)
+    return (reach(one) + further) / (1 - 1 / (4 * of_all))
+
+
+def units_needed(one: Estimate, units: int) -> int | None:
+    """About how many units in all would find a difference of this size, of so many `units`.
+
+    None where no number would: what differs from draw to draw does not shrink with them.
+    """
+    of_units, of_draws = variances(one)
+    found = detectable(one)
+    if not of_units or not one.point or not math.isfinite(found):
+        return None
+    # the error that would find it, of which the draws keep theirs
+    left = (one.point / found) ** 2 * (of_units + of_draws) - of_draws
+    return None if left <= 0 else math.ceil(units * of_units / left)

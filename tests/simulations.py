@@ -1,0 +1,528 @@
+"""Worlds in which the truth is known: how often intervals hold it, and how often tests are wrong.
+
+`make simulate` writes the table of docs/statistics.md; tests/test_stats_simulated.py runs the same
+with fewer repetitions, and shows that the ways that were given up miss their level.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import combinations
+
+import numpy as np
+from scipy.stats import norm
+
+from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.intervals import CORRELATION, SHARE, Ends, interval, ratio
+from harness.stats.ranks import over_tasks, ranks, sign_flip, significant_pairs
+from harness.stats.tests import detectable, holm, p_value
+from harness.types import Array64, Units
+
+Random = np.random.Generator
+RESAMPLES, BY_DRAW = 2000, 64
+
+
+@dataclass(frozen=True)
+class World:
+    """One case: how often `made` is true, and between which shares it should be."""
+
+    title: str
+    low: float
+    high: float
+    made: Callable[[Random], bool]
+    old: Callable[[Random], bool] | None = None
+    """The same by the way that was given up."""
+    fails: bool = True
+    """Whether that way, if there is one, falls out of the band."""
+
+    def share(self, times: int, way: Callable[[Random], bool] | None = None) -> float:
+        """Of so many repetitions, each of a seed of its own."""
+        one = way or self.made
+        return float(np.mean([one(np.random.default_rng([1, seed])) for seed in range(times)]))
+
+
+# Made-up models ----------------------------------------------------------------------------
+
+
+@cache
+def counts(units: int, resamples: int = RESAMPLES) -> Array64:
+    """How often each unit is drawn: [resamples, units]."""
+    chance = np.full(units, 1 / units)
+    return np.random.default_rng(units).multinomial(units, chance, resamples).astype(np.float64)
+
+
+Metric = Callable[[Array64], Array64]
+"""Counts [resamples, units] -> scores [resamples]."""
+
+
+def read(metrics: list[Metric], units: int) -> Estimate:
+    """A model whose score is a function of counts, on each draw."""
+    whole = np.ones((1, units))
+    each = [metric(counts(units)) for metric in metrics]
+    kept = np.array([one[:BY_DRAW] for one in each]) if len(each) > 1 else np.empty((1, 0))
+    values = np.array([float(metric(whole)[0]) for metric in metrics])
+    return Estimate(values, np.mean(each, axis=0), kept, units)
+
+
+def mean(values: Array64) -> Metric:
+    """Of what each unit scores."""
+    return lambda weights: weights @ values / len(values)
+
+
+def means(values: Array64) -> Estimate:
+    """Of values [draws, units]."""
+    return read([mean(one) for one in values], values.shape[1])
+
+
+def f1_of(true: Units, found: Units, place: int) -> Metric:
+    """F1 of one class."""
+    hit, said, is_ = (true == place) & (found == place), found == place, true == place
+    both = (said.astype(np.float64) + is_).astype(np.float64)
+
+    def f1(weights: Array64) -> Array64:
+        below = weights @ both
+        return np.divide(2 * weights @ hit, below, out=np.zeros_like(below), where=below > 0)
+
+    return f1
+
+
+def normal(point: float, error: float, units: int, random: Random) -> Estimate:
+    """A score that is blurred by its units alone, and its resamples."""
+    seen = point + random.normal(0, error)
+    return Estimate(np.array([seen]), seen + error * _normal(random), np.empty((1, 0)), units)
+
+
+def _normal(random: Random) -> Array64:
+    return random.normal(size=200)
+
+
+# Intervals of one score --------------------------------------------------------------------
+
+
+def holds(truth: float, ends: Ends) -> bool:
+    return ends[0] <= truth <= ends[1]
+
+
+def percentiles(one: Estimate) -> Ends:
+    """The way that was given up: of rows alone."""
+    low, high = np.percentile(one.resamples, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def score(
+    title: str,
+    made: Callable[[Random], Estimate],
+    truth: float,
+    bounds: Ends = SHARE,
+    *,
+    band: Ends = (0.93, 0.97),
+    fails: bool = False,
+) -> World:
+    """Whether the interval of a score holds the truth, in 93 to 97 of 100."""
+    return World(
+        title,
+        *band,
+        lambda random: holds(truth, interval(made(random), bounds)),
+        lambda random: holds(truth, percentiles(made(random))),
+        fails,
+    )
+
+
+def accuracy(random: Random, rows: int, share: float) -> Estimate:
+    return means((random.random((1, rows)) < share).astype(np.float64))
+
+
+def macro(
+    random: Random, rows: int, sizes: tuple[float, ...], found: tuple[float, ...]
+) -> Estimate:
+    """Macro-F1 of classes of these sizes, of which so much is found; the rest is any other."""
+    true = random.choice(len(sizes), rows, p=sizes)
+    hit = random.random(rows) < np.array(found)[true]
+    other = (true + 1 + random.integers(len(sizes) - 1, size=rows)) % len(sizes)
+    guess = np.where(hit, true, other)
+    each = [f1_of(true, guess, place) for place in range(len(sizes))]
+    return read([lambda weights: np.mean([f1(weights) for f1 in each], axis=0)], rows)
+
+
+def macro_truth(sizes: tuple[float, ...], found: tuple[float, ...]) -> float:
+    size, hit = np.array(sizes), np.array(found)
+    wrong = (size * (1 - hit)).sum() - size * (1 - hit)
+    said = size * hit + wrong / (len(sizes) - 1)
+    return float(np.mean(2 * size * hit / (size + said)))
+
+
+def spans(random: Random, per_document: int, per_unit: int) -> Estimate:
+    """Span F1 of 300 sentences, whose documents are hard or easy throughout; its truth is SPAN.
+
+    So many sentences in a row are a document, and so many are one unit of the resamples.
+    """
+    ease = np.repeat(random.normal(size=300 // per_document), per_document)
+    share = norm.cdf(norm.ppf(SPAN) * np.sqrt(2) + ease)
+    there = random.integers(0, 4, 300)
+    hit = random.binomial(there, share)
+    table = np.array(
+        [hit, there - hit, random.binomial(1, 1.5 * (1 - SPAN), 300)], dtype=np.float64
+    )
+    hit, missed, odd = table.reshape(3, -1, per_unit).sum(axis=2)
+    return read([lambda w: 2 * (w @ hit) / (2 * (w @ hit) + w @ missed + w @ odd)], len(hit))
+
+
+SPAN = 0.8
+
+
+def _holds_span(random: Random, size: int, unit: int) -> bool:
+    return holds(SPAN, interval(spans(random, size, unit), SHARE))
+
+
+def pearson(random: Random, rows: int, rho: float) -> Estimate:
+    x, noise = random.normal(size=(2, rows))
+    y = rho * x + np.sqrt(1 - rho**2) * noise
+
+    def value(w: Array64) -> Array64:
+        at = [w @ each / rows for each in (x, y, x * y, x * x, y * y)]
+        above = at[2] - at[0] * at[1]
+        return np.asarray(above / np.sqrt((at[3] - at[0] ** 2) * (at[4] - at[1] ** 2)))
+
+    return read([value], rows)
+
+
+def matthews(random: Random, rows: int, cells: tuple[float, ...]) -> Estimate:
+    kinds = random.choice(4, rows, p=cells)
+    table = [(kinds == kind).astype(np.float64) for kind in range(4)]
+    return read([lambda w: _matthews(*(w @ each for each in table))], rows)
+
+
+def _matthews(hit: Array64, odd: Array64, missed: Array64, rest: Array64) -> Array64:
+    below = np.sqrt((hit + odd) * (hit + missed) * (rest + odd) * (rest + missed))
+    return np.divide(hit * rest - odd * missed, below, out=np.zeros_like(below), where=below > 0)
+
+
+CELLS = (0.28, 0.06, 0.12, 0.54)
+TWO = (0.7, 0.2, 0.1), (0.85, 0.8, 0.6)
+RARE = (0.62, 0.33, 0.05), (0.85, 0.8, 0.5)
+
+
+def drawn(
+    random: Random, draws: int, level: float, of_draw: float, of_both: float, rows: int = 250
+) -> Estimate:
+    """Right or wrong on each draw: rows are hard, draws are lucky, and some rows on some draws."""
+    scale = np.sqrt(1 + of_draw**2 + of_both**2)
+    ease = random.normal(size=rows) + of_draw * random.normal(size=(draws, 1))
+    ease = ease + of_both * random.normal(size=(draws, rows))
+    return means((ease < scale * norm.ppf(level)).astype(np.float64))
+
+
+def intervals() -> Iterator[World]:
+    """Of one score."""
+    for rows, share in ((50, 0.9), (100, 0.97), (277, 0.6), (1000, 0.99)):
+        title = f"accuracy {share:.2f}, {rows} rows"
+        yield score(title, partial(accuracy, rows=rows, share=share), share)
+    for known, band in ((TWO, (0.93, 0.97)), (RARE, (0.8, 0.93))):
+        yield score(
+            f"macro-F1, rarest class {100 * known[0][-1]:.0f} of 100 rows",
+            partial(macro, rows=100, sizes=known[0], found=known[1]),
+            macro_truth(*known),
+            band=band,
+        )
+    for rows, rho in ((50, 0.9), (250, 0.1)):
+        title = f"Pearson {rho:.1f}, {rows} rows"
+        yield score(title, partial(pearson, rows=rows, rho=rho), rho, CORRELATION)
+    truth = float(_matthews(*(np.array([cell]) for cell in CELLS))[0])
+    title = f"Matthews {truth:.2f}, 100 rows"
+    yield score(title, partial(matthews, rows=100, cells=CELLS), truth, CORRELATION)
+    yield score("span F1, 300 sentences", partial(spans, per_document=1, per_unit=1), SPAN)
+    for size in (10, 30):
+        yield World(
+            f"span F1, {300 // size} documents of {size} sentences",
+            0.93,
+            0.97,
+            partial(_holds_span, size=size, unit=size),
+            partial(_holds_span, size=size, unit=1),
+        )
+    for draws, level, parts in (
+        (5, 0.97, (0.3, 0.5)),
+        (5, 0.8, (0.3, 1.0)),
+        (5, 0.8, (0.0, 1.0)),
+        (3, 0.8, (0.3, 0.5)),
+        (10, 0.6, (0.5, 0.2)),
+    ):
+        made = partial(drawn, draws=draws, level=level, of_draw=parts[0], of_both=parts[1])
+        title = (
+            f"{draws} draws near {level:.2f}, sd {parts[0]} of draws, {parts[1]} of rows on draws"
+        )
+        band = (0.93, 0.97 if draws > 3 else 0.99)
+        yield score(title, made, level, band=band, fails=parts[0] > 0)
+
+
+# Tests of one difference -------------------------------------------------------------------
+
+
+def two_alike(random: Random, rows: int, differing: int) -> Estimate:
+    """Two models of which each is right on about half of so many rows, and the other is not."""
+    values = np.zeros((1, rows))
+    values[0, :differing] = random.choice([-1.0, 1.0], differing)
+    return means(values)
+
+
+def two_drawn(
+    random: Random, draws: int, of_draw: float, of_both: float, true: float = 0.0, rows: int = 300
+) -> Estimate:
+    """A difference of two tuned heads: of rows, of draws, and of rows on draws."""
+    values = true + random.normal(0, 0.4, rows) + random.normal(0, of_draw, (draws, 1))
+    return means(values + random.normal(0, of_both, (draws, rows)))
+
+
+def by_rows(one: Estimate) -> bool:
+    """The way that was given up: a bootstrap of rows says that the difference is none of chance."""
+    return not holds(0.0, percentiles(one))
+
+
+def f1_alike(random: Random) -> Estimate:
+    """Two models of the same F1, each with mistakes of its own."""
+    true = (random.random(150) < 0.3).astype(np.int64)
+    found = [np.where(random.random(150) < 0.15, 1 - true, true) for _ in range(2)]
+    first, second = (read([f1_of(true, each, 1)], 150) for each in found)
+    return minus(first, second)
+
+
+def level(title: str, made: Callable[[Random], Estimate], *, fails: bool) -> World:
+    """How often a difference that is none is significant: 5 of 100 at most."""
+    return World(
+        title,
+        0.0,
+        0.05,
+        lambda random: p_value(made(random)) < 0.05,
+        lambda random: by_rows(made(random)),
+        fails,
+    )
+
+
+def tests() -> Iterator[World]:
+    """How often they find what is not there."""
+    for differing in (4, 5, 8, 30):
+        title = f"accuracy, 500 rows of which {differing} differ"
+        yield level(title, partial(two_alike, rows=500, differing=differing), fails=differing < 5)
+    yield level("F1, 150 rows, 30 % positive", f1_alike, fails=False)
+    for draws, of_draw, of_both in ((3, 0.05, 0.4), (3, 0.0, 1.0), (5, 0.05, 0.4), (10, 0.02, 0.0)):
+        title = f"{draws} draws, sd {of_draw} of draws, {of_both} of both"
+        made = partial(two_drawn, draws=draws, of_draw=of_draw, of_both=of_both)
+        yield level(title, made, fails=of_draw > 0.02)
+
+
+# Power -------------------------------------------------------------------------------------
+
+Z = float(norm.ppf(0.975) + norm.ppf(0.8))
+
+
+def power(title: str, made: Callable[[Random, float], Estimate]) -> World:
+    """How often a true difference is found that is as large as is said to be found in 80 %."""
+    pilot = [made(np.random.default_rng([2, seed]), 0.0) for seed in range(400)]
+
+    def found(size: float) -> Callable[[Random], bool]:
+        return lambda random: p_value(made(random, size)) < 0.05
+
+    normal_errors = [
+        Z * np.hypot(one.resamples.std(), one.values.std(ddof=1) / np.sqrt(len(one.values)))
+        if len(one.values) > 1
+        else Z * one.resamples.std()
+        for one in pilot
+    ]
+    size = float(np.mean([detectable(one) for one in pilot]))
+    old = found(float(np.mean(normal_errors)))
+    return World(title, 0.77, 0.83, found(size), old, len(pilot[0].values) > 1)
+
+
+def powers() -> Iterator[World]:
+    """Whether the smallest detectable difference is one."""
+
+    def fixed(random: Random, true: float) -> Estimate:
+        return means(true + random.choice([-1.0, 0, 0, 0, 0, 0, 0, 0, 1.0], (1, 400)))
+
+    yield power("one fixed score, 400 rows", fixed)
+    for draws in (3, 5):
+
+        def made(random: Random, true: float, draws: int = draws) -> Estimate:
+            return two_drawn(random, draws, 0.05, 0.2, true)
+
+        yield power(f"{draws} draws", made)
+
+
+# Equivalence -------------------------------------------------------------------------------
+
+
+def equals() -> Iterator[World]:
+    """How often two models are said to be practically equal that differ by just the margin."""
+
+    def made(random: Random) -> bool:
+        low, high = interval(two_drawn(random, 5, 0.01, 0.1, 0.1))
+        return low >= -0.1 and high <= 0.1
+
+    yield World("a true difference as large as the margin", 0.0, 0.025, made)
+
+
+# Several tasks and models ------------------------------------------------------------------
+
+
+def tasks_alike(random: Random, tasks: int, outlier: float) -> list[Estimate]:
+    """Differences on tasks, each of which may as well favour either; one of them far more."""
+    true = random.normal(0, 0.03, tasks)
+    true[0] = outlier * random.choice([-1.0, 1.0])
+    return [normal(one, 0.01, 300, random) for one in true]
+
+
+def signs_say(random: Random, tasks: int, outlier: float) -> bool:
+    """Whether the sign-flip test finds a difference."""
+    points = [one.point for one in tasks_alike(random, tasks, outlier)]
+    return bool(sign_flip(np.array(points)) < 0.05)
+
+
+def tasks_held(random: Random, tasks: int, outlier: float) -> bool:
+    """The way that was given up: the mean of just these tasks is found, on other rows."""
+    return by_rows(mean_of(tasks_alike(random, tasks, outlier)))
+
+
+def models_alike(random: Random, models: int, tasks: int, better: int = 0) -> Array64:
+    """Scores of models that are alike, but for some that are better everywhere."""
+    values = random.normal(size=(models, tasks)) * random.gamma(2, size=tasks)
+    values[:better] += 50
+    return values
+
+
+def named_apart(random: Random, models: int, tasks: int, better: int) -> bool:
+    """Whether any two of the models that are alike are said to differ."""
+    values = models_alike(random, models, tasks, better)
+    return any(first >= better for first, _ in significant_pairs(values))
+
+
+def ranks_of_rows(random: Random, models: int, tasks: int, better: int) -> bool:
+    """The way that was given up: ranks on resampled rows, Holm over pairs, tasks held."""
+    values = models_alike(random, models, tasks, better)
+    noise = random.normal(0, 0.3, (*values.shape, 100))
+    of_rows = ranks(values[..., None] + noise).mean(axis=1)
+    errors = [of_rows[i] - of_rows[j] for i, j in combinations(range(better, models), 2)]
+    return min(holm([float(2 * norm.sf(abs(one.mean()) / one.std())) for one in errors])) < 0.05
+
+
+def several() -> Iterator[World]:
+    """Families of claims, and means over tasks."""
+    for tasks, outlier in ((6, 0.0), (9, 0.0), (9, 0.4)):
+        title = f"mean over {tasks} tasks" + (", one outlier" if outlier else "")
+        now = partial(signs_say, tasks=tasks, outlier=outlier)
+        yield World(title, 0.0, 0.05, now, partial(tasks_held, tasks=tasks, outlier=outlier))
+    for models, tasks, better in ((3, 9, 0), (6, 9, 0), (6, 12, 2)):
+        of = {"models": models, "tasks": tasks, "better": better}
+        title = f"any false pair of {models} models on {tasks} tasks"
+        title += f", {better} of them better" if better else ""
+        yield World(title, 0.0, 0.05, partial(named_apart, **of), partial(ranks_of_rows, **of))
+
+
+def other_tasks() -> Iterator[World]:
+    """The interval of a mean over tasks that are drawn anew."""
+    yield World(
+        "9 tasks",
+        0.93,
+        0.97,
+        lambda random: holds(0.0, over_tasks(random.normal(0, 0.03, 9)) or (0, 0)),
+    )
+
+
+# Ratios ------------------------------------------------------------------------------------
+
+
+def parts(random: Random, loss: float, share: float) -> tuple[Estimate, Estimate]:
+    """What a tuned head recovers of a loss, and the loss: rows are hard for all models alike."""
+    ease = random.normal(0, 0.3, 500)
+    expert, current, tuned = (
+        means((0.8 - lost + ease + random.normal(0, 0.3, 500))[None])
+        for lost in (0.0, loss, loss * (1 - share))
+    )
+    return minus(tuned, current), minus(expert, current)
+
+
+ERROR = 0.3 * np.sqrt(2 / 500)
+"""The standard error of a loss in `parts`."""
+
+
+def _holds_half(random: Random, size: float) -> bool:
+    """Whether the interval of a share holds it, where one is printed."""
+    found = ratio(*parts(random, size * ERROR, 0.5))
+    return found is None or holds(0.5, found.ends)
+
+
+def ratios() -> Iterator[World]:
+    """Intervals of a share, of losses that are significant."""
+    for size in (3.0, 6.0):
+        title = f"share of a loss of {size:.0f} standard errors"
+        yield World(title, 0.93, 0.99, partial(_holds_half, size=size))
+
+
+def shares_printed(times: int, size: float) -> tuple[float, float]:
+    """The median of shares that are printed, of a true 50 %: now, and by the way given up.
+
+    That printed a share only where what is recovered was significant, too.
+    """
+    now, old = [], []
+    for seed in range(times):
+        recovered, lost = parts(np.random.default_rng([3, seed]), size * ERROR, 0.5)
+        if (found := ratio(recovered, lost)) is not None:
+            now.append(found.point)
+            if interval(recovered)[0] > 0:
+                old.append(found.point)
+    return float(np.median(now)), float(np.median(old))
+
+
+# Resamples ---------------------------------------------------------------------------------
+
+
+def steadiness(rows: int, resamples: int) -> tuple[float, float]:
+    """Points that an end moves by with other resamples, a standard deviation: now, percentiles."""
+    right = (np.arange(rows) < 0.6 * rows).astype(np.float64)
+    point = np.array([right.mean()])
+    ends = []
+    for seed in range(60):
+        sample = np.random.default_rng(seed).binomial(rows, right.mean(), resamples) / rows
+        one = Estimate(point, sample, np.empty((1, 0)), rows)
+        ends.append((interval(one, SHARE)[0], percentiles(one)[0]))
+    now, old = 100 * np.std(ends, axis=0)
+    return float(now), float(old)
+
+
+FAMILIES: dict[str, Callable[[], Iterator[World]]] = {
+    "95 % interval of a score holds the truth": intervals,
+    "a difference that is none is significant": tests,
+    "the smallest detectable difference is found": powers,
+    "a difference of the margin is called practically equal": equals,
+    "several tasks, several models": several,
+    "95 % interval of a mean over other tasks holds the truth": other_tasks,
+    "95 % interval of a ratio holds the truth": ratios,
+}
+
+
+def table(times: int) -> Iterator[str]:
+    """The table of docs/statistics.md, a line at a time."""
+    yield "| case | wanted | simulated | the way given up |"
+    yield "|---|---|---|---|"
+    for family, worlds in FAMILIES.items():
+        yield f"| **{family}** | | | |"
+        for world in worlds():
+            wanted = f"{100 * world.low:.1f} to {100 * world.high:.1f} %"
+            if not world.low:
+                wanted = f"at most {100 * world.high:.1f} %"
+            old = "" if world.old is None else f"{100 * world.share(times, world.old):.1f} %"
+            yield f"| {world.title} | {wanted} | {100 * world.share(times):.1f} % | {old} |"
+    yield "| **median of the shares of a loss that are printed, of a true 50 %** | | | |"
+    for size in (1.5, 2, 3, 6):
+        now, old = (f"{100 * share:.0f} %" for share in shares_printed(times, size))
+        yield f"| a loss of {size:g} standard errors | about 50 % | {now} | {old} |"
+    yield "| **points that an end moves by with other resamples (standard deviation)** | | | |"
+    for rows, resamples in ((100, 5000), (277, 2000), (1000, 2000)):
+        now, old = (f"{points:.2f}" for points in steadiness(rows, resamples))
+        yield f"| {rows} rows, {resamples} resamples | at most 0.1 | {now} | {old} |"
+
+
+if __name__ == "__main__":
+    for line in table(int(sys.argv[1]) if len(sys.argv) > 1 else 4000):
+        print(line, flush=True)
