@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas
 
 MARKS = {
-    "board.md": rb"\A- Values are x100\.\n",
+    "board.md": rb"(?m)^- Values are x100\.\n",
     "board.csv": rb"\Atask,split,kind,metric,rows,protocol,",
     "board.tex": rb"\\boardfit",
     "index.html": rb"<title>Board: ",

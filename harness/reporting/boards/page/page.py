@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.reporting.boards.board import HOW, Board
+from harness.reporting.boards.credit_table import LEAVES, bars
 from harness.reporting.boards.gains import any_told
 from harness.reporting.boards.legend import legend, notes
+from harness.reporting.credit import Credits, credits_of
 from harness.reporting.grid import Reading, short_task
 from harness.reporting.lines import Line
 from harness.text import plain, points
@@ -36,7 +38,9 @@ PROVENANCE: dict[str, Callable[[Line], str]] = {
 
 def rendered(board: Board, files: Sequence[str]) -> str:
     """The page; `files` are where the records of the board's lines lie, as seen from it."""
-    style, script = _source("board.css"), _source("board.js")
+    credits = credits_of(board)
+    style = _source("board.css") + (_shades(credits) if credits else "")
+    script = _source("board.js")
     return _template().render(
         style=style,
         script=script,
@@ -47,7 +51,22 @@ def rendered(board: Board, files: Sequence[str]) -> str:
         gains=bool(board.counterparts),
         tasks=len(board.scores.tasks),
         rows=len(board.scores.rows),
+        credit=_credit().render(bars(board, credits)) if credits else "",
     )
+
+
+def _shades(credits: Credits) -> str:
+    """Rules of what depends on the board: the shades of credits, and merges by Current Eval."""
+    shades = [
+        f".heat-{at} {{ background: color-mix(in srgb, var(--of-own) {4 * at}%, transparent); }}"
+        for at in range(LEAVES + 1)
+    ]
+    order = sorted(range(len(credits.merges)), key=lambda at: -credits.merges[at].current)
+    moved = [
+        f"#by-current:checked ~ .bars #merge-{at} {{ order: {place}; }}"
+        for place, at in enumerate(order)
+    ]
+    return "\n".join([*shades, *moved, ""])
 
 
 def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
@@ -199,9 +218,17 @@ def _source(name: str) -> str:
     return HERE.joinpath(name).read_text(encoding="utf-8")
 
 
-@cache
 def _template() -> Template:
+    return _compiled("page.html.jinja")
+
+
+def _credit() -> Template:
+    return _compiled("credit.html.jinja")
+
+
+@cache
+def _compiled(name: str) -> Template:
     from jinja2 import Environment, StrictUndefined
 
     made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return made.from_string(_source("page.html.jinja"))
+    return made.from_string(_source(name))
