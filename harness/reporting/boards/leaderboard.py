@@ -11,9 +11,8 @@ from typing import Literal
 from harness.files import check_ours, check_place, write_files
 from harness.reporting.boards import latex, markdown, tidy
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.gains import any_told
+from harness.reporting.boards.gains import any_known
 from harness.reporting.boards.page import page
-from harness.reporting.boards.samples import beside
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.lines import Line
 from harness.values import validated
@@ -48,7 +47,7 @@ def leaderboard(
     check_place(folder.absolute())
     check_ours({folder / name: mark for name, mark in MARKS.items()})
     asked = {"tasks": tasks, "protocols": protocols, "limit": limit, "models": models}
-    board = board_of(read_lines(places, validated(Chosen, asked, "leaderboard")), beside())
+    board = board_of(read_lines(places, validated(Chosen, asked, "leaderboard")))
     table = _table(board, folder)
     texts = _texts(board, folder, table)
     made: dict[str, Callable[[], str | bytes]] = {**texts, "board.parquet": lambda: _parquet(table)}
@@ -72,7 +71,7 @@ def rendered(board: Board, out: Path) -> dict[str, str]:
 
 def _table(board: Board, out: Path) -> tidy.Table:
     made = tidy.table(board.lines, board.rows_of_lines, files(board.lines, out))
-    if not any_told(board.gained):
+    if not any_known(board.gained):
         return made
     rows = zip(board.rows_of_lines, board.lines, strict=True)
     return tidy.with_gains(made, [board.gain(row, line) for row, line in rows])

@@ -63,8 +63,8 @@ COLUMNS = (
 """Of every tidy table. `sd` is over draws (n - 1); `low` and `high` are over test rows, at `level`;
 `facts` are what a protocol tells of its fits; `row` is what the board calls it, `record` the file;
 `shots` is 0 where nothing is drawn and, where all are taken, infinite (in CSV, `all`)."""
-GAINS = ("gain", "told")
-"""Columns beside, where a board knows of a gain whether it can be told from none: the points over
+GAINS = ("gain", "significant")
+"""Columns beside, where a board knows of a gain whether it is significant: the points over
 the same merge without the first method before it, and 1 where they can, 0 where they cannot."""
 Table: TypeAlias = "dict[str, Sequence[Any]]"
 """The values of every column, by its name."""
@@ -81,7 +81,7 @@ def table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> T
 def with_gains(table: Table, gains: Sequence[Gain | None]) -> Table:
     """The table with what is gained by each line."""
     points = [gain and gain.points for gain in gains]
-    return {**table, "gain": points, "told": [gain and gain.told for gain in gains]}
+    return {**table, "gain": points, "significant": [gain and gain.significant for gain in gains]}
 
 
 def _deviation(values: Sequence[float]) -> float | None:
@@ -101,7 +101,7 @@ def as_csv(table: Table) -> str:
             shown.append("all" if isinf(value) else f"{value:.0f}" for value in values)
         elif name in (*NUMBERS, "gain"):
             shown.append("" if value is None else f"{value:.6f}" for value in values)
-        elif name == "told":
+        elif name == "significant":
             shown.append("" if value is None else str(int(value)) for value in values)
         elif name in COUNTS:
             shown.append(str(int(value)) for value in values)
@@ -120,7 +120,8 @@ def as_table(table: Table) -> pyarrow.Table:
 
     coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
     kinds = dict.fromkeys(NUMBERS, pyarrow.float64()) | dict.fromkeys(COUNTS, pyarrow.int64())
-    kinds |= {"gain": pyarrow.float64(), "transductive": pyarrow.bool_(), "told": pyarrow.bool_()}
+    kinds |= {"gain": pyarrow.float64()}
+    kinds |= {"transductive": pyarrow.bool_(), "significant": pyarrow.bool_()}
     made = {}
     for name, values in table.items():
         column = pyarrow.array(values, kinds.get(name, pyarrow.string()))
