@@ -28,7 +28,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.data.metrics import score
 from harness.data.rows import take
 from harness.data.shots import draw
-from harness.evaluation.inference import intervals
+from harness.evaluation.bootstrap import resampled_draws
 from harness.evaluation.predictions import Predicted
 from harness.kinds import kind_of
 from harness.passes.features import final_head, forward
@@ -36,7 +36,7 @@ from harness.rng import rng
 
 REVIEW, WORDS = (12, 110), (5, 30)
 ENCODE, TRAINER = "encode the test rows", "Trainer.predict"
-INTERVALS = "intervals over rows, of the knn cell"
+INTERVALS = "scores on resampled rows, of the knn cell"
 CHOICES = (
     Choice("current"),
     Choice("knn"),
@@ -161,6 +161,10 @@ def drawn_of(encoded: Encoded, test: Rows, repeat: int) -> Predicted:
     return Predicted(test.task, f"{test.digest} {repeat}", units, test.labels, drawn)
 
 
+def _resampled(made: Predicted) -> list[object]:
+    return [resampled_draws(made, shots) for shots in made.shots]
+
+
 def measured(task: Task, count: int, repeats: int) -> dict[str, float]:
     """Median seconds of encoding the test rows and of every protocol; prints what there was."""
     test = rows(task, "test", count)
@@ -187,7 +191,8 @@ def measured(task: Task, count: int, repeats: int) -> dict[str, float]:
             for choice in CHOICES:
                 seconds, _ = timed(partial(read, choice, encoded, test))
                 times.setdefault(str(choice), []).append(seconds)
-            seconds, _ = timed(partial(intervals, drawn_of(encoded, test, len(times[ENCODE]))))
+            made = drawn_of(encoded, test, len(times[ENCODE]))
+            seconds, _ = timed(partial(_resampled, made))
             times.setdefault(INTERVALS, []).append(seconds)
     print(
         f"\n{task.name}: {count} test rows of {len(test.labels)} units, {len(task.labels)} "

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.evaluation.evaluate import evaluate
-from harness.evaluation.inference import Samples, sampler
-from harness.evaluation.predictions import shelf
 from harness.evaluation.records import Record
 from harness.evaluation.run import Run
 from harness.folders import Layout, new_folder
@@ -81,9 +79,8 @@ def _make(out: Path, width: int) -> None:
     _say("pretraining a small base")
     make_base(out / "base")
     read = [(setting, _read(setting, out)) for setting in SETTINGS]
-    samples = sampler(shelf([out / "records"]))
     for setting, records in read:
-        print(f"{setting.title}\n\n{_shown(records, width, samples)}\n")
+        print(f"{setting.title}\n\n{_shown(records, width)}\n")
     board, *_ = leaderboard([out / "records"], out=out / "board")
     print(f"Records are in {out / 'records'}/, the board of all shots is {board}.")
     print(f"Next: harness evaluate --model {_merged(out, SETTINGS[0], MERGERS[-1])}")
@@ -111,15 +108,11 @@ def _merged(out: Path, setting: Setting, merger: str) -> Path:
     return out / "merged" / setting.name / merger
 
 
-def _shown(records: dict[str, list[Record]], width: int, samples: Samples) -> str:
+def _shown(records: dict[str, list[Record]], width: int) -> str:
     """The table of all mergers and the verdict on each, no wider than the terminal."""
     everything = [record for part in records.values() for record in part]
     table = evaluation_table(everything, width)
-    said = [
-        f"{name}: {one}"
-        for name, part in records.items()
-        for one in verdicts(part, samples=samples)
-    ]
+    said = [f"{name}: {one}" for name, part in records.items() for one in verdicts(part)]
     lines = (
         wrapped(line, width) for line in [legend(table), *protocols_saw(everything), "", *said]
     )

@@ -1,8 +1,8 @@
 """How far apart two readings of a study of shots are: `python leaderboards/readings.py [FOLDER]`.
 
 Writes FOLDER/readings.csv (`leaderboards`) from the records of the studies `shots` and `protocols`
-in FOLDER/records and the predictions beside them, which are not committed: paired, in points, in
-the mean over five tasks, at 95 %, on other test rows of these tasks and other draws.
+in FOLDER/records, which have to keep resamples: paired, in points, in the mean over five tasks, at
+95 %, on other test rows of these tasks and other draws.
 `harness compare` has two models under one reading; here also one model under two.
 """
 
@@ -16,12 +16,11 @@ import sheets
 
 from harness import HarnessError, Record, read_records
 from harness.data.shots import counted
-from harness.evaluation.estimates import Estimate, minus, within
-from harness.evaluation.inference import Samples, sampler
-from harness.evaluation.predictions import shelf
 from harness.evaluation.records import LATER
+from harness.evaluation.resamples import estimate_of
 from harness.files import write_csv
-from harness.reporting.difference import in_points, mean_over_tasks
+from harness.reporting.difference import in_points
+from harness.stats.estimate import Estimate, mean_of, minus
 from harness.types import ALL, Shots
 
 STUDIES = ("shots", "protocols")
@@ -76,15 +75,14 @@ def pairs() -> Iterator[tuple[Reading, Reading]]:
                 yield pooled._replace(options=hidden), pooled
 
 
-def by_task(reading: Reading, records: list[Record], samples: Samples) -> dict[str, Estimate]:
-    """A reading of every task, on resampled rows and on each draw."""
+def by_task(reading: Reading, records: list[Record]) -> dict[str, Estimate]:
+    """A reading of every task."""
     read = {}
     for record in filter(reading.has, records):
-        values = [100 * value for value in record.values(reading.shots)]
-        one = in_points(values, samples(record, reading.shots))
+        one = estimate_of(record, reading.shots)
         if one is None:
             raise HarnessError(
-                f"no predictions of {reading} on {record.task}; expected them by the record"
+                f"the record of {reading} on {record.task} keeps no resamples; evaluate it again"
             )
         read[record.task] = one
     return read
@@ -94,9 +92,8 @@ def rows(folder: Path) -> Iterator[dict[str, str]]:
     """A row for every pair."""
     places = {name: folder / name for name in STUDIES}
     known = {name: [*read_records(place)] for name, place in places.items()}
-    samples = {name: sampler(shelf([place])) for name, place in places.items()}
     for pair in pairs():
-        read = [by_task(one, known[one.study], samples[one.study]) for one in pair]
+        read = [by_task(one, known[one.study]) for one in pair]
         if not read[0] or read[0].keys() != read[1].keys():
             said = " and ".join(
                 f"{of} on {', '.join(on) or 'no task'}" for of, on in zip(pair, read, strict=True)
@@ -104,9 +101,8 @@ def rows(folder: Path) -> Iterator[dict[str, str]]:
             raise HarnessError(
                 f"{folder} has records of {said}; expected the same tasks, one or more"
             )
-        apart = mean_over_tasks((task, minus(read[0][task], read[1][task])) for task in read[0])
-        assert apart is not None
-        numbers = zip(COLUMNS[2:], (apart.point, *within(apart)), strict=True)
+        apart = mean_of([minus(read[0][task], read[1][task]) for task in read[0]])
+        numbers = zip(COLUMNS[2:], (100 * apart.point, *in_points(apart)), strict=True)
         told = {name: f"{value:.2f}" for name, value in numbers}
         yield {"first": str(pair[0]), "second": str(pair[1]), **told}
 

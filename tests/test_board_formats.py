@@ -25,7 +25,6 @@ import harness
 from harness import Record
 from harness.cli import main
 from harness.errors import BrokenRecord
-from harness.evaluation.predictions import Predicted, write_predictions
 from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import rendered
@@ -35,6 +34,7 @@ from harness.reporting.lines import lines_of, stages, without_first
 from harness.reporting.table import evaluation_table
 from harness.text import csv_cell, markdown, points, tex
 from harness.types import Array64
+from tests.resampled import kept
 from tests.test_boards import MRPC, RTE, record, two_tasks, written
 
 HOSTILE = "<script>alert(1)</script>|a\n\x1b[31m`*_]($%&{}\\ =1+1"
@@ -231,15 +231,12 @@ def test_what_overlaps_with_the_best_is_bold_too() -> None:
 
 
 def right_on(name: str, places: Array64, folder: Path, **given: Any) -> None:
-    """A merge that is right on these of 300 rows, with its predictions beside its record.
+    """A merge that is right on these of 300 rows, in each of three draws if it draws any.
 
     `given` are fields of the record; of FT-Classifier Eval it is that with 5 shots.
     """
     shots = 5 if given.get("protocol") == "ft-classifier" else None
-    labels = np.arange(300) % 2.0
-    guesses = np.where(np.isin(np.arange(300), places), labels, 1 - labels)
-    task = harness.TASKS["glue/rte"]
-    ones = np.ones(300, dtype=np.int64)
+    right = np.isin(np.arange(300), places)
     share = len(places) / 300
     [one] = merges(
         share,
@@ -247,43 +244,65 @@ def right_on(name: str, places: Array64, folder: Path, **given: Any) -> None:
         dataset={"digest": "d"},
         intervals=interval(share - 0.05, share + 0.05, shots),
     )
-    score = one.scores[0].model_copy(update={"shots": shots, "seed": shots and 0})
-    given = {"scores": (score,), "method": name, "digest": name * 32, **given}
-    one = one.model_copy(update={"model": name, **given})
-    path = folder / f"{name}-{one.protocol}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(one.model_dump_json())
-    values: dict[Any, Array64] = {(shots, shots and 0): guesses}
-    predicted = Predicted(task=task, digest="d", units=ones, labels=labels, values=values)
-    write_predictions(path.with_suffix(".parquet"), predicted)
+    drawn = range(3) if shots else [None]
+    scores = tuple(one.scores[0].model_copy(update={"shots": shots, "seed": s}) for s in drawn)
+    resamples = (kept([right] * len(scores), shots),)
+    given = {"scores": scores, "method": name, "digest": name * 32, **given}
+    one = one.model_copy(update={"model": name, "resamples": resamples, **given})
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}-{one.protocol}.json").write_text(one.model_dump_json())
 
 
-def test_the_predictions_tell_apart_what_overlaps(tmp_path: Path) -> None:
-    """`b` is right on six rows fewer and on no other: that is told; of `c` others are right."""
+def without_resamples(folder: Path) -> None:
+    """The records, as they were before these were kept."""
+    for path in folder.glob("*.json"):
+        said = json.loads(path.read_text())
+        path.write_text(json.dumps({**said, "resamples": [], "schema_version": 4}))
+
+
+def test_resamples_tell_apart_what_overlaps(tmp_path: Path) -> None:
+    """`b` is right on twelve rows fewer and on no other; of `c` others are right."""
     folder = tmp_path / "records"
     right_on("a", np.arange(200), folder)
-    right_on("b", np.arange(194), folder)
-    right_on("c", np.arange(100, 294), folder)
+    right_on("b", np.arange(188), folder)
+    right_on("c", np.arange(100, 288), folder)
     harness.leaderboard([folder], out=tmp_path)
     text = (tmp_path / "board.md").read_text()
-    assert [rows_of(text)[name] for name in "abc"] == [["**66.7**"], ["64.7"], ["**64.7**"]]
-    assert "a paired interval over test rows and draws does not tell" in " ".join(text.split())
-    for path in folder.glob("*.parquet"):
-        path.unlink()
+    assert [rows_of(text)[name] for name in "abc"] == [["**66.7**"], ["62.7"], ["**62.7**"]]
+    assert "paired test over test units and draws, Holm over the column" in " ".join(text.split())
+    without_resamples(folder)
     harness.leaderboard([folder], out=tmp_path)
     text = (tmp_path / "board.md").read_text()
-    assert rows_of(text)["b"] == ["**64.7**"]
-    assert "paired" not in text
+    assert rows_of(text)["b"] == ["**62.7**"]
+    assert "where records keep no resamples" in " ".join(text.split())
 
 
-def test_predictions_that_cannot_be_read_are_done_without(tmp_path: Path) -> None:
-    for name in "ab":
-        right_on(name, np.arange(200), tmp_path / "records")
-    (tmp_path / "records" / "a-current.parquet").write_text("none")
-    harness.leaderboard([tmp_path / "records"], out=tmp_path)
-    assert "where predictions are not at hand" in (tmp_path / "board.md").read_text().replace(
-        "\n  ", " "
-    )
+def test_a_family_of_claims_is_a_column(tmp_path: Path) -> None:
+    """What differs from the best by itself does not among nine others that may as well."""
+    alone, among = tmp_path / "alone", tmp_path / "among"
+    for folder in (alone, among):
+        right_on("a", np.arange(200), folder)
+        right_on("b", np.arange(190), folder)
+    for place in range(8):
+        right_on("cdefghij"[place], np.arange(100, 290 - place), among)
+    bold = {}
+    for folder in (alone, among):
+        harness.leaderboard([folder], out=tmp_path)
+        bold[folder] = rows_of((tmp_path / "board.md").read_text())["b"]
+    assert bold == {alone: ["63.3"], among: ["**63.3**"]}
+
+
+def test_few_draws_find_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    for name, places in (("a", np.arange(250)), ("b", np.arange(100))):
+        right_on(name, places, folder, protocol="ft-classifier")
+    for path in folder.glob("*.json"):
+        said = json.loads(path.read_text())
+        right = np.arange(300) < (250 if path.name.startswith("a") else 100)
+        resamples = [kept([right] * 2, 5).model_dump(mode="json")]
+        path.write_text(json.dumps({**said, "scores": said["scores"][:2], "resamples": resamples}))
+    harness.leaderboard([folder], out=tmp_path)
+    assert rows_of((tmp_path / "board.md").read_text())["b"] == ["**33.3 ±0.0**"]
 
 
 def test_only_merges_compete_and_one_alone_is_not_the_best() -> None:
@@ -361,27 +380,27 @@ def test_a_gain_is_over_the_nearest_that_is_there() -> None:
     }
 
 
-def test_a_gain_that_cannot_be_told_is_marked_in_every_format(tmp_path: Path) -> None:
-    """`dare[ties]` is right on six rows more and wrong on no other: that is told. `p[ties]` is on
-    as many, most of them others. With the predictions gone, intervals overlap: nothing is told."""
+def test_a_gain_that_is_not_significant_is_marked_in_every_format(tmp_path: Path) -> None:
+    """`dare[ties]` is right on twelve rows more and wrong on no other. `p[ties]` is on as many,
+    most of them others. Without resamples, intervals overlap: nothing is significant."""
     folder = tmp_path / "records"
     right_on("ties", np.arange(200), folder)
-    right_on("dare[ties]", np.arange(206), folder)
-    right_on("p[ties]", np.arange(94, 300), folder)
+    right_on("dare[ties]", np.arange(212), folder)
+    right_on("p[ties]", np.arange(88, 300), folder)
     for marks in (("", "?"), ("?", "?")):
         harness.leaderboard([folder], out=tmp_path)
         text = (tmp_path / "board.tex").read_text()
         rows = {row[0]: row[1] for row in tables(text)[0]}
         for name, mark in zip(("dare", "p"), marks, strict=True):
-            assert rows[f"{name}{{[}}ties{{]}}"].endswith(f"$_{{+2.0{mark}}}$")
-        assert "?: a difference that is not told from none" in text
+            assert rows[f"{name}{{[}}ties{{]}}"].endswith(f"$_{{+4.0{mark}}}$")
+        assert "?: a difference that is not significant" in text
         told = [str(int(not mark)) for mark in marks]
         lines = csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text()))
-        found = {line["row"]: (line["gain"], line["told"]) for line in lines}
-        assert found == {"ties": ("", ""), "dare[ties]": ("2.000000", told[0]),
-                         "p[ties]": ("2.000000", told[1])}  # fmt: skip
+        found = {line["row"]: (line["gain"], line["significant"]) for line in lines}
+        assert found == {"ties": ("", ""), "dare[ties]": ("4.000000", told[0]),
+                         "p[ties]": ("4.000000", told[1])}  # fmt: skip
         table = pyarrow.parquet.read_table(tmp_path / "board.parquet").to_pylist()
-        assert {row["row"]: row["told"] for row in table} == {
+        assert {row["row"]: row["significant"] for row in table} == {
             "ties": None, "dare[ties]": not marks[0], "p[ties]": False,
         }  # fmt: skip
         page = (tmp_path / "index.html").read_text()
@@ -389,42 +408,39 @@ def test_a_gain_that_cannot_be_told_is_marked_in_every_format(tmp_path: Path) ->
         names = [shown["rows"][row]["name"] for row in shown["cells"]["row"]]
         opened = dict(zip(names, shown["open"], strict=True))
         assert opened == {"ties": 0, "dare[ties]": int(bool(marks[0])), "p[ties]": 1}
-        assert "<b>?</b>: a difference that is not told from none" in page
-        for path in folder.glob("*.parquet"):
-            path.unlink()
+        assert "<b>?</b>: a difference that is not significant" in page
+        without_resamples(folder)
 
 
-def test_a_loss_that_cannot_be_told_is_marked(tmp_path: Path) -> None:
-    """Below the expert by 3 rows of 300, of which a tuned head wins back 2, and 40 more."""
+def test_a_share_is_that_of_a_significant_loss_and_has_its_interval(tmp_path: Path) -> None:
+    """`a` is below the expert by 3 rows of 300, `b` by 30, of which a tuned head recovers 20."""
     folder = tmp_path / "records"
     right_on("e", np.arange(240), folder, role="expert", method="expert")
-    for name, tuned in (("a", np.arange(1, 240)), ("b", np.arange(280))):
-        right_on(name, np.append(np.arange(6, 240), [297, 298, 299]), folder)
-        right_on(name, tuned, folder, protocol="ft-classifier")
+    right_on("a", np.append(np.arange(6, 240), [297, 298, 299]), folder)
+    right_on("a", np.arange(1, 240), folder, protocol="ft-classifier")
+    right_on("b", np.arange(210), folder)
+    right_on("b", np.arange(230), folder, protocol="ft-classifier")
     harness.leaderboard([folder], out=tmp_path)
     text = (tmp_path / "board.md").read_text()
     shares = rows_of(text.partition("## How much")[2])
-    assert [shares[name][4:] for name in "ab"] == [["1.0?", "0.7?", ""], ["1.0?", "14.3", ""]]
-    assert "- `?`: a difference that is not told from none" in text
+    assert shares["a"][4:] == ["1.0?", "0.7?", ""]
+    assert shares["b"][4:6] == ["10.0", "6.7"]
+    assert re.fullmatch(r"67 % \(95 % CI [45]\d to [78]\d %\)", shares["b"][6])
+    assert "- `?`: a difference that is not significant" in text
     shown = data((tmp_path / "index.html").read_text())
     names = [row["name"] for row in shown["rows"]]
     assert [shown["gaps"][names.index(name)] for name in "ab"] == [[1], [0]]
-    for path in folder.glob("*.parquet"):
-        path.unlink()
+    without_resamples(folder)
     harness.leaderboard([folder], out=tmp_path)
-    text = (tmp_path / "board.md").read_text()
-    shares = rows_of(text.partition("## How much")[2])
-    assert [shares[name][4:] for name in "ab"] == [
-        ["1.0", "0.7?", "cannot tell"],
-        ["1.0", "14.3", "all and more"],
-    ]
+    shares = rows_of((tmp_path / "board.md").read_text().partition("## How much")[2])
+    assert [shares[name][4:] for name in "ab"] == [["1.0", "0.7?", ""], ["10.0", "6.7?", ""]]
 
 
 def test_a_gain_that_nobody_measured_is_as_it_was() -> None:
     """Of records without intervals nothing more is said."""
     files = texts(pairs())
     assert "?" not in files["board.tex"]
-    assert "told" not in next(csv.reader(io.StringIO(files["board.csv"])))
+    assert "significant" not in next(csv.reader(io.StringIO(files["board.csv"])))
     assert not {"open", "gaps"} & data(files["index.html"]).keys()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness import Record, leaderboard
@@ -20,12 +21,14 @@ from harness.evaluation.records import Adaptation, DrawScore, Role, Source, read
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.chosen import read_lines
-from harness.reporting.difference import Spread
+from harness.reporting.difference import NO_INTERVAL, Spread
 from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, readings, short_task
 from harness.reporting.lines import lines_of
 from harness.reporting.table import evaluation_table, legend, parts_table
 from harness.reporting.verdict import Verdict, verdicts
+from harness.stats.intervals import Ratio
 from tests.conftest import no_file_above
+from tests.resampled import kept
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"
@@ -542,123 +545,125 @@ def verdict(records: list[Record]) -> Verdict | None:
 @pytest.mark.parametrize(
     ("experts", "current", "tuned", "says"),
     [
-        (90, 80, 90, "10.0 points below its experts under Current Eval (80.0 against 90.0)"),
-        (90, 80, 95, "the head explains all of the loss and more."),
-        (90, 80, 90.9, "the head explains all of the loss."),
-        (90, 80, 90, "the head explains all of the loss."),
-        (90, 80, 87, "the head explains most of the loss (70 %)."),
-        (90, 80, 83, "the head explains 30 % of the loss, a tuned head leaves the rest."),
-        (90, 80, 80, "the head explains none of the loss, a tuned head leaves all of it."),
-        (90, 80, 70, "the head explains none of the loss, a tuned head leaves all of it."),
-        (90, 80, 80.04, "the head explains none of the loss, a tuned head leaves all of it."),
-        (80, 90, 85, "10.0 points above its experts under Current Eval (90.0 against 80.0)"),
-        (80, 80, 85, "the merge is level with its experts under Current Eval (80.0 against 80.0)"),
-        (80, 79.4, 85, "0.6 points below its experts under Current Eval (79.4 against 80.0)"),
-        (80, 79.4, 85, ": cannot tell whether anything is lost"),
-        (80, 90, 85, "so the head hides no loss; FT-Classifier Eval with 5 shots reads 85.0."),
+        (
+            90,
+            80,
+            90,
+            "scores 80.0 under Current Eval, 10.0 points below its experts (90.0)",
+        ),
+        (
+            90,
+            80,
+            87,
+            "with 5 shots scores 87.0: what the head explains is not known.",
+        ),
+        (80, 90, 85, "10.0 points above its experts (80.0)"),
+        (80, 90, 85, ": no loss to explain."),
+        (80, 80, 85, "the merge scores 80.0 under Current Eval, as much as its experts (80.0)"),
+        (80, 79.4, 85, "0.6 points below its experts (80.0)"),
+        (80, 79.4, 85, ": no significant loss, so none to explain."),
     ],
 )
 def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float, says: str) -> None:
-    sentence = str(Verdict(experts, current, tuned, shots=5, tasks=1))
-    assert sentence.startswith("the merge is ")
-    assert says in sentence
-    assert sentence.endswith("(No interval: predictions are not at hand.)")
-    assert not re.search(r"-\d+ %|\d{3} %|\b0\.0 points", sentence)
+    made = Verdict(experts, current, tuned, shots=5, tasks=1)
+    assert says in str(made)
+    assert str(made).endswith(NO_INTERVAL)
+    assert made.share == "", "no share without its interval"
 
 
 def test_one_shot_is_one() -> None:
-    assert " with 1 shot reads 90.0" in str(Verdict(90, 80, 90, shots=1, tasks=1))
-    assert " with all shots reads 90.0" in str(Verdict(90, 80, 90, shots="all", tasks=1))
+    assert " with 1 shot scores 90.0" in str(Verdict(90, 80, 90, shots=1, tasks=1))
+    assert " with all shots scores 90.0" in str(Verdict(90, 80, 90, shots="all", tasks=1))
 
 
-def spread(loss: float, recovered: float, wide: float, **given: Any) -> Spread:
-    """Ends of all differences, so far around each; the share's from the worst to the best."""
-    near, far = (
-        (recovered - wide) / max(loss + wide, 0.1),
-        (recovered + wide) / max(loss - wide, 0.1),
-    )
-    ends = {"loss": (loss - wide, loss + wide), "recovered": (recovered - wide, recovered + wide)}
-    return Spread(**ends, share=(near, far), **given)
+def ratio(*ends: float) -> Ratio:
+    return Ratio(float(np.mean(ends)), (ends[0], ends[1]))
 
 
 @pytest.mark.parametrize(
-    ("current", "tuned", "wide", "share", "says"),
+    ("current", "loss", "share", "says"),
     [
-        (80, 87, 0.5, "70 %", "explains most of the loss (70 %, within 62 to 79 %)."),
-        (80, 87, 2, "70 %", "explains 70 % of the loss (within 42 to 100 %)."),
+        (80, (9.5, 10.5), "70 % (95 % CI 62 to 78 %)", "explains 70 % (95 % CI 62 to 78 %) of the"),
+        (80, (9.5, 10.5), "70 % (95 % CI 62 to 78 %)", "experts (90.0; 95 % CI -10.5 to -9.5);"),
         (
             80,
-            83,
-            1,
-            "30 %",
-            "explains 30 % of the loss (within 18 to 44 %), a tuned head leaves the",
-        ),
-        (80, 90, 1, "all", "explains all of the loss (within 82 to 100 %)."),
-        (80, 95, 1, "all and more", "explains all of the loss and more."),
-        (
-            80,
-            91,
-            8,
-            "cannot tell how much",
-            "cannot tell how much of the loss the head explains (within 17 to 100 % of it).",
+            (-1, 21),
+            "",
+            "CI -21.0 to +1.0); FT-Classifier Eval with 5 shots scores 87.0: no",
         ),
         (
-            80,
-            80.5,
-            1,
-            "cannot tell",
-            "cannot tell whether the head explains any of the loss (within",
+            95,
+            (-7, -3),
+            "",
+            "CI +3.0 to +7.0); FT-Classifier Eval with 5 shots scores 87.0: no",
         ),
-        (80, 78, 1, "none", "none of the loss, a tuned head leaves all of it."),
-        (80, 79.5, 0.5, "none", "none of the loss, a tuned head leaves all of it."),
-        (80, 79.5, 1, "cannot tell", "cannot tell whether the head explains any of the loss (with"),
-        (80, 80, 1, "cannot tell", "whether the head explains any of the loss (within 0 to 11 %"),
-        (89.4, 90, 1.75, "", "0.6 points below its experts under Current Eval (89.4 against 90.0)"),
-        (89.4, 90, 1.8, "", "within -2.4 to +1.2 on other rows: cannot tell whether anything is"),
-        (80, 90, 12, "", "cannot tell whether anything is lost"),
-        (95, 90, 2, "", "within +3.0 to +7.0 on other rows, so the head hides no loss"),
-        (90, 90, 0, "", "level with its experts under Current Eval (90.0 against 90.0)"),
-        (90, 90, 0, "", "cannot tell whether anything is lost"),
-        (89.96, 91, 0.01, "", "level with its experts under Current Eval (90.0 against 90.0)"),
+        (89.96, (0.03, 0.05), "", "as much as its experts (90.0"),
     ],
 )
-def test_the_verdict_says_what_the_rows_can_show(
-    current: float, tuned: float, wide: float, share: str, says: str
+def test_the_share_of_a_loss_is_that_of_a_significant_one(
+    current: float, loss: tuple[float, float], share: str, says: str
 ) -> None:
-    """Experts at 90. Nothing is divided by a loss that may be none."""
-    within = spread(90 - current, tuned - current, wide)
-    made = Verdict(90, current, tuned, shots=5, tasks=1, spread=within)
+    known = Spread(loss, (6.5, 7.5), ratio(0.62, 0.78))
+    made = Verdict(90, current, 87, shots=5, tasks=1, spread=known)
     assert says in str(made)
     assert "No interval" not in str(made)
     assert made.share == share
+    few = replace(made, spread=replace(known, share=None), draws=2)
+    assert few.share == ""
+    assert ("needs more draws" in str(few)) == bool(share)
 
 
-@pytest.mark.parametrize("above", [None, (-1.0, 0.5), (-3.0, -2.0)])
-def test_a_base_that_reads_as_much_takes_the_head_for_nothing(above: Any) -> None:
+def test_a_base_that_scores_as_much_takes_the_head_for_nothing() -> None:
     """What a tuned head does without a merge says nothing of the merge."""
-    within = above and spread(10, 10, 1, above_control=above)
-    made = Verdict(90, 80, 90, shots=5, tasks=1, control=90, spread=within)
-    assert made.share == "as the base"
-    assert "reads 90.0 (the base 90.0): the base reads as much, so a tuned head says" in str(made)
-    better = spread(10, 10, 1, above_control=(0.5, 2.0))
-    assert "explains all" in str(replace(made, control=89.0, spread=better))
-    assert "explains all" in str(replace(made, control=89.0, spread=None))
-    open_ = spread(10, 10, 1, above_control=(-0.5, 2.0))
-    assert "so a tuned head says" in str(replace(made, control=85.0, spread=open_))
-    assert "the base cannot be told from it" in str(replace(made, control=85.0, spread=open_))
-    worse = replace(made, tuned=79, spread=spread(10, -1, 0.5, above_control=(-9, -7)))
-    assert worse.share == "none", "where nothing is won back, nobody is compared"
-    unclear = replace(made, tuned=80, spread=spread(10, 0, 0.5, above_control=(-9, -7)))
-    assert unclear.share == "cannot tell", "nor where it may be nothing"
+    better = Spread((9, 11), (9, 11), ratio(0.9, 1.1), above_control=(0.5, 2.0))
+    made = Verdict(90, 80, 90, shots=5, tasks=1, control=89, spread=better)
+    assert "scores 90.0 (base: 89.0): the head explains 100 %" in str(made)
+    for unclear in (replace(better, above_control=(-0.5, 2.0)), None):
+        control = 89 if unclear else 90
+        as_much = replace(made, control=control, spread=unclear)
+        assert as_much.share == "as the base"
+        assert "so a tuned head says nothing of the merge" in str(as_much)
 
 
-def test_without_predictions_less_than_a_point_wins_nothing_back() -> None:
-    """Nor does what the intervals of the records leave open."""
-    small = Verdict(90, 80, 80.9, shots=5, tasks=1)
-    assert small.share == "cannot tell"
-    assert "any of the loss. (No interval" in str(small)
-    assert replace(small, tuned=83).share == "30 %"
-    assert replace(small, tuned=83, untold=True).share == "cannot tell"
+def test_the_verdict_says_the_four_parts_and_the_credit() -> None:
+    """Topics: of 72.8 points 25.1, 40.5 and 7.2; of the middle 18.6 want a head."""
+    known = Spread((24.0, 27.6), (17.0, 20.2), ratio(0.68, 0.76), (38.0, 43.0), ratio(0.8, 0.9))
+    made = Verdict(72.8, 47.0, 65.6, shots=5, tasks=1, control=25.1, spread=known)
+    assert str(made).endswith(
+        "Of the experts' 72.8 points the base has 25.1 under a tuned head, the encoder adds 40.5 "
+        "and 7.2 are lost; only a tuned head recovers 18.6; credit 85 % (95 % CI 80 to 90 %)."
+    )
+    assert "credit" not in str(replace(made, spread=replace(known, credit=None)))
+    assert "Of the experts'" not in str(replace(made, control=None))
+
+
+def test_the_verdict_is_of_what_records_keep() -> None:
+    """Of 300 rows the experts are right on 240, the merge on 180 and with a tuned head on 225, the
+    base on 150: credit (225 - 150) / (240 - 150)."""
+
+    def of_rows(role: Any, protocol: str, places: range) -> Record:
+        shots = None if protocol == "current" else 5
+        right = np.isin(np.arange(300), places)
+        values = {shots or 0: [right.mean()] * (3 if shots else 1)}
+        resamples = kept([right] * len(values[shots or 0]), shots)
+        return record(role, role, RTE, protocol, values, rows=300, resamples=(resamples,))
+
+    records = [
+        of_rows("expert", "current", range(240)),
+        of_rows("merged", "current", range(180)),
+        of_rows("merged", "ft-classifier", range(225)),
+        of_rows("base", "ft-classifier", range(150)),
+    ]
+    (made,) = verdicts(records)
+    assert made.spread is not None
+    assert made.spread.share is not None
+    assert made.spread.credit is not None
+    assert made.spread.share.point == pytest.approx(0.75)
+    assert made.spread.credit.point == pytest.approx(75 / 90)
+    for one in (made.spread.share, made.spread.credit):
+        assert one.ends[0] < one.point < one.ends[1] < 1
+    other = records[0].model_copy(update={"resamples": (kept([np.ones(300)], None, "1" * 16),)})
+    assert verdicts([other, *records[1:]])[0].spread is None, "of other resamples"
 
 
 @pytest.mark.parametrize("tasks", [(RTE, RTE), (RTE, MRPC)], ids=["one task", "two tasks"])
@@ -674,7 +679,7 @@ def test_very_unequal_experts_are_called_out(tasks: tuple[str, str]) -> None:
     (made,) = verdicts(records)
     first, second = str(made).split(". ")[:2]
     assert first.endswith(
-        "the merge scores 33.3 under Current Eval and 74.0 under FT-Classifier Eval with 5 shots, "
+        "the merge scores 33.3 under Current Eval; FT-Classifier Eval with 5 shots scores 74.0, "
         "40.7 points more"
     )
     assert second.startswith("Its experts are very unequal (14.2 to 63.8, 39.0 on average), so")
@@ -693,7 +698,7 @@ def test_an_expert_far_below_its_merge_is_called_out() -> None:
     ]
     (made,) = verdicts(records)
     first, second = str(made).split(". ")[:2]
-    assert first.endswith("with 5 shots (base: 40.0), 50.0 points less")
+    assert first.endswith("with 5 shots scores 30.0 (base: 40.0), 50.0 points less")
     assert second.startswith("Its experts are far below that (17.0 to 17.0")
 
 
@@ -710,7 +715,9 @@ def test_the_verdict_averages_over_experts_draws_and_tasks() -> None:
     assert found.current == pytest.approx(mean([60, 50]))
     assert found.tuned == pytest.approx(mean([64, 70]))
     assert (found.shots, found.tasks) == (5, 2)
-    assert str(found).startswith("averaged over 2 tasks, the merge is 25.0 points below")
+    assert str(found).startswith(
+        "averaged over 2 tasks, the merge scores 55.0 under Current Eval, 25.0 points below"
+    )
 
 
 @pytest.mark.parametrize("role_protocol", ["expert current", "merged ft-classifier"])
@@ -792,22 +799,7 @@ def test_the_board_has_the_share_of_the_head() -> None:
     part = markdown.partition("## How much of the loss is the head's")[2]
     row = next(line for line in part.splitlines() if line.startswith("| ties"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells == ["ties", "1", "70.0", "60.0", "64.0", "10.0", "4.0", "40 %"]
-
-
-@pytest.mark.parametrize(
-    ("current", "loss", "share"),
-    [(0.69, "1.0", "all and more"), (0.692, "0.8", ""), (0.7004, "0.0", ""), (0.72, "-2.0", "")],
-)
-def test_the_share_of_less_than_a_point_is_left_out(current: float, loss: str, share: str) -> None:
-    records = [
-        record("expert", "e", RTE, "current", 0.7),
-        record("merged", "m", RTE, "current", current),
-        record("merged", "m", RTE, "ft-classifier", {5: [current + 0.04]}),
-    ]
-    row = board(records)[0].strip().splitlines()[-1]
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert (cells[5], cells[-1]) == (loss, share)
+    assert cells == ["ties", "1", "70.0", "60.0", "64.0", "10.0", "4.0", ""]
 
 
 def test_the_order_of_the_places_is_kept_and_files_are_sorted(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadData, BadRecipe, MissingScores
-from harness.evaluation.inference import sampler
 from harness.evaluation.predictions import shelf
 from harness.evaluation.records import (
     Adaptation,
@@ -34,9 +33,9 @@ from harness.evaluation.records import (
     Interval,
     Role,
     Source,
-    identity,
     read_records,
 )
+from harness.evaluation.resamples import estimate_of
 from harness.files import write_json
 from harness.passes.features import forward
 from harness.registry import PROTOCOLS
@@ -46,7 +45,10 @@ from harness.reporting.plots import drop, gains, marks, plot, protocols, ranks, 
 from harness.reporting.plots.scores import headline, scores_of
 from harness.reporting.plots.tsne import balanced, clouds, draw, in_the_plane
 from harness.reporting.ranking import Standings, standings
+from harness.stats.estimate import minus
+from harness.stats.intervals import interval
 from tests.conftest import TAGS as TAG_NAMES
+from tests.resampled import kept
 from tests.test_boards import MRPC, RTE, record
 from tests.test_compare import read_once
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered
@@ -501,7 +503,7 @@ def test_a_gain_whose_intervals_overlap_is_not_told(half: float, text: str) -> N
     assert [one.get_text() for one in axes.texts] == [text]
     assert (axes.patches[0].get_alpha() == 1) == (not text.endswith("?"))
     said = [one.get_text() for legend in figure.legends for one in legend.get_texts()]
-    assert [one.startswith("? and pale: not told from none") for one in said] == [True] * len(said)
+    assert [one.startswith("? and pale: not significant") for one in said] == [True] * len(said)
     assert bool(said) == text.endswith("?")
 
 
@@ -547,35 +549,36 @@ def whiskers_of(axes: Any) -> list[list[float]]:
 def test_gains_have_the_interval_that_compare_gives_them(tmp_path: Path) -> None:
     """One of them can be told from none, and the other one cannot: it is hollow."""
     folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.29))
-    shown = gains.gains(read_records([folder]), ALL, sampler(shelf([folder])))
+    shown = gains.gains(read_records([folder]), ALL)
     assert [panel.title for panel in shown.panels] == ["a", "b", "mean of 2 tasks"]
     figure = gains.draw(shown)
     for at, stage in enumerate(shown.before):
         made = harness.compare([{"dare": "n", "p": "o"}[stage], "m"], records=folder)
         assert isinstance(made, harness.Comparison)
-        ends = [*(one.within for one in made.tasks), made.within_rows]
+        ends = [*(one.within for one in made.tasks), made.within]
         for axes, panel, end in zip(figure.axes, shown.panels, ends, strict=True):
             gain = panel.gains[0][at]
             assert gain is not None
             assert gain.within == pytest.approx([100 * one for one in end], abs=1e-4)
-            assert gain.difference.told == (stage == "dare")
+            assert gain.difference.significant == (stage == "dare")
             assert whiskers_of(axes)[at] == pytest.approx([*gain.within])
             (x, _, filled) = faces(axes)[at]
             assert (x, filled) == (pytest.approx(gain.value), stage == "dare")
             low, high = axes.get_xlim()
             assert low < gain.within[0] < gain.within[1] < high
     assert signs(figure)[-2:] == [
-        "paired 95 % interval over rows and draws",
-        "hollow: not told from none, it includes 0",
+        "paired 95 % CI over test units and draws",
+        "hollow: not significant",
     ]
 
 
 def test_a_gain_of_which_nothing_is_known_is_hollow_beside_others(tmp_path: Path) -> None:
     folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.1))
-    for path in folder.rglob("*.json"):
-        if Record.model_validate_json(path.read_text(encoding="utf-8")).model == "o":
-            path.with_suffix(".parquet").unlink()
-    axes = gains.draw(gains.gains(read_records([folder]), ALL, sampler(shelf([folder])))).axes[0]
+    records = [
+        one.model_copy(update={"resamples": ()}) if one.model == "o" else one
+        for one in read_records([folder])
+    ]
+    axes = gains.draw(gains.gains(records, ALL)).axes[0]
     assert [filled for _, _, filled in faces(axes)] == [True, False]
     assert len(whiskers_of(axes)) == 1
 
@@ -588,21 +591,9 @@ def test_a_deviation_over_draws_is_two_ticks_beside_a_whisker() -> None:
     (bar,) = (one for one in figure.axes[0].containers if hasattr(one, "has_xerr"))
     assert [*bar[2][0].get_linewidth()] == [0]
     assert whiskers_of(figure.axes[0]) == [[7, 14]]
-    assert signs(figure) == ["± spread", "paired 95 % interval over rows and draws"]
+    assert signs(figure) == ["± spread", "paired 95 % CI over test units and draws"]
     (text,) = figure.axes[0].texts
     assert text.xy[0] == 14  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("what", ["protocols", "gains", "drop", "ranks"])
-def test_without_predictions_a_picture_is_what_it_was(what: str, tmp_path: Path) -> None:
-    folder = written(tmp_path, several_with_experts())
-    harness.plot(what, [folder], out=tmp_path / "a")
-    for one in read_records([folder]):  # what is there cannot be read
-        name = identity(one.model_dump(mode="json"))[:12]
-        (folder / f"{name}.parquet").write_bytes(b"PAR1 of something else")
-    harness.plot(what, [folder], out=tmp_path / "b")
-    assert not any("rows" in said for said in texts(tmp_path / "a.svg"))
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 def several_with_experts() -> list[Record]:
@@ -621,10 +612,10 @@ def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
     own = (Source(source="e", digest="e".ljust(32, "0")),)
     shared(tmp_path, ("m", "ties", 0.3), ("n", "average", 0.05), experts=own)
     records, look = read_records([tmp_path]), shelf([tmp_path])
-    shown = drop.drops(records, ALL, sampler(look))
+    shown = drop.drops(records, ALL)
     assert (shown.unit, shown.methods) == ("task", ("average", "ties"))
     for method, found in zip(shown.methods, shown.differences, strict=True):
-        assert all(one.told for one in found) == (method == "ties")
+        assert all(one.significant for one in found) == (method == "ties")
     merge, expert = (
         next(one for one in records if (one.model, one.task) == (name, "toy/a@test"))
         for name in "me"
@@ -646,27 +637,28 @@ def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
     assert [filled for _, _, filled in dots] == [False, False, True, True]
     assert len({y for _, y, _ in dots}) == 4
     assert signs(figure)[:2] == [
-        "paired 95 % interval over rows and draws of one task",
-        "hollow: not told from none, it includes 0",
+        "paired 95 % CI over test units and draws of one task",
+        "hollow: not significant",
     ]
 
 
 def test_a_drop_below_an_expert_that_may_be_nothing_has_no_interval() -> None:
     """A share of what is not above 0 on all resamples is none."""
+
+    def of_rows(right: int, rows: int) -> dict[str, Any]:
+        return {"resamples": (kept([np.arange(rows) < right]),), "rows": rows}
+
     own = (Source(source="x", digest="x"),)
     records = [
-        read("x", "expert", RTE, "current", 0.1, digest="x"),
-        read("m", "ties", RTE, "current", 0.05, experts=own),
-        read("y", "expert", MRPC, "current", 0.8, digest="x"),
-        read("m", "ties", MRPC, "current", 0.4, experts=own),
+        read("x", "expert", RTE, "current", 0.1, digest="x", **of_rows(2, 20)),
+        read("m", "ties", RTE, "current", 0.05, experts=own, **of_rows(1, 20)),
+        read("y", "expert", MRPC, "current", 0.8, digest="x", **of_rows(240, 300)),
+        read("m", "ties", MRPC, "current", 0.4, experts=own, **of_rows(120, 300)),
     ]
-    low = {RTE: np.array([-0.1, 0.1, 0.2]), MRPC: np.array([0.8, 0.8, 0.8])}
-
-    def samples(record: Record, _: Any) -> Any:
-        return low[record.task] / (1 if record.role == "expert" else 2)
-
-    shown = drop.drops(records, ALL, samples)
-    assert shown.within == ((None, pytest.approx((50, 50))),)
+    shown = drop.drops(records, ALL)
+    ((none, known),) = shown.within
+    assert none is None
+    assert known == pytest.approx((50, 50), abs=7.1)
     assert [filled for _, _, filled in faces(drop.draw(shown).axes[0])] == [False, True]
 
 
@@ -675,13 +667,12 @@ def test_the_gap_between_protocols_has_a_whisker_below_its_row(tmp_path: Path) -
     keys = tuple((5, seed) for seed in range(5))
     tuned = {"protocol": "ft-classifier", "keys": keys}
     shared(tmp_path, ("m", "ties", 0.1), ("n", "average", 0.18), **tuned)
-    samples = sampler(shelf([tmp_path]))
     records = read_records([tmp_path])
-    shown = protocols.gaps(records, ALL, samples)
+    shown = protocols.gaps(records, ALL)
     assert shown.rows == ("average", "ties")
     panel = shown.panels[0]
     few, current = (
-        samples(one, shots)
+        estimate_of(one, shots)
         for asked, shots in (("ft-classifier", 5), ("current", None))
         for one in records
         if (one.model, one.task, one.protocol) == ("m", "toy/a@test", asked)
@@ -691,16 +682,9 @@ def test_the_gap_between_protocols_has_a_whisker_below_its_row(tmp_path: Path) -
     none, gap = panel.gaps
     assert none is not None
     assert gap is not None
-    rows = np.percentile(100 * (few - current), [2.5, 97.5])
-    drawn = [
-        100 * v for r in records if (r.model, r.task) == ("m", "toy/a@test") for v in r.values(5)
-    ]
-    # of five draws, Student's interval is 2.78 errors wide to either side
-    away = 2.77645 * np.std(drawn, ddof=1) / 5**0.5
-    sides = [np.hypot(gap.points - rows[0], away), np.hypot(rows[1] - gap.points, away)]
-    expected = (gap.points - sides[0], gap.points + sides[1])
-    assert gap.within == pytest.approx(expected, abs=1e-3)
-    assert (none.told, gap.told) == (False, True)
+    low, high = interval(minus(few, current))
+    assert gap.within == (100 * low, 100 * high)
+    assert (none.significant, gap.significant) == (False, True)
     figure = protocols.draw(shown)
     dots = [one for one in faces(figure.axes[0]) if one[1] % 1]
     assert [filled for _, _, filled in dots] == [False, True]
@@ -709,7 +693,7 @@ def test_the_gap_between_protocols_has_a_whisker_below_its_row(tmp_path: Path) -
     assert dots[1][0] == pytest.approx(start.value + gap.points)
     ends = [start.value + end for end in gap.within or ()]
     assert whiskers_of(figure.axes[0])[1] == pytest.approx(ends)
-    assert "paired 95 % interval over rows and draws of the gap, from current on" in signs(figure)
+    assert "paired 95 % CI over test units and draws of the gap, from current on" in signs(figure)
     harness.plot("protocols", [tmp_path], out=tmp_path / "fig")
     assert any("of the gap" in said for said in texts(tmp_path / "fig.svg"))
 
@@ -797,16 +781,14 @@ def test_ranks_by_hand_and_by_loops() -> None:
     numbers = np.random.default_rng(0).integers(5, size=(7, 6)).astype(float)
     found = ranking(numbers.T)
     assert found.means == pytest.approx(loops(numbers.tolist()))
-    for mean, (low, high) in zip(found.means, found.intervals, strict=True):
+    for mean, (low, high) in zip(found.means, found.left_out, strict=True):
         assert low <= mean <= high
 
 
-def test_intervals_are_those_of_resampled_tasks() -> None:
-    """Ranks 1 and 2 with chance 1/2 each: the mean of 16 tasks has a deviation of 1/8."""
-    first = np.array([[1.0, 0]] * 8 + [[0.0, 1]] * 8)
-    found = ranking(first.T)
-    assert found.means == (1.5, 1.5)
-    assert found.intervals[0] == pytest.approx((1.5 - 1.96 / 8, 1.5 + 1.96 / 8), abs=0.04)
+def test_what_a_mean_rank_is_without_one_task() -> None:
+    """Ranks 1, 1 and 2: without the last 1, without another 1.5."""
+    found = ranking(np.array([[2.0, 2, 1], [1, 1, 2]]))
+    assert found.left_out == ((1, 1.5), (1.5, 2))
     assert found.ties == ((0, 1),)
 
 
@@ -852,7 +834,7 @@ def test_rows_have_room_for_all_lines_of_their_names() -> None:
 
 @pytest.mark.parametrize("shots", [None, 5])
 def test_ranks_are_those_that_compare_gives(shots: int | None, tmp_path: Path) -> None:
-    """In whatever order tasks come; by tasks alone, nobody would be apart."""
+    """In whatever order tasks come."""
     asked: dict[str, Any] = {}
     if shots:
         asked = {"protocol": "ft-classifier", "keys": ((5, 0), (5, 1))}
@@ -863,32 +845,19 @@ def test_ranks_are_those_that_compare_gives(shots: int | None, tmp_path: Path) -
     assert isinstance(made, harness.Ranking)
     records = [*reversed(read_records([tmp_path]))]
     view = View(protocols=(name,))
-    shown = ranks.ranks(records, view, sampler(shelf([tmp_path])))
+    shown = ranks.ranks(records, view)
     called = {method: model for model, method, _ in merges}
     (panel,) = shown.panels
     compared = {one.model: one for one in made.models}
     of_panel = [compared[called[one]] for one in shown.methods]
     assert panel.ranking.means == pytest.approx([one.rank for one in of_panel])
-    assert [*panel.ranking.intervals] == [one.within for one in of_panel]
+    assert [*panel.ranking.places] == [one.places for one in of_panel]
     assert [*panel.ranking.means] == sorted(panel.ranking.means)
     figure = ranks.draw(shown)
-    assert "95 % interval over rows and tasks" in signs(figure)
-    assert figure.get_suptitle().endswith("2 tasks: fewer than 6 say little")
-    alone = ranks.ranks(records, view)
-    assert len(alone.panels[0].ranking.groups) == 1
-    assert "95 % interval over tasks" in signs(ranks.draw(alone))
-    assert ranks.draw(alone).get_suptitle().endswith("fewer than 6 tell no two apart")
-
-
-def test_a_panel_without_all_predictions_is_of_tasks_alone(tmp_path: Path) -> None:
-    shared(tmp_path, ("good", "average", 0.05), ("fair", "ties", 0.3))
-    tuned: dict[str, Any] = {"protocol": "ft-classifier", "keys": ((5, 0), (5, 1))}
-    shared(tmp_path, ("good", "average", 0.05), ("fair", "ties", 0.3), **tuned)
-    next(tmp_path.rglob("*ft-classifier*.parquet")).unlink()
-    shown = ranks.ranks(read_records([tmp_path]), ALL, sampler(shelf([tmp_path])))
-    assert [panel.ranking.of_rows for panel in shown.panels] == [True, False]
-    said = "95 % interval over tasks, and rows where predictions are at hand"
-    assert said in signs(ranks.draw(shown))
+    assert "without one of the tasks" in signs(figure)
+    few = "2 tasks: too few for any two to differ significantly, 7 are the fewest"
+    assert figure.get_suptitle().replace("\n", " ").endswith(few)
+    assert len(panel.ranking.groups) == 1
 
 
 # Features ----------------------------------------------------------------------------------
@@ -1172,7 +1141,7 @@ def test_the_committed_pictures_are_those_of_the_records(
 def test_a_legend_of_many_long_lines_has_room() -> None:
     """One small panel under twelve signs, one of them wider than it: nothing lies on another."""
     names = [*(f"knn:rule=vote,neighbours={count}, 3 shots" for count in range(11))]
-    names += ["paired 95 % interval over rows and draws of the gap, from current on"]
+    names += ["paired 95 % CI over test units and draws of the gap, from current on"]
     with marks.drawn("Of one task", marks.Layout(1, (2.45, 1.0))) as (figure, (axes,)):
         marks.legend(figure, [Line2D([], [], label=name) for name in names])
     figure.canvas.draw()

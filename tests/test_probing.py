@@ -24,20 +24,20 @@ from harness.cli import main
 from harness.cli.evaluate import _print_evaluation
 from harness.data.rows import load_rows
 from harness.errors import CellsFailed, MissingTeacher
-from harness.evaluation.inference import sampler
-from harness.evaluation.predictions import Predicted, shelf
 from harness.evaluation.records import identity, predictions_of, read_record
 from harness.passes import features
 from harness.registry import PROTOCOLS
 from harness.reporting.basis import Basis, bases, left_open
 from harness.reporting.boards.board import board_of
+from harness.reporting.difference import Spread
 from harness.reporting.grid import Reading, readings
 from harness.reporting.lines import lines_of
 from harness.reporting.verdict import verdicts
+from harness.stats.intervals import Ratio
 from harness.types import Progress
 from tests.conftest import WORDS, model
+from tests.resampled import kept
 from tests.test_boards import record as scored
-from tests.test_boards import spread
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered
 
 Edit: TypeAlias = Callable[[dict[str, torch.Tensor]], None]
@@ -298,7 +298,7 @@ def test_a_fit_to_the_test_rows_says_so(protocol: str, room: Path, tmp_path: Pat
     assert not {"shots", "draws", "pool"} & {*record.settings}
     assert all("rows=test" in str(one) for one in readings([record]))
     assert record == read(room, kind, tmp_path, f"{protocol}:rows=test{steps}")[0]
-    assert all("probe:rows=test (transductive) reads" in str(one) for one in bases(records))
+    assert all("probe:rows=test (transductive) scores" in str(one) for one in bases(records))
     assert len(bases(records)) == (protocol == "probe")
 
 
@@ -665,136 +665,110 @@ def basis(current: float, turned_to: float, control: float | None = None, **more
 
 
 def test_the_sentence_of_the_orthogonal_probe() -> None:
-    found = basis(60, 80, 50)
-    assert found == (
-        "probe, 5 shots reads 80.0 (the base 50.0): the encoder is the expert's up to a rotation: "
-        "20.0 points of the loss (60.0 against 80.0) are a change of basis. "
-        "(No interval: predictions are not at hand.)"
+    assert basis(60, 80, 50) == (
+        "probe, 5 shots scores 80.0 (base: 50.0): a rotation of the features recovers 20.0 of the "
+        "20.0 points lost under Current Eval (60.0, experts 80.0). (No interval: these records "
+        "keep no scores on resampled test units.)"
     )
-    some = "5.0 of the 20.0 points of the loss (60.0 against 80.0) are a change of basis, the rest"
-    assert some in basis(60, 65)
-    assert "are a change of basis; cannot tell whether the rest is one." in basis(60, 79.5)
-    assert "wins back nothing of the 20.0 points" in basis(60, 59)
-    assert "cannot tell whether a rotation of the features wins back any" in basis(60, 60.6)
-    assert "cannot tell whether anything is lost under Current Eval (80.0 against" in basis(80, 80)
-    assert "cannot tell whether anything is lost under Current Eval (79.4 against" in basis(
-        79.4, 80
-    )
-    assert "nothing is lost under Current Eval (90.0 against 80.0), so no change" in basis(90, 80)
+    assert "no significant loss under Current Eval (79.4, experts 80.0)" in basis(79.4, 80)
+    assert "no loss under Current Eval (90.0, experts 80.0), so none that is" in basis(90, 80)
     assert "says nothing of the merge." in basis(60, 80, 80)
     assert "says nothing of the merge" not in basis(60, 59, 80)
     assert "open to chance." in basis(60, 80, determined=False)
-    more = basis(60, 65, determined=False)
-    assert "are a change of basis, or more; fitted to fewer rows" in more, "the rest may be one too"
-    assert basis(60, 80, shots="all").startswith("probe, all shots reads")
+    assert basis(60, 80, shots="all").startswith("probe, all shots scores")
     test_rows = Reading(3, "probe:rows=test", 0)
-    assert "probe:rows=test (transductive) reads" in str(
+    assert "probe:rows=test (transductive) scores" in str(
         Basis(80, 60, 70, test_rows, 2, transductive=True)
     )
     assert str(Basis(80, 60, 70, test_rows, 2)).startswith(
-        "averaged over 2 tasks, probe:rows=test reads 70.0: 10.0 of the 20.0"
+        "averaged over 2 tasks, probe:rows=test scores 70.0: a rotation"
     )
 
 
+def spread(share: tuple[float, float, float] | None, above: Any = None) -> Spread:
+    """Of a loss of 20 points, with its share."""
+    known = share and Ratio(share[0], share[1:])
+    return Spread((18.0, 22.0), (0.0, 20.0), known or None, above_control=above)
+
+
 @pytest.mark.parametrize(
-    ("current", "turned_to", "wide", "says"),
+    ("share", "determined", "says"),
     [
-        (60, 80, 2, "(60.0 against 80.0, within -22.0 to -18.0 on other rows) are a change of"),
-        (60, 80, 2, "the expert's up to a rotation: 20.0 points of the loss"),
-        (60, 80, 2, "are a change of basis, within 82 to 100 % of it."),
-        (60, 80, 9, "cannot tell how much of the 20.0 points of the loss (60.0 against 80.0, wit"),
-        (60, 70, 2, "10.0 of the 20.0 points of the loss"),
-        (60, 70, 2, "are a change of basis, within 36 to 67 % of it, the rest is not."),
-        (60, 78, 2, "a change of basis, within 73 to 100 % of it; cannot tell whether the rest is"),
-        (60, 61, 2, "cannot tell whether a rotation of the features wins back any of the 20.0"),
-        (60, 59, 2, "cannot tell whether a rotation of the features wins back any of the 20.0"),
-        (60, 57, 2, "wins back nothing of the 20.0 points that are lost"),
-        (79, 80, 2, "cannot tell whether anything is lost under Current Eval (79.0 against 80.0, "),
-        (60, 80, 21, "within -41.0 to +1.0 on other rows), so there is no loss to be a change"),
-        (83, 80, 2, "nothing is lost under Current Eval (83.0 against 80.0, within +1.0 to +5.0"),
-        (80, 80, 0, "cannot tell whether anything is lost"),
+        (
+            (0.5, 0.4, 0.6),
+            True,
+            "50 % (95 % CI 40 to 60 %) of the loss is a change of basis, the",
+        ),
+        ((0.5, 0.4, 0.6), False, "is a change of basis, or more; fitted to fewer rows"),
+        ((0.9, 0.7, 1.1), True, ": 90 % (95 % CI 70 to 110 %) of the loss is a change of basis."),
+        (None, True, "(60.0, experts 80.0; 95 % CI -22.0 to -18.0)."),
     ],
 )
-def test_the_sentence_says_what_the_rows_can_show(
-    current: float, turned_to: float, wide: float, says: str
-) -> None:
-    """Experts at 80. A rotation is said to win back what shows on other rows, and no more."""
-    found = basis(current, turned_to, spread=spread(80 - current, turned_to - current, wide))
+def test_the_share_of_a_rotation_has_its_interval(share: Any, determined: bool, says: str) -> None:
+    found = basis(60, 70, spread=spread(share), determined=determined)
     assert says in found
     assert "No interval" not in found
 
 
 @pytest.mark.parametrize(
-    ("control", "above", "says"),
-    [
-        (80.0, (-1, 1), "the base, turned so, is as high, so this says nothing of the merge"),
-        (79.0, (-1, 3), "the base, turned so, cannot be told from it, so this says nothing of"),
-        (70.0, (8, 12), "within 82 to 100 % of it."),
-    ],
+    ("control", "above", "nothing"),
+    [(80.0, (-1, 1), True), (79.0, (-1, 3), True), (70.0, (8, 12), False)],
 )
 def test_a_base_that_turns_as_well_takes_the_rotation_for_nothing(
-    control: float, above: tuple[float, float], says: str
+    control: float, above: tuple[float, float], nothing: bool
 ) -> None:
-    assert says in basis(60, 80, control, spread=spread(20, 20, 2, above_control=above))
+    found = basis(60, 80, control, spread=spread((1.0, 0.9, 1.1), above))
+    assert ("the base, turned so, does not score significantly less" in found) == nothing
 
 
-def right_on(places: Sequence[int], key: Any = (None, None)) -> Predicted:
-    """What is right on these of 300 rows."""
-    labels = np.arange(300) % 2.0
-    guesses = np.where(np.isin(np.arange(300), places), labels, 1 - labels)
-    units = np.ones(300, dtype=np.int64)
-    return Predicted(task=TOY, digest="d", units=units, labels=labels, values={key: guesses})
+def right_on(role: Any, protocol: str, places: Sequence[int], **given: Any) -> Record:
+    """A model that is right on these of 300 rows, on each of three draws if any."""
+    shots = None if protocol == "current" else 5
+    right = np.isin(np.arange(300), places).astype(float)
+    values = {shots or 0: [right.mean()] * (3 if shots else 1)}
+    resamples = kept([right] * len(values[shots or 0]), shots)
+    options = {"transform": "orthogonal"} if shots else {}
+    more = {"options": options, "resamples": (resamples,), "rows": 300, **given}
+    return scored(role, role, TOY.name, protocol, values, **more)
 
 
 def test_the_interval_is_of_differences_on_the_same_rows() -> None:
     """Of 300 rows the experts are right on 240 and the merge on 180 of these: 20 points, whose
     deviation is that of 60 rows in 300, and not that of two scores on rows of their own (3.7).
     Turned, it is right where the experts are, and on no row of a resample any different."""
-    known = {
-        ("expert", "current"): right_on(range(240)),
-        ("merged", "current"): right_on(range(180)),
-        ("merged", "probe"): right_on(range(240), (5, 0)),
-        ("base", "probe"): right_on(range(90, 240), (5, 0)),
-    }
-    options = {"transform": "orthogonal"}
     records = [
-        scored("expert", "e", TOY.name, "current", 0.8),
-        scored("merged", "m", TOY.name, "current", 0.6),
-        scored("merged", "m", TOY.name, "probe", {5: [0.8]}, options=options),
-        scored("base", "b", TOY.name, "probe", {5: [0.5]}, options=options),
+        right_on("expert", "current", range(240)),
+        right_on("merged", "current", range(180)),
+        right_on("merged", "probe", range(240)),
+        right_on("base", "probe", range(90, 240)),
     ]
-    samples = sampler(lambda record: known[record.role, record.protocol])
-    (found,) = bases(records, samples=samples)
+    (found,) = bases(records)
     assert found.spread is not None
-    deviation = 100 * np.sqrt(0.2 * 0.8 / 300)
-    assert found.spread.loss == pytest.approx(
-        (20 - 1.96 * deviation, 20 + 1.96 * deviation), abs=0.5
-    )
+    reach = 2 * 100 * np.sqrt(0.2 * 0.8 / 300)
+    assert found.spread.loss == pytest.approx((20 - reach, 20 + reach), abs=0.5)
     assert found.spread.recovered == found.spread.loss
-    assert found.spread.share == (1, 1)
-    deviation = 100 * np.sqrt(0.3 * 0.7 / 300)
-    ends = (30 - 1.96 * deviation, 30 + 1.96 * deviation)
-    assert found.spread.above_control == pytest.approx(ends, abs=0.5)
-    assert "up to a rotation: 20.0 points" in str(found)
-    del known["expert", "current"]
-    (without,) = bases(records, samples=sampler(lambda r: known.get((r.role, r.protocol))))
+    assert found.spread.share == Ratio(1.0, (1.0, 1.0))
+    reach = 2 * 100 * np.sqrt(0.3 * 0.7 / 300)
+    assert found.spread.above_control == pytest.approx((30 - reach, 30 + reach), abs=0.5)
+    assert "100 % (95 % CI 100 to 100 %) of the loss is a change of basis" in str(found)
+    (without,) = bases([records[0].model_copy(update={"resamples": ()}), *records[1:]])
     assert without.spread is None
-    assert str(without).endswith("(No interval: predictions are not at hand.)")
+    other = right_on("expert", "current", range(240), resamples=(kept([ONES], None, "1" * 16),))
+    (apart,) = bases([other, *records[1:]])
+    assert apart.spread is None, "of other resamples"
+
+
+ONES = np.ones(300)
 
 
 def test_three_rows_are_no_loss() -> None:
-    known = {
-        ("expert", "current"): right_on(range(240)),
-        ("merged", "current"): right_on([*range(6, 240), 297, 298, 299]),
-        ("merged", "probe"): right_on(range(240), (5, 0)),
-    }
     records = [
-        scored("expert", "e", TOY.name, "current", 0.8),
-        scored("merged", "m", TOY.name, "current", 237 / 300),
-        scored("merged", "m", TOY.name, "probe", {5: [0.8]}, options={"transform": "orthogonal"}),
+        right_on("expert", "current", range(240)),
+        right_on("merged", "current", [*range(6, 240), 297, 298, 299]),
+        right_on("merged", "probe", range(240)),
     ]
-    (found,) = bases(records, samples=sampler(lambda record: known[record.role, record.protocol]))
-    assert "cannot tell whether anything is lost" in str(found)
+    (found,) = bases(records)
+    assert "no significant loss under Current Eval" in str(found)
 
 
 @pytest.mark.filterwarnings("ignore:probe was fitted to fewer rows")
@@ -816,10 +790,8 @@ def test_the_sentence_is_of_the_records(
     assert line.startswith("probe, 1 shot: fitted to fewer rows than features have dimensions")
     assert line.endswith("classification 0.12")
     assert bases([r for r in records if r.protocol != "current"]) == []
-    (shown,) = bases(records, samples=sampler(shelf([tmp_path])))
-    assert shown == replace(every, spread=shown.spread)
-    assert shown.spread is not None
-    low, high = shown.spread.loss
-    assert low <= shown.loss <= high
+    assert every.spread is not None
+    low, high = every.spread.loss
+    assert low <= every.loss <= high
     _print_evaluation(records, tmp_path)
-    assert f"Verdict: {shown}\n" in capsys.readouterr().out
+    assert f"Verdict: {every}\n" in capsys.readouterr().out

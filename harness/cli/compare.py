@@ -42,13 +42,17 @@ def compare(
     models: Annotated[
         str | None, typer.Option("--models", help="M1,M2,...: the same as MODELS.")
     ] = None,
-    records: Annotated[
-        Path, typer.Option(help="The folder that evaluate wrote, with the predictions.")
-    ] = Path("records"),
+    records: Annotated[Path, typer.Option(help="The folder that evaluate wrote.")] = Path(
+        "records"
+    ),
+    margin: Annotated[
+        float | None,
+        typer.Option(help="Points within which two models are practically equal."),
+    ] = None,
     as_json: Json = False,
     plugins: Plugins = None,
 ) -> None:
-    """Tell two models apart, or rank several, on the rows that they were evaluated on."""
+    """Compare two models, or rank several, on the rows that they were evaluated on."""
     from harness.reporting.compare import compare as run
 
     count = next(iter(shots_of("--shots", shots or "")), None)
@@ -59,5 +63,6 @@ def compare(
         shots=count,
         limit=limit_of(limit),
         records=records,
+        margin=margin,
     )
     print(json.dumps(made.as_json(), sort_keys=True) if as_json else made.report(width()))

@@ -143,8 +143,6 @@ def evaluate(
 
 
 def _print_evaluation(records: Sequence[Record], out: Path) -> None:
-    from harness.evaluation.inference import sampler
-    from harness.evaluation.predictions import shelf
     from harness.reporting.basis import bases, left_open
     from harness.reporting.table import (
         PARTS,
@@ -165,6 +163,5 @@ def _print_evaluation(records: Sequence[Record], out: Path) -> None:
         say(plain(line))
     say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
     print(f"  harness leaderboard {out} --out board")
-    samples = sampler(shelf([out]))
-    for one in (*verdicts(records, samples=samples), *bases(records, samples=samples)):
+    for one in (*verdicts(records), *bases(records)):
         say(f"Verdict: {plain(one)}")

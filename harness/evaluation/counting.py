@@ -8,7 +8,7 @@ rows leave nothing to score, as no entity, the value is NaN; where the predictio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -224,8 +224,6 @@ SUMS: Mapping[str, Callable[[Read], Sums]] = {
     "span_f1_dataless": partial(_by_sentence, loose_spans),
 }
 """The metrics that are formulas of sums over rows. The micro F1 of classes is their accuracy."""
-EXCHANGED = SUMS.keys() - {"pearson"}
-"""Those whose rows two models may exchange: a correlation has a scale, which is each model's."""
 
 
 # What is no sum ----------------------------------------------------------------------------
@@ -337,15 +335,6 @@ class Draws:
     def under(self, counts: Array64) -> Array64:
         """The mean over the draws where rows count so often: [resamples, rows] -> [resamples]."""
         return np.asarray(self.each(counts).mean(axis=0))
-
-    def sums(self) -> list[Sums]:
-        """The parts of all draws, whose mean is the score: all of them have to be sums."""
-        flat = []
-        for parts, left in zip(self.parts, self.left, strict=True):
-            for part in parts:
-                assert isinstance(part, Sums)
-                flat.append(replace(part, table=_without(left, part.table.T).T))
-        return flat
 
 
 def _without(left: Sequence[int], counts: Array64) -> Array64:

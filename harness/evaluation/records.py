@@ -45,15 +45,16 @@ class DrawScore(Frozen):
 
 
 class Interval(Frozen):
-    """Where the mean over the draws with so many shots would lie on other test rows, at `level`.
+    """Where the mean over the draws with so many shots would lie on other test units, at `level`.
 
-    The draws, the training and the model are held: it is of the rows alone.
+    `student` is over test units and draws, with training and model held; the others, of records
+    of before version 5, are over test rows alone.
     """
 
     low: float
     high: float
     shots: Shots | None = None
-    method: Literal["wilson", "bootstrap"]
+    method: Literal["wilson", "bootstrap", "student"]
     level: float = 0.95
 
 

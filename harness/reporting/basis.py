@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from harness.evaluation.estimates import Estimate
-from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.difference import (
-    MOSTLY,
     NO_INTERVAL,
-    SHOWN,
     Difference,
     Spread,
-    around,
-    in_points,
-    mean_over_tasks,
-    on_other_rows,
+    below,
+    in_percent,
     spread_of,
 )
 from harness.reporting.grid import Reading, _check_same_work, readings, reported, short_task
+from harness.reporting.lines import Line, lines_of
 from harness.reporting.names import marked
 from harness.text import points
 from harness.types import Shots
@@ -38,7 +32,7 @@ class Basis:
     All in points (x100), averaged over the tasks, under one reading of the probe. `control` is the
     base under the same: what a turn can do without any merge. `determined`: no fit had fewer rows
     than features have dimensions; `transductive`: they were to the rows that are scored. Without a
-    `spread`, which takes the predictions, differences are taken as they are.
+    `spread`, which takes records that keep resamples, no share is said.
     """
 
     experts: float
@@ -61,119 +55,67 @@ class Basis:
 
     def __str__(self) -> str:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
-        control = "" if self.control is None else f" (the base {points(self.control)})"
+        control = "" if self.control is None else f" (base: {points(self.control)})"
         reading = marked(str(self.reading), transductive=self.transductive)
-        read = f"{over}{reading} reads {points(self.turned)}{control}"
-        return f"{read}: {self._cause}{self._but}.{'' if self.spread else NO_INTERVAL}"
+        scores = f"{over}{reading} scores {points(self.turned)}{control}"
+        return f"{scores}: {self._cause}{self._but}.{'' if self.spread else NO_INTERVAL}"
 
     @property
     def _cause(self) -> str:
-        """What of the loss is a change of basis, as far as the rows can show."""
+        """How much of the loss is a change of basis."""
         lost = Difference(self.loss, self.spread.loss if self.spread else None)
-        if not lost.told or points(self.loss) == "0.0":
-            return (
-                f"cannot tell whether anything is lost under Current Eval ({self._scores}), so "
-                "there is no loss to be a change of basis"
-            )
-        if self.loss < 0:
-            return (
-                f"nothing is lost under Current Eval ({self._scores}), so no change of basis "
-                "hides it"
-            )
-        if self._wins_back == "nothing":
-            return (
-                f"a rotation of the features wins back nothing of the {points(self.loss)} points "
-                f"that are lost under Current Eval ({self._scores}), which are no change of basis"
-            )
-        if self._wins_back == "cannot tell":
-            return (
-                "cannot tell whether a rotation of the features wins back any of the "
-                f"{points(self.loss)} points that are lost under Current Eval ({self._scores}"
-                f"{self._share})"
-            )
-        return self._part
-
-    @property
-    def _part(self) -> str:
-        """How much of a loss is a change of basis, where some of it is."""
-        low, high = self.spread.share if self.spread else (1.0, 1.0)
-        rest = self.loss - self.recovered
-        told = high < 1 if self.spread else Difference(rest).told and rest > 0
-        if not told and rest < SHOWN:
-            if low < MOSTLY:
-                return (
-                    f"cannot tell how much of the {points(self.loss)} points of the loss "
-                    f"({self._scores}) is a change of basis{self._share}"
-                )
-            return (
-                f"the encoder is the expert's up to a rotation: {points(self.loss)} points of the "
-                f"loss ({self._scores}) are a change of basis{self._share}"
-            )
-        return (
-            f"{points(self.recovered)} of the {points(self.loss)} points of the loss "
-            f"({self._scores}) are a change of basis{self._share}"
-            f"{self._rest if told else '; cannot tell whether the rest is one'}"
+        ends = below(self.spread.loss) if self.spread else ""
+        scores = f"{points(self.current)}, experts {points(self.experts)}{ends}"
+        if not lost.significant or points(self.loss) == "0.0" or self.loss < 0:
+            no = "no loss" if lost.significant else "no significant loss"
+            return f"{no} under Current Eval ({scores}), so none that is a change of basis"
+        said = (
+            f"a rotation of the features recovers {points(self.recovered)} of the "
+            f"{points(self.loss)} points lost under Current Eval ({scores})"
         )
-
-    @property
-    def _rest(self) -> str:
-        """Of what a turn does not win back. One that rows leave open might have won back more."""
-        return ", the rest is not" if self.determined else ", or more"
-
-    @property
-    def _wins_back(self) -> Literal["nothing", "cannot tell", "some"]:
-        """What a rotation wins back, as far as the rows can show; what shows as 0.0 is nothing."""
-        gain = Difference(self.recovered, self.spread.recovered if self.spread else None)
-        most = self.recovered if gain.within is None else gain.within[1]
-        if most < SHOWN:
-            return "nothing"
-        return "some" if gain.told and self.recovered > 0 else "cannot tell"
-
-    @property
-    def _scores(self) -> str:
-        within = f", {on_other_rows(self.spread.loss)}" if self.spread else ""
-        return f"{points(self.current)} against {points(self.experts)}{within}"
-
-    @property
-    def _share(self) -> str:
-        return f", {around(self.spread.share)} of it" if self.spread else ""
+        if self.spread is None or self.spread.share is None:
+            return said
+        share = f"{said}: {in_percent(self.spread.share)} of the loss is a change of basis"
+        if self.spread.share.ends[1] >= 1:
+            return share
+        return f"{share}, {'the rest is not' if self.determined else 'or more'}"
 
     @property
     def _but(self) -> str:
         """What keeps the sentence from being one about this merge."""
         parts = []
-        if self._wins_back == "some" and self._by_the_base:
+        if self.recovered > 0 and self._as_the_base:
             parts.append(
-                f"the base, turned so, {self._by_the_base}, so this says nothing of the merge"
+                "the base, turned so, does not score significantly less, so this says nothing of "
+                "the merge"
             )
         if not self.determined:
             parts.append("fitted to fewer rows than features have dimensions, it is open to chance")
         return "".join(f"; {part}" for part in parts)
 
     @property
-    def _by_the_base(self) -> str:
-        """That the base reads as much so, as far as can be told; "" where it reads less."""
+    def _as_the_base(self) -> bool:
+        """Whether the base does not score less so."""
         if self.control is None:
-            return ""
-        if self.control > self.turned - SHOWN:
-            return "is as high"
+            return False
         above = self.spread.above_control if self.spread else None
-        return "cannot be told from it" if above is not None and above[0] <= 0 else ""
+        as_high = float(points(self.control)) >= float(points(self.turned))
+        return as_high or (above is not None and above[0] <= 0)
 
 
-def bases(records: Sequence[Record], *, samples: Samples | None = None) -> list[Basis]:
-    """What the orthogonal probe says of the merged model, for every setting it was read with.
+def bases(records: Sequence[Record]) -> list[Basis]:
+    """What the orthogonal probe says of the merged model, for every setting it was run with.
 
-    By the most shots there are, which determine a turn best. With `samples`, differences have an
-    interval: over rows and draws, paired, the tasks held. None without
-    experts, or where a task was not read.
+    By the most shots there are, which determine a turn best. Differences of records that keep
+    resamples have an interval: over test units and draws, paired, the tasks held. None without
+    experts, or where a task was not evaluated.
     """
     records = reported(records)
     probes = [r for r in records if r.protocol == PROBE and r.options.get("transform") == TURN]
     merged = [record for record in probes if record.role == "merged"]
     most = {reading.protocol: reading for reading in readings(merged)}
     parts = (_parts(records, probes, reading) for reading in most.values())
-    return [_basis(one, samples) for one in parts if one is not None]
+    return [_basis(one) for one in parts if one is not None]
 
 
 @dataclass(frozen=True)
@@ -207,7 +149,7 @@ def _parts(records: Sequence[Record], probes: Sequence[Record], reading: Reading
     return _Parts(experts, current, turned, base if known else [], reading)
 
 
-def _basis(parts: _Parts, samples: Samples | None) -> Basis:
+def _basis(parts: _Parts) -> Basis:
     shots = parts.shots
     facts = [one.facts for record in parts.turned for one in record.scores if one.shots == shots]
     return Basis(
@@ -219,23 +161,20 @@ def _basis(parts: _Parts, samples: Samples | None) -> Basis:
         control=_mean(parts.base, shots) if parts.base else None,
         transductive=any(one.adaptation and one.adaptation.transductive for one in parts.turned),
         determined=all(told.get("rows_per_dimension", 1) >= 1 for told in facts),
-        spread=None if samples is None else _spread(parts, samples),
+        spread=_spread(parts),
     )
 
 
-def _spread(parts: _Parts, samples: Samples) -> Spread | None:
-    """The differences on resampled rows; None unless all predictions are at hand."""
+def _spread(parts: _Parts) -> Spread | None:
+    """The intervals of the differences; None unless all records keep resamples."""
 
-    def mean(records: Sequence[Record], shots: Shots | None) -> Estimate | None:
-        return mean_over_tasks((one.task, _estimate(one, shots, samples)) for one in records)
+    def lines(records: Sequence[Record], shots: Shots | None) -> list[Line]:
+        every = lines_of(("", record) for record in records)
+        return [line for line in every if (line.shots or None) == shots]
 
-    experts, current = mean(parts.experts, None), mean(parts.current, None)
-    base = mean(parts.base, parts.shots) if parts.base else None
-    return spread_of(experts, current, mean(parts.turned, parts.shots), base)
-
-
-def _estimate(record: Record, shots: Shots | None, samples: Samples) -> Estimate | None:
-    return in_points([100 * value for value in record.values(shots)], samples(record, shots))
+    turned, base = lines(parts.turned, parts.shots), lines(parts.base, parts.shots)
+    fixed = lines(parts.experts, None), lines(parts.current, None)
+    return spread_of(*fixed, turned, base)
 
 
 def _mean(records: Sequence[Record], shots: Shots | None) -> float:

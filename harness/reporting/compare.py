@@ -1,9 +1,11 @@
-"""Shell: records and the predictions beside them -> a comparison of models. No model is opened."""
+"""Shell: records -> a comparison of models. No model is opened, no prediction read."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -11,31 +13,28 @@ import numpy as np
 
 from harness.data.shots import amount
 from harness.errors import BadOption, BrokenRecord, UnknownName
-from harness.evaluation.bootstrap import resampled
-from harness.evaluation.estimates import (
-    Estimate,
-    aligned,
-    detectable,
-    estimate,
-    holm,
-    mean_of,
-    minus,
-    over_tasks,
-    rows_needed,
-    within,
-)
-from harness.evaluation.inference import FEWEST_APART, PairedTest, paired_test
 from harness.evaluation.parts import asked
-from harness.evaluation.predictions import Lookup, Predicted, shelf
 from harness.evaluation.records import Record, read_records
+from harness.evaluation.resamples import Resamples, estimate_of
 from harness.options import parse_choice
 from harness.reporting.chosen import Chosen, called, chosen
-from harness.reporting.comparison import Comparison, Ranked, Ranking, TaskDifference, Terms
+from harness.reporting.comparison import (
+    Comparison,
+    OverTasks,
+    Ranked,
+    Ranking,
+    TaskDifference,
+    Terms,
+)
 from harness.reporting.grid import HEADLINE_SHOTS, label, reported
 from harness.reporting.lines import flag, limit_of, lines_of, made_of, work
 from harness.reporting.names import marked
-from harness.reporting.ranking import on_draws, standings
-from harness.types import Choice, Shots
+from harness.reporting.ranking import standings
+from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.intervals import LEVEL, interval
+from harness.stats.ranks import left_out, over_tasks, sign_flip, tie_groups
+from harness.stats.tests import FEWEST_DRAWS, detectable, holm, p_value, units_needed
+from harness.types import Array64, Choice, Shots
 from harness.values import validated
 
 
@@ -47,15 +46,21 @@ def compare(
     shots: Shots | None = None,
     limit: int | Literal["all"] | None = None,
     records: str | Path = "records",
+    margin: float | None = None,
 ) -> Comparison | Ranking:
-    """Two models, or the ranks of several, from records and stored predictions alone.
+    """Two models, or the ranks of several, from records alone.
 
     `models` are names of models in the folder `records`, or folders of records. Tasks are those
     that all of them were read on, unless some are asked for. Of several numbers of shots, the one
     nearest to 5; of records of several limits, those of the one that is asked for (`all`: of all
-    rows). Raises UnknownName or BrokenRecord, before any arithmetic, for what cannot be
-    compared: unknown names, other rows, splits or limits, predictions that are not there.
+    rows). Two models are practically equal whose 95 % interval lies within a `margin`, in points.
+    Raises UnknownName or BrokenRecord, before any arithmetic, for what cannot be compared: unknown
+    names, other rows, splits or limits, records without scores on resampled test units.
     """
+    if margin is not None and not (len(models) == 2 and 0 < margin < math.inf):
+        raise BadOption(
+            f"margin is {margin} of {len(models)} models, expected points above 0, and two models"
+        )
     if len(models) < 2 or len({*models}) < len(models):
         raise BadOption(
             f"{', '.join(models) or 'nothing'} cannot be compared, expected two or more different "
@@ -69,9 +74,11 @@ def compare(
     terms = Terms(reading, _shots(sides, terms.tasks, shots), terms.tasks)
     _check_one_model(sides, terms.tasks)
     _check_same(sides, terms.tasks)
-    read = _predictions(sides, terms, shelf([records, *models]))
+    known = _estimates(sides, terms)
     sides = [_marked(side, terms.tasks) for side in sides]
-    return _two(sides, terms, read) if len(sides) == 2 else _several(sides, terms, read)
+    if len(sides) == 2:
+        return _two(sides, terms, known, None if margin is None else margin / 100)
+    return _several(sides, terms, known)
 
 
 # Reading -----------------------------------------------------------------------------------
@@ -216,80 +223,84 @@ def _check_same(sides: Sequence[_Side], tasks: Iterable[str]) -> None:
                 )
 
 
-def _predictions(sides: Sequence[_Side], terms: Terms, look: Lookup) -> list[list[Predicted]]:
-    """What each model predicted on each task. Raises BrokenRecord where it is not there."""
-    read = []
+def _estimates(sides: Sequence[_Side], terms: Terms) -> list[list[Estimate]]:
+    """The score of each model on each task. Raises BrokenRecord where they are not paired."""
+    known = []
     for side in sides:
-        each = []
-        for task in terms.tasks:
-            predicted = look(side.records[task])
-            if predicted is None:
-                raise BrokenRecord(
-                    f"no predictions of '{side.name}' on {task} were found; they lie beside the "
-                    "records as Parquet files and are not committed: evaluate it again"
-                )
-            each.append(predicted)
-        read.append(each)
-    return read
+        each = [estimate_of(side.records[task], terms.shots) for task in terms.tasks]
+        lacking = [task for task, one in zip(terms.tasks, each, strict=True) if one is None]
+        if lacking:
+            raise BrokenRecord(
+                f"the record of '{side.name}' on {lacking[0]} has no scores on resampled test "
+                "units, which records of before version 5 lack; evaluate it again"
+            )
+        known.append([one for one in each if one is not None])
+    for task in terms.tasks:
+        if len({_kept(side, task, terms).design for side in sides}) > 1:
+            raise BrokenRecord(
+                f"the records of {task} are of different resamples of its test units; evaluate "
+                "the models with one version of the harness"
+            )
+    return known
+
+
+def _kept(side: _Side, task: str, terms: Terms) -> Resamples:
+    return next(one for one in side.records[task].resamples if one.shots == terms.shots)
 
 
 # Arithmetic --------------------------------------------------------------------------------
 
 
-def _two(sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predicted]]) -> Comparison:
+def _two(
+    sides: Sequence[_Side], terms: Terms, known: Sequence[Sequence[Estimate]], margin: float | None
+) -> Comparison:
     first, second = sides
-    mine, theirs = _estimates(sides, terms, read)
-    found = list(map(minus, mine, theirs))
-    tests = [
-        paired_test(one, other, terms.shots, difference)
-        for one, other, difference in zip(*read, found, strict=True)
-    ]
-    adjusted = holm([test.p for test in tests])
+    draws = _draws(sides, terms)
+    found = list(map(minus, *known))
+    enough = terms.shots is None or draws >= FEWEST_DRAWS
+    p = [p_value(one) for one in found] if enough else []
+    adjusted = holm(p)
     tasks = tuple(
         TaskDifference(
             task=task,
             metrics=first.records[task].metrics,
             rows=first.records[task].rows,
-            first=mine[place].point,
-            second=theirs[place].point,
-            within=within(found[place]),
-            test=tests[place].name,
-            p=tests[place].p,
-            adjusted=adjusted[place],
-            detectable=_shown(found[place], tests[place], first.records[task].rows),
+            unit=_kept(first, task, terms).unit,
+            units=_kept(first, task, terms).units,
+            first=known[0][place].point,
+            second=known[1][place].point,
+            within=interval(found[place]),
+            p=p[place] if enough else None,
+            adjusted=adjusted[place] if enough else None,
+            detectable=detectable(found[place]),
         )
         for place, task in enumerate(terms.tasks)
     )
+    whole = mean_of(found)
     return Comparison(
         first=first.name,
         second=second.name,
         terms=terms,
-        draws=_draws(sides, terms),
+        draws=draws,
         tasks=tasks,
-        within_rows=within(mean_of(found)),
-        within=over_tasks(found),
-        needed=rows_needed(found, sum(one.rows for one in tasks)),
+        within=interval(whole),
+        p=p_value(whole) if enough else None,
+        over_tasks=_over_tasks(terms, np.array([one.point for one in found])),
+        needed=units_needed(whole, sum(one.units for one in tasks)),
+        margin=margin,
     )
 
 
-def _shown(one: Estimate, test: PairedTest, rows: int) -> float | None:
-    """The smallest difference that a test shows; None where no row differs."""
-    least = FEWEST_APART / rows if test.name == "McNemar" else 0.0
-    shown = detectable(one)
-    return max(shown, least) if shown else None
-
-
-def _estimates(
-    sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predicted]]
-) -> list[list[Estimate]]:
-    """The score of every model on every task, on resampled rows and on each draw."""
-    return [
-        [
-            estimate(side.records[task].values(terms.shots), resampled(predicted, terms.shots))
-            for task, predicted in zip(terms.tasks, each, strict=True)
-        ]
-        for side, each in zip(sides, read, strict=True)
-    ]
+def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:
+    if len(differences) < 2:
+        return None
+    without = left_out(differences)
+    return OverTasks(
+        p=float(sign_flip(differences)),
+        within=over_tasks(differences),
+        left_out=without.ends,
+        deciding=tuple(terms.tasks[at] for at in without.deciding),
+    )
 
 
 def _draws(sides: Sequence[_Side], terms: Terms) -> int:
@@ -299,27 +310,36 @@ def _draws(sides: Sequence[_Side], terms: Terms) -> int:
     )
 
 
-def _several(sides: Sequence[_Side], terms: Terms, read: Sequence[Sequence[Predicted]]) -> Ranking:
-    known = _estimates(sides, terms, read)
+def _several(sides: Sequence[_Side], terms: Terms, known: Sequence[Sequence[Estimate]]) -> Ranking:
     values = np.array([[one.point for one in each] for each in known])
-    flat = aligned([one.rows for each in known for one in each])
-    samples = flat.reshape(len(sides), len(terms.tasks), -1)
-    draws = on_draws([[one.draws.tolist() for one in each] for each in known])
-    made = standings(terms.tasks, values, samples, draws, by="score")
-    names = [side.name for side in sides]
+    made = standings(terms.tasks, values, by="score")
+    draws, names = _draws(sides, terms), [side.name for side in sides]
+    enough = terms.shots is None or draws >= FEWEST_DRAWS
+    here = tie_groups(made.order, _differ_here(known)) if enough else []
     return Ranking(
         terms=terms,
-        draws=_draws(sides, terms),
+        draws=draws,
         models=tuple(
             Ranked(
                 model=names[place],
                 score=float(values[place].mean()),
                 rank=made.means[place],
-                within=made.intervals[place],
+                places=made.places[place],
                 wins=made.wins[place],
             )
             for place in made.order
         ),
-        groups=tuple(tuple(names[place] for place in group) for group in made.groups),
-        leaders=tuple(names[place] for place in made.leaders),
+        groups=_named(names, made.groups),
+        here=_named(names, here),
     )
+
+
+def _differ_here(known: Sequence[Sequence[Estimate]]) -> set[tuple[int, int]]:
+    """The pairs of models whose means over these very tasks differ, Holm over all pairs."""
+    pairs = list(combinations(range(len(known)), 2))
+    p = holm([p_value(mean_of(list(map(minus, known[i], known[j])))) for i, j in pairs])
+    return {pair for pair, value in zip(pairs, p, strict=True) if value < 1 - LEVEL}
+
+
+def _named(names: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(names[place] for place in group) for group in groups)

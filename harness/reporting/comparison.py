@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from tabulate import tabulate
 
 from harness.data.shots import counted
-from harness.evaluation.estimates import FEWEST_TASKS, LEVEL, POWER, Ends
-from harness.evaluation.inference import TestName
+from harness.reporting.difference import CI
 from harness.reporting.grid import short_task
 from harness.reporting.table import fits
+from harness.stats.intervals import Ends
+from harness.stats.ranks import FEWEST_TASKS, fewest_tasks
+from harness.stats.tests import FEWEST_DRAWS, POWER, Outcome, outcome
 from harness.text import plain, points
 from harness.types import Shots
-
-Outcome: TypeAlias = Literal["better", "worse", "cannot tell"]
 
 
 @dataclass(frozen=True)
@@ -37,24 +38,25 @@ class Terms:
 
 @dataclass(frozen=True)
 class TaskDifference:
-    """Two models on the same rows of a task.
+    """Two models on the same test units of a task: rows, sentences or documents.
 
     Scores and differences are between -1 and 1; `within` is the 95 % interval of the difference
-    over the rows, and over the draws of shots where there are several. `p` is of the test,
-    `adjusted` for there being several tasks (Holm); `detectable` is the smallest difference that
-    one test on so many rows shows with a power of 80 %, None where no row differs.
+    over units, and over the draws of shots where there are several. `p` is of a paired t test,
+    `adjusted` for there being several tasks (Holm): None where there are too few draws to test.
+    `detectable` is the smallest difference that one such test finds with a power of 80 %.
     """
 
     task: str
     metrics: tuple[str, ...]
     rows: int
+    unit: str
+    units: int
     first: float
     second: float
     within: Ends
-    test: TestName
-    p: float
-    adjusted: float
-    detectable: float | None
+    p: float | None
+    adjusted: float | None
+    detectable: float
 
     @property
     def difference(self) -> float:
@@ -63,13 +65,29 @@ class TaskDifference:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Two models on the same rows of the same tasks.
+class OverTasks:
+    """What the differences on several tasks say of tasks at large: each is one observation.
 
-    `within_rows` is the interval of the mean difference over the rows and draws of these very
-    tasks, `within` where tasks are drawn anew as well, which are one for a single task. `draws` are
-    those of the shots. `needed` are about the rows, in all, that would show such a difference; None
-    where no number would.
+    `p` is of the sign-flip test, `within` the interval of the mean that goes with it, None below
+    six tasks, which cannot be significant. `left_out` is between which values the mean is without
+    one of the tasks; without one that is `deciding`, it has another sign or another verdict.
+    """
+
+    p: float
+    within: Ends | None
+    left_out: Ends
+    deciding: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models on the same test units of the same tasks.
+
+    `within` is the interval of the mean difference on these very tasks, and `p` its test, None
+    where there are fewer than three of the `draws` of shots. `over_tasks` is what is said of other
+    tasks; None of one task. `needed` are about the test units, in all, that would find such a
+    difference; None where no number would. With a `margin`, models are practically equal whose
+    interval lies within it, on either side of zero.
     """
 
     first: str
@@ -77,9 +95,11 @@ class Comparison:
     terms: Terms
     draws: int
     tasks: tuple[TaskDifference, ...]
-    within_rows: Ends
     within: Ends
+    p: float | None
+    over_tasks: OverTasks | None
     needed: int | None
+    margin: float | None = None
 
     @property
     def difference(self) -> float:
@@ -87,194 +107,249 @@ class Comparison:
         return float(np.mean([one.difference for one in self.tasks]))
 
     @property
-    def rows(self) -> int:
-        """The rows of all tasks."""
-        return sum(one.rows for one in self.tasks)
+    def units(self) -> int:
+        """The test units of all tasks."""
+        return sum(one.units for one in self.tasks)
+
+    @property
+    def outcome_here(self) -> Outcome:
+        """Of the first model, on these very tasks."""
+        return outcome(self.difference, self.p, self.within, self.margin)
 
     @property
     def outcome(self) -> Outcome:
-        """What is shown of the first model: by its test for one task, by `within` for several."""
-        low, high = self.within
-        shown = self.tasks[0].p < 1 - LEVEL if len(self.tasks) == 1 else not low <= 0 <= high
-        if not shown or self.difference == 0:
-            return "cannot tell"
-        return "better" if self.difference > 0 else "worse"
+        """Of the first model: of several tasks, on tasks at large."""
+        if self.over_tasks is None:
+            return self.outcome_here
+        over = self.over_tasks
+        return outcome(self.difference, over.p, over.within, self.margin)
 
     @property
     def verdict(self) -> str:
-        """One line: better, worse or cannot tell, by how much, and what it would take."""
-        count, others = len(self.tasks), _others(self.terms, self.draws, tasks=True)
-        over = "" if count == 1 else f" in the mean over {count} tasks"
-        by = f"{_signed(self.difference)} points{over}, within {_within(self.within)} on {others}"
+        """One line: better, worse, equal or unknown, by how much, and what it would take."""
+        over = self.over_tasks
+        if over is None:
+            return self._said(self.outcome_here, self.within, self.p)
+        count = f" in the mean over {len(self.tasks)} tasks"
         if self.outcome != "cannot tell":
-            return f"{self.first} is {self.outcome} than {self.second}: {by}"
-        low, high = self.within_rows
-        if count == 1 or low <= 0 <= high:
-            return f"cannot tell {self.first} from {self.second}: {by}; {self._needs}"
-        alone = _others(self.terms, self.draws)
+            return self._said(self.outcome, over.within, over.p, count)
+        here = f"on these tasks, {self._said(self.outcome_here, self.within, self.p, count)}"
+        if over.within is None:
+            few = f"{len(self.tasks)} tasks are too few to speak of others"
+            return f"{here}; {few}, {FEWEST_TASKS} are the fewest"
         return (
-            f"on these {count} tasks {self.first} is {'better' if low > 0 else 'worse'} than "
-            f"{self.second}: {_signed(self.difference)} points in the mean, within "
-            f"{_within(self.within_rows)} on {alone}; cannot tell of other tasks, within "
-            f"{_within(self.within)} on {others}; {self._needs}"
+            f"{here}; on other tasks, no significant difference ({CI} {_to(over.within)}, "
+            f"sign-flip p {_is(over.p)})"
+        )
+
+    def _said(self, found: Outcome, ends: Ends | None, p: float | None, over: str = "") -> str:
+        interval = "" if ends is None else f"{CI} {_to(ends)}"
+        by = f"{_signed(self.difference)} points{over}"
+        if found in ("better", "worse"):
+            tested = f"{interval}, p {_is(p)}" if interval else f"p {_is(p)}"
+            return f"{self.first} is {found} than {self.second}: {by} ({tested})"
+        if found == "practically equal":
+            margin = points(100 * (self.margin or 0))
+            return (
+                f"{self.first} and {self.second} are practically equal: {by} ({interval}, within "
+                f"the margin of {margin})"
+            )
+        if found == "needs more draws":
+            return (
+                f"{self.first} and {self.second} need more draws to be compared: {by} on "
+                f"{_draws(self.draws)}, expected {FEWEST_DRAWS} or more"
+            )
+        return (
+            f"no significant difference between {self.first} and {self.second}: {by} "
+            f"({interval}); {self._needs}"
         )
 
     @property
     def _needs(self) -> str:
         if self.needed is not None:
-            rows = float(f"{self.needed:.2g}")
-            return f"such a difference needs about {rows:.0f} rows, here are {self.rows}"
+            return (
+                f"a test needs about {float(f'{self.needed:.2g}'):.0f} test units to find such a "
+                f"difference, here are {self.units}"
+            )
         if not self.difference:
-            return "there is no difference that more rows would show"
-        several = len(self.tasks) > 1
-        others = " or ".join(
-            [*(["more tasks"] if several else []), *(["more draws"] if self.draws > 1 else [])]
-        )
-        return f"more rows alone would not tell, {others} might"
+            return "there is no difference to find"
+        return "more test units alone would not find it, more draws might"
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for machines."""
         said = {"difference": self.difference, "outcome": self.outcome, "verdict": self.verdict}
-        return {**asdict(self), **said}
+        return {**asdict(self), **said, "outcome_here": self.outcome_here}
 
     def report(self, width: int | None = None) -> str:
-        """A table of the tasks, what it shows, and the verdict; prose no wider than `width`."""
-        headers = ["", "metric", "rows", "A", "B", "A - B", "p", "shows"]
-        wide, narrow = (_table(self._lines(joint), headers) for joint in ("+", "+\n"))
+        """A table of the tasks, what it says, and the verdict; prose no wider than `width`."""
+        headers = ["", "metric", "test", "A", "B", f"A - B [{CI}]", "p", "detectable"]
+        wide, narrow = (_table(self._lines(*joints), headers) for joints in ("+ ", ("+\n", "\n")))
         table = wide if fits(wide, width) else narrow
         named = [f"A: {plain(self.first)}", f"B: {plain(self.second)}"]
         above = [*named, f"Under {plain(self.terms)}."]
         return _laid_out(above, table, self._says, width)
 
-    def _lines(self, joint: str) -> list[list[str]]:
+    def _lines(self, joint: str, space: str) -> list[list[str]]:
         names = [one.task for one in self.tasks]
         return [
             [
                 plain(short_task(one.task, names)),
                 joint.join(map(plain, one.metrics)),
-                str(one.rows),
+                f"{one.units}{space}{one.unit}s",
                 points(100 * one.first),
                 points(100 * one.second),
                 f"{_signed(one.difference)} [{', '.join(map(_signed, one.within))}]",
-                _p(one.adjusted),
-                "" if one.detectable is None else points(100 * one.detectable),
+                "" if one.adjusted is None else _p(one.adjusted),
+                points(100 * one.detectable) if math.isfinite(one.detectable) else "",
             ]
             for one in self.tasks
         ]
 
     @property
     def _says(self) -> list[str]:
-        tests = ", ".join(dict.fromkeys(_TESTS[one.test] for one in self.tasks))
-        others = _others(self.terms, self.draws)
-        legend = (
-            f"Points (x100). [ ]: {100 * LEVEL:.0f} % interval on {others}, paired. "
-            f"p: {tests}{', Holm over the tasks' if len(self.tasks) > 1 else ''}. shows: the "
-            f"smallest difference that one test shows with a power of {100 * POWER:.0f} %."
-        )
-        mean = (
-            f"Mean over {len(self.tasks)} tasks: {_signed(self.difference)}, within "
-            f"{_within(self.within_rows)} on {others} of these tasks, {_within(self.within)} "
-            "where tasks are drawn anew as well."
-        )
-        several = [mean] if len(self.tasks) > 1 else []
+        holm = ", Holm over the tasks" if len(self.tasks) > 1 else ""
         return [
-            legend,
-            *_held(self.terms, self.draws),
-            *several,
+            f"Points (x100). {CI}: {_anew(self.terms, self.draws)}, paired. p: paired t test"
+            f"{holm}. detectable: the smallest difference that one test finds with a power of "
+            f"{100 * POWER:.0f} %.",
+            *_too_few(self.terms, self.draws),
+            *self._over_tasks,
             f"Verdict: {plain(self.verdict)}.",
+        ]
+
+    @property
+    def _over_tasks(self) -> list[str]:
+        over, names = self.over_tasks, [one.task for one in self.tasks]
+        if over is None:
+            return []
+        deciding = ", ".join(plain(short_task(task, names)) for task in over.deciding)
+        return [
+            f"Mean over {len(names)} tasks: {_signed(self.difference)} ({CI} on these tasks "
+            f"{_to(self.within)}). Without one of them: {_to(over.left_out)}"
+            + (f"; {deciding} decides." if len(over.deciding) == 1 else ".")
         ]
 
     def __str__(self) -> str:
         return self.report()
-
-
-_TESTS: dict[TestName, str] = {
-    "McNemar": "exact McNemar",
-    "permutation": "permutation of rows",
-    "bootstrap": "bootstrap of rows",
-    "draws": "t of rows and draws",
-}
 
 
 @dataclass(frozen=True)
 class Ranked:
     """A model among others: its mean score and rank over the tasks, 1 the best.
 
-    `within` is the 95 % interval of the rank over rows, draws and tasks, `wins` the share of
-    others, over all tasks, that it is better than.
+    `places` are those that tests over tasks leave open, `wins` the share of others, over all
+    tasks, that it is better than.
     """
 
     model: str
     score: float
     rank: float
-    within: Ends
+    places: tuple[int, int]
     wins: float
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Several models on the same rows of the same tasks, the highest mean score first.
+    """Several models on the same test units of the same tasks, the highest mean score first.
 
-    `groups` are runs of models in which no two can be told apart by their mean scores, over rows,
-    draws and tasks, Holm over all pairs. A model may be of several. `leaders` are the first model
-    and all that cannot be told from it.
+    `groups` are runs of models of which no two differ significantly on tasks at large: Friedman's
+    test, then sign-flip tests, Holm over all pairs. `here` are the same on these very tasks, by
+    paired t tests; empty where there are fewer than three draws. A model may be of several.
     """
 
     terms: Terms
     draws: int
     models: tuple[Ranked, ...]
     groups: tuple[tuple[str, ...], ...]
-    leaders: tuple[str, ...]
+    here: tuple[tuple[str, ...], ...]
+
+    @property
+    def leaders(self) -> tuple[str, ...]:
+        """The first model and all that do not differ from it, on these tasks."""
+        first = self.models[0].model
+        return tuple(
+            one.model
+            for one in self.models
+            if any(first in group and one.model in group for group in self.here)
+        )
 
     @property
     def verdict(self) -> str:
         """One line: who leads."""
-        first, *others = self.leaders
-        if not others:
-            return f"{first} is better than all others"
-        return f"cannot tell {first}, which is first, from {', '.join(others)}"
+        first, several = self.models[0].model, len(self.terms.tasks) > 1
+        on = "on these tasks, " if several else ""
+        if not self.here:
+            said = f"{_draws(self.draws)} of shots are too few to compare, expected {FEWEST_DRAWS}"
+        elif len(self.leaders) == 1:
+            said = f"{on}{first} is better than all others"
+        else:
+            others = ", ".join(self.leaders[1:])
+            said = f"{on}{first}, which is first, does not differ significantly from {others}"
+        if not several:
+            return said
+        fewest = fewest_tasks(len(self.models))
+        if len(self.terms.tasks) < fewest:
+            return (
+                f"{said}; {len(self.terms.tasks)} tasks are too few for any two of "
+                f"{len(self.models)} models to differ significantly on other tasks, {fewest} are "
+                "the fewest"
+            )
+        if len(self.groups) == 1:
+            return f"{said}; on other tasks, no two differ significantly"
+        return f"{said}; on other tasks, see the letters"
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for machines."""
-        return {**asdict(self), "verdict": self.verdict}
+        return {**asdict(self), "leaders": self.leaders, "verdict": self.verdict}
 
     def report(self, width: int | None = None) -> str:
-        """A table of the models, what it shows, and the verdict; prose no wider than `width`."""
+        """A table of the models, what it says, and the verdict; prose no wider than `width`."""
+        several = len(self.terms.tasks) > 1
         lines = [
             [
                 plain(one.model),
                 points(100 * one.score),
-                f"{one.rank:.2f} [{one.within[0]:.1f}, {one.within[1]:.1f}]",
+                f"{one.rank:.2f}",
                 f"{100 * one.wins:.0f} %",
-                self._letters(one.model),
+                _letters(one.model, self.here),
+                *([_letters(one.model, self.groups), _range(one.places)] if several else []),
             ]
             for one in self.models
         ]
         names = ", ".join(short_task(task, self.terms.tasks) for task in self.terms.tasks)
         under = f"Under {plain(self.terms)}, on {plain(names)}."
-        table = _table(lines, ["", "mean", "rank", "wins", "ties"])
-        return _laid_out([under], table, self._says, width)
+        heads = ["", "mean", "rank", "wins", "here", *(["other tasks", "places"] * several)]
+        return _laid_out([under], _table(lines, heads), self._says, width)
 
     @property
     def _says(self) -> list[str]:
-        others = _others(self.terms, self.draws, tasks=True)
         legend = (
-            "mean: the score x100. rank: the mean over the tasks, 1 the best. [ ]: "
-            f"{100 * LEVEL:.0f} % interval on {others}. wins: of all others on all tasks. "
-            "ties: models that share a letter cannot be told apart by their mean (Holm over all "
-            "pairs)."
+            "mean: the score x100. rank: the mean over the tasks, 1 the best. wins: of all others "
+            "on all tasks. here: models that share a letter do not differ significantly on these "
+            f"tasks ({_anew(self.terms, self.draws)}, paired t tests, Holm over all pairs)."
         )
-        held = _held(self.terms, self.draws, pairs=True)
-        return [legend, *held, f"Verdict: {plain(self.verdict)}."]
+        if len(self.terms.tasks) > 1:
+            legend += (
+                " other tasks: the same of tasks at large (Friedman's test, then sign-flip tests, "
+                "Holm over all pairs). places: those that this leaves open."
+            )
+        few = _too_few(self.terms, self.draws)
+        return [legend, *few, f"Verdict: {plain(self.verdict)}."]
 
     def __str__(self) -> str:
         return self.report()
 
-    def _letters(self, model: str) -> str:
-        """The groups that a model is of, as letters; beyond z as numbers."""
-        places = [place for place, group in enumerate(self.groups) if model in group]
-        marks = [chr(ord("a") + p) if p < 26 else str(p + 1) for p in places]
-        return "".join(marks) if max(places) < 26 else " ".join(marks)
+
+def _letters(model: str, groups: Sequence[Sequence[str]]) -> str:
+    """The groups that a model is of, as letters; beyond z as numbers."""
+    places = [place for place, group in enumerate(groups) if model in group]
+    marks = [chr(ord("a") + p) if p < 26 else str(p + 1) for p in places]
+    return "".join(marks) if max(places, default=0) < 26 else " ".join(marks)
+
+
+def _range(places: tuple[int, int]) -> str:
+    low, high = places
+    return str(low) if low == high else f"{low}-{high}"
 
 
 def _table(lines: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
@@ -288,30 +363,36 @@ def _laid_out(above: Sequence[str], table: str, below: Sequence[str], width: int
     return "\n".join([*above, "", table, "", *prose])
 
 
-def _held(terms: Terms, draws: int, *, pairs: bool = False) -> list[str]:
-    """What no interval is of."""
-    alone = "One draw of shots: what others would say comes on top of all this."
-    few = f"Fewer than {FEWEST_TASKS} tasks say little of other tasks."
-    if pairs:
-        few += " What these alone say of two models, a comparison of the two tells."
-    single, count = bool(terms.shots) and draws < 2, len(terms.tasks)
-    return [*([alone] if single else []), *([few] if 1 < count < FEWEST_TASKS else [])]
+def _too_few(terms: Terms, draws: int) -> list[str]:
+    """What draws are too few for."""
+    if terms.shots is None or draws >= FEWEST_DRAWS:
+        return []
+    return [
+        f"Needs more draws: {_draws(draws)} of shots say too little of others to test a "
+        f"difference; expected {FEWEST_DRAWS} or more."
+    ]
 
 
-def _others(terms: Terms, draws: int, *, tasks: bool = False) -> str:
-    """What is drawn anew: `other rows`, `other rows, draws and tasks`."""
-    several = bool(terms.shots) and draws > 1, tasks and len(terms.tasks) > 1
-    names = ["rows", *(name for name, is_ in zip(("draws", "tasks"), several, strict=True) if is_)]
-    return f"other {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
+def _draws(count: int) -> str:
+    return f"{count} draw{'s' if count > 1 else ''}"
+
+
+def _anew(terms: Terms, draws: int) -> str:
+    """What an interval is over."""
+    return "over test units and draws" if terms.shots and draws > 1 else "over test units"
 
 
 def _signed(difference: float) -> str:
     return points(100 * difference, "+")
 
 
-def _within(ends: Ends) -> str:
+def _to(ends: Ends) -> str:
     return f"{_signed(ends[0])} to {_signed(ends[1])}"
 
 
 def _p(value: float) -> str:
     return f"{value:.3f}" if value >= 0.001 else "<0.001"
+
+
+def _is(p: float | None) -> str:
+    return "" if p is None else "< 0.001" if p < 0.001 else f"= {p:.3f}"

@@ -1,49 +1,35 @@
-"""Pure: differences of scores, and what of them shows on other test rows and other draws."""
+"""Pure: differences of scores, in points, and what of them is significant."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from harness.evaluation.estimates import (
-    Ends,
-    Estimate,
-    aligned,
-    ends,
-    estimate,
-    mean_of,
-    minus,
-    widened,
-    within,
-)
+from harness.reporting.lines import Line
+from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.intervals import LEVEL, Ends, Ratio, credit, interval, ratio
+from harness.stats.tests import FEWEST_DRAWS, p_value
 from harness.text import points
-from harness.types import Array64
 
 LEAST = 1.0
-"""Points: without an interval, a smaller difference is not told from none."""
-SHOWN = 0.05
-"""Points that are seen in one decimal."""
-MOSTLY = 0.5
-"""A share whose interval begins lower is not called all."""
-MOST = 10.0
-"""A share is no larger: beyond all of the loss, how much more is chance."""
+"""Points: without an interval, a smaller difference counts as none."""
+NO_INTERVAL = " (No interval: these records keep no scores on resampled test units.)"
+CI = f"{100 * LEVEL:.0f} % CI"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Points between two scores, and between which ends they lie on other rows and draws, at 95 %.
+    """Points between two scores, with their 95 % interval over test units and draws.
 
-    `within` is None where the predictions are not at hand.
+    `within` is None where the records keep no resamples.
     """
 
     points: float
     within: Ends | None = None
 
     @property
-    def told(self) -> bool:
-        """Whether there is one, as far as can be shown; without an interval, from `LEAST`."""
+    def significant(self) -> bool:
+        """Whether the interval leaves out zero; without one, whether it is `LEAST` or more."""
         if self.within is None:
             return round(abs(self.points), 6) >= LEAST
         return not self.within[0] <= 0 <= self.within[1]
@@ -51,73 +37,97 @@ class Difference:
 
 @dataclass(frozen=True)
 class Spread:
-    """Between which ends differences lie on other rows and draws, in points, at 95 %.
+    """The 95 % intervals of a verdict's differences, in points, over test units and draws.
 
-    `recovered` is what another reading of the merge wins back of the `loss`, `share` is recovered
-    over loss, 1 for all of it; `above_control` is that reading of the merge minus that of the base,
-    if the base was read.
+    `recovered` is what a tuned head wins back of the `loss`, whose test has the p-value `p`;
+    `share` is recovered over loss; `above_control` is the tuned merge minus the tuned base, if the
+    base was evaluated. Ratios are None where they are undefined, or rest on too few draws; `credit`
+    also where tasks have several metrics, of which the mean has no scale.
     """
 
     loss: Ends
     recovered: Ends
-    share: Ends
+    share: Ratio | None = None
     above_control: Ends | None = None
+    credit: Ratio | None = None
+    p: float = 0.0
 
 
-def mean_over_tasks(parts: Iterable[tuple[str, Estimate | None]]) -> Estimate | None:
-    """The mean over tasks of the mean over the models of each; None unless all are known."""
-    by_task: dict[str, list[Estimate]] = {}
-    for task, one in parts:
-        if one is None:
+def in_points(one: Estimate) -> Ends:
+    """The ends of the interval of a difference of scores, times 100."""
+    low, high = interval(one)
+    return 100 * low, 100 * high
+
+
+def in_percent(one: Ratio) -> str:
+    """A ratio with its interval: `48 % (95 % CI 20 to 71 %)`."""
+    low, high = (f"{100 * end:.0f}" for end in one.ends)
+    return f"{100 * one.point:.0f} % ({CI} {low} to {high} %)"
+
+
+def below(loss: Ends) -> str:
+    """The interval of a loss as one of a difference to the experts: `; 95 % CI -3.0 to -1.0`."""
+    low, high = sorted(-end for end in loss)
+    return f"; {CI} {points(low, '+')} to {points(high, '+')}"
+
+
+def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
+    """Of each group of lines, the mean over the lines of each task, in one order of tasks.
+
+    None unless all of them keep resamples, those of a task the same, and are of the same tasks:
+    nothing else is paired.
+    """
+    designs = {(line.task, line.resamples and line.resamples.design) for g in groups for line in g}
+    tasks = sorted({task for task, _ in designs})
+    if len(designs) > len(tasks) or None in {design for _, design in designs}:
+        return None
+    found = []
+    for group in groups:
+        each: dict[str, list[Estimate]] = {task: [] for task in tasks}
+        for line in group:
+            each[line.task] += [one] if (one := line.estimate) else []
+        if not all(each.values()):
             return None
-        by_task.setdefault(task, []).append(one)
-    return mean_of([mean_of(each) for each in by_task.values()])
+        found.append([*map(mean_of, each.values())])
+    return found
 
 
-def in_points(values: Sequence[float], sample: Array64 | None) -> Estimate | None:
-    """Scores x100 of each draw, and scores of -1 to 1 on resampled rows, as one; None without."""
-    return None if sample is None else estimate(values, 100 * sample)
+def _apart(first: Sequence[Estimate], second: Sequence[Estimate]) -> Estimate:
+    """The mean over tasks of the difference on each."""
+    return mean_of(list(map(minus, first, second)))
+
+
+def difference_of(first: Sequence[Line], second: Sequence[Line]) -> Estimate | None:
+    """The mean over tasks of the difference; None where the lines are not paired."""
+    known = by_task(first, second) if first and second else None
+    return None if known is None else _apart(known[0], known[1])
+
+
+def fewest_draws(lines: Sequence[Line]) -> int:
+    """How many draws of shots every score is the mean of, at least."""
+    return min(len(line.values) for line in lines)
 
 
 def spread_of(
-    experts: Estimate | None, current: Estimate | None, read: Estimate | None, base: Estimate | None
+    experts: Sequence[Line], current: Sequence[Line], read: Sequence[Line], base: Sequence[Line]
 ) -> Spread | None:
-    """The differences of means on the same resampled rows; None unless all but the base are known.
+    """The intervals of a verdict's differences; None unless all records keep resamples.
 
-    `read` and `base` are the merge and the base under the reading that may win back what is lost.
+    `read` and `base` are the merge and the base (if it was evaluated) under the protocol that may
+    win back what is lost.
     """
-    if experts is None or current is None or read is None:
+    known = by_task(experts, current, read, *([base] if base else []))
+    if known is None:
         return None
-    loss, recovered = minus(experts, current), minus(read, current)
+    expert, now, then, *control = known
+    loss, recovered = _apart(expert, now), _apart(then, now)
+    enough = fewest_draws([*read, *base]) >= FEWEST_DRAWS or not read[0].shots
+    alike = len({line.metrics for line in current}) == 1
     return Spread(
-        loss=within(loss),
-        recovered=within(recovered),
-        share=_share(recovered, loss),
-        above_control=None if base is None else within(minus(read, base)),
+        loss=in_points(loss),
+        recovered=in_points(recovered),
+        p=p_value(loss),
+        share=ratio(recovered, loss) if enough else None,
+        above_control=in_points(_apart(then, control[0])) if control else None,
+        credit=credit(then, control[0], expert) if control and enough and alike else None,
     )
-
-
-def _share(recovered: Estimate, loss: Estimate) -> Ends:
-    """Of recovered over loss; where nothing is lost there is none to be asked for."""
-    if loss.point <= 0:
-        return -MOST, MOST
-    won, lost = aligned([recovered.rows, loss.rows])
-    # at most one resample in forty has no loss, if a share is asked for
-    share = np.divide(won, lost, out=np.full_like(lost, MOST), where=lost > 0)
-    point = recovered.point / loss.point
-    return widened(point, ends(share.clip(-MOST, MOST)), recovered.draws / loss.point)
-
-
-def around(ends: Ends) -> str:
-    """The ends of a share, `within 60 to 100 %`: between none and all."""
-    low, high = (f"{100 * min(max(end, 0), 1):.0f}" for end in ends)
-    return f"within {low} to {high} %"
-
-
-def on_other_rows(loss: Ends) -> str:
-    """Where what is lost would lie, as a difference to the experts: `within -3.0 to -1.0`."""
-    low, high = sorted(-end for end in loss)
-    return f"within {points(low, '+')} to {points(high, '+')} on other rows"
-
-
-NO_INTERVAL = " (No interval: predictions are not at hand.)"

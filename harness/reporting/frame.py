@@ -90,7 +90,7 @@ seed of the draw, and what the model was made of."""
 FLOATS = (
     "value", "sd", "low", "high", "level", "majority", "gain", "shots", "draw", "limit", "seed",
 )  # fmt: skip
-TRUTHS = ("transductive", "told")
+TRUTHS = ("transductive", "significant")
 NUMBERS = (*FLOATS, *TRUTHS, "rows", "draws")
 
 

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import xxhash
 
 from harness.evaluation.records import LATER, DrawScore, Record, Role
+from harness.evaluation.resamples import Resamples, read
+from harness.stats.estimate import Estimate
 from harness.types import ALL, Choice, Shots
 
 T = TypeVar("T")
@@ -34,7 +36,7 @@ class Line:
     the same in a column; `rows_of` is the hash of the test rows, `limit` how many were
     asked for. `adapted` says how drawn rows were
     used, and `transductive` that they are those that are scored; `made_on_test`, that the model was
-    made with the rows that are scored.
+    made with the rows that are scored. `resamples` are the scores on resampled test units, if kept.
     """
 
     task: str
@@ -71,6 +73,14 @@ class Line:
     majority: float | None
     work: tuple[tuple[str, str], ...]
     path: str
+    resamples: Resamples | None
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The score, as a fraction, on resampled test units; None where its record has none."""
+        if self.resamples is None:
+            return None
+        return read(self.resamples, [value / 100 for value in self.values])
 
     @property
     def name(self) -> str:
@@ -160,6 +170,7 @@ def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
         "values": tuple([100 * score.value for score in scores]),
         "parts": tuple(means.items()),
         "facts": tuple((name, _mean_fact(name, scores)) for name in scores[0].facts),
+        "resamples": next((one for one in record.resamples if one.shots == shots), None),
         "interval": interval and (100 * interval.low, 100 * interval.high),
         "level": interval and interval.level,
         "majority": record.majority and 100 * record.majority.value,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from harness.data.shots import amount
-from harness.evaluation.estimates import LEVEL
 from harness.evaluation.records import Record
 from harness.reporting.boards.legend import notes, seen
 from harness.reporting.grid import (
@@ -21,6 +20,7 @@ from harness.reporting.grid import (
     short_task,
 )
 from harness.reporting.lines import Line, tasks_by
+from harness.stats.intervals import LEVEL
 from harness.text import plain, points
 from harness.types import Shots
 

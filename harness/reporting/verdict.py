@@ -1,34 +1,29 @@
-"""Pure: records, and the predictions beside them -> how much of a loss is the head's."""
+"""Pure: records -> where the score of a merge goes, and how much of a loss is the head's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 
 from harness.data.shots import amount, counted
-from harness.evaluation.estimates import Estimate
-from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.difference import (
-    LEAST,
-    MOSTLY,
     NO_INTERVAL,
-    SHOWN,
     Difference,
     Spread,
-    around,
-    in_points,
-    mean_over_tasks,
-    on_other_rows,
+    below,
+    fewest_draws,
+    in_percent,
     spread_of,
 )
 from harness.reporting.grid import CURRENT, HEADLINE_SHOTS, _check_work, reported
 from harness.reporting.lines import TUNED, Line, lines_of
+from harness.stats.tests import FEWEST_DRAWS
 from harness.text import points
-from harness.types import Array64, Shots
+from harness.types import Shots
 
 UNEQUAL = 20.0
 """Points: experts that are further apart, or further below their merge, are called out."""
@@ -38,12 +33,11 @@ UNEQUAL = 20.0
 class Verdict:
     """How far a merge is below its experts under Current Eval, and what a tuned head wins back.
 
-    All in points (x100), averaged over the tasks; `shots` are those of FT-Classifier Eval.
-    `control` is the base under FT-Classifier Eval: what the head can do without any merge. Without
-    a `spread`, which takes the predictions, differences are taken as they are, from a point on;
-    `untold`: the intervals of the records do not tell what is won back from none. `unequal` are the
-    least and the largest score of an expert where their mean is no measure: those of one task are
-    far apart, or one is far below the merge, with a tuned head or without.
+    All in points (x100), averaged over the tasks; `shots` are those of FT-Classifier Eval, `draws`
+    how many draws of them. `control` is the base under FT-Classifier Eval: what the head can do
+    without any merge. Without a `spread`, which takes records that keep resamples, no ratio is
+    said. `unequal` are the least and the largest score of an expert where their mean is no measure:
+    those of one task are far apart, or one is far below the merge, with a tuned head or without.
     """
 
     experts: float
@@ -54,7 +48,7 @@ class Verdict:
     control: float | None = None
     setting: str = TUNED
     spread: Spread | None = None
-    untold: bool = False
+    draws: int = FEWEST_DRAWS
     unequal: tuple[float, float] | None = None
 
     @property
@@ -69,87 +63,64 @@ class Verdict:
     def standing(self) -> Literal["below", "above", "cannot tell"]:
         """Where the merge is, of its experts, under Current Eval; what shows as 0.0 is nowhere."""
         lost = Difference(self.loss, self.spread.loss if self.spread else None)
-        if not lost.told or self._level:
+        if not lost.significant or points(self.loss) == "0.0":
             return "cannot tell"
         return "below" if self.loss > 0 else "above"
 
     @property
-    def _level(self) -> bool:
-        return points(self.loss) == "0.0"
-
-    @property
-    def by_the_base(self) -> str:
-        """That the base reads as much under a tuned head, as far as can be told; "" if it does not.
-
-        What cannot be told apart is not said to be the same.
-        """
+    def as_the_base(self) -> bool:
+        """Whether the base does not score less under a tuned head: then that says nothing."""
         if self.control is None:
-            return ""
+            return False
         if float(points(self.control)) >= float(points(self.tuned)):
-            return "the base reads as much"
+            return True
         above = self.spread.above_control if self.spread else None
-        return "the base cannot be told from it" if above is not None and above[0] <= 0 else ""
+        return above is not None and above[0] <= 0
 
     @property
     def share(self) -> str:
-        """How much of the loss the head explains, in a word or in per cent; "" where none is lost.
+        """How much of the loss the head explains, with its interval; "" where that is not known.
 
-        Nothing is divided by a loss that cannot be told from none, or by chance alone.
+        Of a significant loss alone, whatever is recovered: a share that is printed where it is
+        large would be too large.
         """
         if self.standing != "below":
             return ""
-        gain = Difference(self.recovered, self.spread.recovered if self.spread else None)
-        most = self.recovered if gain.within is None else gain.within[1]
-        if most < SHOWN:
-            return "none"
-        if not gain.told or self.untold or self.recovered <= 0:
-            return "cannot tell"
-        if self.by_the_base:
+        if self.as_the_base:
             return "as the base"
-        beyond = self.spread.share[0] > 1 if self.spread else self.recovered - self.loss >= LEAST
-        if beyond:
-            return "all and more"
-        part = self.recovered / self.loss
-        if part >= 1 and self.spread and self.spread.share[0] < MOSTLY:
-            return "cannot tell how much"
-        return "all" if part >= 1 else f"{100 * part:.0f} %"
+        known = self.spread.share if self.spread else None
+        return "" if known is None else in_percent(known)
 
     def __str__(self) -> str:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
-        scores = f"{points(self.current)} against {points(self.experts)}"
-        tuned = f"FT-Classifier Eval with {counted(self.shots)} reads {points(self.tuned)}"
-        if self.setting != TUNED:
-            tuned = tuned.replace("Eval", f"Eval ({self.setting})")
-        if self.control is not None:
-            tuned += f" (the base {points(self.control)})"
-        away = (
-            f"{points(abs(self.loss))} points {'below' if self.loss > 0 else 'above'} its experts"
-        )
-        if self._level:
-            away = "level with its experts"
         if self.unequal is not None:
             return f"{over}{self._gap}. {self._measure(*self.unequal)}.{self._without}"
-        merge = f"{over}the merge is {away} under Current Eval ({scores})"
-        if self.standing == "above":
-            return f"{merge}{self._within}, so the head hides no loss; {tuned}.{self._without}"
-        if self.standing == "cannot tell":
-            return (
-                f"{merge}{self._within}: cannot tell whether anything is lost, so there is no "
-                f"share of it to be the head's; {tuned}.{self._without}"
-            )
-        return f"{merge}{self._within}; {tuned}: {self._cause}.{self._without}"
+        how = f"{points(abs(self.loss))} points {'below' if self.loss > 0 else 'above'} its experts"
+        if points(self.loss) == "0.0":
+            how = "as much as its experts"
+        scores = f"{points(self.experts)}{below(self.spread.loss) if self.spread else ''}"
+        merge = (
+            f"{over}the merge scores {points(self.current)} under Current Eval, {how} ({scores})"
+        )
+        return f"{merge}; {self._tuned}: {self._cause}.{self._parts}{self._without}"
+
+    @property
+    def _tuned(self) -> str:
+        setting = "" if self.setting == TUNED else f" ({self.setting})"
+        base = "" if self.control is None else f" (base: {points(self.control)})"
+        with_ = f"FT-Classifier Eval{setting} with {counted(self.shots)}"
+        return f"{with_} scores {points(self.tuned)}{base}"
 
     @property
     def _gap(self) -> str:
         """What a tuned head changes."""
-        how = counted(self.shots) if self.setting == TUNED else f"{self.setting}, {self.shots}"
-        base = "" if self.control is None else f" (base: {points(self.control)})"
         change = "more" if self.recovered > 0 else "less"
-        as_base = f", but {self.by_the_base}" if self.recovered > 0 and self.by_the_base else ""
+        as_base = ""
+        if self.recovered > 0 and self.as_the_base:
+            as_base = ", which is not significantly more than the base"
         return (
-            f"the merge scores {points(self.current)} under Current Eval and {points(self.tuned)} "
-            f"under FT-Classifier Eval with {how}{base}, {points(abs(self.recovered))} points "
-            f"{change}{as_base}"
+            f"the merge scores {points(self.current)} under Current Eval; {self._tuned}, "
+            f"{points(abs(self.recovered))} points {change}{as_base}"
         )
 
     def _measure(self, least: float, most: float) -> str:
@@ -157,13 +128,9 @@ class Verdict:
         are = "are very unequal" if most - least > UNEQUAL else "are far below that"
         return (
             f"Its experts {are} ({points(least)} to {points(most)}, {points(self.experts)} on "
-            f"average), so their mean says little of what is lost{self._within}: check how the "
-            "lowest were trained, and whether their heads and labels are right"
+            "average), so their mean says little of what is lost: check how the lowest were "
+            "trained, and whether their heads and labels are right"
         )
-
-    @property
-    def _within(self) -> str:
-        return "" if self.spread is None else f", {on_other_rows(self.spread.loss)}"
 
     @property
     def _without(self) -> str:
@@ -172,72 +139,60 @@ class Verdict:
     @property
     def _cause(self) -> str:
         """What of the loss is the head's."""
-        known = {
-            "none": "the head explains none of the loss, a tuned head leaves all of it",
-            "as the base": f"{self.by_the_base}, so a tuned head says nothing of the merge",
-            "all and more": "the head explains all of the loss and more",
-        }
-        if self.share in known:
-            return known[self.share]
-        if self.spread is None:
-            share, rest = (self.recovered / self.loss,) * 2
-            within = ""
-        else:
-            share, rest = self.spread.share
-            within = around(self.spread.share)
-        if self.share == "cannot tell":
-            of_it = f" ({within} of it)" if within else ""
-            return f"cannot tell whether the head explains any of the loss{of_it}"
-        if self.share == "cannot tell how much":
-            return f"cannot tell how much of the loss the head explains ({within} of it)"
-        if self.share == "all":
-            return f"the head explains all of the loss{within and f' ({within})'}"
-        if share >= 0.5:
-            return f"the head explains most of the loss ({self.share}{within and f', {within}'})"
-        left = ", a tuned head leaves the rest" if rest < 1 else ""
-        return f"the head explains {self.share} of the loss{within and f' ({within})'}{left}"
+        if self.standing == "above":
+            return "no loss to explain"
+        if self.standing == "cannot tell":
+            return "no significant loss, so none to explain"
+        if self.as_the_base:
+            return (
+                "the base does not score significantly less, so a tuned head says nothing of the "
+                "merge"
+            )
+        if self.share:
+            return f"the head explains {self.share} of the loss"
+        if self.spread and self.draws < FEWEST_DRAWS:
+            return f"needs more draws to say what the head explains, {FEWEST_DRAWS} or more"
+        return "what the head explains is not known"
+
+    @property
+    def _parts(self) -> str:
+        """The four parts of the experts' score, and the credit of the merge."""
+        if self.control is None:
+            return ""
+        known = self.spread.credit if self.spread else None
+        said = f"; credit {in_percent(known)}" if known else ""
+        return (
+            f" Of the experts' {points(self.experts)} points the base has {points(self.control)} "
+            f"under a tuned head, the encoder adds {points(self.tuned - self.control)} and "
+            f"{points(self.experts - self.tuned)} are lost; only a tuned head recovers "
+            f"{points(self.recovered)}{said}."
+        )
 
 
-Sampled: TypeAlias = Callable[[Line], "Array64 | None"]
-"""What a line says on resampled rows; None without its predictions."""
+def verdicts(records: Sequence[Record], *, merged: Sequence[Record] | None = None) -> list[Verdict]:
+    """The verdict on the merged model for every setting that FT-Classifier Eval was run with.
 
-
-def verdicts(
-    records: Sequence[Record],
-    *,
-    merged: Sequence[Record] | None = None,
-    samples: Samples | None = None,
-) -> list[Verdict]:
-    """The verdict on the merged model for every setting that FT-Classifier Eval was read with.
-
-    `merged` are its records, if they are not those of that role. With `samples`, differences have
-    an interval: over rows and draws, paired, the tasks held. None without
-    experts, or where a task was not read.
+    `merged` are its records, if they are not those of that role. Differences of records that keep
+    resamples have an interval: over test units and draws, paired, the tasks held. None without
+    experts, or where a task was not evaluated.
     """
     records = reported(records)
     given = [r for r in records if r.role == "merged"] if merged is None else merged
     each = {id(record): record for record in [*records, *given]}
-    of_line = {id(line): (line, r) for r in each.values() for line in lines_of([("", r)])}
     ours = {id(record) for record in given}
-    lines = [line for line, _ in of_line.values()]
-    mine = [line for line, record in of_line.values() if id(record) in ours]
-
-    def sampled(line: Line) -> Array64 | None:
-        return samples(of_line[id(line)][1], line.shots or None) if samples else None
-
-    return verdicts_of(lines, mine, sampled if samples else None)
+    lines = {key: [*lines_of([("", record)])] for key, record in each.items()}
+    mine = [line for key in ours for line in lines[key]]
+    return verdicts_of([line for of in lines.values() for line in of], mine)
 
 
-def verdicts_of(
-    lines: Sequence[Line], merged: Sequence[Line], sampled: Sampled | None = None
-) -> list[Verdict]:
+def verdicts_of(lines: Sequence[Line], merged: Sequence[Line]) -> list[Verdict]:
     """The verdicts on a model, whose lines are among those that are given.
 
     None by a head that was tuned on the rows that are scored.
     """
     settings = dict.fromkeys(line.setting for line in merged if line.tuned)
     parts = (_parts(lines, merged, setting) for setting in settings)
-    return [_verdict(one, sampled) for one in parts if one is not None]
+    return [_verdict(one) for one in parts if one is not None]
 
 
 @dataclass(frozen=True)
@@ -281,7 +236,7 @@ def _away(shots: Shots) -> tuple[float, float]:
     return abs(amount(shots) - HEADLINE_SHOTS), amount(shots)
 
 
-def _verdict(parts: _Parts, sampled: Sampled | None) -> Verdict:
+def _verdict(parts: _Parts) -> Verdict:
     def mean(read: Sequence[Line]) -> float:
         by_task = [
             np.mean([value for line in read if line.task == task for value in line.values])
@@ -298,7 +253,8 @@ def _verdict(parts: _Parts, sampled: Sampled | None) -> Verdict:
         tasks=len(parts.tasks),
         control=mean(parts.base) if parts.base else None,
         setting=parts.setting,
-        spread=None if sampled is None else _spread(parts, sampled),
+        spread=spread_of(parts.experts, parts.current, parts.tuned, parts.base),
+        draws=fewest_draws([*parts.tuned, *parts.base]),
     )
 
 
@@ -313,13 +269,3 @@ def _unequal(parts: _Parts) -> tuple[float, float] | None:
         far = far or max(*read, *own, float(np.mean(tuned))) - min(read) > UNEQUAL
         ends += read
     return (min(ends), max(ends)) if far else None
-
-
-def _spread(parts: _Parts, sampled: Sampled) -> Spread | None:
-    """The differences on resampled rows; None unless all predictions are at hand."""
-
-    def mean(read: Sequence[Line]) -> Estimate | None:
-        return mean_over_tasks((line.task, in_points(line.values, sampled(line))) for line in read)
-
-    base = mean(parts.base) if parts.base else None
-    return spread_of(mean(parts.experts), mean(parts.current), mean(parts.tuned), base)

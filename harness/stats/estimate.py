@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,15 +31,17 @@ class Estimate:
         return float(self.values.mean())
 
 
-def minus(first: Estimate, second: Estimate, times: float = 1.0) -> Estimate:
-    """The first minus so many `times` the second, on the same resamples and the same draws."""
-    draws, resamples, by_draw = _alike([first, second])
+def of(function: Callable[[Array64, Array64], Array64], one: Estimate, two: Estimate) -> Estimate:
+    """A function of two scores, on the same resamples and the same draws."""
+    draws, resamples, by_draw = _alike([one, two])
     return Estimate(
-        draws[0] - times * draws[1],
-        resamples[0] - times * resamples[1],
-        by_draw[0] - times * by_draw[1],
-        min(first.units, second.units),
+        function(*draws), function(*resamples), function(*by_draw), min(one.units, two.units)
     )
+
+
+def minus(first: Estimate, second: Estimate, times: float = 1.0) -> Estimate:
+    """The first minus so many `times` the second."""
+    return of(lambda one, two: one - times * two, first, second)
 
 
 def mean_of(several: Sequence[Estimate]) -> Estimate:

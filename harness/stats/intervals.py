@@ -6,6 +6,7 @@ Ends are made of variances, not of percentiles, which need ten times the resampl
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
@@ -136,7 +137,7 @@ def ratio(above: Estimate, below: Estimate) -> Ratio | None:
 
     def beyond(value: float) -> float:
         rest = minus(above, below, value)
-        return abs(rest.point) - reach(rest)
+        return abs(rest.point) - reach(rest, difference=False)
 
     def end(side: int) -> float:
         """Where `beyond` is zero, on one side of the point."""
@@ -150,7 +151,7 @@ def ratio(above: Estimate, below: Estimate) -> Ratio | None:
         inner, outer = sorted((point, point + side * step))
         return float(brentq(beyond, inner, outer, xtol=10**-DIGITS))
 
-    if not reach(minus(above, below, point)):
+    if reach(minus(above, below, point)) < 10**-DIGITS:
         return Ratio(point, (point, point))
     return Ratio(point, (round(end(-1), DIGITS), round(end(1), DIGITS)))
 
@@ -158,12 +159,14 @@ def ratio(above: Estimate, below: Estimate) -> Ratio | None:
 _FAR = 1e6
 
 
-def credit(tuned: list[Estimate], base: list[Estimate], experts: list[Estimate]) -> Ratio | None:
+def credit(
+    tuned: Sequence[Estimate], base: Sequence[Estimate], experts: Sequence[Estimate]
+) -> Ratio | None:
     """How far a merge is on the way from the base to the experts, by task in the same order.
 
     (tuned head of the merge - tuned head of the base) / (experts - tuned head of the base), each in
     the mean over tasks: 0 is the untouched base, 1 the experts. None where the experts are not
     significantly above the base.
     """
-    below = mean_of(base)
-    return ratio(minus(mean_of(tuned), below), minus(mean_of(experts), below))
+    above, below = (mean_of(list(map(minus, each, base))) for each in (tuned, experts))
+    return ratio(above, below)

@@ -166,7 +166,9 @@ def tie_groups(order: Sequence[int], known: Collection[tuple[int, int]]) -> list
     return runs
 
 
-def places(models: int, order: Sequence[int], known: Collection[tuple[int, int]]) -> list[Ends]:
+def places(
+    models: int, order: Sequence[int], known: Collection[tuple[int, int]]
+) -> list[tuple[int, int]]:
     """From which to which place each model may be: behind all that are significantly better.
 
     In the order of the models. By hand: of 0, 1, 2 with 0 and 2 known to differ: 1 to 2, 1 to 3 and
@@ -179,4 +181,4 @@ def places(models: int, order: Sequence[int], known: Collection[tuple[int, int]]
         first, last = sorted(pair, key=at.__getitem__)
         better[last] += 1
         worse[first] += 1
-    return [(1.0 + more, float(models - less)) for more, less in zip(better, worse, strict=True)]
+    return [(1 + more, models - less) for more, less in zip(better, worse, strict=True)]

@@ -1,34 +1,36 @@
-"""Pure: which cells of a column are the best, and which cannot be told from it."""
+"""Pure: which cells of a column are the best, and which do not differ significantly."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 import numpy as np
 
-from harness.evaluation.estimates import Estimate, drawn_alike, mean_of, minus, widened, within
-from harness.reporting.difference import in_points
+from harness.reporting.difference import difference_of, fewest_draws
 from harness.reporting.grid import Cell, Grid, Reading
 from harness.reporting.lines import Line
-from harness.reporting.verdict import Sampled
+from harness.stats.intervals import LEVEL, student
+from harness.stats.tests import FEWEST_DRAWS, holm, p_value
 from harness.text import points
-from harness.types import Array64
 
 Way = Literal["paired", "intervals", "printed"]
-"""How cells are told apart: by a paired interval, stored intervals, or values as printed."""
+"""How cells are compared: by a paired test, by stored intervals, or by values as printed."""
 WAYS: Mapping[Way, str] = {
-    "paired": "that a paired interval over test rows and draws does not tell from it at 95 %",
+    "paired": "that do not differ significantly from it (paired test over test units and draws, "
+    "Holm over the column)",
     "intervals": "whose interval over test rows, or whose draws, overlap with those of the best, "
-    "where predictions are not at hand",
+    "where records keep no resamples",
     "printed": "that are printed alike, where no interval is stored",
 }
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
 class Best:
-    """The rows of a column that are the best or not told from it, and how they were told."""
+    """The rows of a column that are the best or do not differ from it, and how that was found."""
 
     rows: frozenset[str]
     ways: frozenset[Way]
@@ -42,13 +44,10 @@ class Spot:
     lines: tuple[Line, ...]
 
 
-def best_of(
-    scores: Grid, rows: Sequence[str], sampled: Sampled | None = None
-) -> dict[tuple[Reading, str], Best]:
+def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Reading, str], Best]:
     """For every column of every reading, the best among these rows, ties and all.
 
-    With `sampled`, by the predictions that are at hand. A column with a single one of the rows has
-    no best.
+    A column with a single one of the rows has no best.
     """
     best = {}
     for reading in scores.readings:
@@ -56,7 +55,7 @@ def best_of(
         for at, column in enumerate(scores.columns):
             places = {row: place for row, of in table.items() if (place := of[at]) is not None}
             if len(places) > 1:
-                best[reading, column] = _best(places, sampled)
+                best[reading, column] = _best(places)
     return best
 
 
@@ -71,52 +70,75 @@ def spots(scores: Grid, row: str, reading: Reading) -> list[Spot | None]:
     ]
 
 
-def _best(places: Mapping[str, Spot], sampled: Sampled | None) -> Best:
+def _best(places: Mapping[str, Spot]) -> Best:
     top = max(places.values(), key=lambda place: place.cell.mean)
-    told = {row: alike(top, place, sampled) for row, place in places.items()}
+    others = tested({row: apart(top, one) for row, one in places.items() if one is not top})
+    same = {row for row, one in others.items() if not one.significant and not one.ahead}
     return Best(
-        frozenset(row for row, (alike, _) in told.items() if alike),
-        frozenset(way for row, (_, way) in told.items() if places[row] is not top),
+        frozenset(same | {row for row, place in places.items() if place is top}),
+        frozenset(one.way for one in others.values()),
     )
 
 
-def alike(top: Spot, other: Spot, sampled: Sampled | None) -> tuple[bool, Way]:
-    """Whether a cell cannot be told from one that is as high or higher, and how that was found.
+@dataclass(frozen=True)
+class Apart:
+    """How far a cell is above another, in points, and whether significantly.
 
-    Intervals over rows that do not overlap, and draws that do not either, tell two models apart on
-    the same rows as well; where they do, the predictions may tell them apart.
+    `p` is of the paired test, None without one. `significant` is None where nothing says; `ahead`,
+    that all that is known are the two numbers, which are printed differently.
     """
-    if other is top:
-        return True, "printed"
-    one, two = top.cell, other.cell
-    known = one.interval is not None and two.interval is not None
-    if one.interval and two.interval:
-        above = one.mean - two.mean
-        both = one.mean - one.interval[0] + two.interval[1] - two.mean
-        if widened(above, (above - both, above + both), _draws(top, other))[0] > 0:
-            return False, "intervals"
-    if sampled is not None and (difference := _difference(top, other, sampled)) is not None:
-        return within(difference)[0] <= 0, "paired"
-    return known or points(one.mean) == points(two.mean), "intervals" if known else "printed"
+
+    points: float
+    way: Way
+    p: float | None = None
+    significant: bool | None = None
+    ahead: bool = False
 
 
-def _draws(top: Spot, other: Spot) -> Array64:
-    """How far one cell is above the other on each draw."""
-    one, two = drawn_alike([np.asarray(spot.cell.values) for spot in (top, other)])
-    return np.asarray(one - two)
+def tested(family: Mapping[K, Apart]) -> dict[K, Apart]:
+    """A family of differences, Holm over its tests."""
+    p = {key: one.p for key, one in family.items() if one.p is not None}
+    adjusted = dict(zip(p, holm([*p.values()]), strict=True))
+    return {
+        key: replace(one, significant=adjusted[key] < 1 - LEVEL) if key in p else one
+        for key, one in family.items()
+    }
 
 
-def _difference(top: Spot, other: Spot, sampled: Sampled) -> Estimate | None:
-    """How far one is above the other, in the mean over their tasks.
+def apart(one: Spot, other: Spot) -> Apart:
+    """How far a cell is above another.
 
-    None where a prediction is not at hand, or a score is read off no model.
+    Of records without resamples, intervals over rows that do not overlap, and draws that do not
+    either, are of models that differ on the same rows as well; where they do overlap, nobody knows.
     """
-    if not top.lines or len(top.lines) != len(other.lines):
-        return None
-    differences = []
-    for lines in zip(top.lines, other.lines, strict=True):
-        pair = [in_points(line.values, sampled(line)) for line in lines]
-        if pair[0] is None or pair[1] is None:
-            return None
-        differences.append(minus(pair[0], pair[1]))
-    return mean_of(differences)
+    first, second = one.cell, other.cell
+    above = first.mean - second.mean
+    difference = difference_of(one.lines, other.lines)
+    if difference is not None:
+        drawn = [line for line in (*one.lines, *other.lines) if line.shots]
+        if drawn and fewest_draws(drawn) < FEWEST_DRAWS:
+            return Apart(above, "paired", significant=False)
+        return Apart(above, "paired", p_value(difference))
+    if first.interval is None or second.interval is None:
+        return Apart(above, "printed", ahead=points(first.mean) != points(second.mean))
+    high, low = (first, second) if above >= 0 else (second, first)
+    reach = _below(high) + _below(low, up=True)
+    return Apart(
+        above, "intervals", significant=abs(above) > math.hypot(reach, _of_draws(high, low))
+    )
+
+
+def _below(cell: Cell, *, up: bool = False) -> float:
+    """How far the interval of a cell goes down, or up."""
+    low, high = cell.interval or (cell.mean, cell.mean)
+    return high - cell.mean if up else cell.mean - low
+
+
+def _of_draws(one: Cell, other: Cell) -> float:
+    """Half of Student's interval of a difference over the draws that both have; 0 without any."""
+    count = min((len(cell.values) for cell in (one, other) if len(cell.values) > 1), default=1)
+    if count < 2:
+        return 0.0
+    each = [np.broadcast_to(cell.values[:count], count) for cell in (one, other)]
+    spread = float((each[0] - each[1]).std(ddof=1))
+    return student((1 - LEVEL) / 2, count - 1) * spread / math.sqrt(count)

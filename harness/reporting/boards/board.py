@@ -27,7 +27,6 @@ from harness.reporting.grid import (
     reading_of,
 )
 from harness.reporting.lines import TUNED, Line, tasks_by
-from harness.reporting.verdict import Sampled
 
 MEAN = "mean"
 HOW = {
@@ -45,8 +44,8 @@ HOW = {
 class Board:
     """Lines as methods x tasks for every reading, and what is said of them.
 
-    `best` has, for every column of a reading, the merges that are the best or not told from it.
-    `of_row` is a line of every row that is read off a model, which knows its role and method;
+    `best` has, for every column of a reading, the merges that are the best or do not differ from
+    it. `of_row` is a line of every row that is read off a model, which knows its role and method;
     `counterparts` are, for rows of merges, what their gains are over, and `gained` these gains;
     `gaps` are, by row and column, FT-Classifier Eval minus Current Eval.
     """
@@ -122,14 +121,11 @@ def _away(reading: Reading) -> float:
     return abs(amount(reading.shots) - HEADLINE_SHOTS)
 
 
-def board_of(lines: Sequence[Line], sampled: Sampled | None = None) -> Board:
-    """The board of lines. Raises BrokenRecord where a column would mix what is not one work.
-
-    With `sampled`, what is best and what is lost are told by the predictions that are at hand.
-    """
+def board_of(lines: Sequence[Line]) -> Board:
+    """The board of lines. Raises BrokenRecord where a column would mix what is not one work."""
     scores = laid_out(lines, by_method=True)
     merges = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
-    best = best_of(scores, [row for row in scores.rows if row in merges], sampled)
+    best = best_of(scores, [row for row in scores.rows if row in merges])
     of_row: dict[str, Line] = {}
     for (row, _, _), line in scores.lines.items():
         of_row.setdefault(row, line)
@@ -138,17 +134,15 @@ def board_of(lines: Sequence[Line], sampled: Sampled | None = None) -> Board:
         tuple(lines),
         scores,
         best,
-        shares(scores, lines, sampled),
+        shares(scores, lines),
         of_row,
         over,
-        settled(gained(scores, over, sampled)),
-        settled(_gaps(scores, of_row, sampled)),
+        settled(gained(scores, over)),
+        settled(_gaps(scores, of_row)),
     )
 
 
-def _gaps(
-    scores: Grid, rows: Iterable[str], sampled: Sampled | None
-) -> dict[tuple[str, str], Gain]:
+def _gaps(scores: Grid, rows: Iterable[str]) -> dict[tuple[str, str], Gain]:
     """Between Current Eval and FT-Classifier Eval, as boards show them first; {} without both."""
     lines = {reading: line for (_, reading, _), line in scores.lines.items()}
     first: dict[str, Reading] = {}
@@ -158,4 +152,4 @@ def _gaps(
             first.setdefault(line.protocol, reading)
     if not {CURRENT, TUNED} <= first.keys():
         return {}
-    return gaps(scores, rows, first[CURRENT], first[TUNED], sampled)
+    return gaps(scores, rows, first[CURRENT], first[TUNED])

@@ -1,4 +1,4 @@
-"""Pure: how far cells of a board are above others, and whether that can be told from none."""
+"""Pure: how far cells of a board are above others, and whether significantly."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from harness.reporting.boards.best import Spot, alike, spots
+from harness.reporting.boards.best import apart, spots, tested
 from harness.reporting.grid import Grid, Place, Reading
 from harness.reporting.lines import Line, without_first
-from harness.reporting.verdict import Sampled
 from harness.text import points
 
 K = TypeVar("K")
 OPEN = "?"
-"""Stands behind a difference that cannot be told from none."""
+"""Stands behind a difference that is not significant."""
 OPEN_SAYS = (
-    "a difference that is not told from none: by a paired interval over test rows and draws at "
-    "95 %; where predictions are not at hand, by intervals and draws that do not overlap."
+    "a difference that is not significant: by a paired test over test units and draws, Holm over "
+    "the column; where records keep no resamples, by intervals and draws that overlap."
 )
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A difference in points; whether it is told from none, None where no interval says."""
+    """A difference in points; whether it is significant, None where nothing says."""
 
     points: float
-    told: bool | None = None
+    significant: bool | None = None
 
     def __str__(self) -> str:
         return f"{points(self.points, '+')}{self.mark}"
@@ -34,7 +33,7 @@ class Gain:
     @property
     def mark(self) -> str:
         """What stands behind the number."""
-        return OPEN if self.told is False else ""
+        return OPEN if self.significant is False else ""
 
 
 def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
@@ -49,54 +48,49 @@ def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
     return known
 
 
-def gained(scores: Grid, over: Mapping[str, str], sampled: Sampled | None) -> dict[Place, Gain]:
+def gained(scores: Grid, over: Mapping[str, str]) -> dict[Place, Gain]:
     """By row, reading and column, how far the rows are above those that they are `over`."""
-    return {
-        (row, reading, column): gain
-        for reading in scores.readings
-        for row, other in over.items()
-        for column, gain in _gains(scores, (row, reading), (other, reading), sampled)
-    }
+    gains: dict[Place, Gain] = {}
+    for reading in scores.readings:
+        pairs = {row: ((row, reading), (other, reading)) for row, other in over.items()}
+        known = _by_column(scores, pairs)
+        gains |= {(row, reading, column): gain for (row, column), gain in known.items()}
+    return gains
 
 
 def gaps(
-    scores: Grid, rows: Iterable[str], current: Reading, tuned: Reading, sampled: Sampled | None
+    scores: Grid, rows: Iterable[str], current: Reading, tuned: Reading
 ) -> dict[tuple[str, str], Gain]:
     """By row and column, how far the rows are above themselves under another protocol."""
-    return {
-        (row, column): gain
-        for row in rows
-        for column, gain in _gains(scores, (row, tuned), (row, current), sampled)
-    }
+    return _by_column(scores, {row: ((row, tuned), (row, current)) for row in rows})
 
 
 def settled(gains: Mapping[K, Gain]) -> dict[K, Gain]:
-    """Gains; where of some it is known whether they can be told from none, the rest cannot."""
-    known = any_told(gains)
-    return {key: replace(one, told=bool(one.told)) if known else one for key, one in gains.items()}
+    """Gains; where of some it is known whether they are significant, the rest are not."""
+    known = any_known(gains)
+    return {
+        key: replace(one, significant=bool(one.significant)) if known else one
+        for key, one in gains.items()
+    }
 
 
-def any_told(gains: Mapping[K, Gain]) -> bool:
-    """Whether of any it is known if it can be told from none."""
-    return any(gain.told is not None for gain in gains.values())
+def any_known(gains: Mapping[K, Gain]) -> bool:
+    """Whether of any it is known if it is significant."""
+    return any(gain.significant is not None for gain in gains.values())
 
 
-def _gains(
-    scores: Grid,
-    first: tuple[str, Reading],
-    second: tuple[str, Reading],
-    sampled: Sampled | None,
-) -> list[tuple[str, Gain]]:
-    """How far one row is above another, by column."""
-    places = zip(scores.columns, spots(scores, *first), spots(scores, *second), strict=True)
-    return [
-        (column, _gain(one, less, sampled))
-        for column, one, less in places
-        if one is not None and less is not None
-    ]
-
-
-def _gain(one: Spot, less: Spot, sampled: Sampled | None) -> Gain:
-    points = one.cell.mean - less.cell.mean
-    unclear, way = alike(*((one, less) if points >= 0 else (less, one)), sampled)
-    return Gain(points, None if way == "printed" else not unclear)
+def _by_column(
+    scores: Grid, pairs: Mapping[str, tuple[tuple[str, Reading], tuple[str, Reading]]]
+) -> dict[tuple[str, str], Gain]:
+    """By row and column, how far the first of each pair is above the second; Holm by column."""
+    cells = {row: [spots(scores, *place) for place in pair] for row, pair in pairs.items()}
+    gains = {}
+    for at, column in enumerate(scores.columns):
+        family = {
+            row: apart(one, less)
+            for row, (first, second) in cells.items()
+            if (one := first[at]) is not None and (less := second[at]) is not None
+        }
+        for row, found in tested(family).items():
+            gains[row, column] = Gain(found.points, found.significant)
+    return gains

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Literal
 from harness.files import check_ours, check_place, write_files
 from harness.reporting.boards import latex, markdown
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.gains import any_told
+from harness.reporting.boards.gains import any_known
 from harness.reporting.boards.page import page
-from harness.reporting.boards.samples import beside
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.frame import as_csv, table
 from harness.reporting.lines import Line
@@ -52,7 +51,7 @@ def leaderboard(
     check_place(folder.absolute())
     check_ours({folder / name: mark for name, mark in MARKS.items()})
     asked = {"tasks": tasks, "protocols": protocols, "limit": limit, "models": models}
-    board = board_of(read_lines(places, validated(Chosen, asked, "leaderboard")), beside())
+    board = board_of(read_lines(places, validated(Chosen, asked, "leaderboard")))
     tidy = _table(board, folder)
     texts = _texts(board, folder, tidy)
     made: dict[str, Callable[[], str | bytes]] = {**texts, "board.parquet": lambda: _parquet(tidy)}
@@ -74,13 +73,14 @@ def rendered(board: Board, out: Path) -> dict[str, str]:
 
 def _table(board: Board, out: Path) -> pandas.DataFrame:
     made = table(board.lines, board.rows_of_lines, files(board.lines, out))
-    if not any_told(board.gained):
+    if not any_known(board.gained):
         return made
     rows = zip(board.rows_of_lines, board.lines, strict=True)
     gains = [board.gain(row, line) for row, line in rows]
     points = [None if gain is None else gain.points for gain in gains]
-    told = [None if gain is None else gain.told for gain in gains]
-    return made.assign(gain=points, told=told).astype({"gain": "float64", "told": "boolean"})
+    known = [None if gain is None else gain.significant for gain in gains]
+    made = made.assign(gain=points, significant=known)
+    return made.astype({"gain": "float64", "significant": "boolean"})
 
 
 def _texts(board: Board, out: Path, table: pandas.DataFrame) -> dict[str, Callable[[], str]]:

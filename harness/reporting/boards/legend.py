@@ -36,8 +36,7 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
     if experts:
         said.append(("(sd)", "standard deviation over the experts of a task (n - 1)."))
     if levels:
-        held = "with draws, training and model held"
-        said.append(("[ ]", f"{100 * levels[0]:g} % interval over test rows, {held}."))
+        said.append(("[ ]", f"{100 * levels[0]:g} % interval {_over(board)}."))
     if ways := {way for best in board.best.values() for way in best.ways}:
         told = ", and those ".join(text for way, text in WAYS.items() if way in ways)
         these = " A mean is of these very tasks: of others, harness compare says more."
@@ -46,6 +45,15 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
     if is_open:
         said.append((OPEN, OPEN_SAYS))
     return said + [(row, f"{text}.") for row, text in HOW.items() if row in board.scores.rows]
+
+
+def _over(board: Board) -> str:
+    """What the intervals of a board are over."""
+    kept = {line.resamples is not None for line in board.scores.lines.values() if line.interval}
+    if kept == {True}:
+        return "over test units, and over draws where there are several"
+    rows = "over test rows, with draws, training and model held"
+    return rows if True not in kept else f"{rows}; of records that keep resamples, over draws too"
 
 
 def seen(line: Line) -> list[str]:

@@ -73,7 +73,7 @@ def _protocol(
             yield from _folded(str(reading), _table(board, reading, _with_experts))
     if any(cell and cell.interval for _, cells in board.rows_under(first) for cell in cells):
         tables = [f"{markdown(one)}:\n\n{_table(board, one, in_full)}" for one in readings]
-        yield from _folded(f"{first.protocol}: intervals over test rows", "\n\n".join(tables))
+        yield from _folded(f"{first.protocol}: intervals", "\n\n".join(tables))
     if parts := [*_parts(board, readings)]:
         yield from _folded(f"{first.protocol}: each metric", "\n\n".join(parts))
 
@@ -150,10 +150,10 @@ def _shares(board: Board) -> Iterator[str]:
             yield "## How much of the loss is the head's"
             yield _filled(
                 "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier "
-                "Eval minus Current Eval. Share: recovered over loss, where both can be told from "
-                "none: by an interval over test rows and draws if the predictions lie beside the "
-                "records, else by intervals of the records that do not overlap, and by a point or "
-                "more. `as the base`: under a tuned head the base reads as much, so that says "
+                "Eval minus Current Eval. Share: recovered over loss, with its 95 % interval over "
+                "test units and draws, where the loss is significant (Holm over the rows) and "
+                "records keep resamples. "
+                "`as the base`: under a tuned head the base does not score less, so that says "
                 "nothing of the merge."
             )
         rows = []
@@ -161,7 +161,7 @@ def _shares(board: Board) -> Iterator[str]:
             one = share.verdict
             shown = [points(value) for value in (one.experts, one.current, one.tuned)]
             shown += [f"{points(gain.points)}{gain.mark}" for gain in (share.lost, share.recovered)]
-            rows.append([markdown(share.row), str(one.tasks), *shown, one.share])
+            rows.append([markdown(share.row), str(one.tasks), *shown, share.share])
         heads = ["tasks", "experts", "current", markdown(setting), "loss", "recovered", "share"]
         yield _markdown(rows, ["", *heads])
 

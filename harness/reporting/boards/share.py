@@ -3,72 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.data.shots import counted
-from harness.evaluation.estimates import Ends
 from harness.reporting.boards.gains import Gain, gaps
-from harness.reporting.difference import Difference
 from harness.reporting.grid import CURRENT, Grid, reported
 from harness.reporting.lines import TUNED, Line
-from harness.reporting.verdict import Sampled, Verdict, verdicts_of
+from harness.reporting.verdict import Verdict, verdicts_of
+from harness.stats.intervals import LEVEL
+from harness.stats.tests import holm
+from harness.types import Shots
 
 
 @dataclass(frozen=True)
 class Share:
-    """The row of a merge (or the base), and its verdict."""
+    """The row of a merge (or the base), its verdict, and how far a tuned head is above its own.
+
+    `lost` is significant with Holm over the rows of a setting; only then there is a share.
+    """
 
     row: str
     verdict: Verdict
+    lost: Gain
+    recovered: Gain
 
     @property
     def setting(self) -> str:
-        """FT-Classifier Eval as it was read."""
+        """FT-Classifier Eval with its options and shots."""
         return f"{self.verdict.setting}, {counted(self.verdict.shots)}"
 
     @property
-    def lost(self) -> Gain:
-        """What the merge is below its experts, as far as can be told."""
-        spread = self.verdict.spread
-        return _told(self.verdict.loss, spread.loss if spread else None)
-
-    @property
-    def recovered(self) -> Gain:
-        """What a tuned head wins back, as far as can be told."""
-        spread = self.verdict.spread
-        if self.verdict.untold:
-            return Gain(self.verdict.recovered, told=False)
-        return _told(self.verdict.recovered, spread.recovered if spread else None)
+    def share(self) -> str:
+        """How much of the loss the head explains, with its interval; "" of none that is known."""
+        return "" if self.lost.significant is False else self.verdict.share
 
 
-def _told(points: float, within: Ends | None) -> Gain:
-    """A difference with what its interval says; without one, nobody says it."""
-    return Gain(points, None if within is None else Difference(points, within).told)
-
-
-def shares(scores: Grid, lines: Sequence[Line], sampled: Sampled | None) -> tuple[Share, ...]:
+def shares(scores: Grid, lines: Sequence[Line]) -> tuple[Share, ...]:
     """A share for every row and setting that can have one, settings in the order they come."""
     against = _against(lines)
     rows: dict[str, list[Line]] = {row: [] for row in scores.rows}
     for (row, _, _), line in scores.lines.items():
         if line.role in ("merged", "base"):
             rows[row].append(line)
-    made = [
-        Share(row, verdict if verdict.spread else _as_stored(verdict, scores, row))
-        for row, mine in rows.items()
-        for verdict in verdicts_of([*_compared(mine, against), *mine], mine, sampled)
+    by_setting: dict[tuple[str, Shots], dict[str, Verdict]] = {}
+    for row, mine in rows.items():
+        for one in verdicts_of([*_compared(mine, against), *mine], mine):
+            by_setting.setdefault((one.setting, one.shots), {})[row] = one
+    settings = [*dict.fromkeys(setting for setting, _ in by_setting)]
+    made = (_shares(scores, known) for known in by_setting.values())
+    every = [share for each in made for share in each]
+    return tuple(sorted(every, key=lambda share: settings.index(share.verdict.setting)))
+
+
+def _shares(scores: Grid, known: Mapping[str, Verdict]) -> list[Share]:
+    """Those of the rows that have a verdict under one setting."""
+    p = {row: one.spread.p for row, one in known.items() if one.spread is not None}
+    lost = {row: value < 1 - LEVEL for row, value in zip(p, holm([*p.values()]), strict=True)}
+    readings = {(reading.protocol, reading.shots): reading for reading in scores.readings}
+    one = next(iter(known.values()))
+    current, tuned = readings[CURRENT, 0], readings[one.setting, one.shots]
+    recovered = gaps(scores, known, current, tuned)
+    return [
+        Share(
+            row,
+            verdict,
+            Gain(verdict.loss, lost.get(row)),
+            recovered.get((row, scores.columns[-1]), Gain(verdict.recovered)),
+        )
+        for row, verdict in known.items()
     ]
-    settings = [*dict.fromkeys(share.verdict.setting for share in made)]
-    return tuple(sorted(made, key=lambda share: settings.index(share.verdict.setting)))
-
-
-def _as_stored(verdict: Verdict, scores: Grid, row: str) -> Verdict:
-    """A verdict without predictions, with what the intervals of its records tell."""
-    known = {(reading.protocol, reading.shots): reading for reading in scores.readings}
-    current, tuned = known[CURRENT, 0], known[verdict.setting, verdict.shots]
-    column = scores.columns[-1]
-    gain = gaps(scores, [row], current, tuned, None).get((row, column))
-    return replace(verdict, untold=gain is not None and gain.told is False)
 
 
 def _against(lines: Sequence[Line]) -> dict[str, list[Line]]:

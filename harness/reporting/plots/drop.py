@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from harness.errors import MissingScores
-from harness.evaluation.estimates import (
-    Ends,
-    Estimate,
-    aligned,
-    drawn_alike,
-    mean_of,
-    within,
-)
-from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
+from harness.evaluation.resamples import estimate_of
 from harness.reporting.difference import Difference
 from harness.reporting.grid import PROTOCOL_ORDER, Reading, cell_of, readings
 from harness.reporting.names import marked
@@ -38,6 +30,8 @@ from harness.reporting.plots.marks import (
     width_of,
 )
 from harness.reporting.plots.scores import View, scores_of, shown
+from harness.stats.estimate import Estimate, mean_of, of
+from harness.stats.intervals import Ends, interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,8 +49,8 @@ LINE_OF_ONE = 0.07
 class Drops:
     """Drops in percent by method, each over `unit`s; `undefined` are those of no positive score.
 
-    `within` are their paired intervals over rows and draws, if any is known, None for what has
-    none: of predictions that are not at hand, or of an expert that is not above 0 on all of them.
+    `within` are their paired intervals over test units and draws, if any is known, None for what
+    has none: of records without resamples, or of an expert that is not above 0 on all of them.
     """
 
     methods: tuple[str, ...]
@@ -81,23 +75,23 @@ def relative_drop(expert: float, merge: float) -> float | None:
     return (expert - merge) / expert if expert > 0 else None
 
 
-def picture(records: Sequence[Record], view: View, samples: Samples | None = None) -> Figure:
+def picture(records: Sequence[Record], view: View) -> Figure:
     """The relative drop of every method."""
-    return draw(drops(records, view, samples))
+    return draw(drops(records, view))
 
 
-def drops(records: Sequence[Record], view: View, samples: Samples | None = None) -> Drops:
+def drops(records: Sequence[Record], view: View) -> Drops:
     """The relative drop of each merge, in the mean over its experts, by method.
 
     Where every method made one merge alone, that of each of its tasks. Under Current Eval, unless
-    the view names another protocol; with intervals where `samples` reads predictions. Raises
+    the view names another protocol; with intervals where records keep resamples. Raises
     MissingScores where an expert was not read.
     """
     asked = view.protocols or (PROTOCOL_ORDER[0],)
     records = shown(records, view.model_copy(update={"protocols": asked}))
     reading = one_reading("drop", scores_of(records), view)
     read = [record for record in records if reading in readings([record])]
-    by_merge, undefined = _by_merge(read, reading, samples)
+    by_merge, undefined = _by_merge(read, reading)
     merges = Counter(method for method, _ in by_merge)
     unit: Unit = "merge" if max(merges.values(), default=0) > 1 else "task"
     groups = {method: _groups(by_merge, method, unit) for method in merges}
@@ -126,9 +120,7 @@ Group: TypeAlias = Sequence[_Drop]
 ByMerge: TypeAlias = Mapping[tuple[str, str], Mapping[str, Group]]
 
 
-def _by_merge(
-    records: Sequence[Record], reading: Reading, samples: Samples | None
-) -> tuple[ByMerge, int]:
+def _by_merge(records: Sequence[Record], reading: Reading) -> tuple[ByMerge, int]:
     """The drop below every expert by method and model, and by task; and how many are undefined."""
     experts = {(one.task, one.digest): one for one in records if one.role == "expert"}
     drops: dict[tuple[str, str], dict[str, Group]] = defaultdict(dict)
@@ -143,28 +135,24 @@ def _by_merge(
                 f"no expert of {record.model} was read on {record.task} under {reading}; make "
                 f"records of them with {MAKE}"
             )
-        made = [_drop(expert, record, reading, samples) for expert in own]
+        made = [_drop(expert, record, reading) for expert in own]
         method = marked(record.method, transductive=record.transductive)
         drops[method, record.model][record.task] = [one for one in made if one is not None]
         undefined += made.count(None)
     return drops, undefined
 
 
-def _drop(expert: Record, merge: Record, reading: Reading, samples: Samples | None) -> _Drop | None:
+def _drop(expert: Record, merge: Record, reading: Reading) -> _Drop | None:
     """The drop of a merge below an expert; None where it is undefined."""
     cells = [cell_of(record, reading) for record in (expert, merge)]
     value = relative_drop(*(cell.mean for cell in cells))
-    if value is None or samples is None:
-        return None if value is None else _Drop(value, None)
-    upper, lower = (samples(record, reading.shots or None) for record in (expert, merge))
-    if upper is None or lower is None:
+    if value is None:
+        return None
+    shots = reading.shots or None
+    upper, lower = estimate_of(expert, shots), estimate_of(merge, shots)
+    if upper is None or lower is None or min(*upper.resamples, *upper.values) <= 0:
         return _Drop(value, None)
-    rows = aligned([upper, lower])
-    draws = drawn_alike([np.asarray(cell.values) for cell in cells])
-    if min(rows[0].min(), draws[0].min()) <= 0:
-        return _Drop(value, None)
-    on_rows, on_draws = ((high - low) / high for high, low in (rows, draws))
-    return _Drop(value, Estimate(value, on_rows, on_draws))
+    return _Drop(value, of(lambda high, low: (high - low) / high, upper, lower))
 
 
 def _groups(by_merge: ByMerge, method: str, unit: Unit) -> list[Group]:
@@ -184,7 +172,7 @@ def _within(group: Group) -> Ends | None:
     known = [drop.estimate for drop in group if drop.estimate is not None]
     if len(known) < len(group):
         return None
-    low, high = within(mean_of(known))
+    low, high = interval(mean_of(known))
     return 100 * low, 100 * high
 
 

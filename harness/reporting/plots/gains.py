@@ -13,11 +13,9 @@ import numpy as np
 
 from harness.data.shots import counted
 from harness.errors import MissingScores
-from harness.evaluation.estimates import Ends
-from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.boards.best import Spot as BoardSpot
-from harness.reporting.boards.best import alike
+from harness.reporting.boards.best import apart
 from harness.reporting.boards.gains import OPEN
 from harness.reporting.difference import Difference
 from harness.reporting.figures import wrapped
@@ -37,6 +35,7 @@ from harness.reporting.plots.marks import (
     width_of,
 )
 from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
+from harness.stats.intervals import Ends
 from harness.text import plain, points
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ MAKE = (
     "and harness evaluate of both"
 )
 PALE = 0.35
-"""How much is seen of a bar that is not told from none."""
+"""How much is seen of a bar that is not significant."""
 BAR, CLOSER = 0.14, 0.05
 """Inches: how thick a bar is, and how much closer bars of a merger stand than other rows."""
 
@@ -58,8 +57,8 @@ class Gain:
     """Points that a method before merging adds, with their deviation over draws, if there are any.
 
     Draws are those of the same rows with it and without, so differences are taken draw by draw.
-    `within` is the paired interval over test rows, None where predictions are not at hand; `open`
-    that without them the intervals of both scores do not tell it from none.
+    `within` is the paired interval over test units and draws, None where records keep no resamples;
+    `open` that without them the intervals of both scores overlap.
     """
 
     value: float
@@ -161,19 +160,19 @@ def pairs(methods: Iterable[str]) -> dict[tuple[str, str], str]:
     return made
 
 
-def picture(records: Sequence[Record], view: View, samples: Samples | None = None) -> Figure:
+def picture(records: Sequence[Record], view: View) -> Figure:
     """Gains of all that goes before merging, by merger and task."""
-    return draw(gains(records, view, samples))
+    return draw(gains(records, view))
 
 
-def gains(records: Sequence[Record], view: View, samples: Samples | None = None) -> Gains:
-    """Differences between pairs of methods that something before merging tells apart.
+def gains(records: Sequence[Record], view: View) -> Gains:
+    """Differences between pairs of methods of methods with and without something before merging.
 
-    Under Current Eval, unless the view names another protocol; with an interval where `samples`
-    reads the predictions of both. Raises MissingScores without pairs.
+    Under Current Eval, unless the view names another protocol; with an interval where records keep
+    resamples. Raises MissingScores without pairs.
     """
     asked = view.protocols or (PROTOCOL_ORDER[0],)
-    scores = scores_of(shown(records, view.model_copy(update={"protocols": asked})), samples)
+    scores = scores_of(shown(records, view.model_copy(update={"protocols": asked})))
     known = pairs(scores.merges)
     if not known:
         raise MissingScores(
@@ -232,11 +231,9 @@ def _gain(
         difference = Cell(tuple(both.tolist()))
     else:
         difference = Cell((with_it.mean - without.mean,))
-    ordered = (with_it, without) if difference.mean >= 0 else (without, with_it)
-    high, low = (BoardSpot(cell, ()) for cell in ordered)
-    unclear, way = alike(high, low, None)
+    stored = apart(BoardSpot(with_it, ()), BoardSpot(without, ()))
     within = told.within if told else None
-    is_open = within is None and unclear and way == "intervals"
+    is_open = within is None and stored.significant is False
     return Gain(difference.mean, difference.deviation, within, is_open)
 
 
@@ -346,6 +343,6 @@ def _handles(shown: Gains) -> list[Any]:
         width = 0 if whiskers.known(shown.differences) else 1
         handles.append(Line2D([], [], color=BLACK, marker="|", linewidth=width, label=shown.spread))
     if any(gain.open for gain in shown.known):
-        label = f"{OPEN} and pale: not told from none, as the intervals of both over rows overlap"
+        label = f"{OPEN} and pale: not significant, as the intervals of both overlap"
         handles.append(Patch(facecolor=GREY, alpha=PALE, label=label))
     return [*handles, *whiskers.handles(shown.differences)]

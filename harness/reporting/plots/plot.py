@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadOption, BadRecipe, UnknownName
-from harness.evaluation.inference import sampler
-from harness.evaluation.predictions import shelf
 from harness.evaluation.records import read_records
 from harness.evaluation.run import Run
 from harness.files import check_place
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OF_RECORDS = ("protocols", "shots", "transforms", "gains", "drop", "ranks")
-OF_DIFFERENCES = ("protocols", "gains", "drop", "ranks")
-"""Pictures that read the predictions beside records, where there are any."""
 OF_FEATURES = "tsne"
 FORMS = (".png", ".svg")
 
@@ -41,8 +37,8 @@ def plot(
 
     `what` is one of protocols, shots, transforms, gains, drop and ranks, of records in files and
     folders; or tsne, of the model, the experts and the tasks of a run. `out` is a path without an
-    ending, or with one of the two. Where predictions lie beside the records, differences have their
-    paired interval, and ranks are those of `compare`. Raises MissingScores where records lack what
+    ending, or with one of the two. Where records keep resamples, differences have their paired
+    interval. Raises MissingScores where records lack what
     a picture shows; nothing is written before the picture is whole.
     """
     check_what(what)
@@ -56,8 +52,7 @@ def plot(
         raise BadRecipe(f"{what} is drawn of records, found {given}; name files or folders of them")
     known = read_records(records)
     module = importlib.import_module(f"{__package__}.{what}")
-    samples = (sampler(shelf(records)),) if what in OF_DIFFERENCES else ()
-    return save(module.picture(known, view, *samples), stem)
+    return save(module.picture(known, view), stem)
 
 
 def check_what(what: str) -> None:

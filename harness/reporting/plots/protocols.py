@@ -11,7 +11,6 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import MissingScores
-from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.difference import Difference
 from harness.reporting.grid import PROTOCOL_ORDER, Reading
@@ -91,12 +90,12 @@ class Gaps:
         return [gap for panel in self.panels for gap in panel.gaps]
 
 
-def gaps(records: Sequence[Record], view: View, samples: Samples | None = None) -> Gaps:
+def gaps(records: Sequence[Record], view: View) -> Gaps:
     """Merges by their Current Eval, the best first, then the base. Raises MissingScores.
 
-    Gaps have an interval where `samples` reads the predictions under both readings.
+    Gaps have an interval where records keep resamples.
     """
-    scores = scores_of(shown(records, view), samples)
+    scores = scores_of(shown(records, view))
     known = [
         one
         for one in headline(scores.readings, view.shots)
@@ -136,9 +135,9 @@ def gaps(records: Sequence[Record], view: View, samples: Samples | None = None) 
     return Gaps(rows, len(merges), tuple(known), panels, scores.spread)
 
 
-def picture(records: Sequence[Record], view: View, samples: Samples | None = None) -> Figure:
+def picture(records: Sequence[Record], view: View) -> Figure:
     """The gap between protocols for every merge and task."""
-    return draw(gaps(records, view, samples))
+    return draw(gaps(records, view))
 
 
 def draw(shown: Gaps) -> Figure:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.errors import MissingScores
-from harness.evaluation.estimates import FEWEST_TASKS, LEVEL, aligned
-from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.grid import PROTOCOL_ORDER, Reading
 from harness.reporting.lines import TUNED
@@ -27,14 +25,13 @@ from harness.reporting.plots.marks import (
     width_of,
 )
 from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
-from harness.reporting.ranking import Standings, on_draws, standings
-from harness.types import Array64
+from harness.reporting.ranking import Standings, standings
+from harness.stats.ranks import fewest_tasks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INTERVAL = f"{100 * LEVEL:.0f} % interval over"
 MAKE = "harness evaluate of every merge on the same tasks"
 
 
@@ -55,34 +52,25 @@ class Ranks:
     panels: tuple[Panel, ...]
 
     @property
-    def drawn(self) -> str:
-        """What the intervals are over."""
-        rows = {panel.ranking.of_rows for panel in self.panels}
-        if len(rows) > 1:
-            return "tasks, and rows where predictions are at hand"
-        return "rows and tasks" if rows == {True} else "tasks"
-
-    @property
     def few(self) -> str:
-        """What is to be said of fewer tasks than say something of others."""
-        if self.tasks >= FEWEST_TASKS:
+        """What is to be said of too few tasks for any two methods to differ significantly."""
+        fewest = fewest_tasks(len(self.methods))
+        if self.tasks >= fewest:
             return ""
-        held = any(not panel.ranking.of_rows for panel in self.panels)
-        return f": fewer than {FEWEST_TASKS} {'tell no two apart' if held else 'say little'}"
+        return f": too few for any two to differ significantly, {fewest} are the fewest"
 
 
-def picture(records: Sequence[Record], view: View, samples: Samples | None = None) -> Figure:
+def picture(records: Sequence[Record], view: View) -> Figure:
     """Mean ranks of merges under Current Eval and FT-Classifier Eval, or the view's protocols."""
-    return draw(ranks(records, view, samples))
+    return draw(ranks(records, view))
 
 
-def ranks(records: Sequence[Record], view: View, samples: Samples | None = None) -> Ranks:
+def ranks(records: Sequence[Record], view: View) -> Ranks:
     """Rankings of the merges that were read on all tasks, the best of the first reading first.
 
-    Where `samples` reads the predictions of all of them, as `compare` ranks them. Raises
-    MissingScores without two of them, or two tasks.
+    Raises MissingScores without two of them, or two tasks.
     """
-    scores = scores_of(shown(records, view), samples)
+    scores = scores_of(shown(records, view))
     readings = [
         one
         for one in headline(scores.readings, view.shots)
@@ -104,23 +92,12 @@ def _complete(scores: Scores, row: str, readings: Sequence[Reading]) -> bool:
 
 
 def _ranked(scores: Scores, methods: Sequence[str], reading: Reading) -> Standings:
-    cells = [[scores.cells[row, reading, task] for task in scores.tasks] for row in methods]
-    values = np.array([[cell.mean / 100 for cell in each] for each in cells])
-    draws = on_draws([[cell.values for cell in each] for each in cells]) / 100
-    return standings(scores.tasks, values, _samples(scores, methods, reading), draws)
-
-
-def _samples(scores: Scores, methods: Sequence[str], reading: Reading) -> Array64 | None:
-    """The scores on resampled rows, [methods, tasks, resamples]; None unless all are known."""
-    every = [scores.sample(row, reading, task) for row in methods for task in scores.tasks]
-    known = [sample for sample in every if sample is not None]
-    if len(known) < len(every):
-        return None
-    return aligned(known).reshape(len(methods), len(scores.tasks), -1)
+    cells = [[scores.cells[row, reading, task].mean for task in scores.tasks] for row in methods]
+    return standings(scores.tasks, np.array(cells) / 100)
 
 
 def draw(shown: Ranks) -> Figure:
-    """A dot for each mean rank with its interval; a bar at the right joins those of a tie."""
+    """A dot for each mean rank, a bar at the right through those that do not differ."""
     heights = [height_of([method]) for method in shown.methods]
     layout = Layout(
         len(shown.panels),
@@ -132,15 +109,15 @@ def draw(shown: Ranks) -> Figure:
         places = of_rows(panels, shown.methods, heights)
         for axes, panel in zip(panels, shown.panels, strict=True):
             axes.set_xlim(0.6, len(shown.methods) + 0.4)
-            for at, mean, interval in zip(
-                places, panel.ranking.means, panel.ranking.intervals, strict=True
+            for at, mean, ends in zip(
+                places, panel.ranking.means, panel.ranking.left_out, strict=True
             ):
-                axes.plot(interval, [at, at], color=BLUE, linewidth=2.5, alpha=0.35)
+                axes.plot(ends, [at, at], color=BLUE, linewidth=2.5, alpha=0.35)
                 axes.plot(mean, at, "D", color=BLUE, markersize=4.5)
             _join(axes, panel.ranking, places)
         named(panels, [str(panel.reading) for panel in shown.panels])
         units(panels, ["mean rank (1 is the best)"] * len(panels))
-        legend(figure, _handles(shown.drawn))
+        legend(figure, _handles())
     return figure
 
 
@@ -154,11 +131,11 @@ def _join(axes: Axes, ranked: Standings, places: Sequence[float]) -> None:
         axes.plot([x] * len(ys), ys, "o", markersize=3.5, **how)
 
 
-def _handles(over: str) -> list[object]:
+def _handles() -> list[object]:
     from matplotlib.lines import Line2D
 
     return [
         Line2D([], [], linestyle="none", marker="D", color=BLUE, markersize=4.5, label="mean rank"),
-        Line2D([], [], color=BLUE, linewidth=2.5, alpha=0.35, label=f"{INTERVAL} {over}"),
-        Line2D([], [], color=GREY, marker="o", markersize=3.5, label="cannot be told apart"),
+        Line2D([], [], color=BLUE, linewidth=2.5, alpha=0.35, label="without one of the tasks"),
+        Line2D([], [], color=GREY, marker="o", markersize=3.5, label="no significant difference"),
     ]

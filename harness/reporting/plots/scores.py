@@ -12,11 +12,9 @@ from pydantic import PositiveInt
 
 from harness.data.shots import amount, counted
 from harness.errors import MissingScores
-from harness.evaluation.estimates import Estimate, minus, within
-from harness.evaluation.inference import Samples
 from harness.evaluation.records import Record
 from harness.reporting.chosen import Chosen, chosen
-from harness.reporting.difference import Difference, in_points, mean_over_tasks
+from harness.reporting.difference import Difference, difference_of, in_points
 from harness.reporting.grid import (
     HEADLINE_SHOTS,
     Cell,
@@ -31,7 +29,7 @@ from harness.reporting.grid import (
 )
 from harness.reporting.lines import Line, lines_of, tasks_by
 from harness.reporting.names import row_names
-from harness.types import Array64, Shots
+from harness.types import Shots
 
 MEAN = "mean"
 """The column of the mean over tasks. A task has a split, and is never called so."""
@@ -61,7 +59,7 @@ class Scores:
     """Scores of merges and of the base by row, reading and task, and what they are measured by.
 
     `experts` has the mean over a task's own experts, `constant` the best constant prediction. All
-    x100. `records` are those that cells were read from; `samples` reads their predictions.
+    x100. `lines` are those that cells were read from.
     """
 
     merges: tuple[str, ...]
@@ -72,8 +70,7 @@ class Scores:
     cells: Mapping[Key, Cell]
     experts: Mapping[tuple[Reading, str], Cell]
     constant: Mapping[str, float]
-    records: Mapping[Key, Record]
-    samples: Samples | None = None
+    lines: Mapping[Key, Line]
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -94,35 +91,18 @@ class Scores:
         """A score; of the mean, None unless every task has one."""
         return _over({task: self.cells.get((row, reading, task)) for task in self.tasks}, column)
 
-    def sample(self, row: str, reading: Reading, task: str) -> Array64 | None:
-        """A score, between -1 and 1, on resampled rows; None without its predictions."""
-        record = self.records.get((row, reading, task))
-        if self.samples is None or record is None:
-            return None
-        return self.samples(record, reading.shots or None)
-
-    def estimate(self, row: str, reading: Reading, column: str) -> Estimate | None:
-        """A score x100, on resampled rows and on each draw; None unless all its predictions are
-        at hand."""
-        tasks = self.tasks if column == MEAN else (column,)
-        return mean_over_tasks((task, self._estimate(row, reading, task)) for task in tasks)
-
-    def _estimate(self, row: str, reading: Reading, task: str) -> Estimate | None:
-        cell = self.cells.get((row, reading, task))
-        if cell is None:
-            return None
-        return in_points(cell.values, self.sample(row, reading, task))
-
     def difference(self, first: Spot, second: Spot, column: str) -> Difference | None:
         """How far a score is above another of the same rows; None unless both were read."""
         one, other = self.cell(*first, column), self.cell(*second, column)
         if one is None or other is None:
             return None
-        points = one.mean - other.mean
-        upper, lower = self.estimate(*first, column), self.estimate(*second, column)
-        if upper is None or lower is None:
-            return Difference(points)
-        return Difference(points, within(minus(upper, lower)))
+        apart = difference_of(self._lines(*first, column), self._lines(*second, column))
+        return Difference(one.mean - other.mean, None if apart is None else in_points(apart))
+
+    def _lines(self, row: str, reading: Reading, column: str) -> list[Line]:
+        """The lines of a cell: those of all tasks of the mean."""
+        tasks = self.tasks if column == MEAN else (column,)
+        return [self.lines[row, reading, task] for task in tasks]
 
     def expert(self, reading: Reading, column: str) -> float | None:
         """The mean over the experts of a task, or over those of all."""
@@ -198,17 +178,13 @@ def headline(known: Iterable[Reading], shots: Shots | None = None) -> tuple[Read
 # Scores of records -------------------------------------------------------------------------
 
 
-def scores_of(records: Sequence[Record], samples: Samples | None = None) -> Scores:
+def scores_of(records: Sequence[Record]) -> Scores:
     """What records say of merges, their base and their experts; rows are called as on a board.
 
-    With `samples`, differences have an interval where the predictions are at hand. Raises
-    BrokenRecord where a column would mix what is not the same work.
+    Raises BrokenRecord where a column would mix what is not the same work.
     """
     lines = [*lines_of(("", record) for record in records)]
     _check_work(lines)
-    owners = [record for record in records for _ in record.shots]
-    pairs = zip(lines, owners, strict=True)
-    of_line = {id(line): record for line, record in pairs if line.role in ROLES}
     ours = [line for line in lines if line.role in ROLES]
     names = row_names(ours, by_method=True, one_each=False)
     named = [*zip(names, ours, strict=True)]
@@ -225,8 +201,7 @@ def scores_of(records: Sequence[Record], samples: Samples | None = None) -> Scor
         },
         experts=_experts(lines),
         constant={line.task: line.majority for line in lines if line.majority is not None},
-        records={(name, reading_of(line), line.task): of_line[id(line)] for name, line in named},
-        samples=samples,
+        lines={(name, reading_of(line), line.task): line for name, line in named},
     )
 
 

@@ -1,12 +1,11 @@
-"""Differences as signs: a whisker for what other test rows say, hollow where that may be none."""
+"""Differences as signs: a whisker for the interval, hollow where that is not significant."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from harness.evaluation.estimates import LEVEL
-from harness.reporting.difference import Difference
+from harness.reporting.difference import CI, Difference
 from harness.reporting.plots.marks import BLACK
 
 if TYPE_CHECKING:
@@ -14,26 +13,25 @@ if TYPE_CHECKING:
 
 RIM = "white"
 """Around black lines and dots, which would not be seen on a dark bar."""
-PAIRED = f"paired {100 * LEVEL:.0f} % interval over rows and draws"
+PAIRED = f"paired {CI} over test units and draws"
 
 
 def whisker(axes: Axes, y: float, difference: Difference, *, start: float = 0.0) -> None:
-    """A dot at a difference, counted from `start`, with its interval; hollow unless it is told.
-
-    Without an interval it is told by nobody.
+    """A dot at a difference, counted from `start`, with its interval; hollow unless it is
+    significant, which nothing is without an interval.
     """
     if difference.within is not None:
         low, high = (start + end for end in difference.within)
         for width, colour in ((2.5, RIM), (1.0, BLACK)):
             axes.hlines(y, low, high, color=colour, linewidth=width, zorder=5)
-    told = difference.within is not None and difference.told
+    filled = difference.within is not None and difference.significant
     axes.plot(
         start + difference.points,
         y,
         "o",
         markersize=4,
-        markerfacecolor=BLACK if told else RIM,
-        markeredgecolor=RIM if told else BLACK,
+        markerfacecolor=BLACK if filled else RIM,
+        markeredgecolor=RIM if filled else BLACK,
         markeredgewidth=0.8,
         zorder=6,
     )
@@ -58,8 +56,8 @@ def handles(differences: Iterable[Difference | None], of: str = "") -> list[Any]
         return []
     dot: dict[str, Any] = {"marker": "o", "color": BLACK, "markersize": 4, "linewidth": 1}
     signs = [Line2D([], [], label=f"{PAIRED}{of}", **dot)]
-    if any(one.within is None or not one.told for one in every):
+    if any(one.within is None or not one.significant for one in every):
         lacking = any(one.within is None for one in every)
-        label = f"hollow: not told from none, it includes 0{' or is not known' if lacking else ''}"
+        label = f"hollow: not significant{' or not known' if lacking else ''}"
         signs.append(Line2D([], [], label=label, markerfacecolor=RIM, **dot))
     return signs

@@ -5,7 +5,7 @@
   const MEAN = data.tasks.length;
   const AT_ONCE = 2500; // cells; the rest is drawn as somebody scrolls there
   const MOST_MARKS = 60;
-  const OPEN = "?"; // behind a difference that cannot be told from none
+  const OPEN = "?"; // behind a difference that is not significant
   const byId = (id) => document.getElementById(id);
   const body = document.querySelector("#board tbody");
   const root = document.documentElement;

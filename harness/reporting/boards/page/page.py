@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.reporting.boards.board import HOW, Board
 from harness.reporting.boards.credit_table import LEAVES, bars
-from harness.reporting.boards.gains import any_told
+from harness.reporting.boards.gains import any_known
 from harness.reporting.boards.legend import legend, notes
 from harness.reporting.credit import Credits, credits_of
 from harness.reporting.grid import Reading, short_task
@@ -82,8 +82,8 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
 
     file_of = {id(line): file for line, file in zip(board.lines, files, strict=True)}
     return {
-        **({"open": _open(board)} if any_told(board.gained) else {}),
-        **({"gaps": _gaps(board)} if any_told(board.gaps) else {}),
+        **({"open": _open(board)} if any_known(board.gained) else {}),
+        **({"gaps": _gaps(board)} if any_known(board.gaps) else {}),
         "tasks": _tasks(board),
         "readings": [
             _reading(board, reading, note) for reading, note in notes(board.scores).items()
@@ -161,9 +161,9 @@ def _cells(board: Board) -> dict[str, list[Any]]:
 
 
 def _open(board: Board) -> list[int]:
-    """For every cell of `_cells`, in their order, whether its gain cannot be told from none."""
+    """For every cell of `_cells`, in their order, whether its gain is not significant."""
     return [
-        int(gain is not None and gain.told is False)
+        int(gain is not None and gain.significant is False)
         for reading in board.scores.readings
         for row in board.scores.rows
         for cell, gain in zip(
@@ -177,7 +177,7 @@ def _gaps(board: Board) -> list[list[int]]:
     """By row and column, whether two protocols are told apart."""
     columns = board.scores.columns
     gaps = ([board.gaps.get((row, column)) for column in columns] for row in board.scores.rows)
-    return [[int(gap is not None and gap.told is False) for gap in of] for of in gaps]
+    return [[int(gap is not None and gap.significant is False) for gap in of] for of in gaps]
 
 
 def _short(value: float | None) -> float | None:

@@ -1,0 +1,27 @@
+"""What records keep of made-up predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.evaluation.resamples import Resamples, written
+from harness.types import Array64, Shots
+from tests.simulations import BY_DRAW, counts
+
+
+def kept(right: Sequence[Array64], shots: Shots | None = None, design: str = "0" * 16) -> Resamples:
+    """Of draws that are right on units or not, [units] each; records of one design are paired."""
+    each = np.asarray(right, dtype=np.float64)
+    on = counts(each.shape[1]) @ each.T / each.shape[1]
+    alone = on[:BY_DRAW].T if len(each) > 1 else np.empty((1, 0))
+    numbers = written([*each.mean(axis=1)], on.mean(axis=1), alone)
+    return Resamples(
+        shots=shots,
+        unit="row",
+        units=each.shape[1],
+        count=len(on),
+        design=design,
+        **numbers._asdict(),
+    )
