@@ -201,9 +201,21 @@ def test_a_configuration_that_spoils_its_class_is_refused(
     assert not (tmp_path / "m").exists()
 
 
-def test_how_rows_share_a_pass_is_no_part_of_what_is_read() -> None:
-    said = {**GENERIC, "chunk_size_feed_forward": "16"}
-    assert configuration(said, "here").chunk_size_feed_forward == 0
+def test_how_a_model_is_run_is_no_part_of_what_is_read() -> None:
+    said = {"chunk_size_feed_forward": "16", "output_hidden_states": True, "return_dict": False}
+    read = configuration({**GENERIC, **said}, "here")
+    assert (read.chunk_size_feed_forward, read.output_hidden_states) == (0, False)
+
+
+def test_a_model_that_gives_all_its_layers_is_tuned_and_scored(tmp_path: Path) -> None:
+    """As some published ones do: the Trainer would take them for predictions."""
+    model(tmp_path / "base", ["no", "yes"])
+    say(tmp_path / "base", output_hidden_states=True, output_attentions=True)
+    tuned = ["finetune", "--base", str(tmp_path / "base"), "--task", "embedded/comparison"]
+    limits = ["--limit", "20", "--epochs", "1", "--out", str(tmp_path / "tuned")]
+    assert main([*tuned, *limits]) == 0
+    scored = ["evaluate", "--model", str(tmp_path / "tuned"), "--protocols", "current"]
+    assert main([*scored, "--limit", "10", "--output-path", str(tmp_path / "records")]) == 0
 
 
 ENCODER_DECODERS: dict[str, dict[str, Any]] = {

@@ -37,12 +37,15 @@ def configuration(config: Mapping[str, Any], what: str) -> Any:
         return read
 
 
+OF_A_PASS = {"model_type", "dtype", "torch_dtype", "chunk_size_feed_forward", "output_attentions"}
+OF_A_PASS |= {"output_hidden_states", "return_dict", "use_return_dict", "torchscript"}
+"""Keys of how a model is run, and of what it gives beside its logits: who runs it says that."""
+
+
 def _read(config: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
 
-    # how many rows share a feed-forward pass, for one, is no part of the function
-    left_out = ("model_type", "dtype", "torch_dtype", "chunk_size_feed_forward")
-    values = {key: value for key, value in config.items() if key not in left_out}
+    values = {key: value for key, value in config.items() if key not in OF_A_PASS}
     return AutoConfig.for_model(config["model_type"], **values)
 
 

@@ -167,7 +167,7 @@ def check_reads(
     """
     tokens = list(rows["input_ids"])
     longest = max(range(len(tokens)), key=lambda row: len(tokens[row]))
-    highest = max(range(len(tokens)), key=lambda row: max(tokens[row]))
+    highest = max(range(len(tokens)), key=lambda row: max(tokens[row], default=0))
     try:
         batch = collate([rows[longest], rows[highest]])
         with torch.no_grad():
@@ -176,8 +176,8 @@ def check_reads(
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BrokenCheckpoint(
             f"{source.source} cannot read a row of {len(tokens[longest])} tokens with ids up to "
-            f"{max(tokens[highest])} ({reason}); expected a tokenizer that fits its config.json, "
-            "or a smaller --max-length"
+            f"{max(tokens[highest], default=0)} ({reason}); expected a tokenizer that fits its "
+            "config.json, or a smaller --max-length"
         ) from error
 
 

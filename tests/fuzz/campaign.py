@@ -142,7 +142,7 @@ def _verdict(one: Mutant, ended: forks.Ended, folder: Path, shelf: Path) -> tupl
 def _unasked(lines: Sequence[str]) -> list[str]:
     """The lines that are no warning, no bar of progress and no log of a training."""
     kept = [line for line in lines if "warning:" not in line and not line.startswith("{'")]
-    return [line for line in kept if re.search(r"\w", line) and not re.search(r"━|%\|", line)]
+    return [line for line in kept if re.search(r"\w", line) and not re.search(r"━|%[|)]", line)]
 
 
 def _left(folder: Path, shelf: Path) -> list[str]:
