@@ -31,7 +31,7 @@ from harness.reporting.lines import flag, limit_of, lines_of, made_of, work
 from harness.reporting.names import marked
 from harness.reporting.ranking import standings
 from harness.stats.estimate import Estimate, mean_of, minus
-from harness.stats.intervals import LEVEL, interval
+from harness.stats.intervals import FARTHEST, LEVEL, interval
 from harness.stats.ranks import left_out, over_tasks, sign_flip, tie_groups
 from harness.stats.tests import FEWEST_DRAWS, detectable, holm, p_value, units_needed
 from harness.types import Array64, Choice, Shots
@@ -272,7 +272,7 @@ def _two(
             within=interval(found[place]),
             p=p[place] if enough else None,
             adjusted=adjusted[place] if enough else None,
-            detectable=detectable(found[place]),
+            detectable=_detectable(found[place]),
         )
         for place, task in enumerate(terms.tasks)
     )
@@ -289,6 +289,12 @@ def _two(
         needed=units_needed(whole, sum(one.units for one in tasks)),
         margin=margin,
     )
+
+
+def _detectable(one: Estimate) -> float | None:
+    """The smallest detectable difference; None where no two scores are so far apart."""
+    found = detectable(one)
+    return found if found <= FARTHEST else None
 
 
 def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:
