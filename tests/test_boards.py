@@ -608,6 +608,8 @@ def test_the_share_of_a_loss_is_that_of_a_significant_one(
     assert says in str(made)
     assert "No interval" not in str(made)
     assert made.share == share
+    none = replace(made, spread=replace(known, share=ratio(-0.9, -0.1)))
+    assert ("explains none of the loss" in str(none)) == bool(share)
     few = replace(made, spread=replace(known, share=None), draws=2)
     assert few.share == ""
     assert ("needs more draws" in str(few)) == bool(share)

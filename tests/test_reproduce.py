@@ -166,7 +166,7 @@ def test_what_is_missing_is_one_line(ran: Runner, name: str, lacks: str, tmp_pat
         ("readings.csv", "shots", ["textcls-average", "ag_news"]),
     ],
 )
-def test_without_predictions_a_file_keeps_what_it_says(
+def test_without_resamples_a_file_keeps_what_it_says(
     ran: Runner, name: str, study: str, models: list[str], tmp_path: Path
 ) -> None:
     for model in models:
@@ -176,7 +176,7 @@ def test_without_predictions_a_file_keeps_what_it_says(
     status, said = ran(name.replace(".csv", ".py"), tmp_path)
     assert status == 2
     assert len(said.splitlines()) == 1
-    assert "predictions" in said or "no record" in said
+    assert "resampl" in said or "no record" in said
     assert (tmp_path / name).read_text() == "as it was\n"
 
 
