@@ -236,7 +236,7 @@ def test_intervals_and_the_best_constant_are_shown_where_records_have_them() -> 
     assert dot is not None
     assert dot.interval == (40, 70)
     assert shown.panels[0].constant == 45
-    named = {"95 % interval over test rows", "best constant prediction"}
+    named = {"95 % interval", "best constant prediction"}
     assert named <= {*signs(protocols.draw(shown))}
 
 

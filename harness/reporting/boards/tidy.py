@@ -60,12 +60,12 @@ COLUMNS = (
     "model", "method", "premerge", "merger", "head", "preset", "adapted", "transductive", "value",
     "parts", "sd", "draws", "low", "high", "level", "majority", "facts", "digest", "record",
 )  # fmt: skip
-"""Of every tidy table. `sd` is over draws (n - 1); `low` and `high` are over test rows, at `level`;
+"""Of every tidy table. `sd` is over draws (n - 1); `low` and `high` are an interval at `level`;
 `facts` are what a protocol tells of its fits; `row` is what the board calls it, `record` the file;
 `shots` is 0 where nothing is drawn and, where all are taken, infinite (in CSV, `all`)."""
 GAINS = ("gain", "significant")
 """Columns beside, where a board knows of a gain whether it is significant: the points over
-the same merge without the first method before it, and 1 where they can, 0 where they cannot."""
+the same merge without the first method before it, and 1 where it is, 0 where it is not."""
 Table: TypeAlias = "dict[str, Sequence[Any]]"
 """The values of every column, by its name."""
 
