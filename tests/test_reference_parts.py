@@ -134,7 +134,9 @@ def test_a_scorer_is_asked_for_through_evaluate(metric: str, tmp_path: Path) -> 
     assert record.scores[0].value == pytest.approx(plain[metric](), abs=1e-12)
     stored = shelf([out])(record)
     assert stored is not None
-    assert record.intervals == intervals(stored, estimates_of(record.resamples, record.scores))
+    assert record.intervals == intervals(
+        stored, estimates_of(record.resamples, record.scores, record.metrics)
+    )
     assert record.intervals[0].low <= record.scores[0].value <= record.intervals[0].high
 
 
