@@ -95,12 +95,44 @@ class Source(Frozen):
     digest: str
 
 
+class Expert(Source):
+    """An expert with its task and, where its own record says so, the seeds of its training."""
+
+    task: str | None = None
+    seed: int | None = None
+    head_seed: int | None = None
+
+
+class Stage(Frozen):
+    """A method of a merge with all its options."""
+
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Recipe(Frozen):
+    """How a merge was made, as its merge.json says.
+
+    `tuned` are options of the merger that a search chose by scores on the rows `tuned_on`.
+    """
+
+    premerge: tuple[Stage, ...] = ()
+    merger: Stage
+    postmerge: tuple[Stage, ...] = ()
+    heads: str = ""
+    seed: int = 0
+    preset: str | None = None
+    tuned: dict[str, float] = Field(default_factory=dict)
+    tuned_on: tuple[str, ...] = ()
+
+
 class Record(Frozen):
     """One model on one task under one protocol, with everything needed to make it again.
 
     A record is written once, for what `identity` says, and never changed: another model, other
     rows, another setting or role is another record. `digest` is that of the weights, `content` that
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
+    `family` is that of the architecture, `recipe` how a merge of ours was made.
     `unseen` are the units that the model did not see: words that were cut off, read as no entity.
     `predictions` is the digest of those beside it; records of before version 4 have none.
     `intervals` has one for every number of shots, and so has `resamples`: the scores on resampled
@@ -115,6 +147,8 @@ class Record(Frozen):
     model: str
     role: Role
     method: str
+    family: str | None = None
+    recipe: Recipe | None = None
     digest: str
     content: str = ""
     task: str
@@ -135,7 +169,7 @@ class Record(Frozen):
     labels: str
     preset: str | None = None
     base: Source | None
-    experts: tuple[Source, ...]
+    experts: tuple[Expert, ...]
     teachers: tuple[str, ...]
     shown: tuple[str, ...] = ()
     transductive: bool = False
@@ -235,6 +269,8 @@ def read_record(path: Path) -> Record:
         parse_json(text, str(path), "a record", error=BrokenRecord)  # what is no JSON says so
         raise _broken(error, path, "a record") from error
     free = {"options": record.options, "settings": record.settings, "of": record.dataset}
+    if record.recipe is not None:
+        free["recipe"] = record.recipe.model_dump(mode="json")
     check_values(free, str(path), "a record", error=BrokenRecord)
     check_record(record, str(path))
     if (named := NAMED.search(path.name)) and not identity_of(record).startswith(named[1]):
