@@ -142,7 +142,7 @@ class Record(Frozen):
     multiply them by 100.
     """
 
-    schema_version: Literal[1, 2, 3, 4, 5] = 5
+    schema_version: Literal[3, 4, 5] = 5
     model: str
     role: Role
     method: str
