@@ -98,7 +98,7 @@ def drawn(place: Path, name: str) -> pandas.DataFrame:
             **{key: getattr(score, key) for key in ("shots", "seed")},
             "value": 100 * score.value,
         }
-        for record in read_records(place / "records" / name)
+        for record in read_records(place / "records" / f"{name}.parquet")
         for score in record.scores
     )
 

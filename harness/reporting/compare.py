@@ -93,13 +93,13 @@ class _Side:
 
 
 def _side(name: str, folder: Path, reading: str, which: Chosen) -> _Side:
-    everything = reported(read_records([folder])) if folder.is_dir() else []
+    everything = reported(read_records([folder])) if folder.exists() else []
     mine = [record for record in everything if record.model == name]
     if not mine and Path(name).exists() and not (Path(name) / "config.json").exists():
         mine = _of_one_model(name, reported(read_records([name])))
     if not mine:
         known = ", ".join(sorted({record.model for record in everything})) or "none"
-        there = f"where models are: {known}" if folder.is_dir() else "which is no folder"
+        there = f"where models are: {known}" if folder.exists() else "which is no folder"
         raise UnknownName(
             f"no records of '{name}' in {folder}, {there}; name a model that --records has, or a "
             "folder of records"

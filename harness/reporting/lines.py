@@ -80,7 +80,7 @@ class Line:
         """The score, as a fraction, on resampled test units; None where its record has none."""
         if self.resamples is None:
             return None
-        return read(self.resamples, [value / 100 for value in self.values])
+        return read(self.resamples, [value / 100 for value in self.values], self.metrics)
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.evaluation.faults import CORRELATIONS
+from harness.evaluation.resamples import CORRELATIONS
 from harness.reporting.exports.results import NAMES, Result, digests
 from harness.text import plain
 
