@@ -1,10 +1,11 @@
 """What boards of many records cost: seconds and memory of `harness leaderboard`.
 
-python benchmarks/boards.py [--records 100000] [--folder DIR]
+python benchmarks/boards.py [--records 100000] [--folder DIR] [--packed]
 
 Writes synthetic records, shaped as those of a study (20 tasks of several groups; Current Eval, and
 KNN and FT-Classifier Eval with 5 draws of 1, 5 and 10 shots, the drawn rows named), then renders
-all boards in a process of its own. Records that lie in the folder already are used as they are.
+all boards in a process of its own, with --packed from one pack of them. Records that lie in the
+folder already are used as they are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from harness.evaluation.records import identity, pack
 
 GROUPS = ("glue", "textcls", "ner", "emotion")
 TASKS = 20
@@ -77,6 +80,7 @@ def record(method: int, task: int, protocol: str, draw: np.random.Generator) -> 
         "dataset": {"digest": f"{task:032x}", "revision": None, "source": "local folder"},
         "head": "kept",
         "labels": "by-name",
+        "preset": None,
         "base": {"source": "base", "digest": "b" * 32},
         "experts": [{"source": f"experts/{n}", "digest": f"{n:032x}"} for n in range(5)],
         "teachers": [f"{task:032x}"],
@@ -92,7 +96,7 @@ def records(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
         task, protocol = divmod(rest, len(PROTOCOLS))
         name = [*PROTOCOLS][protocol]
         made = record(method, task, name, draw)
-        yield f"{made['model']}/{made['task']}/{name}-{number:012x}.json", made
+        yield f"{made['model']}/{made['task']}/{name}-{identity(made)[:12]}.json", made
 
 
 def write(folder: Path, count: int) -> None:
@@ -106,12 +110,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--packed", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as spare:
         folder = asked.folder or Path(spare) / "records"
         if not folder.exists():
             write(folder, asked.records)
         out = Path(spare) / "board"
+        if asked.packed:
+            pack([folder], Path(spare) / "pack.parquet")
+            folder = Path(spare) / "pack.parquet"
         start = time.perf_counter()
         command = ["-m", "harness", "leaderboard", str(folder), "--out", str(out)]
         subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)

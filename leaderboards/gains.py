@@ -43,7 +43,7 @@ def rows(folder: Path) -> Iterator[dict[str, str]]:
                 name: f"{100 * value:.4f}"
                 for name, value in (("gain", one.difference), ("low", low), ("high", high))
             },
-            "p": f"{one.p:.6f}",
+            "p": "" if one.p is None else f"{one.p:.6f}",
         }
 
 

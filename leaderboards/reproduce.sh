@@ -83,7 +83,10 @@ merges() { # board name expert...
     done
   done
 }
-board() { harness leaderboard "$out/records/$1" --out "$out/$1"; }
+board() {
+  harness records pack "$out/records/$1" --out "$out/records/$1.parquet"
+  harness leaderboard "$out/records/$1.parquet" --out "$out/$1"
+}
 
 # Same task: five seeds each. The base, under the same protocols, is the control.
 study-same-task() {

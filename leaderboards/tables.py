@@ -246,7 +246,7 @@ def topics(place: Path, stages: Sequence[str]) -> str:
     """Five tasks by protocol, the share of the loss that a tuned head wins back, and the same with
     what `stages` name before the merger. ± is over draws, of their means over tasks.
     """
-    frame = read_records(place / "records" / "different-tasks")
+    frame = read_records(place / "records" / "different-tasks.parquet")
     frame = frame[frame.shots.isin([0, SHOTS])].astype({"role": str, "model": str})
     frame["row"] = frame.model.where(frame.role == "merged", frame.role)
     each = frame.fillna({"draw": 0}).groupby(["row", "protocol", "draw"], observed=True)

@@ -608,6 +608,8 @@ def test_the_share_of_a_loss_is_that_of_a_significant_one(
     assert says in str(made)
     assert "No interval" not in str(made)
     assert made.share == share
+    none = replace(made, spread=replace(known, share=ratio(-0.9, -0.1)))
+    assert ("explains none of the loss" in str(none)) == bool(share)
     few = replace(made, spread=replace(known, share=None), draws=2)
     assert few.share == ""
     assert ("needs more draws" in str(few)) == bool(share)
@@ -860,7 +862,7 @@ BOARDS = sorted(path.parent.name for path in LEADERBOARDS.glob("*/board.md"))
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_committed_boards_are_what_their_records_render_to(name: str) -> None:
-    lines = read_lines([LEADERBOARDS / "records" / name])
+    lines = read_lines([LEADERBOARDS / "records" / f"{name}.parquet"])
     for file, text in rendered(board_of(lines), LEADERBOARDS / name).items():
         assert (LEADERBOARDS / name / file).read_text(encoding="utf-8") == text, file
 

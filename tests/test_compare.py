@@ -197,6 +197,7 @@ def test_what_is_told_of_two_models(records: Path) -> None:
         assert (one.first, one.second, one.difference) == (a, b, a - b)
         assert one.within[0] < one.difference < one.within[1]
         assert one.p < 0.05
+        assert one.detectable is not None
         assert 0 < one.detectable < one.difference
     assert [one.adjusted for one in made.tasks] == [*holm([one.p for one in made.tasks])]
     assert made.within[0] < made.difference < made.within[1]
@@ -238,6 +239,16 @@ def test_a_model_and_its_copy_are_equal(records: Path) -> None:
     assert made.within == (0, 0)
     assert "there is no difference to find" in made.verdict
     assert two(records, "good", "copy", margin=0.5).outcome_here == "practically equal"
+
+
+def test_a_single_row_says_nothing(tmp_path: Path) -> None:
+    for model, wrong in (("right", 0.0), ("wrong", 1.0)):
+        read_once(tmp_path, model, "toy/a", wrong, rows=1)
+    made = two(tmp_path, "right", "wrong")
+    assert (made.outcome, made.p, made.within) == ("cannot tell", 1.0, (-2.0, 2.0))
+    assert "1 row " in str(made)
+    assert made.verdict.endswith("more test units might find it")
+    assert "Infinity" not in json.dumps(made.as_json())
 
 
 def test_equal_within_a_margin_is_a_verdict_of_its_own(

@@ -258,7 +258,7 @@ def test_a_table_and_a_verdict_are_printed(room: Room, evaluate: Evaluate) -> No
     assert "±: standard deviation (n - 1) over the draws, of a mean over the draws' means" in out
     assert "Shots shown: 2; also in the records: 1." in lines
     assert f"  harness leaderboard {evaluate.out} --out board" in lines
-    assert re.search(r"within [+-][\d.]+ to [+-][\d.]+ on other rows", lines[-1])
+    assert "these records keep no scores" not in lines[-1]
     assert f"records in {evaluate.out}/" in out
     assert "rte@validation" not in out
     assert re.search(r" (\d+)/\1 ", err)  # one bar, and it is full
@@ -310,7 +310,7 @@ def test_intervals_and_the_constant_prediction_are_of_the_stored_predictions(
         assert predicted is not None
         assert kept_resamples(predicted, record.scores) == record.resamples
         assert record.intervals == intervals(
-            record.metrics, estimates_of(record.resamples, record.scores)
+            record.metrics, estimates_of(record.resamples, record.scores, record.metrics)
         )
         assert [one.shots for one in record.intervals] == record.shots
         for one in record.intervals:
@@ -1147,3 +1147,24 @@ def test_singles_where_no_labels_are_shared_are_refused(room: Room, evaluate: Ev
     assert err.count("\n") == 1
     assert "have the same labels, found none that do; leave out --singles" in err
     assert not evaluate.out.exists()
+
+
+def test_a_record_says_how_its_model_was_merged(
+    room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    """Its stages with all options, apart, and which option held-out rows chose; no other row."""
+    flags = ["--base", str(room.base), "--tasks", "glue/rte", "--data-dir", str(room.data)]
+    flags += ["--premerge", "dare:drop_rate=0.5", "--merger", "task_arithmetic", "--seed", "3"]
+    flags += ["--tune", "scale=0.5:1:0.5", "--out", str(tmp_path / "tuned")]
+    assert main(["merge", *map(str, room.rte), *flags]) == 0
+    found = evaluate.records(tmp_path / "tuned", "--protocols", "current")
+    for record in found:
+        assert record["family"] == "bert"
+        assert record["role"] == "merged" or record["recipe"] is None
+    (recipe,) = (record["recipe"] for record in found if record["role"] == "merged")
+    assert [one["name"] for one in recipe["premerge"]] == ["dare"]
+    assert recipe["premerge"][0]["options"]["drop_rate"] == 0.5
+    assert recipe["merger"]["name"] == "task_arithmetic"
+    assert recipe["merger"]["options"]["scale"] == recipe["tuned"]["scale"]
+    assert (recipe["tuned_on"], recipe["seed"]) == (["glue/rte@heldout10"], 3)
+    assert (recipe["postmerge"], recipe["heads"]) == ([], "average")

@@ -144,7 +144,7 @@ def estimates(made: Predicted) -> dict[Shots | None, Estimate]:
             alone = replace(made, values={key: made.values[key]}, left_out={0: made.left(key)})
             value = float(draws_of(alone, shots).under(np.ones((1, len(made.units))))[0])
             scores.append(DrawScore(value=value, parts={"x": value}, shots=shots, seed=key[1]))
-    return estimates_of(kept_resamples(made, scores), scores)
+    return estimates_of(kept_resamples(made, scores), scores, made.task.metrics)
 
 
 def interval(made: Predicted, shots: int | None) -> Interval:

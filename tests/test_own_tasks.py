@@ -102,6 +102,12 @@ def test_five_lines_are_a_task_from_training_to_a_board(
     out = str(tmp_path / "records")
     evaluate = ["evaluate", "--model", str(tmp_path / "m"), "--output-path", out, "--tasks"]
     assert main([*evaluate, spelled, "--shots", "1", "--draws", "2", "--device", "cpu"]) == 0
+    for record in harness.read_records(out):
+        assert record.family == "bert"
+        said = [(one.task, one.seed, one.head_seed) for one in record.experts]
+        merged = record.role == "merged"
+        assert said == ([("mine", 0, 0), ("mine", 1, 1)] if merged else [])
+        assert (record.recipe and record.recipe.merger.name) == ("average" if merged else None)
     assert main(["leaderboard", out, "--out", str(tmp_path / "board")]) == 0
     assert "mine@test" in (tmp_path / "board" / "board.md").read_text()
 

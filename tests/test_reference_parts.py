@@ -131,7 +131,7 @@ def test_a_scorer_is_asked_for_through_evaluate(metric: str, tmp_path: Path) -> 
         "span_f1_dataless": lambda: plain_dataless(predicted, labels),
     }
     assert record.scores[0].value == pytest.approx(plain[metric](), abs=1e-12)
-    estimates = estimates_of(record.resamples, record.scores)
+    estimates = estimates_of(record.resamples, record.scores, record.metrics)
     assert record.intervals == intervals(record.metrics, estimates)
     assert record.intervals[0].low <= record.scores[0].value <= record.intervals[0].high
 

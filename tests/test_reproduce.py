@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.evaluation.packs import unpack
+
 ROOT = Path(__file__).parents[1]
 BOARDS = ROOT / "leaderboards"
 SCRIPT = BOARDS / "reproduce.sh"
@@ -94,7 +96,7 @@ def test_all_studies_are_made_in_a_folder_of_their_own(reproduce: Script, tmp_pa
 def test_what_was_made_is_kept(reproduce: Script) -> None:
     reproduce("same-task")
     _, asked = reproduce("same-task")
-    assert {line.split()[1] for line in asked} == {"evaluate", "leaderboard"}
+    assert {line.split()[1] for line in asked} == {"evaluate", "records", "leaderboard"}
 
 
 def test_a_study_that_fails_does_not_stop_the_next(reproduce: Script) -> None:
@@ -166,17 +168,18 @@ def test_what_is_missing_is_one_line(ran: Runner, name: str, lacks: str, tmp_pat
         ("readings.csv", "shots", ["textcls-average", "ag_news"]),
     ],
 )
-def test_without_predictions_a_file_keeps_what_it_says(
+def test_without_resamples_a_file_keeps_what_it_says(
     ran: Runner, name: str, study: str, models: list[str], tmp_path: Path
 ) -> None:
+    unpack(BOARDS / "records" / f"{study}.parquet", tmp_path / "whole")
     for model in models:
-        shutil.copytree(BOARDS / "records" / study / model, tmp_path / "records" / study / model)
+        shutil.copytree(tmp_path / "whole" / model, tmp_path / "records" / study / model)
     (tmp_path / "records" / "protocols").mkdir()
     (tmp_path / name).write_text("as it was\n")
     status, said = ran(name.replace(".csv", ".py"), tmp_path)
     assert status == 2
     assert len(said.splitlines()) == 1
-    assert "predictions" in said or "no record" in said
+    assert "resampl" in said or "no record" in said
     assert (tmp_path / name).read_text() == "as it was\n"
 
 

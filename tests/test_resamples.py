@@ -22,7 +22,7 @@ from harness.evaluation import bootstrap
 from harness.evaluation.bootstrap import design_of, kept_resamples, resampled_draws
 from harness.evaluation.predictions import Predicted, reader
 from harness.evaluation.records import DrawScore, Record, read_record, read_records
-from harness.evaluation.resamples import STEP, bytes_of, estimate_of, read, written
+from harness.evaluation.resamples import STEP, Resamples, bytes_of, estimate_of, read, written
 from harness.types import Array64
 from tests.conftest import WORDS, model
 from tests.test_believed import change
@@ -70,6 +70,15 @@ def test_by_hand() -> None:
     assert bytes_of(said.by_draw).tolist() == [0, 100, -100, 100]
 
 
+def test_no_score_on_a_resample_is_beyond_the_best() -> None:
+    """1 is 24.75 steps of 0.004 above 0.901, and 25 were 1.001."""
+    said = written([0.901], np.array([1.0, 0.99, 0.5]), np.empty((1, 0)))
+    assert said.step == 8 * STEP
+    assert bytes_of(said.values).tolist() == [25, 22, -100]
+    kept = Resamples(unit="row", units=9, count=3, design="", **said._asdict())
+    assert read(kept, [0.901], ["accuracy"]).resamples.tolist() == [1, 0.989, 0.501]
+
+
 @pytest.mark.parametrize("draws", [1, 3])
 @pytest.mark.parametrize("name", TASKS)
 def test_what_is_kept_is_read_back_to_half_a_step(name: str, draws: int) -> None:
@@ -77,7 +86,7 @@ def test_what_is_kept_is_read_back_to_half_a_step(name: str, draws: int) -> None
     (kept,) = kept_resamples(made, scores(made))
     each = resampled_draws(made, kept.shots)
     values = [score.value for score in scores(made)]
-    found = read(kept, values)
+    found = read(kept, values, made.task.metrics)
     assert found.values.tolist() == values
     np.testing.assert_allclose(found.resamples, each.mean(axis=0), atol=kept.step / 2 + 1e-9)
     assert kept.step <= each.std() / 8, "rounding is nothing beside chance"
@@ -121,7 +130,7 @@ def test_two_models_take_the_same_units() -> None:
     kept = [kept_resamples(one, scores(one))[0] for one in (first, second)]
     assert kept[0].design == kept[1].design
     one, other = (
-        read(resamples, [scores(model)[0].value]).resamples
+        read(resamples, [scores(model)[0].value], model.task.metrics).resamples
         for resamples, model in zip(kept, (first, second), strict=True)
     )
     found = one - other
@@ -167,7 +176,7 @@ def test_documents_are_taken_whole() -> None:
     assert (kept.unit, kept.units) == ("document", 30)
     right = (made.values[None, None] == made.labels).astype(float)
     by_document = right.reshape(30, 3).mean(axis=1)
-    found = read(kept, [scores(made)[0].value]).resamples.std()
+    found = read(kept, [scores(made)[0].value], made.task.metrics).resamples.std()
     assert found == pytest.approx(by_document.std() / 30**0.5, rel=0.05)
 
 
@@ -183,7 +192,7 @@ def test_labels_are_not_found_from_a_record_without_them() -> None:
     """
     made = predicted(wrong=0.3, rows=300)
     (kept,) = kept_resamples(made, scores(made))
-    said = read(kept, [scores(made)[0].value]).resamples - scores(made)[0].value
+    said = read(kept, [scores(made)[0].value], made.task.metrics).resamples - scores(made)[0].value
     right = made.values[None, None] == made.labels
 
     def guessed(counts: Array64) -> Array64:
@@ -231,7 +240,7 @@ def text(values: Sequence[int]) -> str:
     [
         ("values", "no base64!", "cannot be read"),
         ("values", text([1, 2, 3]), "3 and 3 x 64"),
-        ("values", text([127] * 2000), "resamples from"),
+        ("values", text([127] * 2000), "scores beyond"),
         ("by_draw", "", "2000 and 1 x 0"),
         ("by_draw", text([1, 2]), "cannot be read"),
         ("count", 0, "0 resamples"),
@@ -252,7 +261,7 @@ def test_damaged_resamples_are_refused_in_one_line(
 ) -> None:
     whole = json.loads(kept_record.read_text())["resamples"]
     assert estimate_of(read_record(kept_record), 5) is not None
-    if said == "resamples from":
+    if said == "scores beyond":
         whole[0]["step"] = 0.01
     change(kept_record, resamples=[{**whole[0], field: value}])
     with pytest.raises(BrokenRecord, match=said):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -56,6 +56,21 @@ class Given(Saying):
     statistics: list[Drawn] = Field(default_factory=list)
 
 
+class Staged(Given):
+    """A method of a merge with all its options."""
+
+    name: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Tuned(Saying):
+    """An option that held-out rows chose: `tune` is its name with what was tried."""
+
+    tune: str
+    chosen: float
+    on: list[str] = Field(default_factory=list)
+
+
 class Merged(Given):
     """What merge.json says.
 
@@ -75,8 +90,13 @@ class Merged(Given):
     experts: list[Origin] = Field(default_factory=list)
     head_digests: dict[str, str] = Field(default_factory=dict)
     scored_on: list[str] = Field(default_factory=list)
-    premerge: list[Given] = Field(default_factory=list)
-    postmerge: list[Given] = Field(default_factory=list)
+    premerge: list[Staged] = Field(default_factory=list)
+    merger: Staged | None = None
+    postmerge: list[Staged] = Field(default_factory=list)
+    heads: str = ""
+    seed: int = 0
+    preset: str | None = None
+    tuned: Tuned | None = None
     spelled: dict[str, str] = Field(default_factory=dict)
     described: dict[str, Place] = Field(default_factory=dict)
     base_weights: dict[str, str] = Field(default_factory=dict)
@@ -95,9 +115,9 @@ class Trained(Saying):
     `readout` are the features that the head was trained on, `annotated` the labels that its rows
     said anything of, by task, where those are not all of them. `files` are the hashes of all files
     by path, if it lists them, and `digest` is that of the weights: one that a user wrote says
-    nothing but tasks. `base_digest` is of all
-    that the training read of the base, `base_weights` of its encoder alone. `drawn` are the digests
-    of tensors that the base lacks, as they were drawn. `rows` of this digest were trained on, of
+    nothing but tasks. `base_digest` is of all that the training read of the base, `base_weights` of
+    its encoder alone. `drawn` are the digests of tensors that the base lacks, as they were drawn.
+    `seed` ordered the rows, `head_seed` drew the head. `rows` of this digest were trained on, of
     each task where there are several.
     """
 
@@ -112,6 +132,8 @@ class Trained(Saying):
     drawn: dict[str, str] = Field(default_factory=dict)
     rows: int | dict[str, int] = 0
     rows_digest: str | dict[str, str] = ""
+    seed: int | None = None
+    head_seed: int | None = None
     readout: Literal["last_linear", "mean_all"] = "last_linear"
     annotated: dict[str, list[str]] = Field(default_factory=dict)
 

@@ -5,7 +5,7 @@ One file for each command, listed by `harness --help` in the order in which they
 
 from harness.cli import finetune, merge, statistics, check  # isort: skip
 from harness.cli import evaluate, compare, inspect, leaderboard, plot  # isort: skip
-from harness.cli import show, export, prepare, listing, cache, demo  # isort: skip
+from harness.cli import show, export, records, prepare, listing, cache, demo  # isort: skip
 from harness.cli.program import main
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "merge",
     "plot",
     "prepare",
+    "records",
     "show",
     "statistics",
 ]

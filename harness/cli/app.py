@@ -103,7 +103,7 @@ Protocols = Annotated[
 ]
 Models = Annotated[
     str | None,
-    typer.Option("--models", help="M1,M2,...: merges by name; what they are measured by stays."),
+    typer.Option("--models", help="M1,M2,... or M*: merges; what they are measured by stays."),
 ]
 Limit = Annotated[
     str | None, typer.Option("--limit", help="N: records of evaluate --limit N; all: of all rows.")

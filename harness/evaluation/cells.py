@@ -88,6 +88,8 @@ class Cell:
             "model": system.name,
             "role": system.role,
             "method": system.method,
+            "family": system.family,
+            "recipe": system.recipe and system.recipe.model_dump(mode="json"),
             "digest": system.digest,
             "content": joined([one.content for one in self.systems]),
             "task": part.name,
@@ -185,13 +187,24 @@ class Cell:
         model = self.model
         if self.system.role not in ("merged", "ceiling"):
             return {"base": None, "experts": []}
-        experts = zip(model.experts, model.expert_digests, strict=True)
+        experts = zip(
+            model.experts, model.expert_digests, model.expert_tasks, model.trained, strict=True
+        )
         base = None
         if model.base is not None:
             base = {"source": model.base.source, "digest": model.base_digest}
         return {
             "base": base,
-            "experts": [{"source": one.source, "digest": digest} for one, digest in experts],
+            "experts": [
+                {
+                    "source": one.source,
+                    "digest": digest,
+                    "task": task,
+                    "seed": said.seed,
+                    "head_seed": said.head_seed,
+                }
+                for one, digest, task, said in experts
+            ],
         }
 
     @property

@@ -200,7 +200,9 @@ def made(cell: Cell, reader: Reader) -> Record | str:
     record = Record(
         **cell.told(encoded),
         scores=scores,
-        intervals=intervals(cell.part.task.metrics, estimates_of(resamples, scores)),
+        intervals=intervals(
+            cell.part.task.metrics, estimates_of(resamples, scores, cell.part.task.metrics)
+        ),
         resamples=resamples,
         majority=cell.part.majority,
         unseen=_unseen(encoded),

@@ -8,37 +8,16 @@ from math import fsum, isclose, isfinite
 from typing import TYPE_CHECKING
 
 from harness.errors import BrokenRecord
-from harness.evaluation.resamples import read
+from harness.evaluation.resamples import BEYOND, range_of, read
 
 if TYPE_CHECKING:
     from harness.evaluation.records import Adaptation, DrawScore, Record
 
-BEYOND = 1e6
-"""A metric of somebody's own may be larger than 1; what is larger than this is none."""
 LARGEST = 2**53
 """Beyond, counts are no longer told apart in a table."""
 CLOSE = 1e-6
 """Scores that differ by less are the same, whatever added them up."""
-CORRELATIONS = ("matthews", "pearson", "spearman")
-"""Metrics whose least value is -1."""
-SHARES = ("accuracy", "f1", "macro_f1", "micro_f1", "span_f1")
-"""Those whose least value is 0."""
-
 DESIGN = re.compile(r"[0-9a-f]{16}")
-
-
-def range_of(metric: str) -> tuple[float, float]:
-    """The least and the largest value of a metric; of somebody's own, any that a table holds."""
-    if metric in CORRELATIONS:
-        return -1.0, 1.0
-    return (0.0, 1.0) if metric in SHARES else (-BEYOND, BEYOND)
-
-
-def least_and_most(metrics: Sequence[str]) -> tuple[float, float]:
-    """The range of the mean of several metrics."""
-    ranges = [range_of(metric) for metric in metrics]
-    least, most = (fsum(ends) / len(ranges) for ends in zip(*ranges, strict=True))
-    return least, most
 
 
 def check_record(record: Record, where: str) -> None:
@@ -117,7 +96,7 @@ def _in_score(one: DrawScore, metrics: Sequence[str]) -> Iterator[str]:
         yield f"has scores of {', '.join(one.parts) or 'nothing'}, expected {', '.join(metrics)}"
         return
     for metric, value in one.parts.items():
-        low, high = range_of(metric)
+        low, high = range_of([metric])
         if not low - CLOSE <= value <= high + CLOSE:
             yield f"has the {metric} {value:g}, expected one of {low:g} to {high:g}, not of 100"
     mean = fsum(one.parts.values()) / len(one.parts)
@@ -126,7 +105,7 @@ def _in_score(one: DrawScore, metrics: Sequence[str]) -> Iterator[str]:
 
 
 def _in_intervals(record: Record) -> Iterator[str]:
-    least, most = least_and_most(record.metrics)
+    least, most = range_of(record.metrics)
     known = [one.shots for one in record.intervals]
     if len({*known}) < len(known) or not {*known} <= {*record.shots}:
         yield "has an interval of no score, or two of one, expected one for each number of shots"
@@ -148,9 +127,8 @@ def _in_resamples(record: Record) -> Iterator[str]:
     if kept and ([one.shots for one in kept] != [*dict.fromkeys(s.shots for s in record.scores)]):
         yield "has resamples of other shots than its scores, expected one for each number of shots"
         return
-    least, most = least_and_most(record.metrics)
     for one in kept:
-        if not 0 < one.units <= record.rows or not one.count > 0 or not 0 < one.step <= most:
+        if not 0 < one.units <= record.rows or not one.count > 0 or not 0 < one.step <= BEYOND:
             counts = f"{one.count} resamples of {one.units} units in steps of {one.step}"
             yield f"has {counts}, expected more than none, of {record.rows} rows"
             return
@@ -158,19 +136,12 @@ def _in_resamples(record: Record) -> Iterator[str]:
             yield f"has resamples of the design '{one.design:.40}', expected 16 hexadecimal digits"
         draws = record.values(one.shots)
         try:
-            said = read(one, draws)
+            said = read(one, draws, record.metrics)
         except ValueError as error:
-            yield f"has resamples that cannot be read ({error}), expected base64"
+            yield f"has resamples that cannot be read: {error}"
             return
         alone = said.by_draw.shape
         if len(said.resamples) != one.count or (len(draws) == 1) != (alone == (1, 0)):
             found = f"{len(said.resamples)} and {alone[0]} x {alone[1]}"
             yield f"has {found} scores on {one.count} resamples and {len(draws)} draws"
             return
-        for values in (said.resamples, said.by_draw.ravel()):
-            if (
-                len(values)
-                and not least - one.step <= values.min() <= values.max() <= most + one.step
-            ):
-                yield f"has resamples from {values.min():g} to {values.max():g}, expected scores"
-                return

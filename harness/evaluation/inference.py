@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.evaluation.faults import least_and_most
 from harness.evaluation.records import Interval
+from harness.evaluation.resamples import range_of
 from harness.stats.estimate import Estimate
 from harness.stats.intervals import LEVEL, interval
 from harness.types import Shots
@@ -15,7 +15,7 @@ def intervals(
     metrics: Sequence[str], estimates: Mapping[Shots | None, Estimate]
 ) -> tuple[Interval, ...]:
     """The interval over test units and draws, for every number of shots."""
-    ends = least_and_most(metrics)
+    ends = range_of(metrics)
     bounds = ends if max(map(abs, ends)) <= 1 else None  # of one's own, nobody knows
     made = []
     for shots, one in estimates.items():

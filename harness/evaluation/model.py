@@ -9,8 +9,9 @@ from functools import cached_property
 from harness import weights
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.known import family_of
+from harness.checkpoints.provenance import Merged, Staged, Trained, merged_by, trained_by
 from harness.data.splits import parse_task
-from harness.evaluation.records import Role
+from harness.evaluation.records import Recipe, Role, Stage
 from harness.kinds import kind_of
 from harness.labels import fit, generic
 from harness.types import Checkpoint, Task
@@ -36,6 +37,16 @@ class Model:
     tasks: tuple[str, ...]
     references: tuple[Model, ...] = ()
     shown: tuple[str, ...] = ()
+
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        """How a merge of ours was made; None for what is none."""
+        return recipe_of(merged_by(self.checkpoint.path))
+
+    @cached_property
+    def trained(self) -> tuple[Trained, ...]:
+        """What the folders of the experts say of their training."""
+        return tuple(trained_by(expert.path) or Trained() for expert in self.experts)
 
     @cached_property
     def base_digest(self) -> str:
@@ -70,6 +81,27 @@ class Model:
         if fits or len(experts) != 1 or (own.labels and not self.kept and not self.experts):
             return own, "own"
         return with_head(own, experts[0]), "expert"
+
+
+def recipe_of(said: Merged | None) -> Recipe | None:
+    """The stages of a merge, as merge.json says them."""
+    if said is None or said.merger is None:
+        return None
+
+    def stage(one: Staged) -> Stage:
+        return Stage(name=one.name, options=one.options)
+
+    tuned = said.tuned
+    return Recipe(
+        premerge=tuple(map(stage, said.premerge)),
+        merger=stage(said.merger),
+        postmerge=tuple(map(stage, said.postmerge)),
+        heads=said.heads,
+        seed=said.seed,
+        preset=said.preset,
+        tuned={tuned.tune.partition("=")[0]: tuned.chosen} if tuned else {},
+        tuned_on=tuple(tuned.on) if tuned else (),
+    )
 
 
 def experts_of(model: Model, task: Task) -> list[Checkpoint]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import xxhash
 
-from harness.data.splits import parse_task
 from harness.errors import BrokenRecord, WrongPredictions
 from harness.evaluation.counting import scored
 from harness.evaluation.faults import CLOSE
@@ -157,7 +156,10 @@ def read_predictions(record: Record, path: Path) -> Predicted:
     try:
         # a file and no data set, which would import pandas: more than half a second
         table = pyarrow.parquet.ParquetFile(path).read()
-        task = _task(record, (table.schema.metadata or {}).get(ABOUT), path)
+        about = (table.schema.metadata or {}).get(ABOUT)
+        if about is None:
+            raise TypeError("it does not say its kind of task")
+        task = _task(record, about, path)
         columns = {name: _values(table[name]) for name in table.column_names}
     except (pyarrow.ArrowException, ValueError, TypeError, KeyError, OSError) as error:
         raise BrokenRecord(f"{path} cannot be read as predictions: {error}") from error
@@ -204,10 +206,8 @@ def _wrong(path: Path, fault: str) -> WrongPredictions:
     )
 
 
-def _task(record: Record, about: bytes | None, path: Path) -> Task:
-    """The task as far as metrics know it; of a file that does not say, the one of its name."""
-    if about is None:
-        return replace(parse_task(record.task, str(path))[0], metrics=record.metrics)
+def _task(record: Record, about: bytes, path: Path) -> Task:
+    """The task as far as metrics know it."""
     said = parse_json(about.decode(), str(path), "predictions", error=BrokenRecord)
     return Task(
         name=record.task.partition("@")[0],

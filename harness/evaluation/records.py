@@ -6,7 +6,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 from harness.data.shots import amount
 from harness.errors import BrokenRecord
 from harness.evaluation.faults import check_record
+from harness.evaluation.packs import PREDICTED, SUFFIX, is_pack, unpacked, write_pack
 from harness.evaluation.resamples import Resamples
 from harness.files import check_values, parse_json, read_json, read_text, write_json
 from harness.types import Scalar, Shots
@@ -90,10 +91,39 @@ class Adaptation(Frozen):
 
 
 class Source(Frozen):
-    """Where something came from and what it held."""
+    """Where something came from and what it held.
+
+    An expert has its task and, where its own record says so, the seeds of its training.
+    """
 
     source: str
     digest: str
+    task: str | None = None
+    seed: int | None = None
+    head_seed: int | None = None
+
+
+class Stage(Frozen):
+    """A method of a merge with all its options."""
+
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Recipe(Frozen):
+    """How a merge was made, as its merge.json says.
+
+    `tuned` are options of the merger that a search chose by scores on the rows `tuned_on`.
+    """
+
+    premerge: tuple[Stage, ...] = ()
+    merger: Stage
+    postmerge: tuple[Stage, ...] = ()
+    heads: str = ""
+    seed: int = 0
+    preset: str | None = None
+    tuned: dict[str, float] = Field(default_factory=dict)
+    tuned_on: tuple[str, ...] = ()
 
 
 class Record(Frozen):
@@ -102,6 +132,7 @@ class Record(Frozen):
     A record is written once, for what `identity` says, and never changed: another model, other
     rows, another setting or role is another record. `digest` is that of the weights, `content` that
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
+    `family` is that of the architecture, `recipe` how a merge of ours was made.
     `unseen` are the units that the model did not see: words that were cut off, read as no entity.
     `predictions` is the digest of those beside it; records of before version 4 have none.
     `intervals` has one for every number of shots, and so has `resamples`: the scores on resampled
@@ -112,10 +143,12 @@ class Record(Frozen):
     multiply them by 100.
     """
 
-    schema_version: Literal[1, 2, 3, 4, 5] = 5
+    schema_version: Literal[3, 4, 5] = 5
     model: str
     role: Role
     method: str
+    family: str | None = None
+    recipe: Recipe | None = None
     digest: str
     content: str = ""
     task: str
@@ -229,13 +262,19 @@ NAMED = re.compile(r"-([0-9a-f]{12})\.json\Z")
 
 def read_record(path: Path) -> Record:
     """The record in a file. Raises BrokenRecord naming the file and what is wrong with it."""
-    text = read_text(path, "a record", error=BrokenRecord)
+    return record_in(read_text(path, "a record", error=BrokenRecord), path)
+
+
+def record_in(text: str, path: Path) -> Record:
+    """As `read_record`, of a text that lies in a file, or in a pack under its name there."""
     try:
         record = Record.model_validate_json(text, strict=True)  # a third of the time of json
     except ValidationError as error:
         parse_json(text, str(path), "a record", error=BrokenRecord)  # what is no JSON says so
         raise _broken(error, path, "a record") from error
     free = {"options": record.options, "settings": record.settings, "of": record.dataset}
+    if record.recipe is not None:
+        free["recipe"] = record.recipe.model_dump(mode="json")
     check_values(free, str(path), "a record", error=BrokenRecord)
     check_record(record, str(path))
     if (named := NAMED.search(path.name)) and not identity_of(record).startswith(named[1]):
@@ -267,7 +306,7 @@ def _broken(error: ValidationError, path: Path, what: str) -> BrokenRecord:
 
 
 def read_records(places: Iterable[str | Path]) -> list[Record]:
-    """All records in files and below folders, in a stable order, each once.
+    """All records in files, packs and below folders, in a stable order, each once.
 
     Raises BrokenRecord for a place that does not exist or holds none.
     """
@@ -277,12 +316,49 @@ def read_records(places: Iterable[str | Path]) -> list[Record]:
 def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
     """As `read_records`, one by one with the files they lie in: so many need not fit in memory.
 
-    What lies there and is no record is left out, and named once. Raises BrokenRecord for two of the
-    same that say other scores.
+    A record of a pack lies in `PACK/NAME`. What lies there and is no record is left out, and named
+    once. Raises BrokenRecord for two of the same that say other scores.
     """
-    seen: set[str] = set()
     known: dict[str, tuple[Path, tuple[float, ...]]] = {}
     others: list[Path] = []
+    for path, record in _in_places(places, others):
+        values = tuple(round(one.value, 6) for one in record.scores)
+        other, theirs = known.setdefault(identity_of(record), (path, values))
+        if values != theirs:
+            raise BrokenRecord(
+                f"{path} and {other} are of the same and have other scores; expected one: "
+                "take the other away, or name the folder of one"
+            )
+        yield path, record
+    _tell_of_others(others, none=not known)
+
+
+def _tell_of_others(others: Sequence[Path], *, none: bool) -> None:
+    """Warn of what is no record. Raises BrokenRecord where there is none at all."""
+    if others and none:
+        raise BrokenRecord(f"{others[0]} holds no records; expected JSON files that evaluate wrote")
+    if others:
+        shown = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
+        warnings.warn(f"no records, and left out: {shown}", stacklevel=4)
+
+
+def _in_places(places: Iterable[str | Path], others: list[Path]) -> Iterator[tuple[Path, Record]]:
+    """Every record, each file once; what lies there and is none is added to `others`."""
+    for path, packed in files_in(places, others):
+        if packed is None:
+            yield path, read_record(path)
+            continue
+        try:
+            yield path, record_in(packed.decode(), path)
+        except UnicodeDecodeError as error:
+            raise BrokenRecord(f"{path} cannot be read as a record: {error}") from error
+
+
+def files_in(
+    places: Iterable[str | Path], others: list[Path]
+) -> Iterator[tuple[Path, bytes | None]]:
+    """The files of records in places, each once: those of a pack with what they hold."""
+    seen: set[str] = set()
     real = cache(os.path.realpath)
     for place in map(Path, places):
         if not os.path.exists(place):
@@ -295,25 +371,14 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
             if whole in seen:
                 continue
             seen.add(whole)
-            if not _is_meant(path):
+            if is_pack(path):
+                yield from ((path / inside, content) for inside, content in unpacked(path))
+            elif _is_meant(path):
+                yield path, None
+            elif path.suffix != SUFFIX or path == place:
                 others.append(path)
-            else:
-                record = read_record(path)
-                values = tuple(round(one.value, 6) for one in record.scores)
-                other, theirs = known.setdefault(identity_of(record), (path, values))
-                if values != theirs:
-                    raise BrokenRecord(
-                        f"{path} and {other} are of the same and have other scores; expected one: "
-                        "take the other away, or name the folder of one"
-                    )
-                yield path, record
         if not files:
             others.append(place)
-    if others and not known:
-        raise BrokenRecord(f"{others[0]} holds no records; expected JSON files that evaluate wrote")
-    if others:
-        shown = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
-        warnings.warn(f"no records, and left out: {shown}", stacklevel=3)
 
 
 FIRST_KEY = b'"adaptation"'
@@ -334,11 +399,37 @@ def _is_meant(path: Path) -> bool:
 
 
 def _below(folder: Path) -> list[str]:
-    """The JSON files of a folder and those below it, sorted by the parts of their paths."""
+    """The records of a folder and those below it, and packs, sorted by the parts of their paths."""
     files = [
         os.path.join(inside, name)
         for inside, _, names in os.walk(folder)
         for name in names
-        if name.endswith(".json")
+        if name.endswith(".json") or (name.endswith(SUFFIX) and _may_be_pack(name, names))
     ]
     return sorted(files, key=lambda file: file.split(os.sep))
+
+
+def _may_be_pack(name: str, names: Sequence[str]) -> bool:
+    """Whether a Parquet file of a folder is none of predictions, which lie beside their record."""
+    return not PREDICTED.search(name) and f"{name.removesuffix(SUFFIX)}.json" not in names
+
+
+def pack(places: Iterable[str | Path], out: Path) -> int:
+    """Write the records in folders and packs to one pack, atomically; how many they are.
+
+    Each is called by its way from its folder. Raises BrokenRecord for one that cannot be read, and
+    where two of one name differ.
+    """
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        others: list[Path] = []
+        none = True
+        for place in map(Path, places):
+            for path, packed in files_in([place], others):
+                none = False
+                content = path.read_bytes() if packed is None else packed
+                record_in(content.decode("utf-8", "replace"), path)
+                yield (path.name if path == place else path.relative_to(place).as_posix()), content
+        _tell_of_others(others, none=none)
+
+    return write_pack(out, files())

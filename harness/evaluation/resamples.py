@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
+from math import fsum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,6 +27,28 @@ STEP = 0.0005
 FARTHEST = 127
 DIGITS = 6
 """Of a number of steps before it is rounded: halves are halves, whatever the processor adds up."""
+
+
+BEYOND = 1e6
+"""A metric of somebody's own may be larger than 1; what is larger than this is none."""
+CORRELATIONS = ("matthews", "pearson", "spearman")
+"""Metrics whose least value is -1."""
+SHARES = ("accuracy", "f1", "macro_f1", "micro_f1", "span_f1")
+"""Those whose least value is 0."""
+
+
+def range_of(metrics: Sequence[str]) -> tuple[float, float]:
+    """The least and the largest value of the mean of metrics; of somebody's own, any that a table
+    holds."""
+    ranges = [_range(metric) for metric in metrics]
+    least, most = (fsum(ends) / len(ranges) for ends in zip(*ranges, strict=True))
+    return least, most
+
+
+def _range(metric: str) -> tuple[float, float]:
+    if metric in CORRELATIONS:
+        return -1.0, 1.0
+    return (0.0, 1.0) if metric in SHARES else (-BEYOND, BEYOND)
 
 
 class Resamples(Frozen):
@@ -81,12 +104,19 @@ def bytes_of(text: str) -> Array64:
         raise ValueError(f"{text:.20}: {error}") from error
 
 
-def read(kept: Resamples, scores: Sequence[float]) -> Estimate:
-    """What was written, given the scores of the draws on all units. Raises ValueError."""
+def read(kept: Resamples, scores: Sequence[float], metrics: Sequence[str]) -> Estimate:
+    """What was written, given the scores of the draws on all units, in the range of the metrics.
+
+    Raises ValueError for what was not written so.
+    """
     each, step = np.asarray(scores, dtype=np.float64), kept.step
     mean = each.mean() + bytes_of(kept.values) * step
     alone = bytes_of(kept.by_draw).reshape(len(each), -1) if kept.by_draw else np.empty((1, 0))
-    return Estimate(each, mean, each[: len(alone), None] + alone * step, kept.units)
+    low, high = range_of(metrics)
+    found = mean, each[: len(alone), None] + alone * step
+    if any(((low - step > one) | (one > high + step)).any() for one in found):
+        raise ValueError(f"scores beyond {low:g} to {high:g}")
+    return Estimate(each, found[0].clip(low, high), found[1].clip(low, high), kept.units)
 
 
 def values_of(scores: Sequence[DrawScore], shots: Shots | None) -> list[float]:
@@ -95,13 +125,13 @@ def values_of(scores: Sequence[DrawScore], shots: Shots | None) -> list[float]:
 
 
 def estimates_of(
-    resamples: Sequence[Resamples], scores: Sequence[DrawScore]
+    resamples: Sequence[Resamples], scores: Sequence[DrawScore], metrics: Sequence[str]
 ) -> dict[Shots | None, Estimate]:
     """By the number of shots."""
-    return {one.shots: read(one, values_of(scores, one.shots)) for one in resamples}
+    return {one.shots: read(one, values_of(scores, one.shots), metrics) for one in resamples}
 
 
 def estimate_of(record: Record, shots: Shots | None) -> Estimate | None:
     """A record's score with so many shots and on resampled units; None where it keeps none."""
     kept = next((one for one in record.resamples if one.shots == shots), None)
-    return None if kept is None else read(kept, record.values(shots))
+    return None if kept is None else read(kept, record.values(shots), record.metrics)

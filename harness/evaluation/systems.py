@@ -13,7 +13,7 @@ from harness.checkpoints.provenance import Trained, merged_by, trained_by
 from harness.data.claims import called_in
 from harness.errors import BadRecipe, MissingHead
 from harness.evaluation.model import Model, experts_of, others_of
-from harness.evaluation.records import Role
+from harness.evaluation.records import Recipe, Role
 from harness.evaluation.run import Run
 from harness.kinds import kind_of
 from harness.passes.features import model_key
@@ -25,7 +25,7 @@ from harness.types import Checkpoint, StateDict, Task
 class System:
     """A model as read on one task: a row of the table. An ensemble has several members.
 
-    `shown` are the rows that it was merged with a view of, if any.
+    `shown` are the rows that it was merged with a view of, if any, `recipe` is how it was merged.
     """
 
     name: str
@@ -35,6 +35,12 @@ class System:
     columns: tuple[tuple[int, ...], ...]
     head: str
     shown: tuple[str, ...] = ()
+    recipe: Recipe | None = None
+
+    @cached_property
+    def family(self) -> str:
+        """The family of the architecture."""
+        return family_of(self.members[0].config, self.members[0].source).name
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
@@ -112,7 +118,7 @@ def systems_of(run: Run, model: Model, task: Task, experts: Sequence[System]) ->
     if role == "expert" and called_in(model.checkpoint, task, run.data_dir) is None:
         role, method = "single", ""  # of another task, by its own record
     system = system_of(task, run, role, model.name, (merged,), head, method)
-    yield replace(system, shown=model.shown)
+    yield replace(system, shown=model.shown, recipe=model.recipe)
     if model.base is not None:
         heads = [one.members[0] for one in own] or others_of(model, task)
         fresh = _fresh(merged, model.base, heads)
@@ -130,7 +136,8 @@ def systems_of(run: Run, model: Model, task: Task, experts: Sequence[System]) ->
         if reference.has_head(task):
             read, head = reference.on(task)
             called = reference.name, (read,), head, reference.method
-            yield replace(system_of(task, run, "reference", *called), shown=reference.shown)
+            made = system_of(task, run, "reference", *called)
+            yield replace(made, shown=reference.shown, recipe=reference.recipe)
 
 
 def _encoder(base: Checkpoint) -> StateDict:

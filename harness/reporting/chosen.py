@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -24,8 +25,9 @@ class Chosen(Frozen):
 
     Tasks are named as in records, their splits and suites left out where that is clear; protocols
     with their options or without. `limit` is that of `evaluate`, or `all` for records of all rows.
-    `models` are merges and references; what they are measured by stays: the base, ensembles, and
-    experts, those of the merges alone where these say them.
+    `models` are merges and references, by name or by a pattern as of files (`mrpc-*`); what they
+    are measured by stays: the base, ensembles, and experts, those of the merges alone where these
+    say them.
     """
 
     tasks: tuple[str, ...] = ()
@@ -94,15 +96,18 @@ def _matching(
 
 
 def _of_models(
-    records: Sequence[tuple[Where, Record]], names: Collection[str]
+    records: Sequence[tuple[Where, Record]], patterns: Collection[str]
 ) -> Iterator[tuple[Where, Record]]:
     """Those of the models, and what they are measured by."""
     known = dict.fromkeys(record.model for _, record in records)
-    for name in names:
-        if name not in known:
+    names: set[str] = set()
+    for pattern in patterns:
+        found = {name for name in known if name == pattern or fnmatchcase(name, pattern)}
+        if not found:
             raise MissingScores(
-                f"no record is of model '{name}', expected one of {', '.join(known)}"
+                f"no record is of model '{pattern}', expected one of {', '.join(known)}"
             )
+        names |= found
     experts = {
         one.digest for _, record in records if record.model in names for one in record.experts
     }

@@ -31,7 +31,7 @@ from harness.reporting.lines import flag, limit_of, lines_of, made_of, work
 from harness.reporting.names import marked
 from harness.reporting.ranking import standings
 from harness.stats.estimate import Estimate, mean_of, minus
-from harness.stats.intervals import LEVEL, interval
+from harness.stats.intervals import FARTHEST, LEVEL, interval
 from harness.stats.ranks import left_out, over_tasks, sign_flip, tie_groups
 from harness.stats.tests import FEWEST_DRAWS, detectable, holm, p_value, units_needed
 from harness.types import Array64, Choice, Shots
@@ -93,13 +93,13 @@ class _Side:
 
 
 def _side(name: str, folder: Path, reading: str, which: Chosen) -> _Side:
-    everything = reported(read_records([folder])) if folder.is_dir() else []
+    everything = reported(read_records([folder])) if folder.exists() else []
     mine = [record for record in everything if record.model == name]
     if not mine and Path(name).exists() and not (Path(name) / "config.json").exists():
         mine = _of_one_model(name, reported(read_records([name])))
     if not mine:
         known = ", ".join(sorted({record.model for record in everything})) or "none"
-        there = f"where models are: {known}" if folder.is_dir() else "which is no folder"
+        there = f"where models are: {known}" if folder.exists() else "which is no folder"
         raise UnknownName(
             f"no records of '{name}' in {folder}, {there}; name a model that --records has, or a "
             "folder of records"
@@ -272,7 +272,7 @@ def _two(
             within=interval(found[place]),
             p=p[place] if enough else None,
             adjusted=adjusted[place] if enough else None,
-            detectable=detectable(found[place]),
+            detectable=_detectable(found[place]),
         )
         for place, task in enumerate(terms.tasks)
     )
@@ -289,6 +289,12 @@ def _two(
         needed=units_needed(whole, sum(one.units for one in tasks)),
         margin=margin,
     )
+
+
+def _detectable(one: Estimate) -> float | None:
+    """The smallest detectable difference; None where no two scores are so far apart."""
+    found = detectable(one)
+    return found if found <= FARTHEST else None
 
 
 def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:

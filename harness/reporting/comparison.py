@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -43,7 +42,8 @@ class TaskDifference:
     Scores and differences are between -1 and 1; `within` is the 95 % interval of the difference
     over units, and over the draws of shots where there are several. `p` is of a paired t test,
     `adjusted` for there being several tasks (Holm): None where there are too few draws to test.
-    `detectable` is the smallest difference that one such test finds with a power of 80 %.
+    `detectable` is the smallest difference that one such test finds with a power of 80 %, None
+    where no two scores are so far apart.
     """
 
     task: str
@@ -56,7 +56,7 @@ class TaskDifference:
     within: Ends
     p: float | None
     adjusted: float | None
-    detectable: float
+    detectable: float | None
 
     @property
     def difference(self) -> float:
@@ -173,7 +173,9 @@ class Comparison:
             )
         if not self.difference:
             return "there is no difference to find"
-        return "more test units alone would not find it, more draws might"
+        if self.draws > 1:
+            return "more test units alone would not find it, more draws might"
+        return "more test units might find it"
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for machines."""
@@ -195,12 +197,12 @@ class Comparison:
             [
                 plain(short_task(one.task, names)),
                 joint.join(map(plain, one.metrics)),
-                f"{one.units}{space}{one.unit}s",
+                f"{one.units}{space}{one.unit}{'s' * (one.units > 1)}",
                 points(100 * one.first),
                 points(100 * one.second),
                 f"{_signed(one.difference)} [{', '.join(map(_signed, one.within))}]",
                 "" if one.adjusted is None else _p(one.adjusted),
-                points(100 * one.detectable) if math.isfinite(one.detectable) else "",
+                "" if one.detectable is None else points(100 * one.detectable),
             ]
             for one in self.tasks
         ]

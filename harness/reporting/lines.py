@@ -29,7 +29,7 @@ class Line:
     """One model on one task under one protocol with one number of shots; 0: nothing is drawn.
 
     Scores are times 100: `values` has one for each draw, `parts` the mean of every metric over
-    them, `interval` is over the test rows at `level`, `majority` that of the best constant
+    them, `interval` is theirs at `level`, `majority` that of the best constant
     prediction. `facts` are the means of what the protocol tells of its fits, as they are. `setting`
     is the protocol with the options that are not its defaults, `options` has all of them as JSON.
     `identity` is one hash for all that makes this model's row another one; `work` is what has to be
@@ -80,7 +80,7 @@ class Line:
         """The score, as a fraction, on resampled test units; None where its record has none."""
         if self.resamples is None:
             return None
-        return read(self.resamples, [value / 100 for value in self.values])
+        return read(self.resamples, [value / 100 for value in self.values], self.metrics)
 
     @property
     def name(self) -> str:

@@ -31,7 +31,7 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     The head of a column has the task's metrics and its number of rows. Of several numbers of shots
     the one nearest to 5 is shown. Where it is wider than `width`, the columns of each protocol
     stand below one another, with its name in the corner. Current Eval of the merged model has its
-    interval over the test rows, unless that alone makes it too wide.
+    interval, unless that alone makes it too wide.
     """
     scores = grid(records, by_method=False)
     shown = [reading for reading in scores.readings if reading in _headline(scores.readings)]
@@ -110,7 +110,7 @@ def legend(table: str) -> str:
     marks = {
         "±": "±: standard deviation (n - 1) over the draws, of a mean over the draws' means; "
         "no expert is trained anew.",
-        "[": f"[ ]: {100 * LEVEL:.0f} % interval over the test rows, all else held.",
+        "[": f"[ ]: {100 * LEVEL:.0f} % interval over the test rows, training and model held.",
         "(sd ": "(sd): standard deviation over the experts of a task (n - 1).",
         CONSTANT: f"{CONSTANT}: the same for every row; of accuracy the majority label.",
         MAX: f"{MAX}: the best on these very rows, an oracle.",

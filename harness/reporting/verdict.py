@@ -89,7 +89,9 @@ class Verdict:
         if self.as_the_base:
             return "as the base"
         known = self.spread.share if self.spread else None
-        return "" if known is None else in_percent(known)
+        if known is None:
+            return ""
+        return in_percent(known) if known.ends[1] > 0 else "none"
 
     def __str__(self) -> str:
         over = f"averaged over {self.tasks} tasks, " if self.tasks > 1 else ""
@@ -178,11 +180,9 @@ def verdicts(records: Sequence[Record], *, merged: Sequence[Record] | None = Non
     """
     records = reported(records)
     given = [r for r in records if r.role == "merged"] if merged is None else merged
-    each = {id(record): record for record in [*records, *given]}
-    ours = {id(record) for record in given}
-    lines = {key: [*lines_of([("", record)])] for key, record in each.items()}
-    mine = [line for key in ours for line in lines[key]]
-    return verdicts_of([line for of in lines.values() for line in of], mine)
+    each = {id(one): [*lines_of([("", one)])] for one in [*records, *given]}
+    mine = [line for one in given for line in each[id(one)]]
+    return verdicts_of([line for of in each.values() for line in of], mine)
 
 
 def verdicts_of(lines: Sequence[Line], merged: Sequence[Line]) -> list[Verdict]:

@@ -19,6 +19,8 @@ Ends: TypeAlias = tuple[float, float]
 LEVEL = 0.95
 DIGITS = 6
 """Of the ends of an interval, far below the chance of a bootstrap: sums round as threads do."""
+FARTHEST = 2.0
+"""No two scores are further apart: what one unit says of a difference."""
 SHARE: Ends = (0.0, 1.0)
 CORRELATION: Ends = (-1.0, 1.0)
 """Between which values a score lies: shares and F1, or correlations."""
@@ -96,12 +98,12 @@ def interval(one: Estimate, bounds: Ends | None = None) -> Ends:
     """
     point = one.point
     half = reach(one, difference=bounds is None)
+    if not math.isfinite(half):
+        return bounds or (-FARTHEST, FARTHEST)
     if bounds is None:
         return round(point - half, DIGITS), round(point + half, DIGITS)
     low, width = bounds[0], bounds[1] - bounds[0]
     share = min(max((point - low) / width, 0.0), 1.0)
-    if not math.isfinite(half):
-        return bounds
     spread = share * (1 - share)
     if spread and half > 10**-DIGITS:
         away = (half / width) ** 2 / spread

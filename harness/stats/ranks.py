@@ -1,4 +1,4 @@
-"""Models over several tasks: is one better on tasks at large, and who cannot be told from whom.
+"""Models over several tasks: is one better on tasks at large, and which differ significantly.
 
 A task is one observation, however many rows it has: what is said of other tasks rests on these.
 """

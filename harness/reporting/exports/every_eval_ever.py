@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.evaluation.faults import CORRELATIONS
+from harness.evaluation.resamples import CORRELATIONS
 from harness.reporting.exports.results import NAMES, Result, digests
 from harness.text import plain
 
@@ -62,7 +62,9 @@ def _results(result: Result) -> list[dict[str, Any]]:
                 "lower": low,
                 "upper": high,
                 "confidence_level": result.line.level,
-                "method": "over test rows; draws, training and model held",
+                "method": "over test rows; draws, training and model held"
+                if result.line.resamples is None
+                else "over test units and draws; training and model held",
             },
             "num_samples": result.line.rows,
         }

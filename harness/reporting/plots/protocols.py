@@ -43,13 +43,13 @@ BELOW = 0.32
 GAP = 0.34
 """How thick the open bar of a gap is, of the row's height."""
 BACK = 0.35
-"""How opaque the bars over test rows are, behind the marks."""
+"""How opaque the bars of intervals are, behind the marks."""
 OPEN: Any = {"facecolor": "none", "edgecolor": GREY, "linewidth": 0.8}
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A score x100 with its deviation over draws and its interval over test rows, if known."""
+    """A score x100 with its deviation over draws and its interval, if known."""
 
     value: float
     deviation: float | None = None
@@ -302,7 +302,7 @@ def _handles(shown: Gaps, looks: Sequence[Mark]) -> list[Any]:
     if any(dot.deviation is not None for dot in dots):
         handles.append(line(shown.spread, color=GREY, marker="|", linewidth=1))
     if any(dot.interval is not None for dot in dots):
-        sign = "95 % interval over test rows"
+        sign = "95 % interval"
         handles.append(line(sign, color=GREY, linewidth=3, alpha=BACK))
     if any(panel.expert is not None for panel in shown.panels):
         handles.append(line("experts under current", color=BLACK, linestyle="--", linewidth=1))

@@ -1,4 +1,4 @@
-"""Ranks of merges over tasks, with those joined that cannot be told apart."""
+"""Ranks of merges over tasks, with those joined that do not differ significantly."""
 
 from __future__ import annotations
 

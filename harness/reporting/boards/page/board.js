@@ -268,7 +268,9 @@
 
   const linkTo = (at) => {
     const parts = [...text("folder", at).split("/"), text("file", at)].filter((part) => part !== "");
-    const path = parts.map((part) => encodeURIComponent(part)).join("/");
+    const pack = parts.findIndex((part) => part.endsWith(".parquet")); // there is no way into one
+    const way = pack < 0 ? parts : parts.slice(0, pack + 1);
+    const path = way.map((part) => encodeURIComponent(part)).join("/");
     return text("folder", at).startsWith("/") ? `/${path}` : `./${path}`;
   };
 

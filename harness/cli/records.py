@@ -1,0 +1,35 @@
+"""Records as one file: to hand them on, or to commit them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.app import app
+
+records = typer.Typer(name="records", help="Many records as one Parquet file, and back.")
+app.add_typer(records)
+
+
+@records.command()
+def pack(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of records, or packs.")],
+    out: Annotated[Path, typer.Option(help="The file to write, ending in .parquet.")],
+) -> None:
+    """Pack records into one file, which every command reads like a folder of them."""
+    from harness.evaluation.records import pack as run
+
+    print(f"packed {run(folders, out)} records in {out}")
+
+
+@records.command()
+def unpack(
+    file: Annotated[Path, typer.Argument(help="A pack of records.")],
+    out: Annotated[Path, typer.Option(help="The folder to write to.")],
+) -> None:
+    """Write the files of a pack, byte for byte as they were packed."""
+    from harness.evaluation.packs import unpack as run
+
+    print(f"unpacked {len(run(file, out))} records to {out}")

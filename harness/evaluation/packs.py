@@ -1,0 +1,210 @@
+"""Shell: many records <-> one Parquet, each file byte for byte.
+
+What compresses badly within a text, resamples in base64, stands beside it as bytes. Names in a pack
+are data: none leads out of the folder that it is unpacked to.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import BrokenRecord, OutputExists
+from harness.files import LARGEST, check_below, check_ours, check_place, replacing, write_files
+
+if TYPE_CHECKING:
+    import pyarrow
+
+SUFFIX = ".parquet"
+ABOUT, PACK = b"harness", b"a pack of records, version 1"
+"""The metadata of the Parquet file that say that it is a pack."""
+PREDICTED = re.compile(r"(\A|-)[0-9a-f]{12}\.parquet\Z")
+"""How the name of predictions beside a record ends: they are no pack."""
+GROUP = 4096
+"""Records that are held at once."""
+IN_BASE64 = re.compile(rb'"(values|by_draw)": "([A-Za-z0-9+/=]*)"')
+TAKEN_OUT = re.compile(rb'"(values|by_draw)": ""')
+
+File = tuple[str, bytes]
+"""A name, by / from the folder that was packed, and what the file holds."""
+
+
+def is_pack(path: Path) -> bool:
+    """Whether a file is a pack. Raises BrokenRecord for what ends so and is no Parquet."""
+    if path.suffix != SUFFIX or PREDICTED.search(path.name) or not path.is_file():
+        return False
+    return bool(_metadata(_opened(path)).get(ABOUT) == PACK)
+
+
+def unpacked(path: Path) -> Iterator[File]:
+    """The files in a pack, by their names' parts. Raises BrokenRecord, naming what is damaged."""
+    file = _opened(path)
+    if _metadata(file).get(ABOUT) != PACK or not file.schema_arrow.equals(_schema()):
+        raise _broken(path, "it has other columns than those")
+    names = [name for part in _parts(file, path, ["name"]) for (name,) in part]
+    for name in names:
+        if fault := _fault(name):
+            raise _broken(path, f"it names a file {name!r:.80}, {fault}")
+    if len({*names}) < len(names):
+        raise _broken(path, "it has two files of one name")
+    if [*map(_order, names)] != sorted(map(_order, names)):
+        raise _broken(path, "its files are in another order")
+    for part in _parts(file, path, ["name", "text", "numbers"]):
+        for name, text, numbers in part:
+            if (content := _whole(text, numbers)) is None:
+                raise _broken(path, f"{name} has other resamples than stand beside it")
+            yield name, content
+
+
+def write_pack(path: Path, files: Iterable[File]) -> int:
+    """Write a pack of files, atomically; how many there are.
+
+    Raises BrokenRecord for names that no pack has, and OutputExists where something else stands.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    if path.suffix != SUFFIX:
+        raise OutputExists(f"{path} does not end in {SUFFIX}, expected the name of a pack")
+    check_ours({path: re.escape(PACK)})
+    check_place(path.absolute().parent)
+    known: dict[str, bytes] = {}
+    for name, content in files:
+        if fault := _fault(name):
+            raise BrokenRecord(f"{name!r:.80} cannot be packed: {fault}")
+        if known.setdefault(name, content) != content:
+            raise BrokenRecord(
+                f"two files are called {name} and differ; expected one: pack their folders apart"
+            )
+    schema, names = _schema().with_metadata({ABOUT: PACK}), sorted(known, key=_order)
+    usual: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
+    usual |= {"data_page_size": LARGEST, "write_statistics": False, "use_dictionary": False}
+    usual |= {"write_page_checksum": True}
+    writing = pyarrow.parquet.ParquetWriter
+    # a page is compressed by itself: the larger, the more of what records share is said once
+    with replacing(path) as out, writing(out, schema, **usual) as writer:
+        for first in range(0, len(names), GROUP):
+            some = names[first : first + GROUP]
+            taken = [_taken_out(known[name]) for name in some]
+            columns = [some, [text for text, _ in taken], [parts for _, parts in taken]]
+            writer.write_table(pyarrow.table(columns, schema=schema))
+    return len(names)
+
+
+def unpack(path: Path, out: Path) -> list[Path]:
+    """Write the files of a pack below a folder, all or none; those that are there already stay.
+
+    Raises OutputExists, before any is written, where another file or a link stands in the way.
+    """
+    files = {out / name: content for name, content in unpacked(path)}
+    check_place(out.absolute())
+    check_below(out, [*files])
+    for place, content in files.items():
+        if not os.path.lexists(place):
+            continue
+        if place.is_symlink() or not place.is_file() or place.read_bytes() != content:
+            raise OutputExists(f"{place} is there and differs; expected a new folder: name another")
+    write_files((place, files[place]) for place in files if not os.path.lexists(place))
+    return [*files]
+
+
+# Names -------------------------------------------------------------------------------------
+
+
+def _order(name: str) -> list[str]:
+    return name.split("/")
+
+
+def _fault(name: object) -> str | None:
+    """Why this is no way to a file below a folder."""
+    if not isinstance(name, str) or not name or not name.isprintable():
+        return "expected the way to a file in letters"
+    parts = name.split("/")
+    if PurePosixPath(name).is_absolute() or "\\" in name or PureWindowsPath(name).drive:
+        return "expected a way from the folder of the pack, with /"
+    if any(part in ("", ".", "..") for part in parts):
+        return "which leads elsewhere; expected a file below the folder of the pack"
+    return None if name.endswith(".json") else "expected a record, ending in .json"
+
+
+# Bytes -------------------------------------------------------------------------------------
+
+
+def _taken_out(text: bytes) -> tuple[bytes, list[bytes]]:
+    """A text without its numbers in base64, and these; none where it could not be made again."""
+    try:
+        numbers = [base64.b64decode(said) for _, said in IN_BASE64.findall(text)]
+    except binascii.Error:
+        return text, []
+    short = IN_BASE64.sub(rb'"\1": ""', text)
+    return (short, numbers) if _whole(short, numbers) == text else (text, [])
+
+
+def _whole(text: bytes, numbers: Sequence[bytes]) -> bytes | None:
+    """The text with its numbers again; None where there are more or fewer of them."""
+    if not numbers:
+        return text
+    if len(TAKEN_OUT.findall(text)) != len(numbers):
+        return None
+    left = iter(numbers)
+    return TAKEN_OUT.sub(
+        lambda found: b'"%s": "%s"' % (found[1], base64.b64encode(next(left))), text
+    )
+
+
+# Parquet -----------------------------------------------------------------------------------
+
+
+def _schema() -> pyarrow.Schema:
+    import pyarrow
+
+    kinds = {
+        "name": pyarrow.string(),
+        "text": pyarrow.binary(),
+        "numbers": pyarrow.list_(pyarrow.binary()),
+    }
+    return pyarrow.schema(kinds)
+
+
+def _opened(path: Path) -> Any:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
+    except (pyarrow.ArrowException, ValueError, OSError) as error:
+        raise _broken(path, _line(error)) from error
+
+
+def _metadata(file: Any) -> dict[bytes, bytes]:
+    return file.schema_arrow.metadata or {}
+
+
+def _parts(file: Any, path: Path, columns: Sequence[str]) -> Iterator[Iterator[tuple[Any, ...]]]:
+    """The values of some columns, by groups of records."""
+    import pyarrow
+
+    for number in range(file.num_row_groups):
+        if file.metadata.row_group(number).total_byte_size > 5 * LARGEST:
+            raise _broken(path, "it holds more than records are")
+        try:
+            group = file.read_row_group(number, columns=list(columns))
+            yield zip(*(group[name].to_pylist() for name in columns), strict=True)
+        except (pyarrow.ArrowException, ValueError, OSError) as error:
+            raise _broken(path, _line(error)) from error
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _broken(path: Path, reason: str) -> BrokenRecord:
+    return BrokenRecord(
+        f"{path} cannot be read as a pack of records: {reason}; expected it as `harness records "
+        "pack` wrote it"
+    )
