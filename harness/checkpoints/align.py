@@ -91,6 +91,18 @@ def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
     return fresh
 
 
+def whole_base(base: Checkpoint | None, pattern: Checkpoint) -> Checkpoint | None:
+    """The base, if there is one, under the names of a model made from it.
+
+    Raises IncompatibleWeights where it lacks a tensor, which would be read as the model's own.
+    """
+    if base is None:
+        return None
+    aligned = aligned_base(base, pattern)
+    new_in_experts(aligned, pattern)
+    return aligned
+
+
 def in_all(models: Sequence[Checkpoint]) -> Checkpoint:
     """The first model with the tensors that any of them has: what a base may have to give."""
     return replace(models[0], weights=union(*(model.weights for model in models)))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from harness import weights
-from harness.checkpoints.align import aligned_base
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.heads import with_head
 from harness.data.splits import parse_task
 from harness.evaluation.records import Role
 from harness.kinds import kind_of
@@ -90,12 +89,3 @@ def others_of(model: Model, task: Task) -> list[Checkpoint]:
         and kind_of(parse_task(name)[0]) is kind_of(task)
         and kind_of(task).fits(task, expert.labels or ())
     ]
-
-
-def with_head(encoder: Checkpoint, expert: Checkpoint) -> Checkpoint:
-    """The encoder of one checkpoint under the head of another."""
-    mine = aligned_base(encoder, expert)
-    is_head = family_of(expert.config, expert.source).is_head
-    body = weights.select(mine.weights, [n for n in mine.weights if not is_head(n)])
-    whole = weights.select(weights.union(body, expert.weights), list(expert.weights))
-    return replace(encoder, config=expert.config, weights=whole, labels=expert.labels)

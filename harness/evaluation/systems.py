@@ -9,6 +9,7 @@ from functools import cached_property
 
 from harness import weights
 from harness.checkpoints.families.known import family_of
+from harness.checkpoints.heads import without_head
 from harness.checkpoints.provenance import Trained, merged_by, trained_by
 from harness.data.claims import called_in
 from harness.errors import BadRecipe, MissingHead
@@ -116,7 +117,7 @@ def systems_of(run: Run, model: Model, task: Task, experts: Sequence[System]) ->
     if model.base is not None:
         heads = [one.members[0] for one in own] or others_of(model, task)
         fresh = _fresh(merged, model.base, heads)
-        known = weights.union(_encoder(model.base), fresh, merged.weights)
+        known = weights.union(without_head(model.base), fresh, merged.weights)
         whole = weights.select(known, list(merged.weights))
         control = replace(merged, weights=whole, source=model.base.source)
         yield system_of(task, run, "base", model.base.name, (control,), head)
@@ -131,11 +132,6 @@ def systems_of(run: Run, model: Model, task: Task, experts: Sequence[System]) ->
             read, head = reference.on(task)
             called = reference.name, (read,), head, reference.method
             yield replace(system_of(task, run, "reference", *called), shown=reference.shown)
-
-
-def _encoder(base: Checkpoint) -> StateDict:
-    is_head = family_of(base.config, base.source).is_head
-    return weights.select(base.weights, [name for name in base.weights if not is_head(name)])
 
 
 def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) -> StateDict:
