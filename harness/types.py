@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
+    from harness.checkpoints.families.family import Family
     from harness.kinds.kind import Kind
     from harness.weights.lazy import Spec
 
@@ -217,16 +218,18 @@ class Rows:
 class Checkpoint:
     """Weights, the configuration beside them and where they came from.
 
-    `labels` are the names in the order of the head's outputs: empty for regression, None when the
-    checkpoint has no head. `tasks` are the task ids recorded by a fine-tuning or a merge, if any.
-    `words` is the folder of the tokenizer, where that is not beside the weights. `narrow` are types
-    that tensors are written in, of those that are read in a wider one. `stored` are the labels in
-    the order that the outputs have in the folder, where they were put into another.
+    `family` is what its architecture is, told once when it is opened. `labels` are the names in the
+    order of the head's outputs: empty for regression, None when the checkpoint has no head. `tasks`
+    are the task ids recorded by a fine-tuning or a merge, if any. `words` is the folder of the
+    tokenizer, where that is not beside the weights. `narrow` are types that tensors are written in,
+    of those that are read in a wider one. `stored` are the labels in the order that the outputs
+    have in the folder, where they were put into another.
     """
 
     source: str
     path: Path
     config: Mapping[str, Any]
+    family: Family
     weights: StateDict
     labels: tuple[str, ...] | None
     tasks: tuple[str, ...] = ()

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from harness import weights
 from harness.checkpoints.align import aligned_base
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.layout import SINGLE, refuse_code
 from harness.checkpoints.open import check_counts, labels_of, open_weights
 from harness.checkpoints.provenance import MERGE_FILE, Merged, changed
@@ -51,7 +50,7 @@ def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Check
 
 def without_head(model: Checkpoint) -> StateDict:
     """The tensors of a model's encoder."""
-    is_head = family_of(model.config, model.source).is_head
+    is_head = model.family.is_head
     return weights.select(model.weights, [name for name in model.weights if not is_head(name)])
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from harness import weights
-from harness.checkpoints.families.known import family_of
 from harness.errors import BadRecipe, UnknownName
 from harness.evaluation.ceilings.emr import emr
 from harness.evaluation.ceilings.tall import tall
@@ -92,7 +91,7 @@ def _encoders(model: Model) -> tuple[list[StateDict], StateDict]:
     base = model.base
     assert base is not None  # or it was refused
     models: list[Checkpoint] = [*model.experts, base]
-    is_head = family_of(model.experts[0].config, model.experts[0].source).is_head
+    is_head = model.experts[0].family.is_head
     names = [
         name
         for name in weights.floating(base.weights)

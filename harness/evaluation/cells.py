@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.families.known import by_rules
 from harness.data.rows import load_rows
 from harness.data.shots import amount
 from harness.data.sources import origin
@@ -123,7 +122,7 @@ class Cell:
             "features": self.readout.name,
             "max_length": self.max_length,
             "limit": run.limit,
-            **by_rules(self.system.members[0].config),
+            **self.system.members[0].family.recorded,
         }
         kind = read_as(part.task, run.preset)
         if kind != kind_of(part.task):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness import weights
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.heads import without_head
 from harness.checkpoints.provenance import Trained, merged_by, trained_by
 from harness.data.claims import called_in
@@ -141,7 +140,7 @@ def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) 
     one base is the control of every merge of the same experts, those of the task, and where it is
     nobody's, all that have its labels.
     """
-    is_head = family_of(merged.config, merged.source).is_head
+    is_head = merged.family.is_head
     names = [n for n in merged.weights if is_head(n) or n not in base.weights]
     known = weights.specs(weights.select(merged.weights, names))
     states = [expert.weights for expert in experts]

@@ -18,7 +18,6 @@ from harness.checkpoints.align import (
 )
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.families.role import Place, place_in
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadRecipe, NotFinite
@@ -173,7 +172,7 @@ def _names(parts: Sequence[Opened]) -> list[str]:
 
 def _work(models: Sequence[Checkpoint], base: Checkpoint | None) -> Work:
     """The parameters that are compared; raises IncompatibleWeights unless all encoders agree."""
-    family = family_of(models[0].config, models[0].source)
+    family = models[0].family
     states = tuple(
         weights.select(model.weights, weights.floating(model.weights)) for model in models
     )

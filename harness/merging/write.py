@@ -16,7 +16,6 @@ from harness import weights
 from harness.checkpoints.bases import ENCODER, POOLER, encoder_digests, made_from
 from harness.checkpoints.build import OF_THE_HEAD
 from harness.checkpoints.described import described
-from harness.checkpoints.families.known import by_rules, family_of
 from harness.checkpoints.layout import INDEX, MERGE, SINGLE
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
@@ -178,7 +177,7 @@ def _record(
         ],
         "heads": recipe.heads,
         **({"kept": kept} if (kept := _kept(plan)) else {}),
-        **by_rules(plan.experts[0].config),
+        **plan.experts[0].family.recorded,
         "seed": recipe.seed,
         **({"preset": recipe.preset} if recipe.preset else {}),
         **({"max_length": _lengths(plan)} if recipe.max_length else {}),
@@ -196,7 +195,7 @@ def _kept(plan: Plan) -> dict[str, list[str]]:
     """The tensors beside heads that tasks keep their own of: a pooler that not all models have."""
     if plan.recipe.heads != "keep":
         return {}
-    is_head = family_of(plan.experts[0].config, plan.experts[0].source).is_head
+    is_head = plan.experts[0].family.is_head
     kept = {
         task: [name for name in top if not is_head(name)]
         for task, top in zip(plan.tasks, plan.tops, strict=True)

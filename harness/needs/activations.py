@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from harness.checkpoints.build import unit_of
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.families.symmetry import axes_of
 from harness.needs.symmetry import toy_symmetry
 from harness.options import Count
@@ -74,7 +73,7 @@ def activations(
     for an architecture whose groups are not known.
     """
     first = readings.checkpoints[0]
-    axes = axes_of(family_of(first.config, first.source), first.weights, unit_of(first))
+    axes = axes_of(first.family, first.weights, unit_of(first))
     readers = _by_group(axes, reading=True)
     layers = {group: name.removesuffix(".weight") for group, name in readers.items()}
     pairs = Pairs(readings, layers, batch_size)

@@ -11,7 +11,6 @@ import torch
 
 from harness.checkpoints.build import unit_of
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.errors import UnknownName
 from harness.passes.features import running
@@ -55,7 +54,7 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
             f"{source} has {count} layers, and {len(stacks)} lists of as many modules; expected an "
             "architecture that runs the layers of one list in turn"
         )
-    return Blocks(stacks[0], count, family_of(config, source))
+    return Blocks(stacks[0], count, checkpoint.family)
 
 
 class Ahead(torch.nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 import xxhash
 
 from harness.checkpoints.build import LABEL_KEYS, build_model
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.family import Family
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, tokenizer_digest, word_ids
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
@@ -284,7 +284,7 @@ def _ready(
         checkpoint,
         readouts,
         model,
-        final_module(model, checkpoint.config, source),
+        final_module(model, checkpoint.family, source),
         tokens,
         ends,
         device,
@@ -297,7 +297,7 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
         return
     source = checkpoint.source
     model = classifier_on_meta(checkpoint.config, source)
-    final = final_module(model, checkpoint.config, source)
+    final = final_module(model, checkpoint.family, source)
     tokenizer = shared_tokenizer(checkpoint.tokenizer)
     if fault := readout.fault(model, final, tokenizer, max_length):
         raise BrokenCheckpoint(
@@ -424,9 +424,9 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def final_module(model: torch.nn.Module, config: Mapping[str, Any], source: str) -> torch.nn.Module:
+def final_module(model: torch.nn.Module, family: Family, source: str) -> torch.nn.Module:
     """The final linear layer of a classifier. Raises MissingHead where there is none."""
-    name = family_of(config, source).final(dict(model.named_parameters()))
+    name = family.final(dict(model.named_parameters()))
     if name is None:
         raise MissingHead(f"{source} has no final linear layer, expected one")
     return model.get_submodule(name)
@@ -434,7 +434,7 @@ def final_module(model: torch.nn.Module, config: Mapping[str, Any], source: str)
 
 def final_head(checkpoint: Checkpoint, columns: Sequence[int]) -> Head | None:
     """The final linear layer, its rows in the order of the task's labels; None without a head."""
-    family = family_of(checkpoint.config, checkpoint.source)
+    family = checkpoint.family
     if (name := family.final(checkpoint.weights)) is None:
         return None
     weight = checkpoint.weights[f"{name}.weight"].float()[list(columns)]

@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
 from harness.checkpoints.build import encoder_of
+from harness.checkpoints.families.family import Family
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
@@ -66,7 +67,7 @@ def single_task(
     tokenizer = tokenizer_of(source, part.task)
     model = with_new_head(source, part.task, request["head_seed"])
     if part.readout != LAST_LINEAR:
-        model = ReadAs(model, part.readout)
+        model = ReadAs(model, part.readout, source.family)
     train, heldout = (
         dataset(rows, source, part.settings.max_length, part.readout)
         for rows in (part.train, part.heldout)
@@ -91,9 +92,9 @@ def single_task(
 class ReadAs(torch.nn.Module):
     """A classifier of transformers whose outputs are those of a readout."""
 
-    def __init__(self, classifier: Any, readout: Readout) -> None:
+    def __init__(self, classifier: Any, readout: Readout, family: Family) -> None:
         super().__init__()
-        self.classifier, self.readout = classifier, readout
+        self.classifier, self.readout, self.family = classifier, readout, family
 
     def forward(
         self,
@@ -102,7 +103,7 @@ class ReadAs(torch.nn.Module):
         labels: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """The outputs and, with labels, the loss: cross-entropy, or the mean squared difference."""
-        final = final_module(self.classifier, self.classifier.config.to_dict(), "the expert")
+        final = final_module(self.classifier, self.family, "the expert")
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         logits = self.readout.run(self.classifier, final, inputs).logits
         if labels is None:

@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from harness.weights import Axes, dual
 
+GENERIC = "generic"
+"""The name of a family that was told by rules, as it has no file of its own."""
 Unit: TypeAlias = Literal["row", "word"]
 """What a classifier gives outputs for: a whole row, or each token of it."""
 WIDTH = "width"
@@ -68,6 +70,11 @@ class Family:
     words: str = ""
     heads: str = "num_attention_heads"
     settings: Settings = field(default_factory=lambda: SETTINGS)
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """What a record says of a family told by rules: `family: generic`; else nothing."""
+        return {"family": self.name} if self.name == GENERIC else {}
 
     @property
     def tops(self) -> tuple[Top, ...]:
