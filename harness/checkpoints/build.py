@@ -53,16 +53,16 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
     return replace(encoder, config=config, labels=None)
 
 
-def drawn_layers(base: Checkpoint, seed: int) -> dict[str, torch.Tensor]:
+def drawn_layers(base: Checkpoint, seed: int, *, unit: Unit = "row") -> dict[str, torch.Tensor]:
     """The tensors of an encoder that a base was published without, as a seed initialises them."""
-    encoder, family = encoder_of(base), base.family
-    wanted = classifier_on_meta(encoder.config, base.source).state_dict()
+    encoder, family = encoder_of(base, unit=unit), base.family
+    wanted = classifier_on_meta(encoder.config, base.source, unit=unit).state_dict()
     lacking = [n for n in wanted if not family.is_head(n) and n not in encoder.weights]
     if not lacking:
         return {}
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        made = network(encoder.config, base.source).state_dict()
+        made = network(encoder.config, base.source, unit).state_dict()
     return {name: made[name] for name in lacking}
 
 

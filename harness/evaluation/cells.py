@@ -162,7 +162,7 @@ class Cell:
     @property
     def sentences(self) -> bool:
         """Whether it adapts to whole sentences: of words, a protocol that reads no labels."""
-        return self.asked.teaches and kind_of(self.part.task).unit == "word"
+        return self.asked.teaches and kind_of(self.part.task).in_sentences
 
     def told(self, encoded: Encoded) -> dict[str, Any]:
         """`values`, with what only reading shows: units to adapt to that were cut off, and texts

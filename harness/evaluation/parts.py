@@ -281,7 +281,7 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
 
 
 def _check_units(asked: Asked, task: Task) -> None:
-    if asked.readout != LAST_LINEAR and kind_of(task).unit == "word":
+    if asked.readout != LAST_LINEAR and kind_of(task).split_into_words:
         raise BadOption(
             f"{asked.protocol.name} has {asked.readout.asked}, which are features of whole rows, "
             f"and {task} is read word by word; leave it out"

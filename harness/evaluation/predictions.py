@@ -110,7 +110,7 @@ def write_predictions(path: Path, predicted: Predicted) -> None:
 
     task = predicted.task
     columns = {LABEL: _column(predicted.labels)}
-    if kind_of(task).unit == "word":
+    if kind_of(task).split_into_words:
         columns[ROW] = pyarrow.array(np.repeat(np.arange(len(predicted.units)), predicted.units))
     columns |= {_name(key): _column(values) for key, values in predicted.values.items()}
     about = json.dumps({"kind": task.kind, "labels": task.labels})
@@ -222,7 +222,7 @@ def _values(column: Any) -> Array64:
 
 def _units(record: Record, task: Task, columns: Mapping[str, Array64], path: Path) -> Units:
     """How many units each row has: of words, so many as say that they are of the row."""
-    if kind_of(task).unit == "row":
+    if not kind_of(task).split_into_words:
         return np.ones(len(columns[LABEL]), dtype=np.int64)
     if ROW not in columns:
         raise BrokenRecord(

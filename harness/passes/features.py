@@ -100,9 +100,8 @@ def content_key(
     checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int, *parts: object
 ) -> str:
     """The content that something made of a model and rows depends on, as one hash."""
-    unit = kind_of(rows.task).unit  # the words of a row are not its segments
-    parts = parts if unit == "row" else (*parts, unit)
-    known = [model_key(checkpoint, digest), rows.digest, max_length, *parts]
+    own = kind_of(rows.task).in_keys
+    known = [model_key(checkpoint, digest), rows.digest, max_length, *parts, *own]
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
 
@@ -329,7 +328,7 @@ def tokenize(
     off. Raises BrokenCheckpoint for a tokenizer that is not the model's: tokens without an
     embedding.
     """
-    words = kind_of(rows.task).unit == "word"
+    words = kind_of(rows.task).split_into_words
     tokenizer = shared_tokenizer(checkpoint.tokenizer, words=words)
     if words:
         encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.tokenizer)

@@ -255,7 +255,7 @@ def _whole(
     experts draw apart cannot be merged.
     """
     seed = int(join_digests(known), 16) % SEEDS
-    drawn = drawn_layers(base, seed) if kind_of(parts[0].task).unit == "row" else {}
+    drawn = drawn_layers(base, seed, unit=kind_of(parts[0].task).unit)
     if not drawn:
         return base, {}
     digests = {name: tensor_digest(name, tensor) for name, tensor in drawn.items()}
@@ -324,7 +324,7 @@ def _unscored(part: Training) -> str | None:
 def _scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: int) -> Score:
     """The score of a trained model on held-out rows of its task, of this number."""
     task, kind = part.task, kind_of(part.task)
-    if kind.unit == "row":
+    if not kind.split_into_words:
         # grouping by length shuffles the rows as well: labels as the Trainer hands them back
         outputs = trainer.predict(rows)
         return score(task, readings(task, outputs), outputs.label_ids)

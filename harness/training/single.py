@@ -18,7 +18,7 @@ from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, BrokenCheckpoint, NotFinite
-from harness.kinds import IGNORED, kind_of
+from harness.kinds import kind_of
 from harness.passes.features import FIRST, final_module, row_labels, tokenize
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Array64, Checkpoint, Hyperparameters, Rows, Task
@@ -285,9 +285,8 @@ def readings(task: Task, outputs: Any) -> Array64:
 
     Of words, those that the model saw.
     """
-    kind, logits = kind_of(task), outputs.predictions
-    if kind.unit == "word":
-        logits = logits[outputs.label_ids != IGNORED]
+    kind = kind_of(task)
+    logits = kind.labelled(outputs.predictions, outputs.label_ids)
     if not np.isfinite(logits).all():
         raise NotFinite(
             f"the trained model's outputs for {task} hold NaN or infinite entries, expected "
@@ -304,13 +303,9 @@ def scores_of(task: Task) -> Callable[[Any], dict[str, float]]:
     metric, kind = evaluation_module(task), kind_of(task)
 
     def scores(outputs: Any) -> dict[str, float]:
-        both: list[Any] = [readings(task, outputs), outputs.label_ids]
-        if kind.unit == "word":
-            seen = both[1] != IGNORED
-            ends = np.cumsum(seen.sum(axis=1))[:-1]
-            both = [np.split(values, ends) for values in (both[0], both[1][seen])]
+        predicted, labels = kind.by_row(readings(task, outputs), outputs.label_ids)
         try:
-            return dict(metric.compute(predictions=both[0], references=both[1]))
+            return dict(metric.compute(predictions=predicted, references=labels))
         except BadData:  # nothing to score, which was said: it is a line of a log
             return {}
 
@@ -325,14 +320,14 @@ def loss_of(task: Task) -> Callable[..., Any] | None:
 
 def tokenizer_of(source: Checkpoint, task: Task) -> Any:
     """The base's tokenizer, for rows of text or of words."""
-    return open_tokenizer(source.tokenizer, words=kind_of(task).unit == "word")
+    return open_tokenizer(source.tokenizer, words=kind_of(task).split_into_words)
 
 
 def collator(tokenizer: Any, task: Task) -> Any:
     """What makes a batch of rows: padded inputs, and labels of tokens padded with -100."""
     from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
 
-    words = kind_of(task).unit == "word"
+    words = kind_of(task).split_into_words
     return (DataCollatorForTokenClassification if words else DataCollatorWithPadding)(tokenizer)
 
 
