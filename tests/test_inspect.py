@@ -26,7 +26,7 @@ from harness.cli import main
 from harness.errors import BrokenCheckpoint, NotFinite, OutputExists
 from harness.inspecting import folder
 from harness.inspecting.comparison import Comparison, compared
-from harness.inspecting.inspect import Work, _places
+from harness.inspecting.inspect import Work, places_of
 from harness.inspecting.inspection import Kept, remarks
 from harness.inspecting.units import units_kept
 from harness.reporting.figures import HeatMap
@@ -447,7 +447,7 @@ def test_one_tensor_of_each_model_is_in_memory_at_a_time() -> None:
     names = [f"bert.encoder.layer.{n}.output.dense.weight" for n in range(4)]
     states = [Lazy({n: Spec((100,), torch.float32) for n in names}, read) for _ in range(4)]
     work = Work(family_of(config("bert")), tuple(states[:3]), states[3])
-    assert len(_places(work, lambda *_: None)) == 3
+    assert len(places_of(work, lambda *_: None)) == 3
     assert (most, reads) == (4, 16)
 
 

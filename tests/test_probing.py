@@ -21,7 +21,7 @@ import harness
 from harness import Encoded, Predictions, Record, Row, Run, Task
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
-from harness.cli.evaluate import _print_evaluation
+from harness.cli.evaluate import print_evaluation
 from harness.data.rows import load_rows
 from harness.errors import CellsFailed, MissingTeacher
 from harness.evaluation.inference import sampler
@@ -821,5 +821,5 @@ def test_the_sentence_is_of_the_records(
     assert shown.spread is not None
     low, high = shown.spread.loss
     assert low <= shown.loss <= high
-    _print_evaluation(records, tmp_path)
+    print_evaluation(records, tmp_path)
     assert f"Verdict: {shown}\n" in capsys.readouterr().out

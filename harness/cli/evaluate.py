@@ -137,12 +137,13 @@ def evaluate(
     if as_json:
         print(json.dumps([record.model_dump(mode="json") for record in records], sort_keys=True))
     elif records:
-        _print_evaluation(records, output_path)
+        print_evaluation(records, output_path)
     if failed is not None:
         raise failed
 
 
-def _print_evaluation(records: Sequence[Record], out: Path) -> None:
+def print_evaluation(records: Sequence[Record], out: Path) -> None:
+    """The table, what is to be said of it, and the verdicts of a run."""
     from harness.evaluation.inference import sampler
     from harness.evaluation.predictions import shelf
     from harness.reporting.basis import bases, left_open

@@ -32,7 +32,7 @@ def ceilings_on(run: Run, model: Model, task: Task) -> Iterator[System]:
     place = model.expert_tasks.index(task.name)
     expert = model.experts[place]
     for asked in run.ceilings:
-        options, default = _resolved(asked), _resolved(Choice(asked.name))
+        options, default = options_of(asked), options_of(Choice(asked.name))
         unusual = {key: value for key, value in options.items() if value != default[key]}
         encoder = CEILINGS[asked.name](*_encoders(model), **options)[place]
         whole = weights.union(weights.cast_like(encoder, expert.weights), expert.weights)
@@ -53,7 +53,7 @@ def check_ceilings(run: Run, model: Model) -> None:
     if not run.ceilings:
         return
     for asked in run.ceilings:
-        _resolved(asked)
+        options_of(asked)
     named = ", ".join(dict.fromkeys(one.name for one in run.ceilings))
     if model.base is None:
         raise BadRecipe(
@@ -74,7 +74,7 @@ def check_ceilings(run: Run, model: Model) -> None:
     _encoders(model)
 
 
-def _resolved(choice: Choice) -> dict[str, Scalar]:
+def options_of(choice: Choice) -> dict[str, Scalar]:
     """All options of a ceiling. Raises UnknownName for one that there is not."""
     if choice.name not in CEILINGS:
         near = difflib.get_close_matches(choice.name, CEILINGS, n=1)

@@ -122,7 +122,7 @@ def inspect(
     workload = Workload(progress)
     workload.plan(TENSORS, len(work.names))
     workload.plan(UNITS, len(work.layers) * len(work.pairs))
-    places, units = _places(work, workload.tell), _units(work, workload.tell)
+    places, units = places_of(work, workload.tell), _units(work, workload.tell)
     names = _names(opened)
     known = [_model(part, name) for part, name in zip(opened, names, strict=True)]
     pairs = tuple(
@@ -207,7 +207,7 @@ def _origin(
 # Comparing ---------------------------------------------------------------------------------
 
 
-def _places(work: Work, tell: Progress) -> dict[Indices, dict[Place, Comparison]]:
+def places_of(work: Work, tell: Progress) -> dict[Indices, dict[Place, Comparison]]:
     """Comparisons of all pairs by place, in the order in which the models' tensors stand."""
     places: dict[Indices, dict[Place, Comparison]] = {pair: {} for pair in work.pairs}
     for name in work.names:

@@ -21,11 +21,11 @@ from harness.reporting.grid import (
     HEADLINE_SHOTS,
     Cell,
     Reading,
-    _across,
-    _check_work,
-    _readings,
+    check_work,
     in_order,
+    mean_cell,
     reading_of,
+    readings_of,
     reported,
     short_task,
 )
@@ -158,7 +158,7 @@ def _over(cells: Mapping[str, Cell | None], column: str) -> Cell | None:
     if column != MEAN:
         return cells.get(column)
     known = [cell for cell in cells.values() if cell is not None]
-    return _across(known) if known and len(known) == len(cells) else None
+    return mean_cell(known) if known and len(known) == len(cells) else None
 
 
 # Which records -----------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def scores_of(records: Sequence[Record], samples: Samples | None = None) -> Scor
     BrokenRecord where a column would mix what is not the same work.
     """
     lines = [*lines_of(("", record) for record in records)]
-    _check_work(lines)
+    check_work(lines)
     owners = [record for record in records for _ in record.shots]
     pairs = zip(lines, owners, strict=True)
     of_line = {id(line): record for line, record in pairs if line.role in ROLES}
@@ -216,7 +216,7 @@ def scores_of(records: Sequence[Record], samples: Samples | None = None) -> Scor
     return Scores(
         merges=(*rows["merged"],),
         bases=(*rows["base"],),
-        readings=tuple(_readings(lines)),
+        readings=tuple(readings_of(lines)),
         tasks=(*tasks_by(lines),),
         metrics={task: "+".join(line.metrics) for task, line in tasks_by(lines).items()},
         cells={
