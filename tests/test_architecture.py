@@ -194,7 +194,8 @@ def private_imports(body: ast.AST) -> set[str]:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     )
-    return {name for module, name in taken if name.startswith("_") and module.split(".")[0] in OURS}
+    ours = {name for module, name in taken if module.split(".")[0] in OURS}
+    return {name for name in ours if name.startswith("_") and not name.startswith("__")}
 
 
 @pytest.mark.parametrize("folder", [*OURS, "tests"])
