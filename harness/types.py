@@ -273,7 +273,7 @@ class Need:
             of one expert alone.
     tasks   the same, but where the merge has one head for all tasks, every expert has that one.
     same    the `Readings` of all experts on training rows of the first expert's task, once.
-    shared  the `Judge` of a candidate on held-out rows, once.
+    shared  the `ValidationScorer` of a candidate on held-out rows, once.
     none    the experts' checkpoints as they enter the method, once.
 
     The first four draw `examples` rows by `seed`, which are among its options; with an option

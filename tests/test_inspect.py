@@ -27,7 +27,7 @@ from harness.errors import BrokenCheckpoint, NotFinite, OutputExists
 from harness.inspecting import folder
 from harness.inspecting.comparison import Comparison, compared
 from harness.inspecting.inspect import Work, places_of
-from harness.inspecting.inspection import Kept, remarks
+from harness.inspecting.inspection import UnitsInPlace, remarks
 from harness.inspecting.units import units_kept
 from harness.reporting.figures import HeatMap
 from harness.weights import Lazy, Permuted, Spec, Symmetry
@@ -259,18 +259,18 @@ def test_units_by_hand() -> None:
     first = {"up": torch.tensor([[1.0, 0], [0, 1], [0, 1]])}
     second = {"up": torch.tensor([[0.0, 2], [2, 0], [0, 2]])}
     members = Symmetry({"up": ("ffn.0", "width")}, heads=1).members("ffn.0")
-    assert units_kept(first, second, members) == Kept(3, 1)
+    assert units_kept(first, second, members) == UnitsInPlace(3, 1)
 
 
 def test_of_equally_good_assignments_the_one_that_moves_fewest_units_counts() -> None:
     """Of dead units every one is."""
     members = Symmetry({"up": ("ffn.0", "width")}, heads=1).members("ffn.0")
     for state in (torch.zeros(6, 3), torch.ones(6, 3), torch.eye(6)[:, :3]):
-        assert units_kept({"up": state}, {"up": state}, members) == Kept(6, 6)
+        assert units_kept({"up": state}, {"up": state}, members) == UnitsInPlace(6, 6)
     # 0 1 2 3 -> 1 3 2 0 is as good as 0 2 1 3, and moves one more
     first = torch.tensor([[1.0, -1], [1, 1], [1, -1], [1, 1]])
     second = torch.tensor([[-1.0, 0], [0, -1], [0, 0], [1, 1]])
-    assert units_kept({"up": first}, {"up": second}, members) == Kept(4, 2)
+    assert units_kept({"up": first}, {"up": second}, members) == UnitsInPlace(4, 2)
 
 
 def test_numbers_are_those_of_plain_numpy(minis: Minis, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from harness import weights
 from harness.checkpoints.align import check_architecture
 from harness.checkpoints.bases import is_base
 from harness.checkpoints.layout import MERGEKIT_FILE
-from harness.checkpoints.mergekit import ingredients
+from harness.checkpoints.mergekit import named_models
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, Merged, Origin, merged_by
 from harness.errors import BadRecipe, BrokenCheckpoint
@@ -101,7 +101,7 @@ def _of_mergekit(model: Checkpoint, kit: Path, sources: Sources) -> Ingredients:
 
     Raises BrokenCheckpoint for one that is not there.
     """
-    named = ingredients(kit)
+    named = named_models(kit)
 
     def there(source: str, flag: str) -> Checkpoint:
         try:

@@ -13,7 +13,7 @@ from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.heads import kept_heads
 from harness.checkpoints.ingredients import Ingredients, Sources, opened
 from harness.checkpoints.layout import MERGEKIT_FILE
-from harness.checkpoints.mergekit import ingredients
+from harness.checkpoints.mergekit import named_models
 from harness.checkpoints.provenance import EXPERT_FILE, Merged, merged_by
 from harness.checkpoints.unchanged import check_unchanged
 from harness.data.claims import called_in
@@ -134,7 +134,7 @@ def _standing(
     if trained and alone:
         return "expert", "expert"
     kit = model.path / MERGEKIT_FILE
-    return "merged", f"mergekit:{ingredients(kit).method}" if kit.is_file() else "given"
+    return "merged", f"mergekit:{named_models(kit).method}" if kit.is_file() else "given"
 
 
 def _reference(checkpoint: Checkpoint) -> Model:

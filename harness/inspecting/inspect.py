@@ -24,7 +24,7 @@ from harness.errors import BadRecipe, NotFinite
 from harness.folders import check_output
 from harness.inspecting.comparison import Comparison, compared
 from harness.inspecting.folder import INSPECTION, write
-from harness.inspecting.inspection import Inspection, Kept, Model, Pair, total
+from harness.inspecting.inspection import InspectedModel, Inspection, Pair, UnitsInPlace, total
 from harness.inspecting.units import feed_forward, units_kept
 from harness.passes.workload import Workload
 from harness.types import Checkpoint, Progress, StateDict
@@ -153,8 +153,8 @@ def _opened(source: str | Path, allow_pickle: bool, base: str | Path | None = No
     return Opened(under_prefix(replace(checkpoint, weights=state)), observed)
 
 
-def _model(part: Opened, name: str) -> Model:
-    return Model(name, part.checkpoint.source, part.observed.digest())
+def _model(part: Opened, name: str) -> InspectedModel:
+    return InspectedModel(name, part.checkpoint.source, part.observed.digest())
 
 
 def _names(parts: Sequence[Opened]) -> list[str]:
@@ -240,9 +240,9 @@ def _of_tensor(work: Work, name: str) -> dict[Indices, Comparison]:
     return dict(zip(pairs, comparisons, strict=True))
 
 
-def _units(work: Work, tell: Progress) -> dict[Indices, dict[int, Kept]]:
+def _units(work: Work, tell: Progress) -> dict[Indices, dict[int, UnitsInPlace]]:
     """How many units of each layer are matched to themselves, in all pairs."""
-    units: dict[Indices, dict[int, Kept]] = {pair: {} for pair in work.pairs}
+    units: dict[Indices, dict[int, UnitsInPlace]] = {pair: {} for pair in work.pairs}
     for pair in work.pairs:
         first, second = (work.states[index] for index in pair)
         for layer, members in work.layers.items():
