@@ -26,10 +26,10 @@ from harness.data.rows import load_rows, units_of
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.evaluate import evaluate
-from harness.evaluation.parts import POOL_SPLIT
 from harness.evaluation.predictions import shelf
 from harness.evaluation.records import Record, read_as, safe
 from harness.evaluation.run import DEFAULTS, Run
+from harness.evaluation.task_split import POOL_SPLIT
 from harness.files import check_place, write_json
 from harness.kinds import kind_of
 from harness.merging.merge import merge

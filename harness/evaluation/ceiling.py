@@ -11,9 +11,9 @@ from harness import weights
 from harness.errors import BadRecipe, UnknownName
 from harness.evaluation.ceilings.emr import emr
 from harness.evaluation.ceilings.tall import tall
-from harness.evaluation.model import Model
+from harness.evaluation.evaluated import EvaluatedModel, evaluated_as
+from harness.evaluation.model import OpenedModel
 from harness.evaluation.run import Run
-from harness.evaluation.systems import System, system_of
 from harness.options import resolve
 from harness.types import Checkpoint, Choice, Scalar, StateDict, Task
 
@@ -22,7 +22,7 @@ Ceiling: TypeAlias = Callable[..., Sequence[StateDict]]
 CEILINGS: Mapping[str, Ceiling] = {"emr": emr, "tall": tall}
 
 
-def ceilings_on(run: Run, model: Model, task: Task) -> Iterator[System]:
+def ceilings_on(run: Run, model: OpenedModel, task: Task) -> Iterator[EvaluatedModel]:
     """The ceilings that were asked for on a task, under the head of its own expert.
 
     There is none on a task that no expert is of.
@@ -42,10 +42,10 @@ def ceilings_on(run: Run, model: Model, task: Task) -> Iterator[System]:
             source=f"{asked.name} of {expert.source}",
         )
         method = str(Choice(asked.name, unusual))
-        yield system_of(task, run, "ceiling", asked.name, (read,), "own", method)
+        yield evaluated_as(task, run, "ceiling", asked.name, (read,), "own", method)
 
 
-def check_ceilings(run: Run, model: Model) -> None:
+def check_ceilings(run: Run, model: OpenedModel) -> None:
     """Raise BadRecipe, or BadOption, for ceilings that the model's experts cannot make.
 
     Each needs a mask of its own: there are several experts, and no two are of one task.
@@ -83,7 +83,7 @@ def options_of(choice: Choice) -> dict[str, Scalar]:
     return resolve("ceiling", choice, CEILINGS[choice.name])
 
 
-def _encoders(model: Model) -> tuple[list[StateDict], StateDict]:
+def _encoders(model: OpenedModel) -> tuple[list[StateDict], StateDict]:
     """Those of the experts and that of the base: what all of them have, but heads.
 
     Raises IncompatibleWeights for tensors of other shapes.

@@ -16,7 +16,7 @@ from harness.types import Checkpoint, Task
 
 
 @dataclass(frozen=True)
-class Model:
+class OpenedModel:
     """A model to evaluate with its base, its experts and the task of each.
 
     `kept` are complete checkpoints by task, for an encoder with one head per task. `references` are
@@ -29,11 +29,11 @@ class Model:
     method: str
     checkpoint: Checkpoint
     kept: Mapping[str, Checkpoint]
-    base: Checkpoint | None
-    experts: tuple[Checkpoint, ...]
-    expert_tasks: tuple[str, ...]
-    tasks: tuple[str, ...]
-    references: tuple[Model, ...] = ()
+    base: Checkpoint | None = None
+    experts: tuple[Checkpoint, ...] = ()
+    expert_tasks: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    references: tuple[OpenedModel, ...] = ()
     shown: tuple[str, ...] = ()
 
     @cached_property
@@ -71,7 +71,7 @@ class Model:
         return with_head(own, experts[0]), "expert"
 
 
-def experts_of(model: Model, task: Task) -> list[Checkpoint]:
+def experts_of(model: OpenedModel, task: Task) -> list[Checkpoint]:
     """The experts whose task this is."""
     return [
         expert
@@ -80,7 +80,7 @@ def experts_of(model: Model, task: Task) -> list[Checkpoint]:
     ]
 
 
-def others_of(model: Model, task: Task) -> list[Checkpoint]:
+def others_of(model: OpenedModel, task: Task) -> list[Checkpoint]:
     """The experts of other tasks whose labels are those of this one."""
     return [
         expert

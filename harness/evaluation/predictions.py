@@ -22,7 +22,7 @@ from harness.kinds import kind_of
 from harness.types import DERIVED, Array64, Predictions, Shots, Task, Units
 
 if TYPE_CHECKING:
-    from harness.evaluation.parts import Part
+    from harness.evaluation.task_split import TaskSplit
 
 DrawKey: TypeAlias = "tuple[Shots | None, int | None]"
 """Shots and seed; None, None where nothing is drawn."""
@@ -87,7 +87,7 @@ Lookup: TypeAlias = Callable[[Record], Predicted | None]
 """The predictions of a record; None where they are not at hand."""
 
 
-def predicted_of(part: Part, predictions: Sequence[Predictions]) -> Predicted:
+def predicted_of(part: TaskSplit, predictions: Sequence[Predictions]) -> Predicted:
     """The predictions of a cell, with the rows that they are of."""
     draws = [(one.draw.shots, one.draw.seed) if one.draw else (None, None) for one in predictions]
     return Predicted(

@@ -5,28 +5,28 @@ Models are opened first, then their tasks are told, then their heads are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.checkpoints.align import in_all, whole_base
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.described import by_file, learn
-from harness.checkpoints.heads import kept_heads
+from harness.checkpoints.heads import Making, making_of
 from harness.checkpoints.ingredients import Ingredients, Sources, opened
-from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import named_models
-from harness.checkpoints.provenance import EXPERT_FILE, Merged, merged_by
+from harness.checkpoints.provenance import Merged
 from harness.checkpoints.unchanged import check_unchanged
 from harness.data.claims import called_in
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, MissingHead
-from harness.evaluation.model import Model
+from harness.evaluation.model import OpenedModel
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
 from harness.types import Checkpoint, Task
 
 
-def resolve_model(run: Run) -> Model:
+def resolve_model(run: Run) -> OpenedModel:
     """Open the model, its experts and base, as given or as the folder's own record names them."""
     sources = Sources(run.experts, run.base, run.other_base, run.allow_pickle)
     made_of = opened(run.model, sources)
@@ -42,21 +42,19 @@ def resolve_model(run: Run) -> Model:
     tasks = [*{task.name: task for task, _ in splits}.values()]
     expert_tasks = _expert_tasks(run, tasks, made_of)
 
+    own = making_of(checkpoint)
+    base = whole_base(base, in_all([*own.kept.values()] or experts or [checkpoint]))
+    others = [(one, making_of(one)) for one in references]
+
     called = {old: new for old, new in zip(made_of.tasks, expert_tasks, strict=False) if old}
-    kept = {called.get(name, name): one for name, one in kept_heads(checkpoint, merged).items()}
-    role, method = _standing(checkpoint, merged, kept, alone=not run.experts)
-    model = Model(
-        name=checkpoint.name,
-        role=role,
-        method=method,
-        checkpoint=checkpoint,
-        kept=kept,
-        base=whole_base(base, in_all([*kept.values()] or experts or [checkpoint])),
+    model = replace(
+        _model(checkpoint, own, alone=not run.experts),
+        kept={called.get(name, name): one for name, one in own.kept.items()},
+        base=base,
         experts=experts,
         expert_tasks=expert_tasks,
         tasks=tuple(f"{task.name}@{split}" for task, split in splits),
-        references=tuple(_reference(one) for one in references),
-        shown=merged.shown if merged else (),
+        references=tuple(replace(_model(*one), role="reference") for one in others),
     )
     _check_references(model, tasks)
     return model
@@ -119,44 +117,29 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
     return tuple(found)
 
 
-def _standing(
-    model: Checkpoint, merged: Merged | None, kept: Mapping[str, Checkpoint], *, alone: bool
-) -> tuple[Role, str]:
-    """The role of a model and the method it was made by, as its folder says.
+def _model(checkpoint: Checkpoint, making: Making, *, alone: bool = True) -> OpenedModel:
+    """A model by itself, in the role that its folder says.
 
     An expert is one only `alone`: with experts of its own it is what they made.
     """
+    merged = making.merged
+    role: Role
     if merged is not None:
-        return "merged", merged.method
-    trained = (model.path / EXPERT_FILE).is_file()
-    if trained and kept:
-        return "reference", "multi-task"
-    if trained and alone:
-        return "expert", "expert"
-    kit = model.path / MERGEKIT_FILE
-    return "merged", f"mergekit:{named_models(kit).method}" if kit.is_file() else "given"
+        role, method = "merged", merged.method
+    elif making.trained and making.kept:
+        role, method = "reference", "multi-task"
+    elif making.trained and alone:
+        role, method = "expert", "expert"
+    else:
+        role, method = (
+            "merged",
+            f"mergekit:{named_models(making.kit).method}" if making.kit else "given",
+        )
+    shown = merged.shown if merged else ()
+    return OpenedModel(checkpoint.name, role, method, checkpoint, making.kept, shown=shown)
 
 
-def _reference(checkpoint: Checkpoint) -> Model:
-    """A model that is read beside the one that is evaluated."""
-    merged = merged_by(checkpoint.path)
-    kept = kept_heads(checkpoint, merged)
-    _, method = _standing(checkpoint, merged, kept, alone=True)
-    return Model(
-        name=checkpoint.name,
-        role="reference",
-        method=method,
-        checkpoint=checkpoint,
-        kept=kept,
-        base=None,
-        experts=(),
-        expert_tasks=(),
-        tasks=(),
-        shown=merged.shown if merged else (),
-    )
-
-
-def _check_references(model: Model, tasks: Sequence[Task]) -> None:
+def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
     """Each reference has a head for some task, a name of its own, and is nothing else here."""
     others = [model.checkpoint, *model.experts, *([model.base] if model.base else [])]
     taken = {other.path.resolve() for other in others}

@@ -24,9 +24,9 @@ from harness.evaluation.estimates import (
     within,
 )
 from harness.evaluation.inference import FEWEST_APART, PairedTest, paired_test, resampled
-from harness.evaluation.parts import asked
 from harness.evaluation.predictions import Lookup, Predicted, shelf
 from harness.evaluation.records import Record, read_records
+from harness.evaluation.task_split import configured
 from harness.options import parse_choice
 from harness.reporting.chosen import Chosen, called, chosen
 from harness.reporting.comparison import Comparison, Ranked, Ranking, TaskDifference, Terms
@@ -60,8 +60,8 @@ def compare(
             f"{', '.join(models) or 'nothing'} cannot be compared, expected two or more different "
             "models"
         )
-    choice = asked(parse_choice(protocol))
-    reading = str(Choice(choice.protocol.name, choice.unusual))
+    choice = configured(parse_choice(protocol))
+    reading = str(Choice(choice.name, choice.unusual))
     which = validated(Chosen, {"limit": limit}, "compare")
     sides = _shortly([_side(name, Path(records), reading, which) for name in models])
     terms = Terms(reading, None, _shared(sides, tasks, reading))

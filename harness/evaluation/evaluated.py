@@ -12,7 +12,7 @@ from harness.checkpoints.heads import without_head
 from harness.checkpoints.provenance import Trained, merged_by, trained_by
 from harness.data.claims import called_in
 from harness.errors import BadRecipe, MissingHead
-from harness.evaluation.model import Model, experts_of, others_of
+from harness.evaluation.model import OpenedModel, experts_of, others_of
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
 from harness.kinds import kind_of
@@ -22,7 +22,7 @@ from harness.types import Checkpoint, StateDict, Task
 
 
 @dataclass(frozen=True)
-class System:
+class EvaluatedModel:
     """A model as read on one task: a row of the table. An ensemble has several members.
 
     `shown` are the rows that it was merged with a view of, if any.
@@ -43,7 +43,7 @@ class System:
 
     @property
     def digest(self) -> str:
-        """One hash for the weights of the system."""
+        """One hash for its weights."""
         return joined(self.digests)
 
     @cached_property
@@ -60,10 +60,10 @@ def joined(parts: Sequence[str]) -> str:
     return weights.join_digests({str(i): part for i, part in enumerate(sorted(parts))})
 
 
-def system_of(
+def evaluated_as(
     task: Task, run: Run, role: Role, name: str, members: tuple[Checkpoint, ...], head: str,
     method: str = "",
-) -> System:  # fmt: skip
+) -> EvaluatedModel:  # fmt: skip
     """Members as one row of the table. Raises MissingHead, and LabelMismatch by `columns`."""
     orders = []
     for member in members:
@@ -75,19 +75,21 @@ def system_of(
         by_index = run.labels == "by-index"
         order = kind_of(task).columns(task, member.labels, member.source, by_index=by_index)
         orders.append(tuple(order))
-    return System(name, role, method or role, members, tuple(orders), head)
+    return EvaluatedModel(name, role, method or role, members, tuple(orders), head)
 
 
-def experts_on(run: Run, model: Model, task: Task) -> list[System]:
+def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]:
     """The experts of a task and, if asked for, those of other tasks that have its labels."""
     experts: list[tuple[Role, Checkpoint]] = [("expert", one) for one in experts_of(model, task)]
     if run.singles:
         experts += [("single", one) for one in others_of(model, task)]
     called = dict(zip((one.source for one in model.experts), names_of(model), strict=True))
-    return [system_of(task, run, role, called[one.source], (one,), "own") for role, one in experts]
+    return [
+        evaluated_as(task, run, role, called[one.source], (one,), "own") for role, one in experts
+    ]
 
 
-def names_of(model: Model) -> list[str]:
+def names_of(model: OpenedModel) -> list[str]:
     """What tables call the experts: the last part of the path, more where that is not enough."""
     parts = [expert.source.rstrip("/").split("/") for expert in model.experts]
     for length in range(1, max(map(len, parts), default=0) + 1):
@@ -99,38 +101,40 @@ def names_of(model: Model) -> list[str]:
     return [expert.source for expert in model.experts]
 
 
-def _own(experts: Sequence[System]) -> list[System]:
+def _own(experts: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
     """Those that are experts of the very task they are read on."""
     return [expert for expert in experts if expert.role == "expert"]
 
 
-def systems_of(run: Run, model: Model, task: Task, experts: Sequence[System]) -> Iterator[System]:
+def models_on(
+    run: Run, model: OpenedModel, task: Task, experts: Sequence[EvaluatedModel]
+) -> Iterator[EvaluatedModel]:
     """The model and its reference rows on one task; `experts` are those that can be read on it."""
     own = _own(experts)
     merged, head = model.on(task)
     role, method = model.role, model.method
     if role == "expert" and called_in(model.checkpoint, task, run.data_dir) is None:
         role, method = "single", ""  # of another task, by its own record
-    system = system_of(task, run, role, model.name, (merged,), head, method)
-    yield replace(system, shown=model.shown)
+    one = evaluated_as(task, run, role, model.name, (merged,), head, method)
+    yield replace(one, shown=model.shown)
     if model.base is not None:
         heads = [one.members[0] for one in own] or others_of(model, task)
         fresh = _fresh(merged, model.base, heads)
         known = weights.union(without_head(model.base), fresh, merged.weights)
         whole = weights.select(known, list(merged.weights))
         control = replace(merged, weights=whole, source=model.base.source)
-        yield system_of(task, run, "base", model.base.name, (control,), head)
+        yield evaluated_as(task, run, "base", model.base.name, (control,), head)
     yield from experts
     groups = {"ensemble": own, "ensemble of all": experts if len(experts) > len(own) else []}
     for method, group in groups.items():
         if len(group) > 1:
             members = tuple(expert.members[0] for expert in group)
-            yield system_of(task, run, "ensemble", "ensemble", members, "own", method)
+            yield evaluated_as(task, run, "ensemble", "ensemble", members, "own", method)
     for reference in model.references:
         if reference.has_head(task):
             read, head = reference.on(task)
             called = reference.name, (read,), head, reference.method
-            yield replace(system_of(task, run, "reference", *called), shown=reference.shown)
+            yield replace(evaluated_as(task, run, "reference", *called), shown=reference.shown)
 
 
 def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) -> StateDict:
@@ -151,19 +155,19 @@ def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) 
     return weights.cast_like(weights.mean(parts), merged.weights) if len(parts) > 1 else parts[0]
 
 
-def teachers_of(system: System, experts: Sequence[System]) -> list[System]:
+def teachers_of(model: EvaluatedModel, experts: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
     """Whose outputs a tuned head is fitted to: those of the task's own experts.
 
     An expert teaches itself, and so does a reference that no expert stands beside, and a model by
     itself.
     """
     own = _own(experts)
-    beside = own if system.role == "reference" else experts
-    alone = system.role == "expert" or (system.role in ("reference", "single") and not beside)
-    return [system] if alone else own
+    beside = own if model.role == "reference" else experts
+    alone = model.role == "expert" or (model.role in ("reference", "single") and not beside)
+    return [model] if alone else own
 
 
-def warn_of_heads(model: Model, readout: Readout) -> None:
+def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
     """Warn of heads that are read on other features than they were trained on.
 
     A head of unknown origin is taken for one of transformers' own.
@@ -181,7 +185,7 @@ def warn_of_heads(model: Model, readout: Readout) -> None:
         )
 
 
-def check_singles(model: Model, tasks: Sequence[Task]) -> None:
+def check_singles(model: OpenedModel, tasks: Sequence[Task]) -> None:
     """Raise BadRecipe where no expert can be read on a task of another."""
     if not any(others_of(model, task) for task in tasks):
         raise BadRecipe(
