@@ -160,8 +160,9 @@ class Task:
         return self.name
 
 
-DERIVED = ("train90", "heldout10")
-"""Splits that every task has: shares of its train split."""
+TRAINED_ON, HELD_OUT = DERIVED = ("train90", "heldout10")
+"""Splits that every task has, shares of its train split: what experts are trained on and shots are
+drawn from, and what candidates and experts are chosen on."""
 
 _NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
 
@@ -191,7 +192,7 @@ def _fault(task: Task) -> str | None:
         return f"no {'metrics' if task.text else 'text'}, expected at least one name"
     if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
         return f"the split '{odd[0]}', expected a plain name beside {' and '.join(DERIVED)}"
-    if task.reported not in (*task.splits, DERIVED[1]):
+    if task.reported not in (*task.splits, HELD_OUT):
         return f"reported='{task.reported}', expected one of {', '.join(task.splits) or 'splits'}"
     return None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness import weights
 from harness.checkpoints.align import aligned_base
+from harness.checkpoints.families.known import family_of
 from harness.checkpoints.layout import MERGEKIT_FILE, SINGLE, refuse_code
 from harness.checkpoints.open import check_counts, labels_of, open_weights
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, Merged, changed, merged_by
@@ -42,6 +43,7 @@ def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Check
         kept[task] = replace(
             checkpoint,
             config=settings,
+            family=family_of(settings, str(config.parent)),
             weights=whole,
             labels=labels_of(settings, str(config)),
         )

@@ -95,36 +95,24 @@ def evaluate(
     plugins: Plugins = None,
 ) -> None:
     """Evaluate a model and its references under the protocols; print the table and a verdict."""
+    given = locals()  # a flag of a field's name is that field
     from harness.evaluation.evaluate import evaluate as run
     from harness.evaluation.run import Run
     from harness.reporting.table import shared_texts
     from harness.values import validated
 
     values = {
-        "model": model,
+        **{name: value for name, value in given.items() if name in Run.model_fields},
         "experts": listed(experts),
-        "base": base,
-        "other_base": other_base,
         "references": listed(references),
         "ceilings": methods(ceilings),
-        "best_single": best_single,
-        "singles": singles,
         "tasks": listed(tasks),
         "protocols": methods(protocols),
         "metrics": listed(metrics),
-        "preset": preset,
         "shots": shots_of("--shots", shots),
-        "draws": draws,
-        "seed": seed,
         "stratified": not unstratified,
-        "labels": labels,
-        "limit": limit,
-        "max_length": max_length,
         "data_dir": str(data_dir) if data_dir else None,
         "output": str(output_path),
-        "batch_size": batch_size,
-        "device": device,
-        "allow_pickle": allow_pickle,
     }
     asked = validated(Run, values, "evaluate")
     with bars() as advance:

@@ -18,7 +18,7 @@ from harness.errors import BadData
 from harness.files import read_yaml
 from harness.kinds import KINDS, kind_of
 from harness.labels import NUMBER, called, normal
-from harness.types import DERIVED, Hyperparameters, KindName, Task
+from harness.types import HELD_OUT, Hyperparameters, KindName, Task
 from harness.values import Frozen
 
 TRAIN = "train"
@@ -98,7 +98,7 @@ def task_of_file(path: str) -> Task:
         by_index=kind.by_place and said.labels != "from data",
         metrics=metrics or kind.metrics,
         splits=splits,
-        reported=said.reported or next(iter(splits), DERIVED[1]),
+        reported=said.reported or next(iter(splits), HELD_OUT),
         source=said.hub,
         subset=said.subset,
         revision=said.revision,

@@ -26,7 +26,6 @@ from harness.evaluation.model import OpenedModel
 from harness.evaluation.records import CHOICE_SPLIT, Adaptation, Saw, record_path
 from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.task_split import (
-    POOL_SPLIT,
     ProtocolConfig,
     TaskSplit,
     configured,
@@ -37,7 +36,7 @@ from harness.kinds import kind_of
 from harness.passes.lengths import resolved, tell_of_cut
 from harness.presets import preset, read_as
 from harness.readout import LAST_LINEAR, Readout
-from harness.types import Choice, Encoded, Scalar
+from harness.types import TRAINED_ON, Choice, Encoded, Scalar
 
 SAW: Mapping[tuple[bool, bool], Saw] = {
     (True, False): "chose the rows",
@@ -165,7 +164,7 @@ class Cell:
             return None
         read = self.protocol.entry.adapts == "labeled"
         return Adaptation(
-            split=f"{data.task.name}@{POOL_SPLIT}",
+            split=f"{data.task.name}@{TRAINED_ON}",
             rows=pool.count(self.sentences),
             drawn={} if self.sentences else pool.units,
             sentences=pool.sentences if self.sentences else {},
@@ -303,7 +302,7 @@ def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
         )
     if untaught and teaching and any(cell.teachers for cell in cells):
         warnings.warn(
-            f"no expert of {', '.join(untaught)} is known, so nothing is read there by "
+            f"no expert of {', '.join(untaught)} is known, so nothing is evaluated there by "
             f"{', '.join(teaching)}; name it with --experts",
             stacklevel=3,
         )

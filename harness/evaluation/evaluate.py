@@ -133,7 +133,7 @@ def check_cells(cells: Iterable[Cell]) -> None:
     """Raise BrokenCheckpoint for a model of a cell that could not be run, before any is."""
     checked = set()
     for cell in cells:
-        for member in (one for system in cell.read_by for one in system.members):
+        for member in (one for model in cell.read_by for one in model.members):
             key = (id(member), cell.data.name, cell.readout.name)
             if key not in checked:
                 checked.add(key)
@@ -144,7 +144,7 @@ def check_cells(cells: Iterable[Cell]) -> None:
 def _with_readers(
     cells: Sequence[Cell], workload: Workload, known: Container[Path] = ()
 ) -> Iterator[tuple[Cell, Reader]]:
-    """Every cell with the reader that it shares with those that read its system's rows alike.
+    """Every cell with the reader that it shares with those that read its rows through its model alike.
 
     A reader knows how else rows are to be read, but for cells whose records are `known`.
     """
@@ -224,17 +224,11 @@ def again(cell: Cell, reader: Reader, record: Record) -> str:
 
 
 def _read(cell: Cell, reader: Reader) -> tuple[Encoded, list[Predictions]]:
+    """What the protocol reads, and its predictions of all units, be they seen or not."""
     encoded = reader.encoded(cell.protocol)
     read = cell.protocol.entry.function(encoded, **cell.protocol.options)
-    return encoded, _finished(cell.data, encoded, read)
-
-
-def _finished(
-    data: TaskSplit, encoded: Encoded, predictions: Sequence[Predictions]
-) -> list[Predictions]:
-    """Predictions of all units, also of those that the model did not see."""
-    seen = encoded.test.seen
-    return [replace(one, values=finished(data.task, one.values, seen)) for one in predictions]
+    task, seen = cell.data.task, encoded.test.seen
+    return encoded, [replace(one, values=finished(task, one.values, seen)) for one in read]
 
 
 def _unseen(encoded: Encoded) -> int:

@@ -179,8 +179,8 @@ def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
         usual = readout == LAST_LINEAR
         warnings.warn(
             f"the head of {', '.join(other)} was trained on other features than the "
-            f"'{readout.name}' that it is read on; {'give' if usual else 'leave out'} --preset "
-            f"ft-classifier, or train it {'without' if usual else 'with'} the preset",
+            f"'{readout.name}' that it is evaluated on; {'give' if usual else 'leave out'} "
+            f"--preset ft-classifier, or train it {'without' if usual else 'with'} the preset",
             stacklevel=3,
         )
 
@@ -189,6 +189,6 @@ def check_singles(model: OpenedModel, tasks: Sequence[Task]) -> None:
     """Raise BadRecipe where no expert can be read on a task of another."""
     if not any(others_of(model, task) for task in tasks):
         raise BadRecipe(
-            "experts are read on one another's tasks where those have the same labels, found none "
-            "that do; leave out --singles"
+            "experts are evaluated on one another's tasks where those have the same labels, found "
+            "none that do; leave out --singles"
         )

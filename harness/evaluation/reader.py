@@ -11,7 +11,7 @@ import numpy as np
 from harness.errors import MissingHead
 from harness.evaluation.cells import Cell
 from harness.evaluation.evaluated import EvaluatedModel
-from harness.evaluation.task_split import POOL_SPLIT, ProtocolConfig
+from harness.evaluation.task_split import ProtocolConfig
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
 from harness.passes.workload import Workload
@@ -19,6 +19,7 @@ from harness.presets import read_as
 from harness.readout import Readout
 from harness.types import (
     ALL,
+    TRAINED_ON,
     Again,
     Array64,
     Draw,
@@ -59,7 +60,7 @@ class Reader:
         if protocol.transductive:
             pool, draws = self._tested, self._every
         elif (shots := data.pool_for(protocol)) is not None:
-            new = _Pool(self, shots.rows, f"{task.name}@{POOL_SPLIT} shots")
+            new = _Pool(self, shots.rows, f"{task.name}@{TRAINED_ON} shots")
             pool, draws = self._pools.setdefault(protocol.outside, new), shots.draws
         else:
             return plain

@@ -111,8 +111,8 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
     if by_user and not run.singles and not {*found} & {*names}:
         raise BadRecipe(
             f"{experts[0].source} is of {found[0]} by its own record, found "
-            f"{', '.join(map(str, tasks))} in --tasks; expected experts of them: --singles reads "
-            "others there, and --references beside"
+            f"{', '.join(map(str, tasks))} in --tasks; expected experts of them: --singles "
+            "evaluates others there, and --references beside"
         )
     return tuple(found)
 

@@ -23,9 +23,7 @@ from harness.options import resolve
 from harness.presets import as_read, faithful, metrics_of, preset
 from harness.readout import LAST_LINEAR, OF_THE_ENCODER, Readout
 from harness.registry import PROTOCOLS
-from harness.types import ALL, Choice, Draw, Predictions, Rows, Scalar, Task
-
-POOL_SPLIT = "train90"
+from harness.types import ALL, TRAINED_ON, Choice, Draw, Predictions, Rows, Scalar, Task
 
 
 @dataclass(frozen=True)
@@ -269,11 +267,11 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
     out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
     if not any(one.draws for one in protocols):
         return TaskSplit(task, split, test, left_out=out, data_dir=run.data_dir)
-    if share_rows(task, split, POOL_SPLIT):
+    if share_rows(task, split, TRAINED_ON):
         raise BadRecipe(
-            f"shots are drawn from {task}@{POOL_SPLIT}; expected another split to score"
+            f"shots are drawn from {task}@{TRAINED_ON}; expected another split to score"
         )
-    train = load_rows(task, POOL_SPLIT, folder=run.data_dir)
+    train = load_rows(task, TRAINED_ON, folder=run.data_dir)
     pools = {}
     for outside in dict.fromkeys(one.outside for one in protocols if one.draws):
         shots = sorted(set(run.shots), key=amount)

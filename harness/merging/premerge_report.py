@@ -21,9 +21,8 @@ from harness.merging.recipes import Recipe
 from harness.merging.stages import entering
 from harness.passes.features import forward
 from harness.passes.lengths import at_length
-from harness.passes.statistics import SPLIT
 from harness.presets import as_read, preset
-from harness.types import Array, Checkpoint, Rows, StateDict
+from harness.types import TRAINED_ON, Array, Checkpoint, Rows, StateDict
 
 Squares: TypeAlias = dict[str, list[float]]
 """By the name of a tensor the squared distance of each pair of experts."""
@@ -177,7 +176,7 @@ def _probes(name: str, plan: Plan) -> Rows | None:
         return None
     try:
         task = as_read(task, recipe.preset)
-        rows = load_rows(task, SPLIT, folder=recipe.data_dir, limit=PROBES)
+        rows = load_rows(task, TRAINED_ON, folder=recipe.data_dir, limit=PROBES)
         return at_length(rows, recipe.max_length, plan.experts)
     except HarnessError as error:
         _warn(error)

@@ -18,8 +18,8 @@ from harness.merging.label_rows import as_stored, tensors_ordered_as
 from harness.passes.lengths import at_length
 from harness.passes.reading import Readings
 from harness.passes.statistic_file import Statistic, check_statistic
-from harness.passes.statistics import SPLIT, called, collect, drawn_as, promised, said, steps
-from harness.types import Checkpoint, Length, Need, Progress, Rows, Scalar, StateDict
+from harness.passes.statistics import called, collect, drawn_as, promised, said, steps
+from harness.types import TRAINED_ON, Checkpoint, Length, Need, Progress, Rows, Scalar, StateDict
 
 
 class Provider(Protocol):
@@ -275,8 +275,8 @@ class StatisticsProvider:
         # as text: a name in a file is never looked up, which could import what it names
         task, _, split = file.task.partition("@")
         tasks = self.sources.tasks
-        if split != SPLIT or (tasks and task != tasks[index]):
-            wanted = f"{tasks[index]}@{SPLIT}" if tasks else f"a task's @{SPLIT}"
+        if split != TRAINED_ON or (tasks and task != tasks[index]):
+            wanted = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"a task's @{TRAINED_ON}"
             raise BadRecipe(
                 f"{file.source} was computed on {file.task}, expected rows of "
                 f"{wanted}, on which {self.checkpoints[index].source} was trained"

@@ -28,9 +28,7 @@ from harness.passes.features import check_readout
 from harness.passes.statistic_file import Statistic, read_statistic
 from harness.presets import as_read, preset
 from harness.registry import MERGERS, POSTMERGE, PREMERGE
-from harness.types import DRAWN, Checkpoint, Choice, Need, Progress, Scalar, StateDict
-
-HELD_OUT = "heldout10"
+from harness.types import DRAWN, HELD_OUT, Checkpoint, Choice, Need, Progress, Scalar, StateDict
 
 
 @dataclass(frozen=True)
