@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from harness.evaluation.run import Run
     from harness.inspecting.inspect import inspect
     from harness.inspecting.inspection import Inspection
-    from harness.merging.judge import Judge
     from harness.merging.merge import merge
     from harness.merging.recipes import Recipe
+    from harness.merging.validation import ValidationScorer
     from harness.passes.reading import Reading
     from harness.passes.statistics import statistic
     from harness.reporting.boards.leaderboard import leaderboard
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "Comparison": "harness.reporting.comparison",
     "Inspection": "harness.inspecting.inspection",
-    "Judge": "harness.merging.judge",
+    "ValidationScorer": "harness.merging.validation",
     "Ranking": "harness.reporting.comparison",
     "Reading": "harness.passes.reading",
     "Recipe": "harness.merging.recipes",
@@ -121,7 +121,6 @@ __all__ = [
     "Head",
     "Hyperparameters",
     "Inspection",
-    "Judge",
     "Need",
     "Predictions",
     "Ranking",
@@ -135,6 +134,7 @@ __all__ = [
     "StateDict",
     "Task",
     "Teacher",
+    "ValidationScorer",
     "View",
     "compare",
     "evaluate",

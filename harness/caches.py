@@ -36,7 +36,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CacheKind:
     """The entries of one kind."""
 
     kind: str
@@ -52,9 +52,9 @@ class Kept:
         return max((entry.age for entry in self.entries), default=0.0)
 
 
-def kept() -> list[Kept]:
+def cache_kinds() -> list[CacheKind]:
     """What the cache holds, by kind."""
-    return [Kept(kind, tuple(_entries(kind))) for kind in KINDS]
+    return [CacheKind(kind, tuple(_entries(kind))) for kind in KINDS]
 
 
 def _entries(kind: str) -> Iterator[Entry]:
@@ -73,11 +73,11 @@ def _entries(kind: str) -> Iterator[Entry]:
             yield Entry(path, status.st_size, age)
 
 
-def cleared(older_than: float = 0) -> list[Kept]:
+def cleared(older_than: float = 0) -> list[CacheKind]:
     """What was taken away: all entries that were written so many days ago or more, by kind."""
     gone = [
-        Kept(one.kind, tuple(entry for entry in one.entries if entry.age >= older_than))
-        for one in kept()
+        CacheKind(one.kind, tuple(entry for entry in one.entries if entry.age >= older_than))
+        for one in cache_kinds()
     ]
     for entry in (entry for one in gone for entry in one.entries):
         entry.path.unlink(missing_ok=True)

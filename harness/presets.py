@@ -137,7 +137,7 @@ def as_read(task: Task, name: PresetName | None) -> Task:
     words under a preset that reads whole rows.
     """
     settings = preset(name)
-    if settings.readout.fault is not None and kind_of(task).unit == "word":
+    if settings.readout.fault is not None and kind_of(task).split_into_words:
         raise BadRecipe(
             f"{task} is read word by word, which the preset '{name}' does not; leave out --preset"
         )

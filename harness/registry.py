@@ -70,7 +70,6 @@ PostmergeFn: TypeAlias = Callable[
     Concatenate[StateDict, Sequence[StateDict], StateDict, P], StateDict
 ]
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
-NeedFn = TypeVar("NeedFn", bound=Callable[..., Any])
 YAML = (".yaml", ".yml")
 NOTHING: BreaksWith = MappingProxyType({})
 
@@ -83,6 +82,7 @@ class Named(Protocol):
 
 
 V = TypeVar("V", bound=Named)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Registry(Mapping[str, V], Generic[V]):
@@ -319,6 +319,16 @@ TASKS: Registry[Task] = Registry(
 )
 
 
+def _adding(registry: Registry[V], made: Callable[[Any], V]) -> Callable[[F], F]:
+    """What registers a function by what is made of it, and gives it back."""
+
+    def register(function: F) -> F:
+        registry.add(made(function), _origin(function))
+        return function
+
+    return register
+
+
 def merger(
     name: str,
     *,
@@ -330,12 +340,9 @@ def merger(
 ) -> Callable[[MergeFn[P]], MergeFn[P]]:
     """Register a merging method under a name."""
 
-    def register(function: MergeFn[P]) -> MergeFn[P]:
-        entry = Merger(name, function, paper, task_vectors, breaks, by_label, breaks_with)
-        MERGERS.add(entry, _origin(function))
-        return function
-
-    return register
+    return _adding(
+        MERGERS, lambda f: Merger(name, f, paper, task_vectors, breaks, by_label, breaks_with)
+    )
 
 
 def premerge(
@@ -350,12 +357,9 @@ def premerge(
 ) -> Callable[[PremergeFn[P]], PremergeFn[P]]:
     """Register a pre-merging method under a name."""
 
-    def register(function: PremergeFn[P]) -> PremergeFn[P]:
-        entry = Premerge(name, function, paper, exact, breaks, costly, breaks_with, reads_base)
-        PREMERGE.add(entry, _origin(function))
-        return function
-
-    return register
+    return _adding(
+        PREMERGE, lambda f: Premerge(name, f, paper, exact, breaks, costly, breaks_with, reads_base)
+    )
 
 
 def postmerge(
@@ -368,12 +372,7 @@ def postmerge(
 ) -> Callable[[PostmergeFn[P]], PostmergeFn[P]]:
     """Register a post-merging method under a name."""
 
-    def register(function: PostmergeFn[P]) -> PostmergeFn[P]:
-        entry = Postmerge(name, function, paper, breaks, breaks_with, rereads)
-        POSTMERGE.add(entry, _origin(function))
-        return function
-
-    return register
+    return _adding(POSTMERGE, lambda f: Postmerge(name, f, paper, breaks, breaks_with, rereads))
 
 
 def need(
@@ -386,15 +385,10 @@ def need(
     check: Callable[[Mapping[str, Scalar]], None] | None = None,
     toy: Callable[[Sequence[StateDict]], Any] | None = None,
     kinds: tuple[KindName, ...] = ALL_KINDS,
-) -> Callable[[NeedFn], NeedFn]:
+) -> Callable[[F], F]:
     """Register what a method may ask for by a parameter of this name; see `Need`."""
 
-    def register(function: NeedFn) -> NeedFn:
-        made = Need(name, function, paper, rows, shapes, fault, check, toy, kinds)
-        NEEDS.add(made, _origin(function))
-        return function
-
-    return register
+    return _adding(NEEDS, lambda f: Need(name, f, paper, rows, shapes, fault, check, toy, kinds))
 
 
 def protocol(
@@ -411,23 +405,12 @@ def protocol(
 ) -> Callable[[ProtocolFn[P]], ProtocolFn[P]]:
     """Register an evaluation protocol under a name."""
 
-    def register(function: ProtocolFn[P]) -> ProtocolFn[P]:
-        entry = EvaluationProtocol(
-            name,
-            function,
-            paper,
-            adapts,
-            check,
-            transductive,
-            by_default,
-            of_tags,
-            outside,
-            features,
-        )
-        PROTOCOLS.add(entry, _origin(function))
-        return function
-
-    return register
+    return _adding(
+        PROTOCOLS,
+        lambda f: EvaluationProtocol(
+            name, f, paper, adapts, check, transductive, by_default, of_tags, outside, features
+        ),
+    )
 
 
 def metric(
@@ -441,12 +424,7 @@ def metric(
 ) -> Callable[[MetricFn], MetricFn]:
     """Register a metric under a name, with what `Metric` says of it."""
 
-    def register(function: MetricFn) -> MetricFn:
-        made = Metric(name, function, paper, kinds, classes, undefined, prefixes)
-        METRICS.add(made, _origin(function))
-        return function
-
-    return register
+    return _adding(METRICS, lambda f: Metric(name, f, paper, kinds, classes, undefined, prefixes))
 
 
 def task(value: Task) -> Task:

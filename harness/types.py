@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
+    from harness.checkpoints.families.family import Family
     from harness.kinds.kind import Kind
     from harness.weights.lazy import Spec
 
@@ -162,8 +163,9 @@ class Task:
         return self.name
 
 
-DERIVED = ("train90", "heldout10")
-"""Splits that every task has: shares of its train split."""
+TRAINED_ON, HELD_OUT = DERIVED = ("train90", "heldout10")
+"""Splits that every task has, shares of its train split: what experts are trained on and shots are
+drawn from, and what candidates and experts are chosen on."""
 
 _NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
 
@@ -193,7 +195,7 @@ def _fault(task: Task) -> str | None:
         return f"no {'metrics' if task.text else 'text'}, expected at least one name"
     if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
         return f"the split '{odd[0]}', expected a plain name beside {' and '.join(DERIVED)}"
-    if task.reported not in (*task.splits, DERIVED[1]):
+    if task.reported not in (*task.splits, HELD_OUT):
         return f"reported='{task.reported}', expected one of {', '.join(task.splits) or 'splits'}"
     return None
 
@@ -222,16 +224,18 @@ class Rows:
 class Checkpoint:
     """Weights, the configuration beside them and where they came from.
 
-    `labels` are the names in the order of the head's outputs: empty for regression, None when the
-    checkpoint has no head. `tasks` are the task ids recorded by a fine-tuning or a merge, if any.
-    `words` is the folder of the tokenizer, where that is not beside the weights. `narrow` are types
-    that tensors are written in, of those that are read in a wider one. `stored` are the labels in
-    the order that the outputs have in the folder, where they were put into another.
+    `family` is what its architecture is, told once when it is opened. `labels` are the names in the
+    order of the head's outputs: empty for regression, None when the checkpoint has no head. `tasks`
+    are the task ids recorded by a fine-tuning or a merge, if any. `words` is the folder of the
+    tokenizer, where that is not beside the weights. `narrow` are types that tensors are written in,
+    of those that are read in a wider one. `stored` are the labels in the order that the outputs
+    have in the folder, where they were put into another.
     """
 
     source: str
     path: Path
     config: Mapping[str, Any]
+    family: Family
     weights: StateDict
     labels: tuple[str, ...] | None
     tasks: tuple[str, ...] = ()
@@ -275,7 +279,7 @@ class Need:
             of one expert alone.
     tasks   the same, but where the merge has one head for all tasks, every expert has that one.
     same    the `Readings` of all experts on training rows of the first expert's task, once.
-    shared  the `Judge` of a candidate on held-out rows, once.
+    shared  the `ValidationScorer` of a candidate on held-out rows, once.
     none    the experts' checkpoints as they enter the method, once.
 
     The first four draw `examples` rows by `seed`, which are among its options; with an option

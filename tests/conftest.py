@@ -32,7 +32,7 @@ if "HARNESS_DATA_DIR" in os.environ:
 
 for package in BESIDE:  # found by path, so that tests can import from them
     import_all(package)
-for taker in ("harness.merging.judge", "harness.training.finetune"):
+for taker in ("harness.merging.validation", "harness.training.finetune"):
     # they take `forward` by name, and must have it before a test puts another in its place
     importlib.import_module(taker)
 

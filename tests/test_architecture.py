@@ -186,6 +186,29 @@ def test_importing_is_light(module: str) -> None:
 READERS = {"json.load", "json.loads", "yaml.safe_load", "yaml.load", "pickle.load", "pickle.loads"}
 
 
+def private_imports(body: ast.AST) -> set[str]:
+    """The private names that code takes from other modules of ours."""
+    taken = (
+        (node.module or "", alias.name)
+        for node in ast.walk(body)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    )
+    ours = {name for module, name in taken if module.split(".")[0] in OURS}
+    return {name for name in ours if name.startswith("_") and not name.startswith("__")}
+
+
+@pytest.mark.parametrize("folder", [*OURS, "tests"])
+def test_nobody_imports_a_private_name(folder: str) -> None:
+    named = {str(path): private_imports(tree(path)) for path in (ROOT / folder).rglob("*.py")}
+    assert not {path: names for path, names in named.items() if names}
+
+
+def test_a_private_import_is_noticed() -> None:
+    planted = "def f():\n    from harness.text import _shown, plain\n"
+    assert private_imports(ast.parse(planted)) == {"_shown"}
+
+
 def test_json_and_yaml_are_read_in_one_place() -> None:
     for name, path in MODULES.items():
         calls = {

@@ -29,7 +29,7 @@ from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.frame import FRAME, TABLE
-from harness.reporting.grid import Cell, _across
+from harness.reporting.grid import Cell, mean_cell
 from harness.reporting.lines import lines_of, stages, without_first
 from harness.reporting.table import evaluation_table
 from harness.text import csv_cell, markdown, points, tex
@@ -314,8 +314,8 @@ def test_only_merges_compete_and_one_alone_is_not_the_best() -> None:
 def test_the_mean_over_tasks_has_an_interval_of_its_own() -> None:
     """60 in [57, 62] and 80 in [76, 85], by hand: 70 - sqrt(9 + 16) / 2, 70 + sqrt(4 + 25) / 2."""
     cells = [Cell((60.0,), (57.0, 62.0)), Cell((80.0,), (76.0, 85.0))]
-    assert _across(cells).interval == pytest.approx((67.5, 72.6926), abs=1e-4)
-    assert _across([cells[0], Cell((80.0,))]).interval is None
+    assert mean_cell(cells).interval == pytest.approx((67.5, 72.6926), abs=1e-4)
+    assert mean_cell([cells[0], Cell((80.0,))]).interval is None
 
 
 # Gains and shares -------------------------------------------------------------------------------

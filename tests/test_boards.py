@@ -15,7 +15,7 @@ import pytest
 
 from harness import Record, leaderboard
 from harness.cli import main
-from harness.cli.evaluate import _print_evaluation
+from harness.cli.evaluate import print_evaluation
 from harness.errors import BrokenRecord
 from harness.evaluation.records import Adaptation, DrawScore, Role, Source, read_records
 from harness.reporting.boards.board import board_of
@@ -526,7 +526,7 @@ def test_below_the_table_stands_what_its_protocols_saw(capsys: pytest.CaptureFix
         record("merged", "m", RTE, "ft-classifier", {5: [0.6]}, adaptation=drawn),
         record("merged", "m", RTE, "current", 0.6),
     ]
-    _print_evaluation(records, Path("records"))
+    print_evaluation(records, Path("records"))
     below = capsys.readouterr().out.partition("Values x100.")[2].splitlines()
     assert [line for line in below if "shots: " in line] == [
         "ft-classifier, 5 shots: tuned on drawn rows and their labels.",

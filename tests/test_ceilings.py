@@ -89,7 +89,7 @@ def tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
 
 def made_by(text: str, experts: Sequence[Any], base: Any) -> list[Any]:
     choice = harness.parse_choice(text)
-    return list(CEILINGS[choice.name](experts, base, **ceiling._resolved(choice)))
+    return list(CEILINGS[choice.name](experts, base, **ceiling.options_of(choice)))
 
 
 @pytest.mark.parametrize("text", REFERENCES)

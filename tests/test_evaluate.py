@@ -26,10 +26,10 @@ from harness.data.shots import draw, scattered, selected
 from harness.evaluation import run
 from harness.evaluation.bootstrap import kept_resamples
 from harness.evaluation.inference import intervals
-from harness.evaluation.parts import asked_protocols, part_of
 from harness.evaluation.predictions import shelf
 from harness.evaluation.records import identity, read_record, read_records
 from harness.evaluation.resamples import estimates_of
+from harness.evaluation.task_split import protocols_of, task_split
 from harness.files import cache_dir
 from harness.passes import features as encode
 from harness.registry import TASKS
@@ -496,7 +496,7 @@ def test_what_is_told_of_progress_is_all_rows_of_the_run_once(room: Room, tmp_pa
     pool = len(
         {
             unit
-            for draw in part_of(asked, PAIR, asked_protocols(asked)).drawn[1].draws
+            for draw in task_split(asked, PAIR, protocols_of(asked)).pools[1].draws
             for rows in draw.rows
             for unit in rows
         }

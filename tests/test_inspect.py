@@ -26,8 +26,8 @@ from harness.cli import main
 from harness.errors import BrokenCheckpoint, NotFinite, OutputExists
 from harness.inspecting import folder
 from harness.inspecting.comparison import Comparison, compared
-from harness.inspecting.inspect import Work, _places
-from harness.inspecting.inspection import Kept, remarks
+from harness.inspecting.inspect import Work, places_of
+from harness.inspecting.inspection import UnitsInPlace, remarks
 from harness.inspecting.units import units_kept
 from harness.reporting.figures import HeatMap
 from harness.weights import Lazy, Permuted, Spec, Symmetry
@@ -259,18 +259,18 @@ def test_units_by_hand() -> None:
     first = {"up": torch.tensor([[1.0, 0], [0, 1], [0, 1]])}
     second = {"up": torch.tensor([[0.0, 2], [2, 0], [0, 2]])}
     members = Symmetry({"up": ("ffn.0", "width")}, heads=1).members("ffn.0")
-    assert units_kept(first, second, members) == Kept(3, 1)
+    assert units_kept(first, second, members) == UnitsInPlace(3, 1)
 
 
 def test_of_equally_good_assignments_the_one_that_moves_fewest_units_counts() -> None:
     """Of dead units every one is."""
     members = Symmetry({"up": ("ffn.0", "width")}, heads=1).members("ffn.0")
     for state in (torch.zeros(6, 3), torch.ones(6, 3), torch.eye(6)[:, :3]):
-        assert units_kept({"up": state}, {"up": state}, members) == Kept(6, 6)
+        assert units_kept({"up": state}, {"up": state}, members) == UnitsInPlace(6, 6)
     # 0 1 2 3 -> 1 3 2 0 is as good as 0 2 1 3, and moves one more
     first = torch.tensor([[1.0, -1], [1, 1], [1, -1], [1, 1]])
     second = torch.tensor([[-1.0, 0], [0, -1], [0, 0], [1, 1]])
-    assert units_kept({"up": first}, {"up": second}, members) == Kept(4, 2)
+    assert units_kept({"up": first}, {"up": second}, members) == UnitsInPlace(4, 2)
 
 
 def test_numbers_are_those_of_plain_numpy(minis: Minis, capsys: pytest.CaptureFixture[str]) -> None:
@@ -447,7 +447,7 @@ def test_one_tensor_of_each_model_is_in_memory_at_a_time() -> None:
     names = [f"bert.encoder.layer.{n}.output.dense.weight" for n in range(4)]
     states = [Lazy({n: Spec((100,), torch.float32) for n in names}, read) for _ in range(4)]
     work = Work(family_of(config("bert")), tuple(states[:3]), states[3])
-    assert len(_places(work, lambda *_: None)) == 3
+    assert len(places_of(work, lambda *_: None)) == 3
     assert (most, reads) == (4, 16)
 
 

@@ -21,9 +21,9 @@ from harness import Choice, Recipe, StateDict, merge, weights
 from harness.cli import main
 from harness.errors import CannotWrite
 from harness.files import nameless
-from harness.merging import kept as keeping
-from harness.merging.kept import Kept
+from harness.merging import spool as keeping
 from harness.merging.plan import plan
+from harness.merging.spool import Spool
 from harness.unfinished import is_unfinished
 from tests.toys import TOY, registered
 
@@ -290,7 +290,7 @@ ODD = {
 
 
 def test_every_type_and_shape_comes_back_as_it_was(tmp_path: Path) -> None:
-    with Kept(tmp_path / "out") as kept:
+    with Spool(tmp_path / "out") as kept:
         (state,) = kept.states([ODD])
         for name, tensor in ODD.items():
             for _ in range(2):
@@ -301,7 +301,7 @@ def test_every_type_and_shape_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_what_is_written_to_a_tensor_reaches_no_other(tmp_path: Path) -> None:
-    with Kept(tmp_path / "out") as kept:
+    with Spool(tmp_path / "out") as kept:
         (state,) = kept.states([ODD])
         state["long"].fill_(7)
         held = state["double"]
@@ -312,7 +312,7 @@ def test_what_is_written_to_a_tensor_reaches_no_other(tmp_path: Path) -> None:
 def test_experts_of_unlike_heads(tmp_path: Path) -> None:
     made = [{"w": torch.ones(2), "head": torch.ones(2, 3)}, {"w": torch.zeros(2)},
             {"w": torch.zeros(2), "head": torch.ones(4, 3)}]  # fmt: skip
-    with Kept(tmp_path / "out") as kept:
+    with Spool(tmp_path / "out") as kept:
         first, second, third = kept.states(made)
         assert first["head"].shape == (2, 3)
         assert third["head"].shape == (4, 3)
@@ -328,7 +328,7 @@ def test_many_threads_compute_a_tensor_once(tmp_path: Path) -> None:
         return torch.full((2000,), float(name))
 
     known = {name: weights.Spec((2000,), torch.float32) for name in names}
-    with Kept(tmp_path / "out") as kept, ThreadPoolExecutor(8) as pool:
+    with Spool(tmp_path / "out") as kept, ThreadPoolExecutor(8) as pool:
         (state,) = kept.states([weights.Lazy(known, compute)])
         found = list(pool.map(lambda name: state[name].numpy().copy(), names * 8))
     assert counted == dict.fromkeys(names, 1)
@@ -348,7 +348,7 @@ def test_it_is_computed_with_all_cores_whoever_asks(tmp_path: Path) -> None:
 
     known = {"w": weights.Spec((4,), torch.float32), "v": weights.Spec((4,), torch.float32)}
     try:
-        with Kept(tmp_path / "out") as kept:
+        with Spool(tmp_path / "out") as kept:
             (state,) = kept.states([weights.Lazy(known, compute)])
             weights.spread(lambda name: state[name], ["w", "v"])
             assert torch.get_num_threads() == 2
@@ -373,7 +373,7 @@ def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
         return torch.from_numpy(array)
 
     known = {"w": weights.Spec((4,), torch.float32)}
-    with Kept(tmp_path / "out") as kept:
+    with Spool(tmp_path / "out") as kept:
         states = kept.states([weights.Lazy(known, compute) for _ in range(5)])
         held = [state["w"] for state in states]
     assert len(held) == 5

@@ -28,9 +28,9 @@ from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import draw
 from harness.data.splits import parse_task
 from harness.errors import BadData, BadOption, LabelMismatch
-from harness.evaluation.parts import Part
 from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
+from harness.evaluation.task_split import TaskSplit
 from harness.kinds import KINDS, information, kind_of, multilabel
 from harness.kinds.multilabel import Multilabel, known_cross_entropy
 from harness.kinds.tagging import Tagging, entities, scheme
@@ -276,7 +276,7 @@ def best_constant(task: Task, labels: Any) -> float:
     """As a record has it."""
     column = np.asarray(labels, dtype=np.float64)
     rows = replace(load_rows(task, "test"), labels=column, texts=(("word1",),) * len(column))
-    return Part(task, "test", rows).majority.value
+    return TaskSplit(task, "test", rows).majority.value
 
 
 def test_the_best_constant_is_that_of_the_metric() -> None:
@@ -422,7 +422,7 @@ def handed_to(room: Path, kind: str, protocol: str, tmp_path: Path, **values: An
 
     def spy(self: Reader, entry: Any) -> Encoded:
         made = encoded(self, entry)
-        if self._system.role == "merged":
+        if self._evaluated.role == "merged":
             handed.append(made)
         return made
 

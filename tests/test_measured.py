@@ -19,9 +19,9 @@ import harness
 from harness import Recipe, StateDict, Task, merge, weights
 from harness.cli import main
 from harness.data.rows import load_rows
-from harness.merging import measure, passage
-from harness.merging.measure import distance
-from harness.merging.passage import Clock, Latest
+from harness.merging import premerge_report, premerge_steps
+from harness.merging.premerge_report import distance
+from harness.merging.premerge_steps import LastRead, StageClock
 from tests.conftest import is_head
 from tests.toys import THREE, TOY, registered
 
@@ -205,7 +205,7 @@ def test_the_distance_is_measured_while_the_merger_reads(
 
 
 def test_what_was_given_is_there_until_it_is_changed() -> None:
-    held = Latest({"a": torch.zeros(2), "b": torch.ones(2)})
+    held = LastRead({"a": torch.zeros(2), "b": torch.ones(2)})
     assert held("a") is None
     given = held.state["a"]
     assert held("a") is given
@@ -213,7 +213,7 @@ def test_what_was_given_is_there_until_it_is_changed() -> None:
     given.view(-1)[:1].add_(1)
     assert held("a") is None, "through a view as well"
     with torch.inference_mode():
-        state = Latest({"a": torch.zeros(2)})
+        state = LastRead({"a": torch.zeros(2)})
         _ = state.state["a"]
     assert state("a") is None
 
@@ -304,7 +304,7 @@ def test_none_is_measured_where_that_is_said(
     def forward(*_: Any, **__: Any) -> Any:
         raise AssertionError("an expert is run")
 
-    monkeypatch.setattr(measure, "forward", forward)
+    monkeypatch.setattr(premerge_report, "forward", forward)
     asked = recipe(loud, minis, "turned", drift=False)
     merge(asked, out=tmp_path / "value")
     values = {"experts": list(asked.experts), "base": asked.base, "tasks": ["toy/pairs"]}
@@ -365,7 +365,7 @@ def test_a_model_that_does_not_run_on_them_is_merged_all_the_same(
 def test_nothing_is_measured_where_nothing_comes_before_the_merger(
     loud: Loud, minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "load_rows", lambda *_, **__: pytest.fail("rows are read"))
+    monkeypatch.setattr(premerge_report, "load_rows", lambda *_, **__: pytest.fail("rows are read"))
     merge(recipe(loud, minis), out=tmp_path / "out")
     assert stages(tmp_path / "out") == []
 
@@ -399,12 +399,12 @@ class Ticks:
 @pytest.fixture
 def ticks(monkeypatch: pytest.MonkeyPatch) -> Ticks:
     made = Ticks()
-    monkeypatch.setattr(passage, "perf_counter", made)
+    monkeypatch.setattr(premerge_steps, "perf_counter", made)
     return made
 
 
 def test_time_is_that_of_the_stage_at_work(ticks: Ticks) -> None:
-    clock = Clock()
+    clock = StageClock()
     with clock.running(1):
         ticks.now += 1
         with clock.running(0):
@@ -417,7 +417,7 @@ def test_time_is_that_of_the_stage_at_work(ticks: Ticks) -> None:
 
 
 def test_time_survives_an_error(ticks: Ticks) -> None:
-    clock = Clock()
+    clock = StageClock()
 
     def fails(_: str) -> torch.Tensor:
         ticks.now += 1
@@ -433,7 +433,7 @@ def test_time_survives_an_error(ticks: Ticks) -> None:
 
 
 def test_threads_do_not_count_twice() -> None:
-    clock = Clock()
+    clock = StageClock()
     state = clock.timed(0, {"w": torch.zeros(3)})
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: state["w"], range(500)))

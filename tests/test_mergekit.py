@@ -17,7 +17,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from harness import Recipe, merge
-from harness.checkpoints.mergekit import ingredients
+from harness.checkpoints.mergekit import named_models
 from harness.cli import main
 from harness.merging.recipes import read_recipe
 from harness.options import parse_choice, resolve
@@ -785,7 +785,7 @@ NAMED: dict[str, tuple[dict[str, Any], tuple[str, ...], str | None]] = {
 def test_a_folder_says_what_it_was_made_of(case: str, tmp_path: Path) -> None:
     config, experts, base = NAMED[case]
     (tmp_path / "mergekit_config.yml").write_text(yaml.safe_dump(config))
-    found = ingredients(tmp_path / "mergekit_config.yml")
+    found = named_models(tmp_path / "mergekit_config.yml")
     assert (found.method, found.experts, found.base) == (config["merge_method"], experts, base)
 
 

@@ -77,7 +77,9 @@ def shared(minis: Callable[[str], dict[str, Path]], request: pytest.FixtureReque
 
 def together(base: Path, *tasks: str, seed: int = 3) -> MultiTask:
     source = open_checkpoint(base)
-    return MultiTask({name: with_new_head(source, TASKS[name], seed) for name in tasks or ALL})
+    return MultiTask(
+        source.family, {name: with_new_head(source, TASKS[name], seed) for name in tasks or ALL}
+    )
 
 
 def batch(labels: torch.Tensor) -> dict[str, torch.Tensor]:

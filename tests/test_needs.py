@@ -368,7 +368,7 @@ def test_a_dry_run_reads_no_row(
     mine: Path, loud: Loud, minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.load_plugins(mine)
-    for place in ("harness.passes.statistics.load_rows", "harness.merging.judge.load_rows"):
+    for place in ("harness.passes.statistics.load_rows", "harness.merging.validation.load_rows"):
         monkeypatch.setattr(place, lambda *_, **__: pytest.fail("data read"))
     asked = recipe(loud, minis, premerge=["by_inputs"], merger="soup")
     harness.merge(asked, out=tmp_path / "out", dry_run=True)

@@ -135,7 +135,7 @@ def spying() -> Iterator[Handed]:
     encoded = Reader.encoded
 
     def spy(self: Reader, protocol: Any) -> Encoded:
-        key = self._system.role, protocol.protocol.name
+        key = self._evaluated.role, protocol.name
         found[key] = encoded(self, protocol)
         return found[key]
 

@@ -21,7 +21,7 @@ import harness
 from harness import Encoded, Predictions, Record, Row, Run, Task
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
-from harness.cli.evaluate import _print_evaluation
+from harness.cli.evaluate import print_evaluation
 from harness.data.rows import load_rows
 from harness.errors import CellsFailed, MissingTeacher
 from harness.evaluation.records import identity, predictions_of, read_record
@@ -793,5 +793,5 @@ def test_the_sentence_is_of_the_records(
     assert every.spread is not None
     low, high = every.spread.loss
     assert low <= every.loss <= high
-    _print_evaluation(records, tmp_path)
+    print_evaluation(records, tmp_path)
     assert f"Verdict: {every}\n" in capsys.readouterr().out

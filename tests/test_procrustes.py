@@ -586,6 +586,7 @@ def test_whether_heads_mean_the_same(
             opened.source,
             opened.path,
             opened.config,
+            opened.family,
             opened.weights,
             tuple(names),
             (task,) if task else (),

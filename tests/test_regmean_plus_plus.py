@@ -23,7 +23,7 @@ import harness
 from harness import Recipe, StateDict, merge
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadRecipe, BrokenCheckpoint, NotFinite, UnknownName
-from harness.passes import blocks, walk
+from harness.passes import blocks, layerwise
 from harness.passes.blocks import blocks_of
 from harness.passes.features import forward
 from harness.passes.reading import Readings
@@ -285,7 +285,7 @@ def test_nothing_is_read_when_the_merge_is_composed(
     monkeypatch.setattr(
         "harness.passes.statistics.load_rows", lambda *_, **__: pytest.fail("rows are read")
     )
-    monkeypatch.setattr(blocks, "Partly", lambda *_: pytest.fail("a model is built"))
+    monkeypatch.setattr(blocks, "TruncatedModel", lambda *_: pytest.fail("a model is built"))
     folders = [loud("bert", which) for which in ("a", "b")]
     merge(asked(folders, [TOY, TOY]), out=tmp_path / "m", dry_run=True)
 
@@ -295,7 +295,11 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.grams = self.passes = self.built = 0
-        made, gram, on = blocks.Partly.__init__, blocks.Partly.gram, blocks.Partly.pass_on
+        made, gram, on = (
+            blocks.TruncatedModel.__init__,
+            blocks.TruncatedModel.gram,
+            blocks.TruncatedModel.pass_on,
+        )
 
         def init(it: Any, *args: Any) -> None:
             self.built += 1
@@ -309,9 +313,9 @@ class Counted:
             self.passes += 1
             on(it, *args)
 
-        monkeypatch.setattr(blocks.Partly, "__init__", init)
-        monkeypatch.setattr(blocks.Partly, "gram", grams)
-        monkeypatch.setattr(blocks.Partly, "pass_on", passes)
+        monkeypatch.setattr(blocks.TruncatedModel, "__init__", init)
+        monkeypatch.setattr(blocks.TruncatedModel, "gram", grams)
+        monkeypatch.setattr(blocks.TruncatedModel, "pass_on", passes)
 
 
 @pytest.mark.parametrize("cache", [True, False], ids=["cached", "nowhere to cache"])
@@ -320,7 +324,7 @@ def test_every_block_is_run_once_whatever_the_order_of_the_tensors(
 ) -> None:
     """Files have layer 10 before layer 2. Two experts: 3 blocks of Gram matrices, 3 to pass."""
     if not cache:
-        monkeypatch.setattr(walk, "keep", lambda *_: False)
+        monkeypatch.setattr(layerwise, "keep", lambda *_: False)
     counted = Counted(monkeypatch)
     folders = [loud("bert", which) for which in ("a", "b")]
     plan = merge(asked(folders, [TOY, TOY]), out=tmp_path / "m", dry_run=True)
@@ -380,7 +384,7 @@ def test_a_model_run_block_by_block_is_the_model(loud: Loud) -> None:
         checkpoint = open_checkpoint(loud(family))
         reading = Readings((checkpoint,), lambda _: rows, "cpu").of(0)
         cut, own = blocks_of(checkpoint), checkpoint.weights
-        parts = blocks.Partly(reading, cut, 4)
+        parts = blocks.TruncatedModel(reading, cut, 4)
         for block in range(3):
             parts.pass_on({name: own[name] for name in own if cut.of(name) == block})
         stored, shared = parts.gram()

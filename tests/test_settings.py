@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.checkpoints.families.known import FAMILIES
+from harness.checkpoints.families.known import FAMILIES, family_of
 from harness.checkpoints.layout import MERGE
 from harness.checkpoints.network import configuration
 from harness.checkpoints.settings import check_settings, heads_of, settings_of
@@ -24,7 +24,7 @@ GENERIC |= {"embedding_size": 16, "intermediate_size": 24, "vocab_size": 45}
 
 
 def named(source: str, config: dict[str, Any]) -> Checkpoint:
-    return Checkpoint(source, Path(source), config, {}, None)
+    return Checkpoint(source, Path(source), config, family_of(config), {}, None)
 
 
 def check(first: dict[str, Any], second: dict[str, Any]) -> None:

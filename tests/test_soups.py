@@ -215,7 +215,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "harness.merging.judge.forward", lambda *_, **__: pytest.fail("work started")
+        "harness.merging.validation.forward", lambda *_, **__: pytest.fail("work started")
     )
     folders = minis("bert")
     arguments = ["merge", str(folders["a"]), str(folders["b"]), "--base", str(folders["base"])]

@@ -18,7 +18,7 @@ import harness
 from harness import Recipe, StateDict, merge
 from harness.cli import main
 from harness.errors import BadOption, BadRecipe
-from harness.merging.judge import Judge
+from harness.merging.validation import ValidationScorer
 from harness.weights import Lazy, Line, compact_svd, digest, isometry, specs
 from tests.states import close, model, models
 from tests.test_mergers import Arrays, merger
@@ -654,11 +654,11 @@ def test_what_a_sweep_scores_and_writes_are_merges_at_that_scale(
     """To the bit, every candidate; the one in the middle is made to win."""
     scored: list[str] = []
 
-    def score(_: Judge, candidate: StateDict) -> float:
+    def score(_: ValidationScorer, candidate: StateDict) -> float:
         scored.append(digest(candidate))
         return len(scored) % 3
 
-    monkeypatch.setattr(Judge, "__call__", score)
+    monkeypatch.setattr(ValidationScorer, "__call__", score)
     record = swept(merger=text, tune="scale=-0.7:0.7:0.35")
     values = [trial["value"] for trial in record["tuned"]["trials"]]
     assert record["tuned"]["chosen"] == values[1] == -0.35
@@ -684,7 +684,7 @@ def test_another_option_is_tuned_by_merging_anew(
 ) -> None:
     """The last value is made to win: the first one's direction would show."""
     scores = itertools.count()
-    monkeypatch.setattr(Judge, "__call__", lambda *_: next(scores))
+    monkeypatch.setattr(ValidationScorer, "__call__", lambda *_: next(scores))
     record = swept(merger="iso:variant=common_and_task", tune="common=0.2:0.8:0.6")
     assert record["tuned"]["chosen"] == 0.8
     swept("alone", merger="iso:variant=common_and_task,common=0.8")
@@ -710,7 +710,7 @@ def test_an_error_in_a_sweep_leaves_nothing(
         seen.extend(path.name for path in tmp_path.rglob("*"))
         raise RuntimeError("no forward pass")
 
-    monkeypatch.setattr("harness.merging.judge.forward", fails)
+    monkeypatch.setattr("harness.merging.validation.forward", fails)
     with pytest.raises(RuntimeError, match="no forward pass"):
         swept(merger="tsv", tune="scale=0:1:1")
     assert not seen, "what is kept has no name"

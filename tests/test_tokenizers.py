@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from harness.checkpoints.alike import check_tokens
+from harness.checkpoints.families.bert import BERT
+from harness.checkpoints.families.roberta import ROBERTA
 from harness.cli import main
 from harness.errors import IncompatibleWeights
 from harness.types import Checkpoint
@@ -229,7 +231,7 @@ def test_taggers_read_words_alike_whatever_they_do_with_the_first_of_a_text(tmp_
         made.save_pretrained(tmp_path / name)
         config = {"model_type": "roberta", "architectures": ["RobertaForTokenClassification"]}
         labels = ("O", "B") if name == "tagger" else None
-        found.append(Checkpoint(name, tmp_path / name, config, {}, labels))
+        found.append(Checkpoint(name, tmp_path / name, config, ROBERTA, {}, labels))
     check_tokens(found)
 
 
@@ -242,7 +244,7 @@ def test_a_tokenizer_in_python_is_what_it_is_made_of(tmp_path: Path) -> None:
         made = EsmTokenizer(str(tmp_path / "words"), model_max_length=length)
         made.save_pretrained(tmp_path / name)
         (tmp_path / name / "config.json").write_text('{"model_type": "esm"}')
-        found.append(Checkpoint(name, tmp_path / name, {"model_type": "esm"}, {}, None))
+        found.append(Checkpoint(name, tmp_path / name, {"model_type": "esm"}, BERT, {}, None))
     check_tokens(found)
     setting(SETTINGS, cls_token="<eos>")(tmp_path / "three")
     with pytest.raises(IncompatibleWeights, match=r"three has cls_token .*<eos>.* as one: "):
@@ -260,5 +262,5 @@ def test_the_files_of_a_published_model_are_one_tokenizer(tmp_path: Path) -> Non
         (tmp_path / name).mkdir(exist_ok=True)
         for file in ("config.json", *files):
             shutil.copy(source / file, tmp_path / name)
-        found.append(Checkpoint(name, tmp_path / name, {"model_type": "bert"}, {}, None))
+        found.append(Checkpoint(name, tmp_path / name, {"model_type": "bert"}, BERT, {}, None))
     check_tokens(found)

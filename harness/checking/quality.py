@@ -26,7 +26,6 @@ from harness.data.rows import load_rows, units_of
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.evaluate import evaluate
-from harness.evaluation.parts import POOL_SPLIT
 from harness.evaluation.predictions import shelf
 from harness.evaluation.records import Record, read_as, safe
 from harness.evaluation.run import DEFAULTS, Run
@@ -41,7 +40,7 @@ from harness.plugins import code_of
 from harness.registry import MERGERS, PROTOCOLS, TASKS
 from harness.reporting.grid import HEADLINE_SHOTS, PROTOCOL_ORDER
 from harness.text import points
-from harness.types import Choice, Progress, Scalar
+from harness.types import TRAINED_ON, Choice, Progress, Scalar
 from harness.values import Frozen
 from harness.weights import digest, join_digests
 
@@ -305,7 +304,7 @@ def fixture() -> str:
     known = {name: digest(checkpoint.weights) for name, checkpoint in opened.items()}
     for name in {task for checkpoint in opened.values() for task in checkpoint.tasks}:
         task = TASKS[name]
-        for split in (POOL_SPLIT, task.reported):
+        for split in (TRAINED_ON, task.reported):
             known[f"{name}@{split}"] = load_rows(task, split).digest
     known |= {setting: " ".join(experts) for setting, experts in SETTINGS.items()}
     known["draws"] = f"{HEADLINE_SHOTS} shots, {DEFAULTS.draws} from {DEFAULTS.seed}; {PARTS} parts"

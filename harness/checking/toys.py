@@ -139,7 +139,7 @@ def _always(given: Any, experts: Sequence[Checkpoint]) -> Any:
 
 
 @dataclass(frozen=True)
-class Family:
+class ToyExperts:
     """Experts, their base, and what the method needs beside them.
 
     A need is a list with an entry for each expert, in the experts' order, or one thing for all of
@@ -150,27 +150,27 @@ class Family:
     base: StateDict
     needs: Mapping[str, Any]
 
-    def ordered(self, places: Sequence[int]) -> Family:
+    def ordered(self, places: Sequence[int]) -> ToyExperts:
         """The same with the experts in another order, each with what belongs to it."""
         needs = {
             need: [given[place] for place in places] if isinstance(given, list) else given
             for need, given in self.needs.items()
         }
-        return Family([self.experts[place] for place in places], self.base, needs)
+        return ToyExperts([self.experts[place] for place in places], self.base, needs)
 
-    def of(self, experts: Sequence[StateDict]) -> Family:
+    def of(self, experts: Sequence[StateDict]) -> ToyExperts:
         """Other experts: what these make of rows that all are shown depends on them alone."""
         needs = {
             name: _toy(NEEDS[name], experts) if NEEDS[name].rows == "same" else given
             for name, given in self.needs.items()
         }
-        return Family(experts, self.base, needs)
+        return ToyExperts(experts, self.base, needs)
 
-    def each(self, fn: Callable[[StateDict], StateDict]) -> Family:
+    def each(self, fn: Callable[[StateDict], StateDict]) -> ToyExperts:
         """The same with `fn` of every model."""
         return replace(self, experts=[fn(expert) for expert in self.experts], base=fn(self.base))
 
-    def every(self, fn: Callable[[StateDict], StateDict]) -> Family:
+    def every(self, fn: Callable[[StateDict], StateDict]) -> ToyExperts:
         """The same with `fn` of every model and of every statistic."""
         needs = {
             need: [fn(state) for state in given] if are_states(given) else given
@@ -184,11 +184,11 @@ def are_states(given: Any) -> bool:
     return isinstance(given, list) and all(isinstance(one, Mapping) for one in given)
 
 
-def family(experts: int, needs: Sequence[str], shapes: Shapes | None = None) -> Family:
+def family(experts: int, needs: Sequence[str], shapes: Shapes | None = None) -> ToyExperts:
     """Fresh experts, each different, with their base."""
     shapes = {**NETWORK, **ODD} if shapes is None else shapes
     models = [model(seed, shapes) for seed in range(experts + 1)]
-    return Family(models[1:], models[0], needed(needs, shapes, experts))
+    return ToyExperts(models[1:], models[0], needed(needs, shapes, experts))
 
 
 # Folders -----------------------------------------------------------------------------------

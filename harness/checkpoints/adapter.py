@@ -20,7 +20,6 @@ import torch
 
 from harness.checkpoints.build import encoder_of
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.families.symmetry import NUMBER
 from harness.checkpoints.layout import ADAPTER_FILE, VOCABULARY_FILES, is_adapter, refuse_code
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file, twice
@@ -120,7 +119,7 @@ def open_adapter(
     """
     adapter = _read(folder)
     model = _opened_base(adapter, base, allow_pickle)
-    family = family_of(model.config, model.source)
+    family = model.family
     words = adapter.said.get("task_type") == "TOKEN_CLS"
     encoder = encoder_of(model, unit="word" if words else "row")
     head = renamed(adapter.weights, _head(adapter, family))

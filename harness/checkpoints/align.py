@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from harness.checkpoints.alike import check_tokens
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.families.symmetry import in_any_layer
 from harness.checkpoints.settings import check_settings
 from harness.errors import IncompatibleWeights
@@ -30,7 +29,7 @@ def check_architecture(models: Sequence[Checkpoint]) -> None:
 
 def under_prefix(model: Checkpoint) -> Checkpoint:
     """The model under the names of a classifier: an encoder may be stored without the prefix."""
-    family = family_of(model.config, model.source)
+    family = model.family
     if any(name.startswith(family.prefix) for name in model.weights):
         return model
     beside = [name for name in model.weights if family.is_head(name) or family.is_pooler(name)]
@@ -45,7 +44,7 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
     with a pretraining head or none; tensors the expert has no place for are left out.
     Raises IncompatibleWeights for a base with more layers than the expert.
     """
-    family = family_of(expert.config, expert.source)
+    family = expert.family
     known = specs(base.weights)
     place: dict[str, str] = {}
     for name in expert.weights:
@@ -59,7 +58,7 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
 
 def _check_depth(base: Checkpoint, expert: Checkpoint, rest: Collection[str]) -> None:
     """Raise IncompatibleWeights if what is left of a base is more layers of what the expert has."""
-    family = family_of(expert.config, expert.source)
+    family = expert.family
     kinds = {in_any_layer(family.bare(name)) for name in expert.weights}
     for name in sorted(rest):
         kind = in_any_layer(name)
@@ -76,7 +75,7 @@ def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
 
     Raises IncompatibleWeights for any other tensor that the base lacks.
     """
-    family = family_of(expert.config, expert.source)
+    family = expert.family
     fresh = []
     for name in expert.weights:
         if family.is_head(name):
@@ -91,6 +90,18 @@ def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
     return fresh
 
 
+def whole_base(base: Checkpoint | None, pattern: Checkpoint) -> Checkpoint | None:
+    """The base, if there is one, under the names of a model made from it.
+
+    Raises IncompatibleWeights where it lacks a tensor, which would be read as the model's own.
+    """
+    if base is None:
+        return None
+    aligned = aligned_base(base, pattern)
+    new_in_experts(aligned, pattern)
+    return aligned
+
+
 def in_all(models: Sequence[Checkpoint]) -> Checkpoint:
     """The first model with the tensors that any of them has: what a base may have to give."""
     return replace(models[0], weights=union(*(model.weights for model in models)))
@@ -103,7 +114,7 @@ def new_in_any(base: Checkpoint | None, experts: Sequence[Checkpoint]) -> tuple[
     A pooler that is new in one of them is new in all: a base that is not given may have had none.
     """
     fresh = {name: None for expert in experts for name in new_in_experts(base, expert)}
-    family = family_of(experts[0].config, experts[0].source)
+    family = experts[0].family
     poolers = {name for expert in experts for name in expert.weights if family.is_pooler(name)}
     apart = {name for name in poolers if any(name not in expert.weights for expert in experts)}
     return (*fresh, *sorted(apart - fresh.keys()))

@@ -12,7 +12,6 @@ import torch
 import xxhash
 
 from harness.checkpoints.build import LABEL_KEYS, encoder_of
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.layout import ADAPTER_FILE, is_adapter
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.provenance import merged_by, trained_by
@@ -33,7 +32,7 @@ def encoder_digests(base: Checkpoint) -> dict[str, str]:
     They are the same in every form that the base is published in: with heads or without, under the
     prefix of a classifier or not, and in half precision or widened from it.
     """
-    encoder, family = encoder_of(base).weights, family_of(base.config, base.source)
+    encoder, family = encoder_of(base).weights, base.family
     names = floating(encoder)
     if any(specs(encoder)[name].dtype != torch.float32 for name in names):
         encoder = each(lambda tensor: tensor, select(encoder, names))

@@ -11,7 +11,6 @@ import torch
 
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.family import Unit
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
 from harness.checkpoints.tokenizer import check_tokenizer, open_tokenizer, tokenizer_digest
@@ -32,7 +31,7 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
     BrokenCheckpoint, naming it, for any other tensor of the encoder that is missing or of another
     shape or kind: transformers would make it up at random.
     """
-    family = family_of(base.config, base.source)
+    family = base.family
     config = {key: value for key, value in base.config.items() if key not in OF_THE_HEAD}
     made = classifier_on_meta(config, base.source, unit=unit).state_dict()
     wanted = {name: tensor for name, tensor in made.items() if not family.is_head(name)}
@@ -54,16 +53,16 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
     return replace(encoder, config=config, labels=None)
 
 
-def drawn_layers(base: Checkpoint, seed: int) -> dict[str, torch.Tensor]:
+def drawn_layers(base: Checkpoint, seed: int, *, unit: Unit = "row") -> dict[str, torch.Tensor]:
     """The tensors of an encoder that a base was published without, as a seed initialises them."""
-    encoder, family = encoder_of(base), family_of(base.config, base.source)
-    wanted = classifier_on_meta(encoder.config, base.source).state_dict()
+    encoder, family = encoder_of(base, unit=unit), base.family
+    wanted = classifier_on_meta(encoder.config, base.source, unit=unit).state_dict()
     lacking = [n for n in wanted if not family.is_head(n) and n not in encoder.weights]
     if not lacking:
         return {}
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        made = network(encoder.config, base.source).state_dict()
+        made = network(encoder.config, base.source, unit).state_dict()
     return {name: made[name] for name in lacking}
 
 

@@ -127,7 +127,7 @@ def _plain(name: str, path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Ingredients:
+class NamedModels:
     """The method, experts and base that the configuration in a folder of mergekit's names."""
 
     method: str
@@ -135,7 +135,7 @@ class Ingredients:
     base: str | None
 
 
-def ingredients(path: Path) -> Ingredients:
+def named_models(path: Path) -> NamedModels:
     """What a mergekit_config.yml names. Raises BrokenCheckpoint unless it is one of mergekit."""
     values = read_yaml(path, "mergekit's configuration")
     if "merge_method" not in values:
@@ -150,10 +150,10 @@ def ingredients(path: Path) -> Ingredients:
         ) from error
     method = str(values["merge_method"])
     if method in ENDPOINTS and base is not None:
-        return Ingredients(method, tuple(dict.fromkeys([base, *named])), None)
+        return NamedModels(method, tuple(dict.fromkeys([base, *named])), None)
     if method in BASELESS:
-        return Ingredients(method, tuple(named), None)
-    return Ingredients(method, tuple(name for name in named if name != base), base)
+        return NamedModels(method, tuple(named), None)
+    return NamedModels(method, tuple(name for name in named if name != base), base)
 
 
 def _models(values: Mapping[str, Any]) -> Iterator[str]:

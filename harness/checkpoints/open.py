@@ -100,6 +100,7 @@ def open_checkpoint(
         source=str(source),
         path=path,
         config=config,
+        family=family,
         weights=weights,
         labels=labels_of(config, str(path / "config.json")) if has_head else None,
         tasks=recorded_tasks(path),

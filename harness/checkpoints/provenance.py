@@ -16,16 +16,16 @@ from harness.types import is_task_name
 
 MERGE_FILE, EXPERT_FILE = "merge.json", "expert.json"
 
-Said = TypeVar("Said", bound="Saying")
+R = TypeVar("R", bound="FolderRecord")
 
 
-class Saying(BaseModel):
+class FolderRecord(BaseModel):
     """What a file says, as far as it is read; what else stands there is passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
 
-class Origin(Saying):
+class Origin(FolderRecord):
     """Where a checkpoint was when it was merged, and what it held.
 
     `relative` is the way to it from the merged folder, where it was a folder itself.
@@ -37,33 +37,33 @@ class Origin(Saying):
     task: str | None = None
 
 
-class Place(Saying):
+class RecordedPath(FolderRecord):
     """Where a file was: the way to it from the folder that names it, and its full path."""
 
     relative: str
     path: str
 
 
-class Drawn(Saying):
+class ShownRows(FolderRecord):
     """Whose rows a method was shown: `name@split`. A name that is compared, and never looked up."""
 
     task: str
 
 
-class Given(Saying):
+class MethodRecord(FolderRecord):
     """What a method was given beside weights."""
 
-    statistics: list[Drawn] = Field(default_factory=list)
+    statistics: list[ShownRows] = Field(default_factory=list)
 
 
-class Staged(Given):
+class Staged(MethodRecord):
     """A method of a merge with all its options."""
 
     name: str = ""
     options: dict[str, Any] = Field(default_factory=dict)
 
 
-class Tuned(Saying):
+class Tuned(FolderRecord):
     """An option that held-out rows chose: `tune` is its name with what was tried."""
 
     tune: str
@@ -71,7 +71,7 @@ class Tuned(Saying):
     on: list[str] = Field(default_factory=list)
 
 
-class Merged(Given):
+class Merged(MethodRecord):
     """What merge.json says.
 
     `digest` is that of the merged weights, `head_digests` those of kept heads by task, `files` the
@@ -98,18 +98,18 @@ class Merged(Given):
     preset: str | None = None
     tuned: Tuned | None = None
     spelled: dict[str, str] = Field(default_factory=dict)
-    described: dict[str, Place] = Field(default_factory=dict)
+    described: dict[str, RecordedPath] = Field(default_factory=dict)
     base_weights: dict[str, str] = Field(default_factory=dict)
     other_base: bool = False
 
     @property
     def shown(self) -> tuple[str, ...]:
         """The rows that its methods were shown, whatever for, as `name@split`, each once."""
-        methods: tuple[Given, ...] = (*self.premerge, self, *self.postmerge)
+        methods: tuple[MethodRecord, ...] = (*self.premerge, self, *self.postmerge)
         return tuple(dict.fromkeys(one.task for method in methods for one in method.statistics))
 
 
-class Trained(Saying):
+class Trained(FolderRecord):
     """What expert.json says.
 
     `readout` are the features that the head was trained on, `annotated` the labels that its rows
@@ -125,7 +125,7 @@ class Trained(Saying):
     digest: str = ""
     tasks: list[str] = Field(default_factory=list)
     spelled: dict[str, str] = Field(default_factory=dict)
-    described: dict[str, Place] = Field(default_factory=dict)
+    described: dict[str, RecordedPath] = Field(default_factory=dict)
     base: str = "its base"
     base_digest: str | None = None
     base_weights: dict[str, str] = Field(default_factory=dict)
@@ -143,7 +143,7 @@ def merged_by(folder: Path) -> Merged | None:
 
     Raises BrokenCheckpoint for what does not say what its weights and its files hash to.
     """
-    said = _said(Merged, folder / MERGE_FILE, "a record of a merge")
+    said = _read(Merged, folder / MERGE_FILE, "a record of a merge")
     for name in ("digest", "files"):
         if said is not None and not getattr(said, name):
             raise BrokenCheckpoint(
@@ -155,7 +155,7 @@ def merged_by(folder: Path) -> Merged | None:
 
 def trained_by(folder: Path) -> Trained | None:
     """What the folder of an expert says; None if it is none of ours."""
-    return _said(Trained, folder / EXPERT_FILE, "a record of a fine-tuning")
+    return _read(Trained, folder / EXPERT_FILE, "a record of a fine-tuning")
 
 
 def check_listed(folder: Path, names: Iterable[str]) -> None:
@@ -187,7 +187,7 @@ def recorded_tasks(folder: Path) -> tuple[str, ...]:
     return tuple(said.tasks) if said else ()
 
 
-def _said(kind: type[Said], path: Path, what: str) -> Said | None:
+def _read(kind: type[R], path: Path, what: str) -> R | None:
     if not path.is_file():
         return None
     values = read_json(path, what)
@@ -210,7 +210,7 @@ def _said(kind: type[Said], path: Path, what: str) -> Said | None:
     return said
 
 
-def _named(said: Saying) -> list[str]:
+def _named(said: FolderRecord) -> list[str]:
     """The tasks that a file names."""
     if isinstance(said, Merged):
         of_experts = [origin.task for origin in said.experts if origin.task is not None]

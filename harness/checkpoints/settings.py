@@ -6,9 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.checkpoints.families.family import QK
-from harness.checkpoints.families.generic import GENERIC
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.family import GENERIC, QK
 from harness.checkpoints.families.symmetry import in_any_layer
 from harness.checkpoints.network import configuration
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
@@ -59,7 +57,7 @@ def settings_of(model: Checkpoint) -> dict[str, Any]:
     Of a family without a file that is every key, else those that its class has or its file names:
     models read no others.
     """
-    family = family_of(model.config, model.source)
+    family = model.family
     read = configuration(model.config, model.source)
     said = {**family.settings, **read.to_dict()}
     if family.name != GENERIC:
@@ -70,13 +68,13 @@ def settings_of(model: Checkpoint) -> dict[str, Any]:
 
 
 def _deciding(said: Mapping[str, Any], model: Checkpoint) -> dict[str, Any]:
-    idle = [IDLE, SIZES] if family_of(model.config, model.source).axes else [IDLE]
+    idle = [IDLE, SIZES] if model.family.axes else [IDLE]
     return {key: v for key, v in said.items() if not any(one.fullmatch(key) for one in idle)}
 
 
 def heads_of(model: Checkpoint) -> int:
     """The number of attention heads."""
-    key = family_of(model.config, model.source).heads
+    key = model.family.heads
     return int(model.config[key] if key in model.config else settings_of(model)[key])
 
 
@@ -87,7 +85,7 @@ def _shown(model: Checkpoint, key: str, value: Any) -> str:
 
 def _check_heads(model: Checkpoint) -> None:
     """Raise BrokenCheckpoint for a number of heads that is none, or cannot share the queries."""
-    family = family_of(model.config, model.source)
+    family = model.family
     heads = model.config.get(family.heads)
     if heads is None or (family.name == GENERIC and isinstance(heads, list)):
         return  # transformers' default, or as many as each of its stages has

@@ -12,7 +12,7 @@ from harness.cli.app import Json, app
 from harness.errors import BadOption
 
 if TYPE_CHECKING:
-    from harness.caches import Kept
+    from harness.caches import CacheKind
 
 cache = typer.Typer(name="cache", help="What is kept of earlier runs: how much, and clear it.")
 app.add_typer(cache)
@@ -21,10 +21,10 @@ app.add_typer(cache)
 @cache.command()
 def info(as_json: Json = False) -> None:
     """Say where the cache is and how much of each kind is in it."""
-    from harness.caches import kept
+    from harness.caches import cache_kinds
     from harness.files import cache_dir
 
-    caches = kept()
+    caches = cache_kinds()
     if as_json:
         sizes = {one.kind: {"entries": len(one.entries), "bytes": one.bytes} for one in caches}
         print(json.dumps({"folder": str(cache_dir("")), "kinds": sizes}))
@@ -48,20 +48,23 @@ def clear(
     print(f"cleared {_size(gone)}")
 
 
-def _size(kept: Sequence[Kept]) -> str:
-    entries, size = sum(len(one.entries) for one in kept), sum(one.bytes for one in kept)
+def _size(kinds: Sequence[CacheKind]) -> str:
+    entries, size = (
+        sum(len(one.entries) for one in kinds),
+        sum(one.bytes for one in kinds),
+    )
     return f"{entries} {'entry' if entries == 1 else 'entries'}, {size / 1e6:.1f} MB"
 
 
-def _table(kept: Sequence[Kept]) -> str:
+def _table(kinds: Sequence[CacheKind]) -> str:
     from tabulate import tabulate
 
     from harness.caches import KINDS
 
     rows = [
         [one.kind, len(one.entries), f"{one.bytes / 1e6:.1f}", f"{one.oldest:.0f}", KINDS[one.kind]]
-        for one in kept
+        for one in kinds
     ]
     headers = ["", "entries", "MB", "oldest, days", "what it is"]
     table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
-    return f"{table}\n\nin all {_size(kept)}"
+    return f"{table}\n\nin all {_size(kinds)}"

@@ -95,36 +95,24 @@ def evaluate(
     plugins: Plugins = None,
 ) -> None:
     """Evaluate a model and its references under the protocols; print the table and a verdict."""
+    given = locals()  # a flag of a field's name is that field
     from harness.evaluation.evaluate import evaluate as run
     from harness.evaluation.run import Run
     from harness.reporting.table import shared_texts
     from harness.values import validated
 
     values = {
-        "model": model,
+        **{name: value for name, value in given.items() if name in Run.model_fields},
         "experts": listed(experts),
-        "base": base,
-        "other_base": other_base,
         "references": listed(references),
         "ceilings": methods(ceilings),
-        "best_single": best_single,
-        "singles": singles,
         "tasks": listed(tasks),
         "protocols": methods(protocols),
         "metrics": listed(metrics),
-        "preset": preset,
         "shots": shots_of("--shots", shots),
-        "draws": draws,
-        "seed": seed,
         "stratified": not unstratified,
-        "labels": labels,
-        "limit": limit,
-        "max_length": max_length,
         "data_dir": str(data_dir) if data_dir else None,
         "output": str(output_path),
-        "batch_size": batch_size,
-        "device": device,
-        "allow_pickle": allow_pickle,
     }
     asked = validated(Run, values, "evaluate")
     with bars() as advance:
@@ -137,12 +125,13 @@ def evaluate(
     if as_json:
         print(json.dumps([record.model_dump(mode="json") for record in records], sort_keys=True))
     elif records:
-        _print_evaluation(records, output_path)
+        print_evaluation(records, output_path)
     if failed is not None:
         raise failed
 
 
-def _print_evaluation(records: Sequence[Record], out: Path) -> None:
+def print_evaluation(records: Sequence[Record], out: Path) -> None:
+    """The table, what is to be said of it, and the verdicts of a run."""
     from harness.reporting.basis import bases, left_open
     from harness.reporting.table import (
         PARTS,

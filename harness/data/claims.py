@@ -8,7 +8,7 @@ from typing import TypeVar
 from harness.checkpoints.provenance import trained_by
 from harness.data.rows import load_rows
 from harness.errors import BadRecipe, HarnessError
-from harness.types import DERIVED, Checkpoint, Task
+from harness.types import TRAINED_ON, Checkpoint, Task
 
 V = TypeVar("V")
 
@@ -41,7 +41,7 @@ def called_in(model: Checkpoint, task: Task, folder: str | Path | None) -> str |
     for name in said.tasks:
         count, digest = _of(said.rows, name), _of(said.rows_digest, name)
         try:
-            if count and load_rows(task, DERIVED[0], folder=folder, limit=count).digest == digest:
+            if count and load_rows(task, TRAINED_ON, folder=folder, limit=count).digest == digest:
                 return name
         except HarnessError:
             return None

@@ -115,7 +115,7 @@ def _read_conll(task: Task, path: Path) -> Any:
     import pyarrow
 
     what = "words and tags"
-    if kind_of(task).unit != "word":
+    if not kind_of(task).split_into_words:
         raise BadData(
             f"{path} is read as {what}, which a {task.kind} has not; expected .csv or .jsonl"
         )

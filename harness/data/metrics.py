@@ -313,9 +313,8 @@ def evaluation_module(task: Task) -> Any:
     import evaluate
     from datasets import Features, List, Value
 
-    words = kind_of(task).unit == "word"
-    number = Value("float64")
-    one = List(number) if kind_of(task).several else number
+    kind, number = kind_of(task), Value("float64")
+    one = List(number) if kind.several else number
 
     class TaskMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
@@ -326,9 +325,8 @@ def evaluation_module(task: Task) -> Any:
             )
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-            units = np.array([len(row) for row in references]) if words else None
-            join = np.concatenate if words else np.asarray
-            read = score(task, join(predictions), join(references), units)
+            values, _ = kind.joined(predictions)
+            read = score(task, values, *kind.joined(references))
             return {**read.parts, "score": read.value}
 
     return TaskMetric(keep_in_memory=True)

@@ -18,7 +18,7 @@ from harness.errors import BadData
 from harness.files import read_yaml
 from harness.kinds import KINDS, kind_of
 from harness.labels import NUMBER, called, normal
-from harness.types import DERIVED, Hyperparameters, KindName, Task
+from harness.types import HELD_OUT, Hyperparameters, KindName, Task
 from harness.values import Frozen
 
 TRAIN = "train"
@@ -97,10 +97,10 @@ def task_of_file(path: str) -> Task:
         labels=said.labels if said.labels != "from data" else kind.unread,
         document=said.document,
         renamed=said.renamed,
-        by_index=said.kind == "multilabel" and said.labels != "from data",
+        by_index=kind.by_place and said.labels != "from data",
         metrics=metrics or kind.metrics,
         splits=splits,
-        reported=said.reported or next(iter(splits), DERIVED[1]),
+        reported=said.reported or next(iter(splits), HELD_OUT),
         source=said.hub,
         subset=said.subset,
         revision=said.revision,
@@ -179,7 +179,7 @@ def _with_labels(task: Task, place: Path) -> Task:
     found: dict[str, None] = {}
     for value in label_values(task):
         each = value if isinstance(value, list) else [value]
-        if kind.name == "multilabel" and not all(isinstance(one, str) for one in each):
+        if kind.by_place and not all(isinstance(one, str) for one in each):
             raise BadData(
                 f"the column '{task.label}' of {task} has the labels {reprlib.repr(value)}, which "
                 f"do not say what they are called; expected lists of names, or labels in {place}"

@@ -187,7 +187,7 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
     for field in table.schema:
         if field.name in task.text and not _is_read(task, field.type):
             said = f"{path} has {str(field.type)[:40]} in the column '{field.name}'"
-            text = "text" if kind_of(task).unit == "row" else "lists of words"
+            text = "lists of words" if kind_of(task).split_into_words else "text"
             raise BadData(f"{said}, expected {text}")
     names = _class_names(task, path, table.schema.metadata or {})
     _check_names(task, names)
@@ -233,7 +233,7 @@ def _is_read(task: Task, kind: Any) -> bool:
     """Whether an Arrow type is that of a task's texts: text, or of a tagging lists of it."""
     import pyarrow.types as of
 
-    if kind_of(task).unit == "row":
+    if not kind_of(task).split_into_words:
         return _is_text(kind)
     return bool(of.is_list(kind) or of.is_large_list(kind)) and _is_text(kind.value_type)
 

@@ -10,7 +10,7 @@ from harness.data.metrics import check_metrics
 from harness.data.sources import TRAIN
 from harness.errors import BadData
 from harness.registry import TASKS
-from harness.types import DERIVED, Task
+from harness.types import DERIVED, TRAINED_ON, Task
 
 
 def parse_task(text: str, where: str | None = None) -> tuple[Task, str]:
@@ -48,5 +48,5 @@ def pick(count: int, split: str, limit: int | None) -> Sequence[int]:
         # MergeLM's split: a permutation with seed 0, the first nine tenths train
         shuffled = np.random.RandomState(0).permutation(count).tolist()
         cut = int(0.9 * count)
-        order = shuffled[:cut] if split == "train90" else shuffled[cut:]
+        order = shuffled[:cut] if split == TRAINED_ON else shuffled[cut:]
     return order[:limit]

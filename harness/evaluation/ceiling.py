@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from harness import weights
-from harness.checkpoints.families.known import family_of
 from harness.errors import BadRecipe, UnknownName
 from harness.evaluation.ceilings.emr import emr
 from harness.evaluation.ceilings.tall import tall
-from harness.evaluation.model import Model
+from harness.evaluation.evaluated import EvaluatedModel, evaluated_as
+from harness.evaluation.model import OpenedModel
 from harness.evaluation.run import Run
-from harness.evaluation.systems import System, system_of
 from harness.options import resolve
 from harness.types import Checkpoint, Choice, Scalar, StateDict, Task
 
@@ -23,7 +22,7 @@ Ceiling: TypeAlias = Callable[..., Sequence[StateDict]]
 CEILINGS: Mapping[str, Ceiling] = {"emr": emr, "tall": tall}
 
 
-def ceilings_on(run: Run, model: Model, task: Task) -> Iterator[System]:
+def ceilings_on(run: Run, model: OpenedModel, task: Task) -> Iterator[EvaluatedModel]:
     """The ceilings that were asked for on a task, under the head of its own expert.
 
     There is none on a task that no expert is of.
@@ -33,7 +32,7 @@ def ceilings_on(run: Run, model: Model, task: Task) -> Iterator[System]:
     place = model.expert_tasks.index(task.name)
     expert = model.experts[place]
     for asked in run.ceilings:
-        options, default = _resolved(asked), _resolved(Choice(asked.name))
+        options, default = options_of(asked), options_of(Choice(asked.name))
         unusual = {key: value for key, value in options.items() if value != default[key]}
         encoder = CEILINGS[asked.name](*_encoders(model), **options)[place]
         whole = weights.union(weights.cast_like(encoder, expert.weights), expert.weights)
@@ -43,10 +42,10 @@ def ceilings_on(run: Run, model: Model, task: Task) -> Iterator[System]:
             source=f"{asked.name} of {expert.source}",
         )
         method = str(Choice(asked.name, unusual))
-        yield system_of(task, run, "ceiling", asked.name, (read,), "own", method)
+        yield evaluated_as(task, run, "ceiling", asked.name, (read,), "own", method)
 
 
-def check_ceilings(run: Run, model: Model) -> None:
+def check_ceilings(run: Run, model: OpenedModel) -> None:
     """Raise BadRecipe, or BadOption, for ceilings that the model's experts cannot make.
 
     Each needs a mask of its own: there are several experts, and no two are of one task.
@@ -54,7 +53,7 @@ def check_ceilings(run: Run, model: Model) -> None:
     if not run.ceilings:
         return
     for asked in run.ceilings:
-        _resolved(asked)
+        options_of(asked)
     named = ", ".join(dict.fromkeys(one.name for one in run.ceilings))
     if model.base is None:
         raise BadRecipe(
@@ -75,7 +74,7 @@ def check_ceilings(run: Run, model: Model) -> None:
     _encoders(model)
 
 
-def _resolved(choice: Choice) -> dict[str, Scalar]:
+def options_of(choice: Choice) -> dict[str, Scalar]:
     """All options of a ceiling. Raises UnknownName for one that there is not."""
     if choice.name not in CEILINGS:
         near = difflib.get_close_matches(choice.name, CEILINGS, n=1)
@@ -84,7 +83,7 @@ def _resolved(choice: Choice) -> dict[str, Scalar]:
     return resolve("ceiling", choice, CEILINGS[choice.name])
 
 
-def _encoders(model: Model) -> tuple[list[StateDict], StateDict]:
+def _encoders(model: OpenedModel) -> tuple[list[StateDict], StateDict]:
     """Those of the experts and that of the base: what all of them have, but heads.
 
     Raises IncompatibleWeights for tensors of other shapes.
@@ -92,7 +91,7 @@ def _encoders(model: Model) -> tuple[list[StateDict], StateDict]:
     base = model.base
     assert base is not None  # or it was refused
     models: list[Checkpoint] = [*model.experts, base]
-    is_head = family_of(model.experts[0].config, model.experts[0].source).is_head
+    is_head = model.experts[0].family.is_head
     names = [
         name
         for name in weights.floating(base.weights)

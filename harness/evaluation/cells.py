@@ -9,23 +9,34 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.families.known import by_rules
 from harness.data.rows import load_rows
 from harness.data.shots import amount
 from harness.data.sources import origin
 from harness.data.splits import share_rows
 from harness.errors import BadRecipe, MissingTeacher
 from harness.evaluation.ceiling import ceilings_on, check_ceilings
-from harness.evaluation.model import Model
-from harness.evaluation.parts import POOL_SPLIT, Asked, Part, asked, part_of, units_in
+from harness.evaluation.evaluated import (
+    EvaluatedModel,
+    experts_on,
+    joined,
+    models_on,
+    teachers_of,
+)
+from harness.evaluation.model import OpenedModel
 from harness.evaluation.records import CHOICE_SPLIT, Adaptation, Saw, record_path
 from harness.evaluation.run import DEFAULTS, Run
-from harness.evaluation.systems import System, experts_on, joined, systems_of, teachers_of
+from harness.evaluation.task_split import (
+    ProtocolConfig,
+    TaskSplit,
+    configured,
+    task_split,
+    units_in,
+)
 from harness.kinds import kind_of
 from harness.passes.lengths import resolved, tell_of_cut
 from harness.presets import preset, read_as
 from harness.readout import LAST_LINEAR, Readout
-from harness.types import Choice, Encoded, Scalar
+from harness.types import TRAINED_ON, Choice, Encoded, Scalar
 
 SAW: Mapping[tuple[bool, bool], Saw] = {
     (True, False): "chose the rows",
@@ -38,41 +49,41 @@ SAW: Mapping[tuple[bool, bool], Saw] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One unit of evaluation: a system on the rows of a task, read under a protocol.
+    """One unit of evaluation: a model on the rows of a task, under a protocol.
 
     `teachers` are those whose outputs a head may be fitted to; `model` is what the run evaluates,
-    which the system is or stands beside.
+    which the one `evaluated` here is or stands beside.
     """
 
     run: Run
-    model: Model
-    part: Part
-    system: System
-    teachers: tuple[System, ...]
-    asked: Asked
+    model: OpenedModel
+    data: TaskSplit
+    evaluated: EvaluatedModel
+    teachers: tuple[EvaluatedModel, ...]
+    protocol: ProtocolConfig
 
     def __str__(self) -> str:
-        return f"{self.system.name} on {self.part.name} under {self.asked.protocol.name}"
+        return f"{self.evaluated.name} on {self.data.name} under {self.protocol.name}"
 
     @property
     def defined(self) -> bool:
         """Whether there is such a cell: no features, nothing adapts; no teacher, none teaches."""
-        adapts = self.asked.adapts and self.system.role == "ensemble"
-        return not adapts and (bool(self.teachers) or not self.asked.teaches)
+        adapts = self.protocol.adapts and self.evaluated.role == "ensemble"
+        return not adapts and (bool(self.teachers) or not self.protocol.teaches)
 
     @property
-    def systems(self) -> tuple[System, ...]:
-        """All systems that the rows go through."""
-        return (self.system, *self._teaching)
+    def read_by(self) -> tuple[EvaluatedModel, ...]:
+        """All models that the rows go through."""
+        return (self.evaluated, *self._teaching)
 
     @property
     def max_length(self) -> int:
-        return self.part.max_length
+        return self.data.max_length
 
     @property
     def readout(self) -> Readout:
-        """How the rows are put before the system, and where its features are taken."""
-        own = self.asked.readout
+        """How the rows are put before the model, and where its features are taken."""
+        own = self.protocol.readout
         return preset(self.run.preset).readout if own == LAST_LINEAR else own
 
     @cached_property
@@ -83,109 +94,109 @@ class Cell:
     @cached_property
     def values(self) -> dict[str, Any]:
         """All of its record but what comes of reading: known before anything is encoded."""
-        part, system, run = self.part, self.system, self.run
+        data, evaluated, run = self.data, self.evaluated, self.run
         return {
-            "model": system.name,
-            "role": system.role,
-            "method": system.method,
-            "family": system.family,
-            "recipe": system.recipe and system.recipe.model_dump(mode="json"),
-            "digest": system.digest,
-            "content": joined([one.content for one in self.systems]),
-            "task": part.name,
-            "protocol": self.asked.protocol.name,
-            "options": dict(self.asked.options),
+            "model": evaluated.name,
+            "role": evaluated.role,
+            "method": evaluated.method,
+            "family": evaluated.family,
+            "recipe": evaluated.recipe and evaluated.recipe.model_dump(mode="json"),
+            "digest": evaluated.digest,
+            "content": joined([one.content for one in self.read_by]),
+            "task": data.name,
+            "protocol": self.protocol.name,
+            "options": dict(self.protocol.options),
             "settings": self._settings,
-            "metrics": list(part.task.metrics),
-            "rows": len(part.test),
+            "metrics": list(data.task.metrics),
+            "rows": len(data.test),
             "adaptation": self._adaptation,
             "dataset": {
-                "digest": part.test.digest,
-                **origin(part.task, run.data_dir),
-                **kind_of(part.task).facts(part.test),
+                "digest": data.test.digest,
+                **origin(data.task, run.data_dir),
+                **kind_of(data.task).facts(data.test),
             },
-            "head": system.head,
+            "head": evaluated.head,
             "labels": run.labels,
             "preset": run.preset,
             **self._sources,
             "teachers": [teacher.digest for teacher in self._teaching],
-            "shown": list(system.shown),
-            "transductive": any(_seen(part, rows) for rows in system.shown),
+            "shown": list(evaluated.shown),
+            "transductive": any(_seen(data, rows) for rows in evaluated.shown),
         }
 
     @property
-    def _teaching(self) -> tuple[System, ...]:
+    def _teaching(self) -> tuple[EvaluatedModel, ...]:
         """The teachers, if the protocol has any."""
-        return self.teachers if self.asked.teaches else ()
+        return self.teachers if self.protocol.teaches else ()
 
     @property
     def _settings(self) -> dict[str, Any]:
-        run, part = self.run, self.part
+        run, data = self.run, self.data
         settings: dict[str, Any] = {
             "features": self.readout.name,
             "max_length": self.max_length,
             "limit": run.limit,
-            **by_rules(self.system.members[0].config),
+            **self.evaluated.members[0].family.recorded,
         }
-        kind = read_as(part.task, run.preset)
-        if kind != kind_of(part.task):
+        kind = read_as(data.task, run.preset)
+        if kind != kind_of(data.task):
             settings["threshold"] = preset(run.preset).threshold
-        if part.left_out:
-            seeds = sorted(part.left_out)[: None if self.asked.draws else 1]
-            settings["left_out"] = {str(seed): list(part.left_out[seed]) for seed in seeds}
-        if (drawn := part.drawn_for(self.asked)) is not None:
+        if data.left_out:
+            seeds = sorted(data.left_out)[: None if self.protocol.draws else 1]
+            settings["left_out"] = {str(seed): list(data.left_out[seed]) for seed in seeds}
+        if (pool := data.pool_for(self.protocol)) is not None:
             shots = sorted(set(run.shots), key=amount)
             settings |= {"shots": shots, "draws": run.draws, "seed": run.seed}
-            settings |= {"pool": drawn.pool.digest}
+            settings |= {"pool": pool.rows.digest}
             if not run.stratified:
                 settings["stratified"] = False
-        if self.asked.transductive:
+        if self.protocol.transductive:
             settings |= {"seed": run.seed}
         return settings
 
     @property
     def _adaptation(self) -> dict[str, Any] | None:
         """Which data the protocol sees beside the rows that it is scored on."""
-        part = self.part
-        if self.asked.transductive:
+        data = self.data
+        if self.protocol.transductive:
             return Adaptation(
-                split=part.name, rows=len(part.test), labels="were not read", transductive=True
+                split=data.name, rows=len(data.test), labels="were not read", transductive=True
             ).model_dump(mode="json")
-        if (drawn := part.drawn_for(self.asked)) is None:
+        if (pool := data.pool_for(self.protocol)) is None:
             return None
-        read = self.asked.protocol.adapts == "labeled"
+        read = self.protocol.entry.adapts == "labeled"
         return Adaptation(
-            split=f"{part.task.name}@{POOL_SPLIT}",
-            rows=drawn.rows(self.sentences),
-            drawn={} if self.sentences else drawn.units,
-            sentences=drawn.sentences if self.sentences else {},
+            split=f"{data.task.name}@{TRAINED_ON}",
+            rows=pool.count(self.sentences),
+            drawn={} if self.sentences else pool.units,
+            sentences=pool.sentences if self.sentences else {},
             labels=SAW[self.run.stratified, read],
         ).model_dump(mode="json")
 
     @property
     def sentences(self) -> bool:
         """Whether it adapts to whole sentences: of words, a protocol that reads no labels."""
-        return self.asked.teaches and kind_of(self.part.task).unit == "word"
+        return self.protocol.teaches and kind_of(self.data.task).in_sentences
 
-    def told(self, encoded: Encoded) -> dict[str, Any]:
+    def recorded(self, encoded: Encoded) -> dict[str, Any]:
         """`values`, with what only reading shows: units to adapt to that were cut off, and texts
         that stand in the training rows as well, which are not read for records that are there."""
-        shared = {} if self.part.shared is None else {"shared_with_train": self.part.shared}
+        shared = {} if self.data.shared is None else {"shared_with_train": self.data.shared}
         values = {**self.values, "dataset": {**self.values["dataset"], **shared}}
         if (saw := values["adaptation"]) is None:
             return values
-        drawn = self.part.drawn_for(self.asked)
-        units = sum(kind_of(self.part.task).units(self.part.test))
-        asked = units_in(drawn.draws, self.sentences) if drawn else {*range(units)}
-        gone = asked - units_in(encoded.draws, self.sentences)
-        unseen = sorted(drawn.places[unit] if drawn else unit for unit in gone)
+        pool = self.data.pool_for(self.protocol)
+        units = sum(kind_of(self.data.task).units(self.data.test))
+        wanted = units_in(pool.draws, self.sentences) if pool else {*range(units)}
+        gone = wanted - units_in(encoded.draws, self.sentences)
+        unseen = sorted(pool.places[unit] if pool else unit for unit in gone)
         return {**values, "adaptation": {**saw, "unseen": unseen}}
 
     @property
     def _sources(self) -> dict[str, Any]:
-        """What a merge, or a ceiling, was made of; of another system nothing is said."""
+        """What a merge, or a ceiling, was made of; of another model nothing is said."""
         model = self.model
-        if self.system.role not in ("merged", "ceiling"):
+        if self.evaluated.role not in ("merged", "ceiling"):
             return {"base": None, "experts": []}
         experts = zip(
             model.experts, model.expert_digests, model.expert_tasks, model.trained, strict=True
@@ -211,11 +222,11 @@ class Cell:
     def _unusual(self) -> dict[str, Scalar]:
         """What was asked beside the defaults, for the name of the record."""
         settings = ["labels", "limit", "max_length", "metrics", "preset"]
-        if self.asked.draws:
+        if self.protocol.draws:
             settings += ["draws", "seed", "shots", "stratified"]
-        if self.asked.transductive:
+        if self.protocol.transductive:
             settings += ["seed"]
-        unusual = dict(self.asked.unusual)
+        unusual = dict(self.protocol.unusual)
         for key in settings:
             value = getattr(self.run, key)
             if value != getattr(DEFAULTS, key):
@@ -224,75 +235,70 @@ class Cell:
         return unusual
 
 
-def _seen(part: Part, shown: str) -> bool:
+def _seen(data: TaskSplit, shown: str) -> bool:
     """Whether rows that a merge was shown, `name@split`, are among those that are scored."""
     name, _, split = shown.partition("@")
-    return name == part.task.name and share_rows(part.task, part.split, split)
+    return name == data.task.name and share_rows(data.task, data.split, split)
 
 
-def cells_of(run: Run, model: Model, protocols: Sequence[Asked]) -> list[Cell]:
+def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) -> list[Cell]:
     """Every cell of a run, in the order of its tasks, of the rows of a table, and of protocols.
 
     Raises MissingTeacher where a protocol that somebody asked for has none.
     """
     check_ceilings(run, model)
-    parts = [part_of(run, name, protocols) for name in model.tasks]
-    readers = []
-    cells = []
-    for short in parts:
-        experts = experts_on(run, model, short.task)
-        systems = [
-            *systems_of(run, model, short.task, experts),
-            *ceilings_on(run, model, short.task),
-        ]
-        part = _with_length(run, short, systems)
-        readers.append((part, experts))
+    splits = [task_split(run, name, protocols) for name in model.tasks]
+    with_experts, cells = [], []
+    for split in splits:
+        experts = experts_on(run, model, split.task)
+        models = [*models_on(run, model, split.task, experts), *ceilings_on(run, model, split.task)]
+        data = _with_length(run, split, models)
+        with_experts.append((data, experts))
         cells += [
-            Cell(run, model, part, system, tuple(teachers_of(system, experts)), asked)
-            for system in systems
-            for asked in protocols
+            Cell(run, model, data, one, tuple(teachers_of(one, experts)), protocol)
+            for one in models
+            for protocol in protocols
         ]
     _check_teachers(run, cells)
-    chosen = _choice(run, model, readers) if run.best_single else ()
+    chosen = _choice(run, model, with_experts) if run.best_single else ()
     return [cell for cell in [*cells, *chosen] if cell.defined]
 
 
-def _with_length(run: Run, part: Part, systems: Sequence[System]) -> Part:
-    """The part with the tokens that are read of a row, by all systems; warns of what is cut off."""
-    members = [member for system in systems for member in system.members]
-    several = [part.test, *(drawn.pool for drawn in part.drawn.values())]
+def _with_length(run: Run, data: TaskSplit, models: Sequence[EvaluatedModel]) -> TaskSplit:
+    """The split with the tokens that all models read of a row; warns of what is cut off."""
+    members = [member for one in models for member in one.members]
+    several = [data.test, *(pool.rows for pool in data.pools.values())]
     readout = preset(run.preset).readout
-    asked = run.max_length or part.task.finetune.max_length
-    number = resolved(asked, members, several, readout)
+    number = resolved(run.max_length or data.task.finetune.max_length, members, several, readout)
     if readout == LAST_LINEAR:  # a preset's length is what it reads
-        tell_of_cut(members, part.test, number)
-    return replace(part, max_length=number)
+        tell_of_cut(members, data.test, number)
+    return replace(data, max_length=number)
 
 
 def _choice(
-    run: Run, model: Model, readers: Sequence[tuple[Part, Sequence[System]]]
+    run: Run, model: OpenedModel, splits: Sequence[tuple[TaskSplit, Sequence[EvaluatedModel]]]
 ) -> Iterator[Cell]:
     """Each expert on the rows that choose the best single one, for tasks that have several.
 
     It is chosen with each head as it came. Raises BadRecipe where there is nothing to choose, or
     the reported rows would choose.
     """
-    several = [(part, experts) for part, experts in readers if len(experts) > 1]
+    several = [(data, experts) for data, experts in splits if len(experts) > 1]
     if not several:
         raise BadRecipe(
             "the best single expert is chosen among several of one task, found none with more "
             "than one; leave out --best-single"
         )
-    for part, experts in several:
-        if share_rows(part.task, part.split, CHOICE_SPLIT):
+    for data, experts in several:
+        if share_rows(data.task, data.split, CHOICE_SPLIT):
             raise BadRecipe(
-                f"the best single expert is chosen on {part.task}@{CHOICE_SPLIT}, which "
-                f"{part.name} reports; expected another split to score"
+                f"the best single expert is chosen on {data.task}@{CHOICE_SPLIT}, which "
+                f"{data.name} reports; expected another split to score"
             )
-        rows = load_rows(part.task, CHOICE_SPLIT, folder=run.data_dir, limit=run.limit)
-        held = _with_length(run, Part(part.task, CHOICE_SPLIT, rows), experts)
+        rows = load_rows(data.task, CHOICE_SPLIT, folder=run.data_dir, limit=run.limit)
+        held = _with_length(run, TaskSplit(data.task, CHOICE_SPLIT, rows), experts)
         for expert in experts:
-            yield Cell(run, model, held, expert, (expert,), asked(Choice("current")))
+            yield Cell(run, model, held, expert, (expert,), configured(Choice("current")))
 
 
 def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
@@ -300,8 +306,8 @@ def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
 
     Where only some tasks go without, a warning says so.
     """
-    untaught = list(dict.fromkeys(cell.part.task.name for cell in cells if not cell.teachers))
-    teaching = list(dict.fromkeys(c.asked.protocol.name for c in cells if c.asked.teaches))
+    untaught = list(dict.fromkeys(cell.data.task.name for cell in cells if not cell.teachers))
+    teaching = list(dict.fromkeys(c.protocol.name for c in cells if c.protocol.teaches))
     if untaught and teaching and run.protocols:
         raise MissingTeacher(
             f"protocol '{teaching[0]}' needs an expert of task '{untaught[0]}' as teacher; name it "
@@ -309,7 +315,7 @@ def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
         )
     if untaught and teaching and any(cell.teachers for cell in cells):
         warnings.warn(
-            f"no expert of {', '.join(untaught)} is known, so nothing is read there by "
+            f"no expert of {', '.join(untaught)} is known, so nothing is evaluated there by "
             f"{', '.join(teaching)}; name it with --experts",
             stacklevel=3,
         )

@@ -21,8 +21,8 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord, CellsFailed, HarnessError, NotFinite
 from harness.evaluation.bootstrap import kept_resamples
 from harness.evaluation.cells import Cell, cells_of
+from harness.evaluation.evaluated import check_singles, warn_of_heads
 from harness.evaluation.inference import intervals
-from harness.evaluation.parts import Part, asked_protocols
 from harness.evaluation.predictions import (
     fault_of,
     predicted_of,
@@ -41,7 +41,7 @@ from harness.evaluation.records import (
 from harness.evaluation.resamples import estimates_of
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
-from harness.evaluation.systems import check_singles, warn_of_heads
+from harness.evaluation.task_split import TaskSplit, protocols_of
 from harness.files import check_below, check_place
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
@@ -60,7 +60,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     """
     check_place(Path(run.output).absolute())
     _check_device(run.device)
-    protocols = asked_protocols(run)
+    protocols = protocols_of(run)
     model = resolve_model(run)
     if run.singles:
         check_singles(model, [parse_task(name)[0] for name in model.tasks])
@@ -70,7 +70,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     known = {cell.path: record for cell in cells if (record := kept(cell)) is not None}
     lacking = {path for path, record in known.items() if not _has_predictions(path, record)}
     to_read = [cell for cell in cells if cell.path not in known or cell.path in lacking]
-    for task in {cell.part.task.name: cell.part.task for cell in to_read}.values():
+    for task in {cell.data.task.name: cell.data.task for cell in to_read}.values():
         check_apart(task, run.data_dir)
     check_cells(to_read)
     warn_of_heads(model, preset(run.preset).readout)
@@ -79,7 +79,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     lost: list[str] = []
     workload = Workload(progress)
     for cell, reader in _with_readers(to_read, workload):
-        reader.plan(cell.asked)
+        reader.plan(cell.protocol)
     for cell, reader in _with_readers(cells, workload, known.keys() - lacking):
         record = known.get(cell.path) or kept(cell)
         if record is None:
@@ -111,8 +111,8 @@ def _warn_of_few_rows(records: Sequence[Record]) -> None:
     fewest: dict[str, tuple[float, str]] = {}
     for record in records:
         for one in record.scores:
-            told = one.facts.get("rows_per_dimension", 1.0), record.task
-            fewest[record.protocol] = min(fewest.get(record.protocol, told), told)
+            here = one.facts.get("rows_per_dimension", 1.0), record.task
+            fewest[record.protocol] = min(fewest.get(record.protocol, here), here)
     for protocol, (share, task) in fewest.items():
         if share >= 1:
             continue
@@ -135,22 +135,22 @@ def check_cells(cells: Iterable[Cell]) -> None:
     """Raise BrokenCheckpoint for a model of a cell that could not be run, before any is."""
     checked = set()
     for cell in cells:
-        for member in (one for system in cell.systems for one in system.members):
-            key = (id(member), cell.part.name, cell.readout.name)
+        for member in (one for model in cell.read_by for one in model.members):
+            key = (id(member), cell.data.name, cell.readout.name)
             if key not in checked:
                 checked.add(key)
-                check_ready(member, unit=kind_of(cell.part.task).unit)
+                check_ready(member, unit=kind_of(cell.data.task).unit)
                 check_readout(member, cell.readout, cell.max_length)
 
 
 def _with_readers(
     cells: Sequence[Cell], workload: Workload, known: Container[Path] = ()
 ) -> Iterator[tuple[Cell, Reader]]:
-    """Every cell with the reader that it shares with those that read its system's rows alike.
+    """Every cell with the reader that those share which read its rows through its model alike.
 
     A reader knows how else rows are to be read, but for cells whose records are `known`.
     """
-    for _, one in groupby(cells, key=lambda cell: (id(cell.part), id(cell.system))):
+    for _, one in groupby(cells, key=lambda cell: (id(cell.data), id(cell.evaluated))):
         group = list(one)
         readouts = {cell.readout: None for cell in group if cell.path not in known}
         readers: dict[str, Reader] = {}
@@ -192,19 +192,19 @@ def made(cell: Cell, reader: Reader) -> Record | str:
     """The record of a cell, computed and written; or why the cell could not be scored."""
     try:
         encoded, predictions = _read(cell, reader)
-        scores = _scores(cell.part, predictions)
-        predicted = predicted_of(cell.part, predictions)
+        scores = _scores(cell.data, predictions)
+        predicted = predicted_of(cell.data, predictions)
         resamples = kept_resamples(predicted, scores)
     except HarnessError as error:  # what only the forward pass shows of a model and these rows
         return f"{cell}: {error}"
     record = Record(
-        **cell.told(encoded),
+        **cell.recorded(encoded),
         scores=scores,
         intervals=intervals(
-            cell.part.task.metrics, estimates_of(resamples, scores, cell.part.task.metrics)
+            cell.data.task.metrics, estimates_of(resamples, scores, cell.data.task.metrics)
         ),
         resamples=resamples,
-        majority=cell.part.majority,
+        majority=cell.data.majority,
         unseen=_unseen(encoded),
         predictions=predicted.content,
         versions=dict(_versions()),
@@ -220,7 +220,7 @@ def again(cell: Cell, reader: Reader, record: Record) -> str:
     Another processor, or another version of a library, may predict otherwise.
     """
     try:
-        predicted = predicted_of(cell.part, _read(cell, reader)[1])
+        predicted = predicted_of(cell.data, _read(cell, reader)[1])
     except HarnessError as error:
         return f"{cell}: {error}"
     if fault := fault_of(record, predicted):
@@ -230,17 +230,11 @@ def again(cell: Cell, reader: Reader, record: Record) -> str:
 
 
 def _read(cell: Cell, reader: Reader) -> tuple[Encoded, list[Predictions]]:
-    encoded = reader.encoded(cell.asked)
-    read = cell.asked.protocol.function(encoded, **cell.asked.options)
-    return encoded, _finished(cell.part, encoded, read)
-
-
-def _finished(
-    part: Part, encoded: Encoded, predictions: Sequence[Predictions]
-) -> list[Predictions]:
-    """Predictions of all units, also of those that the model did not see."""
-    seen = encoded.test.seen
-    return [replace(one, values=finished(part.task, one.values, seen)) for one in predictions]
+    """What the protocol reads, and its predictions of all units, be they seen or not."""
+    encoded = reader.encoded(cell.protocol)
+    read = cell.protocol.entry.function(encoded, **cell.protocol.options)
+    task, seen = cell.data.task, encoded.test.seen
+    return encoded, [replace(one, values=finished(task, one.values, seen)) for one in read]
 
 
 def _unseen(encoded: Encoded) -> int:
@@ -248,14 +242,14 @@ def _unseen(encoded: Encoded) -> int:
     return 0 if encoded.test.seen is None else int((~encoded.test.seen).sum())
 
 
-def _scores(part: Part, predictions: Sequence[Predictions]) -> tuple[DrawScore, ...]:
+def _scores(data: TaskSplit, predictions: Sequence[Predictions]) -> tuple[DrawScore, ...]:
     for prediction in predictions:
         if not np.isfinite(prediction.values).all():
             raise NotFinite("predictions are NaN or infinite, expected finite ones")
         if not np.isfinite([*prediction.facts.values()]).all():
-            told = ", ".join(f"{name} {value}" for name, value in prediction.facts.items())
-            raise NotFinite(f"the facts of a fit are {told}; expected finite numbers")
-    return tuple(part.score(prediction) for prediction in predictions)
+            facts = ", ".join(f"{name} {value}" for name, value in prediction.facts.items())
+            raise NotFinite(f"the facts of a fit are {facts}; expected finite numbers")
+    return tuple(data.score(prediction) for prediction in predictions)
 
 
 @cache

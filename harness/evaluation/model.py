@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from harness import weights
-from harness.checkpoints.align import aligned_base
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.heads import with_head
 from harness.checkpoints.provenance import Merged, Staged, Trained, merged_by, trained_by
 from harness.data.splits import parse_task
 from harness.evaluation.records import Recipe, Role, Stage
@@ -18,7 +17,7 @@ from harness.types import Checkpoint, Task
 
 
 @dataclass(frozen=True)
-class Model:
+class OpenedModel:
     """A model to evaluate with its base, its experts and the task of each.
 
     `kept` are complete checkpoints by task, for an encoder with one head per task. `references` are
@@ -31,11 +30,11 @@ class Model:
     method: str
     checkpoint: Checkpoint
     kept: Mapping[str, Checkpoint]
-    base: Checkpoint | None
-    experts: tuple[Checkpoint, ...]
-    expert_tasks: tuple[str, ...]
-    tasks: tuple[str, ...]
-    references: tuple[Model, ...] = ()
+    base: Checkpoint | None = None
+    experts: tuple[Checkpoint, ...] = ()
+    expert_tasks: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    references: tuple[OpenedModel, ...] = ()
     shown: tuple[str, ...] = ()
 
     @cached_property
@@ -104,7 +103,7 @@ def recipe_of(said: Merged | None) -> Recipe | None:
     )
 
 
-def experts_of(model: Model, task: Task) -> list[Checkpoint]:
+def experts_of(model: OpenedModel, task: Task) -> list[Checkpoint]:
     """The experts whose task this is."""
     return [
         expert
@@ -113,7 +112,7 @@ def experts_of(model: Model, task: Task) -> list[Checkpoint]:
     ]
 
 
-def others_of(model: Model, task: Task) -> list[Checkpoint]:
+def others_of(model: OpenedModel, task: Task) -> list[Checkpoint]:
     """The experts of other tasks whose labels are those of this one."""
     return [
         expert
@@ -122,12 +121,3 @@ def others_of(model: Model, task: Task) -> list[Checkpoint]:
         and kind_of(parse_task(name)[0]) is kind_of(task)
         and kind_of(task).fits(task, expert.labels or ())
     ]
-
-
-def with_head(encoder: Checkpoint, expert: Checkpoint) -> Checkpoint:
-    """The encoder of one checkpoint under the head of another."""
-    mine = aligned_base(encoder, expert)
-    is_head = family_of(expert.config, expert.source).is_head
-    body = weights.select(mine.weights, [n for n in mine.weights if not is_head(n)])
-    whole = weights.select(weights.union(body, expert.weights), list(expert.weights))
-    return replace(encoder, config=expert.config, weights=whole, labels=expert.labels)

@@ -21,7 +21,7 @@ from harness.kinds import kind_of
 from harness.types import DERIVED, Array64, Predictions, Shots, Task, Units
 
 if TYPE_CHECKING:
-    from harness.evaluation.parts import Part
+    from harness.evaluation.task_split import TaskSplit
 
 DrawKey: TypeAlias = "tuple[Shots | None, int | None]"
 """Shots and seed; None, None where nothing is drawn."""
@@ -94,7 +94,7 @@ Lookup: TypeAlias = Callable[[Record], Predicted | None]
 """The predictions of a record; None where they are not at hand."""
 
 
-def predicted_of(part: Part, predictions: Sequence[Predictions]) -> Predicted:
+def predicted_of(part: TaskSplit, predictions: Sequence[Predictions]) -> Predicted:
     """The predictions of a cell, with the rows that they are of."""
     draws = [(one.draw.shots, one.draw.seed) if one.draw else (None, None) for one in predictions]
     return Predicted(
@@ -118,7 +118,7 @@ def write_predictions(path: Path, predicted: Predicted) -> None:
 
     task = predicted.task
     columns = {LABEL: _column(predicted.labels)}
-    if kind_of(task).unit == "word":
+    if kind_of(task).split_into_words:
         columns[ROW] = pyarrow.array(np.repeat(np.arange(len(predicted.units)), predicted.units))
     if predicted.documents is not None:
         columns[DOCUMENT] = pyarrow.array(np.repeat(predicted.documents, predicted.units))
@@ -235,7 +235,7 @@ def _values(column: Any) -> Array64:
 
 def _units(record: Record, task: Task, columns: Mapping[str, Array64], path: Path) -> Units:
     """How many units each row has: of words, so many as say that they are of the row."""
-    if kind_of(task).unit == "row":
+    if not kind_of(task).split_into_words:
         return np.ones(len(columns[LABEL]), dtype=np.int64)
     if ROW not in columns:
         raise BrokenRecord(

@@ -1,4 +1,4 @@
-"""What protocols may read of a system on a task, encoded when it is asked for, and once."""
+"""What protocols may read of a model on a task, encoded when it is asked for, and once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from harness.errors import MissingHead
 from harness.evaluation.cells import Cell
-from harness.evaluation.parts import POOL_SPLIT, Asked
-from harness.evaluation.systems import System
+from harness.evaluation.evaluated import EvaluatedModel
+from harness.evaluation.task_split import ProtocolConfig
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
 from harness.passes.workload import Workload
@@ -19,6 +19,7 @@ from harness.presets import read_as
 from harness.readout import Readout
 from harness.types import (
     ALL,
+    TRAINED_ON,
     Again,
     Array64,
     Draw,
@@ -31,64 +32,64 @@ from harness.types import (
 
 
 class Reader:
-    """What protocols may read of the system of a cell; every set of rows is encoded once.
+    """What protocols may read of the model of a cell; every set of rows is encoded once.
 
-    All cells of a system on the same rows, and with the same readout, are read by one. What
+    All cells of a model on the same rows, and with the same readout, are read by one. What
     readouts `beside` are to read of these rows is kept from the same pass, where that shows it.
     """
 
     def __init__(self, cell: Cell, workload: Workload, beside: Sequence[Readout] = ()) -> None:
         self.cell, self._workload, self._beside = cell, workload, beside
-        self._part, self._system, self._teachers = cell.part, cell.system, cell.teachers
-        self._tested = _Pool(self, self._part.test, self._part.name)
+        self._data, self._evaluated, self._teachers = cell.data, cell.evaluated, cell.teachers
+        self._tested = _Pool(self, self._data.test, self._data.name)
         self._pools: dict[int, _Pool] = {}
 
-    def encoded(self, asked: Asked) -> Encoded:
+    def encoded(self, protocol: ProtocolConfig) -> Encoded:
         """What a protocol reads. Raises NotFinite for outputs that mean nothing."""
-        task, part = self._part.task, self._part
+        task, data = self._data.task, self._data
         kind = read_as(task, self.cell.run.preset)
         classes = kind.outputs(task)
-        if len(self._system.members) > 1:
+        if len(self._evaluated.members) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
             return Encoded(task.name, kind, classes, self._ensemble, empty, None, (), None)
-        head = final_head(self._system.members[0], self._system.columns[0])
+        head = final_head(self._evaluated.members[0], self._evaluated.columns[0])
         test = self._tested.features
         plain = Encoded(
             task.name, kind, classes, test, head, None, (), None, outside=kind.outside(task)
         )
-        if asked.transductive:
+        if protocol.transductive:
             pool, draws = self._tested, self._every
-        elif (drawn := part.drawn_for(asked)) is not None:
-            shots = _Pool(self, drawn.pool, f"{task.name}@{POOL_SPLIT} shots")
-            pool, draws = self._pools.setdefault(asked.outside, shots), drawn.draws
+        elif (shots := data.pool_for(protocol)) is not None:
+            new = _Pool(self, shots.rows, f"{task.name}@{TRAINED_ON} shots")
+            pool, draws = self._pools.setdefault(protocol.outside, new), shots.draws
         else:
             return plain
-        taught = pool.lessons if asked.teaches else ()
+        taught = pool.lessons if protocol.teaches else ()
         adapting = _adapting(plain, pool.features, draws, taught)
         return replace(adapting, again=lambda units, seed: pool.again(units, seed))
 
-    def plan(self, asked: Asked) -> None:
+    def plan(self, protocol: ProtocolConfig) -> None:
         """Count the passes that a protocol needs."""
-        for system, rows in self._passes(asked):
-            for digest in system.digests:
+        for model, rows in self._passes(protocol):
+            for digest in model.digests:
                 self._workload.plan(self._pass(digest, rows), len(rows))
 
     def _pass(self, digest: str, rows: Rows) -> Hashable:
         """What one forward pass is told apart by."""
         return digest, rows.digest, self.cell.readout.way
 
-    def _passes(self, asked: Asked) -> Iterator[tuple[System, Rows]]:
-        part, teachers = self._part, self._teachers if asked.teaches else ()
-        yield self._system, part.test
-        if asked.transductive:
-            yield from ((system, part.test) for system in teachers)
-        elif (drawn := part.drawn_for(asked)) is not None:
-            yield from ((system, drawn.pool) for system in (self._system, *teachers))
+    def _passes(self, protocol: ProtocolConfig) -> Iterator[tuple[EvaluatedModel, Rows]]:
+        data, teachers = self._data, self._teachers if protocol.teaches else ()
+        yield self._evaluated, data.test
+        if protocol.transductive:
+            yield from ((teacher, data.test) for teacher in teachers)
+        elif (pool := data.pool_for(protocol)) is not None:
+            yield from ((model, pool.rows) for model in (self._evaluated, *teachers))
 
     @property
     def _every(self) -> tuple[Draw, ...]:
         """All test rows as one draw, of no group."""
-        kind, rows = kind_of(self._part.task), self._part.test
+        kind, rows = kind_of(self._data.task), self._data.test
         units = tuple(range(int(kind.units(rows).sum())))
         examples = tuple(tuple(one) for one in kind.around(rows, units))
         return (Draw(ALL, self.cell.run.seed, (units,), examples),)
@@ -96,14 +97,14 @@ class Reader:
     @cached_property
     def _ensemble(self) -> Features:
         """The mean of the members' logits; an ensemble has no features."""
-        read = self.through(self._system, self._part.test, self._part.name)
+        read = self.through(self._evaluated, self._data.test, self._data.name)
         logits = np.mean([features.logits for features in read], axis=0)
         none = np.empty((len(logits), 0), dtype=np.float32)
-        return Features(none, logits, self._part.test.labels, _seen(read))
+        return Features(none, logits, self._data.test.labels, _seen(read))
 
-    def through(self, system: System, rows: Rows, what: str) -> list[Features]:
-        """Rows through every member of a system."""
-        cell, called = self.cell, f"{system.name} · {what}"
+    def through(self, model: EvaluatedModel, rows: Rows, what: str) -> list[Features]:
+        """Rows through every member of a model."""
+        cell, called = self.cell, f"{model.name} · {what}"
         return [
             encode(
                 member,
@@ -118,20 +119,20 @@ class Reader:
                 progress=self._workload.steps(called, self._pass(digest, rows)),
             )
             for member, digest, order in zip(
-                system.members, system.digests, system.columns, strict=True
+                model.members, model.digests, model.columns, strict=True
             )
         ]
 
 
 class _Pool:
-    """Rows to adapt to, through the model and its teachers, each when it is asked for."""
+    """Rows to adapt to, through the model and its teachers, each when it is protocol for."""
 
     def __init__(self, reader: Reader, rows: Rows, called: str) -> None:
         self._reader, self._rows, self._called = reader, rows, called
 
     @cached_property
     def features(self) -> Features:
-        return self._of(self._reader.cell.system)
+        return self._of(self._reader.cell.evaluated)
 
     @cached_property
     def lessons(self) -> tuple[Lesson, ...]:
@@ -143,15 +144,15 @@ class _Pool:
         """The model alone in memory: made when a protocol first asks for it."""
         cell = self._reader.cell
         return dropping(
-            cell.system.members[0],
+            cell.evaluated.members[0],
             self._rows,
             max_length=cell.max_length,
             readout=cell.readout,
             device=cell.run.device,
         )
 
-    def _of(self, system: System) -> Features:
-        return self._reader.through(system, self._rows, self._called)[0]
+    def _of(self, model: EvaluatedModel) -> Features:
+        return self._reader.through(model, self._rows, self._called)[0]
 
 
 def _adapting(
@@ -188,8 +189,8 @@ class Lesson:
         return np.asarray(self.features.x.astype(np.float64) @ weight.T + bias)
 
 
-def _lesson(system: System, features: Features) -> Lesson:
-    head = final_head(system.members[0], system.columns[0])
+def _lesson(model: EvaluatedModel, features: Features) -> Lesson:
+    head = final_head(model.members[0], model.columns[0])
     if head is None:
         raise MissingHead("an expert has no final linear layer to teach with")
     return Lesson(features, head)
@@ -205,7 +206,7 @@ def _without(draw: Draw, gone: Collection[int]) -> Draw:
     """A draw without some units."""
 
     def left(parts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(unit for unit in part if unit not in gone) for part in parts)
+        return tuple(tuple(unit for unit in data if unit not in gone) for data in parts)
 
     examples = tuple(example for example in left(draw.examples) if example)
     return replace(draw, rows=left(draw.rows), examples=examples)

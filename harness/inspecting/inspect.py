@@ -18,14 +18,13 @@ from harness.checkpoints.align import (
 )
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.families.role import Place, place_in
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadRecipe, NotFinite
 from harness.folders import check_output
 from harness.inspecting.comparison import Comparison, compared
 from harness.inspecting.folder import INSPECTION, write
-from harness.inspecting.inspection import Inspection, Kept, Model, Pair, total
+from harness.inspecting.inspection import InspectedModel, Inspection, Pair, UnitsInPlace, total
 from harness.inspecting.units import feed_forward, units_kept
 from harness.passes.workload import Workload
 from harness.types import Checkpoint, Progress, StateDict
@@ -123,7 +122,7 @@ def inspect(
     workload = Workload(progress)
     workload.plan(TENSORS, len(work.names))
     workload.plan(UNITS, len(work.layers) * len(work.pairs))
-    places, units = _places(work, workload.tell), _units(work, workload.tell)
+    places, units = places_of(work, workload.tell), _units(work, workload.tell)
     names = _names(opened)
     known = [_model(part, name) for part, name in zip(opened, names, strict=True)]
     pairs = tuple(
@@ -154,8 +153,8 @@ def _opened(source: str | Path, allow_pickle: bool, base: str | Path | None = No
     return Opened(under_prefix(replace(checkpoint, weights=state)), observed)
 
 
-def _model(part: Opened, name: str) -> Model:
-    return Model(name, part.checkpoint.source, part.observed.digest())
+def _model(part: Opened, name: str) -> InspectedModel:
+    return InspectedModel(name, part.checkpoint.source, part.observed.digest())
 
 
 def _names(parts: Sequence[Opened]) -> list[str]:
@@ -173,7 +172,7 @@ def _names(parts: Sequence[Opened]) -> list[str]:
 
 def _work(models: Sequence[Checkpoint], base: Checkpoint | None) -> Work:
     """The parameters that are compared; raises IncompatibleWeights unless all encoders agree."""
-    family = family_of(models[0].config, models[0].source)
+    family = models[0].family
     states = tuple(
         weights.select(model.weights, weights.floating(model.weights)) for model in models
     )
@@ -208,7 +207,7 @@ def _origin(
 # Comparing ---------------------------------------------------------------------------------
 
 
-def _places(work: Work, tell: Progress) -> dict[Indices, dict[Place, Comparison]]:
+def places_of(work: Work, tell: Progress) -> dict[Indices, dict[Place, Comparison]]:
     """Comparisons of all pairs by place, in the order in which the models' tensors stand."""
     places: dict[Indices, dict[Place, Comparison]] = {pair: {} for pair in work.pairs}
     for name in work.names:
@@ -241,9 +240,9 @@ def _of_tensor(work: Work, name: str) -> dict[Indices, Comparison]:
     return dict(zip(pairs, comparisons, strict=True))
 
 
-def _units(work: Work, tell: Progress) -> dict[Indices, dict[int, Kept]]:
+def _units(work: Work, tell: Progress) -> dict[Indices, dict[int, UnitsInPlace]]:
     """How many units of each layer are matched to themselves, in all pairs."""
-    units: dict[Indices, dict[int, Kept]] = {pair: {} for pair in work.pairs}
+    units: dict[Indices, dict[int, UnitsInPlace]] = {pair: {} for pair in work.pairs}
     for pair in work.pairs:
         first, second = (work.states[index] for index in pair)
         for layer, members in work.layers.items():

@@ -11,7 +11,7 @@ from harness.inspecting.comparison import Comparison
 
 
 @dataclass(frozen=True)
-class Model:
+class InspectedModel:
     """A model that was looked at: what tables call it, where it came from, and its content."""
 
     name: str
@@ -20,7 +20,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Kept:
+class UnitsInPlace:
     """How many of the feed-forward units of a layer are matched to themselves."""
 
     units: int
@@ -38,10 +38,10 @@ class Pair:
     `left_out` has a line for each tensor that only one of them has, or each in another shape.
     """
 
-    first: Model
-    second: Model
+    first: InspectedModel
+    second: InspectedModel
     places: Mapping[Place, Comparison]
-    units: Mapping[int, Kept]
+    units: Mapping[int, UnitsInPlace]
     left_out: tuple[str, ...] = ()
 
     @property
@@ -85,8 +85,8 @@ class Pair:
 class Inspection:
     """Models compared with one another, and with their base, if it is known."""
 
-    models: tuple[Model, ...]
-    base: Model | None
+    models: tuple[InspectedModel, ...]
+    base: InspectedModel | None
     pairs: tuple[Pair, ...]
 
 
@@ -108,7 +108,7 @@ def remarks(inspection: Inspection) -> list[str]:
     ]
 
 
-def _remark(pair: Pair, base: Model | None) -> str | None:
+def _remark(pair: Pair, base: InspectedModel | None) -> str | None:
     kept, units = (sum(getattr(one, of) for one in pair.units.values()) for of in ("kept", "units"))
     if units and kept / units < ELSEWHERE:  # which says more than how far weights are apart
         return (

@@ -96,13 +96,8 @@ def _told(
 
 def _example(row: Rows) -> dict[str, Any]:
     """A row as it is read: its texts or words, and its labels by name."""
-    kind, labels = kind_of(row.task), row.labels.tolist()
-    if kind.name == "multilabel":
-        known = zip(row.task.labels, labels[0], strict=True)
-        said: Any = {name: {1: True, 0: False}.get(int(value)) for name, value in known}
-    else:
-        said = [row.task.labels[int(one)] if row.task.labels else one for one in labels]
-    return {"texts": list(row.texts[0]), "labels": said}
+    labels = kind_of(row.task).named(row.task, row.labels)
+    return {"texts": list(row.texts[0]), "labels": labels}
 
 
 # In words ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from harness.checkpoints.families.family import FFN, Family
 from harness.checkpoints.families.role import place_in
 from harness.checkpoints.families.symmetry import axes_of
-from harness.inspecting.inspection import Kept
+from harness.inspecting.inspection import UnitsInPlace
 from harness.types import StateDict
 from harness.weights import Member, Symmetry, cross, select, specs
 
@@ -29,7 +29,7 @@ def feed_forward(family: Family, state: StateDict) -> dict[int, list[Member]]:
     return {layer: symmetry.members(FFN.format(layer=layer), state) for layer in symmetry.layers}
 
 
-def units_kept(first: StateDict, second: StateDict, members: Sequence[Member]) -> Kept:
+def units_kept(first: StateDict, second: StateDict, members: Sequence[Member]) -> UnitsInPlace:
     """How many units the best assignment of one model's to the other's leaves where they are.
 
     The assignment maximises the inner products of what goes into the units, their biases and what
@@ -43,4 +43,4 @@ def units_kept(first: StateDict, second: StateDict, members: Sequence[Member]) -
     scale = float(alike.abs().amax()) if alike.numel() else 0.0
     alike += TIED * scale * torch.eye(len(alike), dtype=alike.dtype)
     rows, columns = linear_sum_assignment(alike.numpy(), maximize=True)
-    return Kept(len(alike), int((rows == columns).sum()))
+    return UnitsInPlace(len(alike), int((rows == columns).sum()))

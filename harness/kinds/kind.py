@@ -56,6 +56,10 @@ class Kind(ABC):
     """Labels of a task while its own are being read; none where it has none."""
     several: ClassVar[bool] = False
     """Whether the label of a row is a list."""
+    by_place: ClassVar[bool] = False
+    """Whether a list of labels may say by its places which of them hold."""
+    in_sentences: ClassVar[bool] = False
+    """Whether an example that a head is tuned on is a sentence, of several units."""
     whole: ClassVar[bool] = True
     """Whether labels are whole numbers, as a loss reads them."""
 
@@ -104,6 +108,20 @@ class Kind(ABC):
     def ordered(self, names: Sequence[str]) -> tuple[str, ...]:
         """Names of labels that were read from data in the order of a head's outputs."""
         return tuple(dict.fromkeys(names))
+
+    def named(self, task: Task, labels: Array64) -> Any:
+        """The labels of one row by name, for somebody to look at."""
+        return [task.labels[int(one)] if task.labels else one for one in labels.tolist()]
+
+    @property
+    def split_into_words(self) -> bool:
+        """Whether a row is read as a list of words, each a unit that a length may cut off."""
+        return self.unit == "word"
+
+    @property
+    def in_keys(self) -> tuple[str, ...]:
+        """What the keys of a cache say of how rows are read: words are not segments of text."""
+        return () if self.unit == "row" else (self.unit,)
 
     # Heads ---------------------------------------------------------------------------------
 
@@ -174,6 +192,18 @@ class Kind(ABC):
         What reads nothing of a row can say: a score has to be above that of the best of them. Of
         those that score alike the first is meant.
         """
+
+    def labelled(self, outputs: Array, labels: Array) -> Array:
+        """Of a batch's outputs, those of units: all, unless tokens are none of their own."""
+        return outputs
+
+    def by_row(self, values: Array64, labels: Array) -> tuple[Any, Any]:
+        """Predictions of units, and a batch's labels, as `evaluate` takes them: row by row."""
+        return values, labels
+
+    def joined(self, values: Any) -> tuple[Array64, Units | None]:
+        """Labels that are given row by row as those of all units, and how many each row has."""
+        return np.asarray(values), None
 
     # Teaching ------------------------------------------------------------------------------
 

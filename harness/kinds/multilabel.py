@@ -45,6 +45,7 @@ class Multilabel(Kind):
     problem_type: ClassVar[str] = "multi_label_classification"
     metrics: ClassVar[tuple[str, ...]] = ("macro_f1",)
     several: ClassVar[bool] = True
+    by_place: ClassVar[bool] = True
     whole: ClassVar[bool] = False
 
     def fault(self, task: Task) -> str | None:
@@ -74,6 +75,11 @@ class Multilabel(Kind):
         """The classes that any row says something of."""
         known = (rows.labels != IGNORED).any(axis=0)
         return tuple(name for name, said in zip(rows.task.labels, known, strict=True) if said)
+
+    def named(self, task: Task, labels: Array64) -> Any:
+        """Of each class whether it holds; None where nobody said."""
+        known = zip(task.labels, labels[0].tolist(), strict=True)
+        return {name: {1: True, 0: False}.get(int(value)) for name, value in known}
 
     def fits(self, task: Task, labels: Sequence[str]) -> bool:
         """A head may have more classes: they do not compete."""

@@ -13,7 +13,7 @@ from harness.errors import BadData
 from harness.kinds.classification import Classification
 from harness.kinds.kind import IGNORED, class_indices
 from harness.rng import rng
-from harness.types import Array64, Row, Rows, Task, Units
+from harness.types import Array, Array64, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,7 @@ class Tagging(Classification):
     metrics: ClassVar[tuple[str, ...]] = ("span_f1",)
     unread: ClassVar[tuple[str, ...]] = (OUTSIDE, "B-")
     several: ClassVar[bool] = True
+    in_sentences: ClassVar[bool] = True
 
     def fault(self, task: Task) -> str | None:
         """O, and tags PREFIX-TYPE."""
@@ -105,6 +106,20 @@ class Tagging(Classification):
         tags = np.array(task.labels)[values.astype(np.int64)]
         assert units is not None
         return [part.tolist() for part in np.split(tags, np.cumsum(units)[:-1])]
+
+    def labelled(self, outputs: Array, labels: Array) -> Array:
+        """The words that the model saw: at their first tokens."""
+        return np.asarray(outputs[labels != IGNORED])
+
+    def by_row(self, values: Array64, labels: Array) -> tuple[Any, Any]:
+        """Lists of the words that the model saw."""
+        seen = labels != IGNORED
+        ends = np.cumsum(seen.sum(axis=1))[:-1]
+        return np.split(values, ends), np.split(labels[seen], ends)
+
+    def joined(self, values: Any) -> tuple[Array64, Units | None]:
+        """Of lists of tags."""
+        return np.concatenate(values), np.array([len(row) for row in values], dtype=np.int64)
 
     def examples(
         self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int

@@ -8,7 +8,6 @@ import torch
 
 from harness import weights
 from harness.checkpoints.bases import POOLER
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.provenance import Trained, trained_by
 from harness.errors import IncompatibleWeights
 from harness.merging.plan import Plan
@@ -26,7 +25,7 @@ def check_one_draw(plan: Plan) -> None:
     with is told by their records, else by their weights: its matrices are strangers where the rest
     of the two encoders is not. Those that have nothing in common are left to whoever merges them.
     """
-    family = family_of(plan.experts[0].config, plan.experts[0].source)
+    family = plan.experts[0].family
     tops = plan.tops[0] if plan.recipe.heads != "keep" else {}
     merged = weights.specs(weights.union(plan.bodies[0], tops))
     matrices = [name for name, spec in merged.items() if len(spec.shape) == 2]

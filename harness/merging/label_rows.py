@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 
 from harness import weights
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.provenance import trained_by
 from harness.labels import spelling
 from harness.types import Checkpoint, StateDict
@@ -65,7 +64,7 @@ def _order(own: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
 
 def _final(model: Checkpoint) -> list[str]:
     """The names of the tensors of the final layer, if there is one."""
-    final = family_of(model.config, model.source).final(model.weights)
+    final = model.family.final(model.weights)
     return [n for part in ("weight", "bias") if (n := f"{final}.{part}") in model.weights]
 
 
@@ -97,7 +96,7 @@ def of_those_who_know(
     if all({*labels} <= one for one in known):
         return merged
     first = experts[0]
-    final = family_of(first.config, first.source).final(dict(weights.specs(first.weights)))
+    final = first.family.final(dict(weights.specs(first.weights)))
     names = [f"{final}.{part}" for part in ("weight", "bias")]
     specs = weights.specs(merged)
     rows = weights.Lazy(

@@ -14,11 +14,11 @@ from harness.checkpoints.unchanged import check_unchanged
 from harness.errors import OutputExists
 from harness.folders import check_output
 from harness.merging.draws import check_one_draw
-from harness.merging.kept import Kept
 from harness.merging.label_rows import as_stored
 from harness.merging.plan import Plan, plan, read_once, short_method
+from harness.merging.providers import Provider, passes, prepare
 from harness.merging.recipes import Recipe, read_recipe
-from harness.merging.supplies import Supply, passes, prepare
+from harness.merging.spool import Spool
 from harness.merging.tune import candidates, found_once, scored, tuned
 from harness.merging.write import TENSORS, write
 from harness.passes.workload import Workload
@@ -45,9 +45,9 @@ def merge(
     check_output(Path(out), MERGE, force=force)
     workload = Workload(progress)
     observed: dict[str, weights.Observed] = {}
-    with Kept(Path(out)) as kept:
+    with Spool(Path(out)) as spool:
         draft = plan(
-            asked, allow_pickle=allow_pickle, observed=observed, progress=workload.tell, kept=kept
+            asked, allow_pickle=allow_pickle, observed=observed, progress=workload.tell, spool=spool
         )
         for part in (*draft.experts, *([draft.base] if draft.base else [])):
             if part.path.resolve().is_relative_to(os.path.realpath(out)):
@@ -58,29 +58,29 @@ def merge(
         _warn_of_one(draft)
         if dry_run:
             return draft
-        supplies = [supply for stage in draft.stages for supply in stage.supplies]
+        providers = [provider for stage in draft.stages for provider in stage.providers]
         for expert in draft.experts:
             check_unchanged(as_stored(expert))
         if not asked.other_base:
             check_bases(draft.experts, draft.given)
-        _count(workload, draft, supplies, tried)
-        prepare(supplies, workload.tell)
+        _count(workload, draft, providers, tried)
+        prepare(providers, workload.tell)
         check_one_draw(draft)
         trials = None
         if tried:
-            draft, trials = tuned(found_once(tried, kept), Path(out))
-        draft = read_once(draft, kept)
+            draft, trials = tuned(found_once(tried, spool), Path(out))
+        draft = read_once(draft, spool)
         return write(draft, Path(out), observed, workload.tell, trials=trials, force=force)
 
 
 def _count(
-    workload: Workload, draft: Plan, supplies: Sequence[Supply], tried: Mapping[float, Plan]
+    workload: Workload, draft: Plan, providers: Sequence[Provider], tried: Mapping[float, Plan]
 ) -> None:
     """Count all work that is known before any is done.
 
     What a method asks for while it merges, as to score a selection, is counted when it does.
     """
-    for what, rows in (*passes(supplies).items(), *scored(tried).items()):
+    for what, rows in (*passes(providers).items(), *scored(tried).items()):
         workload.plan(what, rows)
     workload.plan(TENSORS, len(draft.state))
 

@@ -19,12 +19,12 @@ from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, Missin
 from harness.kinds import kind_of
 from harness.labels import same
 from harness.merging.candidates import checked_values
-from harness.merging.judge import Judge
-from harness.merging.kept import Kept
 from harness.merging.label_rows import of_those_who_know, ordered_as
-from harness.merging.passage import Clock, Latest, Measured, Passage
+from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeStep, StageClock
 from harness.merging.recipes import Recipe, printed
+from harness.merging.spool import Spool
 from harness.merging.stages import Fold, Stage, entering
+from harness.merging.validation import ValidationScorer
 from harness.methods import reads_base, rereads, resolved
 from harness.presets import faithful
 from harness.registry import MERGERS, POSTMERGE, PREMERGE
@@ -37,7 +37,7 @@ class Plan:
 
     `recipe` has every option filled in and heads decided. `bodies`, `origin` and `tops` are what
     the pre-merging methods left: encoders (with heads, if they are merged alike), the base, and
-    heads. `passages` are those methods with what went through them, `stages` all methods in order.
+    heads. `steps` are those methods with what went through them, `stages` all methods in order.
     `merged` is what the merger returned, `after` what each post-merging method made of it, `state`
     what is written: with averaged heads and buffers, in the experts' types, without kept heads.
     `measured` is what each pre-merging method did, known when the merge has been written. `given`
@@ -51,12 +51,12 @@ class Plan:
     bodies: tuple[StateDict, ...] = ()
     origin: StateDict = field(default_factory=dict)
     tops: tuple[StateDict, ...] = ()
-    passages: tuple[Passage, ...] = ()
+    steps: tuple[PremergeStep, ...] = ()
     stages: tuple[Stage, ...] = ()
     merged: StateDict = field(default_factory=dict)
     after: tuple[StateDict, ...] = ()
     state: StateDict = field(default_factory=dict)
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[PremergeReport, ...] = ()
     given: Checkpoint | None = None
 
     def __repr__(self) -> str:
@@ -65,19 +65,19 @@ class Plan:
         return f"Plan({called!r} of {many}, {self.size / 1e6:.1f} MB)"
 
     @property
-    def judge(self) -> Judge | None:
+    def scorer(self) -> ValidationScorer | None:
         """What scores candidates of the merger, if any are scored."""
-        return self.merging.judge
+        return self.merging.scorer
 
     @property
     def merging(self) -> Stage:
         """The stage of the merger."""
-        return self.stages[len(self.passages)]
+        return self.stages[len(self.steps)]
 
     @property
     def finishing(self) -> tuple[Stage, ...]:
         """The stages after the merger."""
-        return self.stages[len(self.passages) + 1 :]
+        return self.stages[len(self.steps) + 1 :]
 
     @property
     def size(self) -> int:
@@ -101,12 +101,12 @@ def plan(
     allow_pickle: bool = False,
     observed: dict[str, weights.Observed] | None = None,
     progress: Progress | None = None,
-    kept: Kept | None = None,
+    spool: Spool | None = None,
 ) -> Plan:
     """Check a recipe by headers alone and compose the lazy merge.
 
     `progress` is told of rows that candidates are scored on, if a merger does so. What costly
-    stages make is put into `kept`, and computed whenever it is asked for without one.
+    stages make is put into `spool`, and computed whenever it is asked for without one.
     """
     merger = MERGERS[recipe.merger.name]
     recipe = _filled(recipe)
@@ -141,7 +141,7 @@ def plan(
         base = aligned_base(base, in_all(experts))
     fresh = new_in_any(base, experts)
     recipe = recipe.model_copy(update={"heads": heads, "tasks": tasks})
-    fold = Fold(recipe, fresh, progress, kept)
+    fold = Fold(recipe, fresh, progress, spool)
     fold.check()
     return composed(_folded(Plan(recipe, base, experts, tasks, given=given), fold))
 
@@ -155,22 +155,22 @@ def composed(draft: Plan, **changed: Scalar) -> Plan:
     chosen = resolved(stage.entry, Choice(choice.name, {**choice.options, **changed}))
     recipe = draft.recipe.model_copy(update={"merger": Choice(choice.name, chosen)})
     stage = replace(stage, options=chosen)
-    before = (passage.stage for passage in draft.passages)
+    before = (step.stage for step in draft.steps)
     draft = replace(draft, recipe=recipe, stages=(*before, stage, *draft.finishing))
     return completed(draft, _like(draft.bodies[0], stage.run(draft.bodies, draft.origin), stage))
 
 
-def completed(draft: Plan, merged: StateDict, kept: Kept | None = None) -> Plan:
+def completed(draft: Plan, merged: StateDict, spool: Spool | None = None) -> Plan:
     """The plan with what its merger returned, and from that what is written.
 
-    What a post-merging method reads twice is put into `kept`, and computed twice without one.
+    What a post-merging method reads twice is put into `spool`, and computed twice without one.
     """
     recipe, whole = draft.recipe, merged
     by_label = MERGERS[recipe.merger.name].by_label
     after = []
     for later in draft.finishing:
-        if kept is not None and rereads(later.entry, later.options):
-            (whole,) = kept.states([whole])
+        if spool is not None and rereads(later.entry, later.options):
+            (whole,) = spool.states([whole])
         whole = _like(merged, later.run(whole, draft.bodies, draft.origin), later)
         after.append(whole)
     if recipe.heads == "average":
@@ -189,10 +189,10 @@ def completed(draft: Plan, merged: StateDict, kept: Kept | None = None) -> Plan:
     return replace(draft, merged=merged, after=tuple(after), state=state)
 
 
-def read_once(draft: Plan, kept: Kept) -> Plan:
+def read_once(draft: Plan, spool: Spool) -> Plan:
     """The plan with what a post-merging method reads twice computed once; itself if none does."""
     twice = any(rereads(later.entry, later.options) for later in draft.finishing)
-    return completed(draft, draft.merged, kept) if twice else draft
+    return completed(draft, draft.merged, spool) if twice else draft
 
 
 def _like(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
@@ -336,19 +336,19 @@ def _folded(draft: Plan, fold: Fold) -> Plan:
     if base:
         encoder = weights.select(wholes[0], body)
         weights.check_same([encoder, origin], [experts[0].source, f"the base {base.source}"])
-    passages: list[Passage] = []
-    clock = Clock()
+    steps: list[PremergeStep] = []
+    clock = StageClock()
     for number, (entry, choice) in enumerate(fold.before):
         stage = fold.stage(entry, choice, entering(experts, wholes))
         with clock.running(number):
             made = _premerged(stage, wholes, origin)
         after: Sequence[StateDict] = [clock.timed(number, state) for state in made]
-        if entry.costly and fold.kept is not None:
-            after = fold.kept.states(after)
-        latest = tuple(map(Latest, after))
+        if entry.costly and fold.spool is not None:
+            after = fold.spool.states(after)
+        latest = tuple(map(LastRead, after))
         after = [one.state for one in latest]
         names, both = tuple(body), (tuple(wholes), tuple(after))
-        passages.append(Passage(stage, *both, tuple(made), names, clock, number, latest))
+        steps.append(PremergeStep(stage, *both, tuple(made), names, clock, number, latest))
         wholes = after
     bodies = [weights.select(whole, body) for whole in wholes]
     tops = [weights.select(whole, [n for n in whole if n in fresh]) for whole in wholes]
@@ -371,8 +371,8 @@ def _folded(draft: Plan, fold: Fold) -> Plan:
         bodies=tuple(bodies),
         origin=origin,
         tops=tuple(tops),
-        passages=tuple(passages),
-        stages=(*(passage.stage for passage in passages), merging, *finishing),
+        steps=tuple(steps),
+        stages=(*(step.stage for step in steps), merging, *finishing),
     )
 
 

@@ -12,42 +12,46 @@ from harness import weights
 from harness.data.splits import parse_task, share_rows
 from harness.entries import Merger, Method, Postmerge, Premerge
 from harness.errors import BadRecipe
-from harness.merging.judge import Judge
-from harness.merging.kept import Kept
+from harness.merging.providers import (
+    JointProvider,
+    Provider,
+    ReadyProvider,
+    StatisticSources,
+    StatisticsProvider,
+)
 from harness.merging.recipes import Recipe
-from harness.merging.supplies import OneForAll, PerExpert, Sources, Supply, Together
+from harness.merging.spool import Spool
+from harness.merging.validation import ValidationScorer
 from harness.methods import needs_of, own_options
 from harness.options import options
 from harness.passes.features import check_readout
 from harness.passes.statistic_file import Statistic, read_statistic
 from harness.presets import as_read, preset
 from harness.registry import MERGERS, POSTMERGE, PREMERGE
-from harness.types import DRAWN, Checkpoint, Choice, Need, Progress, Scalar, StateDict
-
-HELD_OUT = "heldout10"
+from harness.types import DRAWN, HELD_OUT, Checkpoint, Choice, Need, Progress, Scalar, StateDict
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A method with all its options, what its needs are met with, and the judge of candidates.
+    """A method with all its options, what its needs are met with, and the scorer of candidates.
 
-    There is no judge where nothing is tuned and no need is one of shared rows.
+    There is no scorer where nothing is tuned and no need is one of shared rows.
     """
 
     entry: Method
     options: Mapping[str, Scalar]
-    supplies: tuple[Supply, ...] = ()
-    judge: Judge | None = None
+    providers: tuple[Provider, ...] = ()
+    scorer: ValidationScorer | None = None
 
     def run(self, *states: StateDict | Sequence[StateDict]) -> Any:
         """What the method makes of the experts and the base or, after a merge, of that and them."""
-        given = {supply.need.name: supply.given for supply in self.supplies}
+        given = {provider.need.name: provider.given for provider in self.providers}
         own = own_options(self.entry, self.options)
         return self.entry.function(*states, **own, **given)
 
     def statistics(self) -> list[dict[str, Any]]:
         """What its needs were met with, for the record."""
-        return [one for supply in self.supplies for one in supply.described()]
+        return [one for provider in self.providers for one in provider.described()]
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,13 @@ class Fold:
     """What the stages of a merge have in common.
 
     `recipe` has every option filled in, heads decided and a task for each expert, if known. `fresh`
-    are the names of head tensors. `kept` is where tensors of costly stages go, if anywhere.
+    are the names of head tensors. `spool` is where tensors of costly stages go, if anywhere.
     """
 
     recipe: Recipe
     fresh: tuple[str, ...]
     progress: Progress | None = None
-    kept: Kept | None = None
+    spool: Spool | None = None
 
     @property
     def before(self) -> tuple[tuple[Premerge, Choice], ...]:
@@ -131,26 +135,30 @@ class Fold:
         needs = needs_of(entry)
         tuned = isinstance(entry, Merger) and self.recipe.tune is not None
         shared = any(need.rows == "shared" for need in needs)
-        judge = judge_of(self, entering, averaged or {}) if tuned or shared else None
+        scorer = scorer_of(self, entering, averaged or {}) if tuned or shared else None
         under = _under(averaged, entering) if averaged else entering
-        supplies = [
-            self._supply(need, choice, under if need.rows == "tasks" else entering, judge)
+        providers = [
+            self._provider(need, choice, under if need.rows == "tasks" else entering, scorer)
             for need in needs
         ]
-        return Stage(entry, choice.options, tuple(supplies), judge)
+        return Stage(entry, choice.options, tuple(providers), scorer)
 
-    def _supply(
-        self, need: Need, choice: Choice, entering: tuple[Checkpoint, ...], judge: Judge | None
-    ) -> Supply:
+    def _provider(
+        self,
+        need: Need,
+        choice: Choice,
+        entering: tuple[Checkpoint, ...],
+        scorer: ValidationScorer | None,
+    ) -> Provider:
         chosen = {name: choice.options[name] for name in options(need.function)}
         if need.rows == "own":
-            return PerExpert(need, chosen, entering, self._sources(need))
+            return StatisticsProvider(need, chosen, entering, self._sources(need))
         if need.rows in DRAWN:
-            return Together(need, chosen, entering, self._sources(need), self.progress)
+            return JointProvider(need, chosen, entering, self._sources(need), self.progress)
         if need.check:
             need.check(chosen)
-        made_of = judge if need.rows == "shared" else self._of_tasks(entering)
-        return OneForAll(need, need.function(made_of, **chosen))
+        made_of = scorer if need.rows == "shared" else self._of_tasks(entering)
+        return ReadyProvider(need, need.function(made_of, **chosen))
 
     def _of_tasks(self, entering: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
         """The experts, each of the task that the recipe knows it is of."""
@@ -158,8 +166,8 @@ class Fold:
         pairs = zip(entering, tasks, strict=True)
         return tuple(replace(one, tasks=(task,)) if task else one for one, task in pairs)
 
-    def _sources(self, need: Need) -> Sources:
-        return Sources(
+    def _sources(self, need: Need) -> StatisticSources:
+        return StatisticSources(
             self.recipe.tasks,
             tuple(file for file in self.files if file.need == need.name),
             [one.name for one in self.needs].count(need.name) > 1,
@@ -188,7 +196,7 @@ def _under(head: StateDict, experts: Sequence[Checkpoint]) -> tuple[Checkpoint, 
     )
 
 
-def judge_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) -> Judge:
+def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) -> ValidationScorer:
     """What scores a candidate: the tasks and splits asked for, by default held-out rows.
 
     Beside what a candidate has, tensors are those that are `averaged`, else those of the first of
@@ -214,7 +222,7 @@ def judge_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) -> 
         read = as_read(task, recipe.preset)
         check_readout(template, readout, read.finetune.max_length)
         places.append((replace(template, weights=rest), read, split))
-    return Judge(
+    return ValidationScorer(
         tuple(places),
         recipe.data_dir,
         recipe.device,

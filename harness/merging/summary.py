@@ -29,8 +29,8 @@ def summary(plan: Plan) -> list[str]:
     if plan.base is not None:
         lines.append(f"base     {plan.base.source}")
     lines += [f"expert   {e.source} ({t})" for e, t in zip(plan.experts, tasks, strict=True)]
-    if plan.recipe.tune is not None and plan.judge is not None:
-        lines.append(f"tuned    {plan.recipe.tune} on {', '.join(plan.judge.splits)}")
+    if plan.recipe.tune is not None and plan.scorer is not None:
+        lines.append(f"tuned    {plan.recipe.tune} on {', '.join(plan.scorer.splits)}")
     told = zip(plan.recipe.premerge, plan.measured, strict=False)
     for choice, one in told:
         lines.append(f"{choice.name:<8} {', '.join([*one.changes, f'{one.seconds:.1f} s'])}")
@@ -54,7 +54,7 @@ def forecast(plan: Plan, out: Path) -> list[str]:
 
 def _said(stage: Stage) -> str:
     options = ", ".join(f"{name}={_shown(value)}" for name, value in stage.options.items())
-    needs = [f"{one.need.name} ({WHOSE[one.need.rows]})" for one in stage.supplies]
+    needs = [f"{one.need.name} ({WHOSE[one.need.rows]})" for one in stage.providers]
     return (f": {options}" if options else "") + (f"; needs {', '.join(needs)}" if needs else "")
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from harness import weights
 from harness.merging.candidates import checked_values, values_of
-from harness.merging.judge import CANDIDATES, Judge
-from harness.merging.kept import Kept
 from harness.merging.plan import Plan, completed, composed, read_once
+from harness.merging.spool import Spool
+from harness.merging.validation import CANDIDATES, ValidationScorer
 from harness.registry import MERGERS
 
 
@@ -26,7 +26,7 @@ def candidates(plan: Plan) -> dict[float, Plan]:
     return {value: composed(plan, **{name: value}) for value in tried}
 
 
-def found_once(candidates: dict[float, Plan], kept: Kept) -> dict[float, Plan]:
+def found_once(candidates: dict[float, Plan], spool: Spool) -> dict[float, Plan]:
     """The candidates; those on a line with its direction kept on disk when it has been found.
 
     A sweep along it decomposes every matrix once, and what is written of the best has the bytes of
@@ -40,7 +40,7 @@ def found_once(candidates: dict[float, Plan], kept: Kept) -> dict[float, Plan]:
     if len(lines) < len(candidates):
         return candidates
     first = next(iter(lines.values()))
-    direction = kept.states([first.direction])[0]
+    direction = spool.states([first.direction])[0]
     return {
         value: completed(candidates[value], weights.Line(line.base, direction, line.scale))
         for value, line in lines.items()
@@ -52,16 +52,16 @@ def _option(candidate: Plan) -> str | None:
     return values_of(candidate.recipe.tune)[0] if candidate.recipe.tune else None
 
 
-def _judge(candidates: Mapping[float, Plan]) -> Judge:
+def _scorer(candidates: Mapping[float, Plan]) -> ValidationScorer:
     """What scores all candidates."""
-    judge = next(iter(candidates.values())).judge
-    assert judge is not None
-    return replace(judge, expected=len(candidates))
+    scorer = next(iter(candidates.values())).scorer
+    assert scorer is not None
+    return replace(scorer, expected=len(candidates))
 
 
 def scored(candidates: Mapping[float, Plan]) -> dict[str, int]:
     """How many rows candidates are scored on, by what is told of it."""
-    return {CANDIDATES: _judge(candidates).reads} if candidates else {}
+    return {CANDIDATES: _scorer(candidates).reads} if candidates else {}
 
 
 def tuned(candidates: dict[float, Plan], out: Path) -> tuple[Plan, dict[str, Any]]:
@@ -69,16 +69,16 @@ def tuned(candidates: dict[float, Plan], out: Path) -> tuple[Plan, dict[str, Any
 
     What is read twice of a candidate is on the disk of `out` while that one is scored.
     """
-    judge = _judge(candidates)
+    scorer = _scorer(candidates)
     scores = {}
     for value, candidate in candidates.items():
-        with Kept(out) as kept:
-            scores[value] = judge(read_once(candidate, kept).state)
+        with Spool(out) as spool:
+            scores[value] = scorer(read_once(candidate, spool).state)
     best = max(scores, key=lambda value: scores[value])
     recipe = candidates[best].recipe
     return candidates[best], {
         "tune": recipe.tune,
-        "on": list(judge.splits),
+        "on": list(scorer.splits),
         "protocol": "current",
         "trials": [{"value": value, "score": score} for value, score in scores.items()],
         "chosen": best,

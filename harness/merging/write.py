@@ -16,7 +16,6 @@ from harness import weights
 from harness.checkpoints.bases import ENCODER, POOLER, encoder_digests, made_from
 from harness.checkpoints.build import OF_THE_HEAD
 from harness.checkpoints.described import described
-from harness.checkpoints.families.known import by_rules, family_of
 from harness.checkpoints.layout import INDEX, MERGE, SINGLE
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
@@ -24,8 +23,8 @@ from harness.checkpoints.tokenizer import copy_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.files import write_json, write_text
 from harness.folders import new_folder
-from harness.merging.measure import Gauge, measured
 from harness.merging.plan import Plan, reported, short_method
+from harness.merging.premerge_report import DistanceTracker, measured
 from harness.merging.stages import Stage
 from harness.text import markdown, plain
 from harness.types import Checkpoint, Progress, StateDict
@@ -49,15 +48,15 @@ def write(
     The result is the plan with what its pre-merging stages did, which is measured at the end.
     """
     with new_folder(out, MERGE, force=force) as folder:
-        gauge = Gauge(plan.passages)
-        merged = gauge.watching(plan.state)
+        tracker = DistanceTracker(plan.steps)
+        merged = tracker.watching(plan.state)
         hashes: dict[str, str] = {}
         digests: dict[str, Any] = {"digest": _write_weights(merged, folder, progress, hashes)}
         first = plan.experts[0]
         copy_tokenizer(first.tokenizer, folder)
         if plan.recipe.heads == "keep":
             digests["head_digests"] = _write_heads(plan, folder, hashes)
-        plan = replace(plan, measured=measured(plan, gauge))
+        plan = replace(plan, measured=measured(plan, tracker))
         write_json(folder / "config.json", _config(plan))
         write_text(folder / "README.md", _card(plan))
         MERGE.write(folder, _record(plan, out, digests, observed, trials), hashes)
@@ -157,12 +156,10 @@ def _record(
             {
                 "name": choice.name,
                 "options": dict(choice.options),
-                **_needed(passage.stage),
+                **_needed(step.stage),
                 **said.recorded(),
             }
-            for choice, passage, said in zip(
-                recipe.premerge, plan.passages, plan.measured, strict=True
-            )
+            for choice, step, said in zip(recipe.premerge, plan.steps, plan.measured, strict=True)
         ],
         "merger": {"name": recipe.merger.name, "options": dict(recipe.merger.options)},
         "postmerge": [
@@ -178,7 +175,7 @@ def _record(
         ],
         "heads": recipe.heads,
         **({"kept": kept} if (kept := _kept(plan)) else {}),
-        **by_rules(plan.experts[0].config),
+        **plan.experts[0].family.recorded,
         "seed": recipe.seed,
         **({"preset": recipe.preset} if recipe.preset else {}),
         **({"max_length": _lengths(plan)} if recipe.max_length else {}),
@@ -196,7 +193,7 @@ def _kept(plan: Plan) -> dict[str, list[str]]:
     """The tensors beside heads that tasks keep their own of: a pooler that not all models have."""
     if plan.recipe.heads != "keep":
         return {}
-    is_head = family_of(plan.experts[0].config, plan.experts[0].source).is_head
+    is_head = plan.experts[0].family.is_head
     kept = {
         task: [name for name in top if not is_head(name)]
         for task, top in zip(plan.tasks, plan.tops, strict=True)
@@ -226,24 +223,24 @@ def _lengths(plan: Plan) -> dict[str, int]:
     """The tokens that were read of a row, by task and split."""
     stages = plan.stages
     told = [one for stage in stages for one in stage.statistics()]
-    judged = [rows for stage in stages if stage.judge for rows in stage.judge.rows]
+    validated = [rows for stage in stages if stage.scorer for rows in stage.scorer.rows]
     return {
         **{str(one["task"]): int(one["max_length"]) for one in told},
-        **{f"{rows.task}@{rows.split}": rows.task.finetune.max_length for rows in judged},
+        **{f"{rows.task}@{rows.split}": rows.task.finetune.max_length for rows in validated},
     }
 
 
 def _scored_on(plan: Plan, *, tried: bool) -> list[str]:
     """The rows that candidates were scored on, by whichever stage; by the merger only if it did."""
     stages = [stage for stage in plan.stages if tried or stage is not plan.merging]
-    judges = [stage.judge for stage in stages if stage.judge]
-    return list(dict.fromkeys(split for judge in judges for split in judge.splits))
+    scorers = [stage.scorer for stage in stages if stage.scorer]
+    return list(dict.fromkeys(split for scorer in scorers for split in scorer.splits))
 
 
 def _needed(stage: Stage) -> dict[str, Any]:
     """What a method was given beside weights: statistics, and scores of rows."""
     statistics = stage.statistics()
-    scored_on = list(stage.judge.splits) if stage.judge else []
+    scored_on = list(stage.scorer.splits) if stage.scorer else []
     return {
         **({"statistics": statistics} if statistics else {}),
         **({"scored_on": scored_on} if scored_on else {}),

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from harness.checkpoints.build import unit_of
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.families.symmetry import axes_of
 from harness.needs.symmetry import toy_symmetry
 from harness.options import Count
-from harness.passes.activations import Pairs, Shown
+from harness.passes.activations import ExpertActivations, Pairs
 from harness.passes.reading import Readings
 from harness.registry import need
 from harness.rng import rng
@@ -65,7 +64,7 @@ def _toy(experts: Sequence[StateDict]) -> list[_MadeUp]:
 @need("activations", paper="arXiv:2209.04836", rows="same", toy=_toy)
 def activations(
     readings: Readings, *, examples: Count = 1024, seed: int = 0, batch_size: Count = 16
-) -> list[Shown]:
+) -> list[ExpertActivations]:
     """For each expert its hidden units on `examples` rows that all are shown, labels unread.
 
     The units are those between two feed-forward layers, after the activation function, at every
@@ -74,8 +73,8 @@ def activations(
     for an architecture whose groups are not known.
     """
     first = readings.checkpoints[0]
-    axes = axes_of(family_of(first.config, first.source), first.weights, unit_of(first))
+    axes = axes_of(first.family, first.weights, unit_of(first))
     readers = _by_group(axes, reading=True)
     layers = {group: name.removesuffix(".weight") for group, name in readers.items()}
     pairs = Pairs(readings, layers, batch_size)
-    return [Shown(pairs, place) for place in range(len(readings))]
+    return [ExpertActivations(pairs, place) for place in range(len(readings))]

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from harness.needs.gram import toy_grams
 from harness.options import Count
 from harness.passes.blocks import blocks_of
+from harness.passes.layerwise import LayerwiseGrams
 from harness.passes.reading import Readings
-from harness.passes.walk import Walks
 from harness.registry import need
 from harness.types import StateDict
 
@@ -41,5 +41,5 @@ def gram_through(
     is asked for all its tensors of earlier layers, so that those may depend on their own matrices.
     """
     made_of = ("gram_through", batch_size)
-    walks = Walks(readings, batch_size, made_of, blocks_of(readings.checkpoints[0]))
-    return [partial(walks.through, place) for place in range(len(readings))]
+    layerwise = LayerwiseGrams(readings, batch_size, made_of, blocks_of(readings.checkpoints[0]))
+    return [partial(layerwise.through, place) for place in range(len(readings))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.merging.judge import Judge
+from harness.merging.validation import ValidationScorer
 from harness.registry import need
 from harness.types import StateDict
 
@@ -27,6 +27,6 @@ def _toy(experts: Sequence[StateDict]) -> Callable[[StateDict], float]:
 
 
 @need("score", rows="shared", toy=_toy)
-def score(judge: Judge) -> Callable[[StateDict], float]:
+def score(scorer: ValidationScorer) -> Callable[[StateDict], float]:
     """The score of a candidate under Current Eval on held-out rows, averaged over the tasks."""
-    return judge
+    return scorer

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.checkpoints.build import check_whole, unit_of
 from harness.checkpoints.families.bert import BERT
-from harness.checkpoints.families.known import FAMILIES, family_of
+from harness.checkpoints.families.known import FAMILIES
 from harness.checkpoints.families.symmetry import axes_of, in_any_layer
 from harness.checkpoints.settings import heads_of
 from harness.labels import same
@@ -41,7 +41,7 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     moved without.
     """
     first = experts[0]
-    family = family_of(first.config, first.source)
+    family = first.family
     each = []
     for expert in experts:
         unit = unit_of(expert)

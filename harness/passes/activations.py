@@ -66,7 +66,7 @@ class Pairs:
     def _run(self, first: int, second: int) -> tuple[dict[str, torch.Tensor], int]:
         """The products of a pair by one pass over the rows."""
         pair = [self.readings.checkpoints[place] for place in (first, second)]
-        models = [Watched(one, self.layers, self.readings.device) for one in pair]
+        models = [HookedModel(one, self.layers, self.readings.device) for one in pair]
         reading = self.readings.of(0)  # the same tokens for both, in every pair
         what = f"activations of {pair[0].name} and {pair[1].name}"
         step = self.readings.steps(what, len(reading.rows))
@@ -93,7 +93,7 @@ def _add(
         totals[name] = totals[name].add_(value) if name in totals else value
 
 
-class Watched:
+class HookedModel:
     """A model of which the inputs of some linear layers are seen."""
 
     def __init__(self, checkpoint: Checkpoint, layers: Mapping[str, str], device: str) -> None:
@@ -117,12 +117,12 @@ class Watched:
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class ExpertActivations:
     """An expert among those that are shown the same rows."""
 
     pairs: Pairs
     place: int
 
-    def products(self, other: Shown, group: str) -> Products:
+    def products(self, other: ExpertActivations, group: str) -> Products:
         """Those of a group of hidden units with those of another expert, in float64."""
         return self.pairs.of(self.place, other.place, group)

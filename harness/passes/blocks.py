@@ -11,7 +11,6 @@ import torch
 
 from harness.checkpoints.build import unit_of
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.known import family_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.errors import UnknownName
 from harness.passes.features import running
@@ -55,10 +54,10 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
             f"{source} has {count} layers, and {len(stacks)} lists of as many modules; expected an "
             "architecture that runs the layers of one list in turn"
         )
-    return Blocks(stacks[0], count, family_of(config, source))
+    return Blocks(stacks[0], count, checkpoint.family)
 
 
-class Ahead(torch.nn.Module):
+class NotReached(torch.nn.Module):
     """Stands for a layer whose turn has not come: nothing is run from here on."""
 
     def forward(self, *_: Any, **__: Any) -> Any:
@@ -66,7 +65,7 @@ class Ahead(torch.nn.Module):
         raise Stopped
 
 
-class Passed(torch.nn.Module):
+class AlreadyRun(torch.nn.Module):
     """Stands for every layer that was run: gives what the last of them gave, as that gave it."""
 
     output: Any = None
@@ -80,7 +79,7 @@ class Stopped(Exception):
     """A run has come as far as it should."""
 
 
-class Partly:
+class TruncatedModel:
     """An expert on its rows, of which the first blocks have the weights of another model.
 
     In memory are its embeddings, its top and one layer, and what the last layer that was run gave
@@ -98,7 +97,7 @@ class Partly:
         self._layers = list(self._stack.children())
         self._batches = list(reading.inputs(batch_size))
         self._given: list[Any] = [None] * len(self._batches)
-        self._passed = Passed()
+        self._passed = AlreadyRun()
         for layer in self._layers:
             _empty(layer)
         self._arrange()
@@ -136,7 +135,7 @@ class Partly:
     def _arrange(self) -> None:
         """Put the layer of this block between those that were run and those that were not."""
         for place, layer in enumerate(self._layers, start=1):
-            ahead = layer if place == self.block else Ahead()
+            ahead = layer if place == self.block else NotReached()
             self._stack[place - 1] = self._passed if place < self.block else ahead
 
     def _keep(self, layer: torch.nn.Module, given: Any, output: Any) -> None:

@@ -27,9 +27,9 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[Loss, ..
     first when all were read; nothing is read, and no model is made, before a loss is asked for.
     """
 
-    def made() -> tuple[tuple[Shown, ...], Steps | None]:
+    def made() -> tuple[tuple[UnlabeledTask, ...], Steps | None]:
         places = {readings.rows(place).task.name: place for place in reversed(range(len(readings)))}
-        shown = tuple(_shown(readings.of(place)) for place in sorted(places.values()))
+        shown = tuple(_unlabeled(readings.of(place)) for place in sorted(places.values()))
         total = steps * sum(min(batch_size, len(one.reading.rows)) for one in shown)
         return shown, readings.steps("reading unlabeled rows", total)
 
@@ -38,7 +38,7 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[Loss, ..
 
 
 def _loss(
-    made: Callable[[], tuple[tuple[Shown, ...], Steps | None]],
+    made: Callable[[], tuple[tuple[UnlabeledTask, ...], Steps | None]],
     batch_size: int,
     step: int,
     state: StateDict,
@@ -58,7 +58,7 @@ def _loss(
 
 
 @dataclass(frozen=True)
-class Shown:
+class UnlabeledTask:
     """A task: its rows as tokens, and a network that takes the tensors of any model.
 
     `own` are the tensors that a model may leave to it, `columns` the outputs that stand for labels.
@@ -104,8 +104,8 @@ class Shown:
         return outputs[lines, [token for tokens in first for token in tokens]]
 
 
-def _shown(reading: Reading) -> Shown:
+def _unlabeled(reading: Reading) -> UnlabeledTask:
     checkpoint, rows = reading.checkpoint, reading.rows
     columns = kind_of(rows.task).columns(rows.task, checkpoint.labels or (), checkpoint.source)
     tokens = tokenize(checkpoint, rows, reading.max_length)
-    return Shown(reading, reading.model(), checkpoint.weights, tokens, tuple(columns))
+    return UnlabeledTask(reading, reading.model(), checkpoint.weights, tokens, tuple(columns))

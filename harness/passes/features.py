@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 import xxhash
 
 from harness.checkpoints.build import LABEL_KEYS, build_model
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.family import Family
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, tokenizer_digest, word_ids
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
@@ -100,9 +100,8 @@ def content_key(
     checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int, *parts: object
 ) -> str:
     """The content that something made of a model and rows depends on, as one hash."""
-    unit = kind_of(rows.task).unit  # the words of a row are not its segments
-    parts = parts if unit == "row" else (*parts, unit)
-    known = [model_key(checkpoint, digest), rows.digest, max_length, *parts]
+    own = kind_of(rows.task).in_keys
+    known = [model_key(checkpoint, digest), rows.digest, max_length, *parts, *own]
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
 
@@ -284,7 +283,7 @@ def _ready(
         checkpoint,
         readouts,
         model,
-        final_module(model, checkpoint.config, source),
+        final_module(model, checkpoint.family, source),
         tokens,
         ends,
         device,
@@ -297,7 +296,7 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
         return
     source = checkpoint.source
     model = classifier_on_meta(checkpoint.config, source)
-    final = final_module(model, checkpoint.config, source)
+    final = final_module(model, checkpoint.family, source)
     tokenizer = shared_tokenizer(checkpoint.tokenizer)
     if fault := readout.fault(model, final, tokenizer, max_length):
         raise BrokenCheckpoint(
@@ -329,7 +328,7 @@ def tokenize(
     off. Raises BrokenCheckpoint for a tokenizer that is not the model's: tokens without an
     embedding.
     """
-    words = kind_of(rows.task).unit == "word"
+    words = kind_of(rows.task).split_into_words
     tokenizer = shared_tokenizer(checkpoint.tokenizer, words=words)
     if words:
         encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.tokenizer)
@@ -424,9 +423,9 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def final_module(model: torch.nn.Module, config: Mapping[str, Any], source: str) -> torch.nn.Module:
+def final_module(model: torch.nn.Module, family: Family, source: str) -> torch.nn.Module:
     """The final linear layer of a classifier. Raises MissingHead where there is none."""
-    name = family_of(config, source).final(dict(model.named_parameters()))
+    name = family.final(dict(model.named_parameters()))
     if name is None:
         raise MissingHead(f"{source} has no final linear layer, expected one")
     return model.get_submodule(name)
@@ -434,7 +433,7 @@ def final_module(model: torch.nn.Module, config: Mapping[str, Any], source: str)
 
 def final_head(checkpoint: Checkpoint, columns: Sequence[int]) -> Head | None:
     """The final linear layer, its rows in the order of the task's labels; None without a head."""
-    family = family_of(checkpoint.config, checkpoint.source)
+    family = checkpoint.family
     if (name := family.final(checkpoint.weights)) is None:
         return None
     weight = checkpoint.weights[f"{name}.weight"].float()[list(columns)]

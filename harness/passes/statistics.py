@@ -48,6 +48,7 @@ from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, NEEDS
 from harness.rng import rng
 from harness.types import (
+    TRAINED_ON,
     Checkpoint,
     Choice,
     Length,
@@ -60,18 +61,16 @@ from harness.types import (
     Task,
 )
 
-SPLIT = "train90"
-
 # Collecting --------------------------------------------------------------------------------
 
 
 def drawn(
-    task: Task, examples: int, seed: int, folder: str | Path | None, split: str = SPLIT
+    task: Task, examples: int, seed: int, folder: str | Path | None, split: str = TRAINED_ON
 ) -> Rows:
     """The rows that a statistic is computed on: `examples` of `task@train90`, drawn by the seed.
 
     Experts of one task see the same rows. Where there are fewer, all are taken, with a warning.
-    `collect` takes the rows of any other draw as well, as `take(load_rows(task, SPLIT), numbers)`.
+    `collect` takes the rows of any other draw as well: `take(load_rows(task, "train90"), numbers)`.
     """
     rows = load_rows(task, split, folder=folder)
     if examples > len(rows):
@@ -89,7 +88,7 @@ def drawn_as(chosen: Mapping[str, Scalar], task: Task, folder: str | Path | None
     They are of the split that is reported where an option `rows` says `test`.
     """
     examples, seed = (cast(int, chosen[key]) for key in ("examples", "seed"))
-    split = task.reported if chosen.get("rows") == "test" else SPLIT
+    split = task.reported if chosen.get("rows") == "test" else TRAINED_ON
     return drawn(task, examples, seed, folder, split)
 
 
@@ -246,8 +245,8 @@ def statistic(
     checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle)
     learn([checkpoint], by_file([task]))
     parsed, split = parse_task(task)
-    if "@" in task and split != SPLIT:
-        raise BadRecipe(f"statistics are computed on {parsed}@{SPLIT}, found '@{split}'")
+    if "@" in task and split != TRAINED_ON:
+        raise BadRecipe(f"statistics are computed on {parsed}@{TRAINED_ON}, found '@{split}'")
     path = Path(out)
     _check_free(path)
     check_ready(checkpoint, unit=kind_of(parsed).unit)

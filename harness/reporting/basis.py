@@ -16,7 +16,7 @@ from harness.reporting.difference import (
     in_percent,
     spread_of,
 )
-from harness.reporting.grid import Reading, _check_same_work, readings, reported, short_task
+from harness.reporting.grid import Reading, check_same_work, readings, reported, short_task
 from harness.reporting.lines import Line, lines_of
 from harness.reporting.names import marked
 from harness.text import points
@@ -144,7 +144,7 @@ def _parts(records: Sequence[Record], probes: Sequence[Record], reading: Reading
     base = [record for record in read if record.role == "base"]
     if any({record.task for record in part} != tasks for part in (experts, current, turned)):
         return None
-    _check_same_work([*experts, *current])
+    check_same_work([*experts, *current])
     known = {record.task for record in base} == tasks
     return _Parts(experts, current, turned, base if known else [], reading)
 

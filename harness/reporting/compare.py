@@ -13,9 +13,9 @@ import numpy as np
 
 from harness.data.shots import amount
 from harness.errors import BadOption, BrokenRecord, UnknownName
-from harness.evaluation.parts import asked
 from harness.evaluation.records import Record, read_records
 from harness.evaluation.resamples import Resamples, estimate_of
+from harness.evaluation.task_split import configured
 from harness.options import parse_choice
 from harness.reporting.chosen import Chosen, called, chosen
 from harness.reporting.comparison import (
@@ -66,8 +66,8 @@ def compare(
             f"{', '.join(models) or 'nothing'} cannot be compared, expected two or more different "
             "models"
         )
-    choice = asked(parse_choice(protocol))
-    reading = str(Choice(choice.protocol.name, choice.unusual))
+    choice = configured(parse_choice(protocol))
+    reading = str(Choice(choice.name, choice.unusual))
     which = validated(Chosen, {"limit": limit}, "compare")
     sides = _shortly([_side(name, Path(records), reading, which) for name in models])
     terms = Terms(reading, None, _shared(sides, tasks, reading))

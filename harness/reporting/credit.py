@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from harness.evaluation.faults import CORRELATIONS
+from harness.evaluation.resamples import CORRELATIONS
 from harness.reporting.boards.board import Board
 from harness.reporting.grid import CURRENT, Reading, reading_of
 from harness.reporting.lines import Line

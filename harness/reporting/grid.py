@@ -140,14 +140,14 @@ class Grid:
         if len(self.tasks) == 1:
             return cells
         known = [cell for cell in cells if cell is not None]
-        return [*cells, _across(known) if len(known) == len(cells) else None]
+        return [*cells, mean_cell(known) if len(known) == len(cells) else None]
 
     @property
     def columns(self) -> list[str]:
         return [*self.tasks, *(["mean"] if len(self.tasks) > 1 else [])]
 
 
-def _across(cells: Sequence[Cell]) -> Cell:
+def mean_cell(cells: Sequence[Cell]) -> Cell:
     """The mean over tasks, draw by draw where every task has the same number of draws."""
     counts = {len(cell.values) for cell in cells}
     interval = _interval(cells)
@@ -174,7 +174,7 @@ def _interval(cells: Sequence[Cell]) -> tuple[float, float] | None:
 
 def readings(records: Iterable[Record]) -> list[Reading]:
     """All protocols with their shots, in the order of columns."""
-    return _readings(_lines(records))
+    return readings_of(_lines(records))
 
 
 def in_order(readings: Iterable[Reading]) -> list[Reading]:
@@ -182,7 +182,7 @@ def in_order(readings: Iterable[Reading]) -> list[Reading]:
     return sorted(readings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
 
 
-def _readings(lines: Iterable[Line]) -> list[Reading]:
+def readings_of(lines: Iterable[Line]) -> list[Reading]:
     return in_order({reading_of(line) for line in lines})
 
 
@@ -218,7 +218,7 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     """Lines as the rows and cells of `grid`."""
     chosen = _best_single(lines)
     lines = reported(lines)
-    _check_work(lines)
+    check_work(lines)
     tasks = tuple(dict.fromkeys(line.task for line in lines))
     own = _own(lines)
     one_each = _one_each(own)
@@ -239,7 +239,7 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     last = [CONSTANT] if CONSTANT in known else []
     # a merge may stand in the records for itself and, beside another one, as a reference
     rows = tuple(dict.fromkeys([*shown, *summary, *rest, *last]))
-    return Grid(rows, tuple(_readings(lines)), tasks, cells, filled.lines)
+    return Grid(rows, tuple(readings_of(lines)), tasks, cells, filled.lines)
 
 
 def named_rows(lines: Sequence[Line]) -> list[str]:
@@ -308,12 +308,12 @@ def _rows_of(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[
     return rows
 
 
-def _check_same_work(records: Sequence[Record]) -> None:
+def check_same_work(records: Sequence[Record]) -> None:
     """Raise BrokenRecord, naming both, where a column would mix what is not the same work."""
-    _check_work(_lines(records))
+    check_work(_lines(records))
 
 
-def _check_work(lines: Sequence[Line]) -> None:
+def check_work(lines: Sequence[Line]) -> None:
     _check_sets(lines)
     seen: dict[tuple[str, str, Shots], Line] = {}
     for line in lines:

@@ -19,7 +19,7 @@ from harness.reporting.difference import (
     in_percent,
     spread_of,
 )
-from harness.reporting.grid import CURRENT, HEADLINE_SHOTS, _check_work, reported
+from harness.reporting.grid import CURRENT, HEADLINE_SHOTS, check_work, reported
 from harness.reporting.lines import TUNED, Line, lines_of
 from harness.stats.tests import FEWEST_DRAWS
 from harness.text import points
@@ -220,7 +220,7 @@ def _parts(lines: Sequence[Line], merged: Sequence[Line], setting: str) -> _Part
     for read in (experts, current, tuned):
         if {line.task for line in read} != tasks:
             return None
-    _check_work([*experts, *current])
+    check_work([*experts, *current])
     shots = min({one.shots for one in tuned}, key=_away)
     ours = {id(line) for line in merged}
     base = [one for one in lines if one.role == "base" and one.setting == setting]

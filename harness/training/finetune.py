@@ -50,10 +50,19 @@ from harness.training.single import (
     readings,
     single_task,
 )
-from harness.types import AUTO, Checkpoint, Hyperparameters, Rows, Score, Task, unfit
+from harness.types import (
+    AUTO,
+    HELD_OUT,
+    TRAINED_ON,
+    Checkpoint,
+    Hyperparameters,
+    Rows,
+    Score,
+    Task,
+    unfit,
+)
 from harness.weights import digest, join_digests, tensor_digest, union
 
-TRAINED_ON, SELECTED_ON = "train90", "heldout10"
 REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
 OF_A_CHECKPOINT = (
     "model.safetensors",
@@ -99,8 +108,8 @@ def finetune(
     Several `tasks` instead of one `task` train one encoder with a head for each, which are written
     as a merge with kept heads is. `overrides` are fields of `Hyperparameters`; the defaults are the
     task's, and `max_length="auto"` is what the base and the rows need; `force` replaces an older
-    expert there. Tasks that are trained together keep their own
-    batch size and maximum length and must agree in the rest. `seed` orders the data and drops
+    expert there. Tasks that are trained together keep their own batch size and maximum length and
+    must agree in the rest. `seed` orders the data and drops
     units, `head_seed` (default: `seed`) initialises the heads, which are new ones whatever head the
     base has; under a `preset`, its readout's. The folder records tasks, split, seeds,
     hyperparameters, digests of base and rows, and the scores on `task@heldout10` in expert.json.
@@ -134,19 +143,17 @@ def finetune(
     parts = []
     for one, settings in asked:
         check_apart(one, data_dir)
-        both = rows(one, TRAINED_ON), rows(one, SELECTED_ON)
+        both = rows(one, TRAINED_ON), rows(one, HELD_OUT)
         number = resolved(length or settings.max_length, [source], both, readout)
         if readout == LAST_LINEAR:
             tell_of_cut([source], both[0], number)
         parts.append(Training(*both, replace(settings, max_length=number), readout))
-    known = encoder_digests(source)
-    whole, drawn = _whole(source, known, parts)
+    whole, encoder = _whole(source, parts)
     request = {
         "base": str(base),
         "tasks": [part.task.name for part in parts],
         "base_digest": read_digest(source),
-        "base_weights": known,
-        **drawn,
+        **encoder,
         "split": TRAINED_ON,
         **seeds,
         "bf16": bf16,
@@ -170,10 +177,9 @@ def finetune(
         prepared.trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
         copy_tokenizer(source.tokenizer, folder)
-        places = described([part.task.name for part in parts], out)
         record = {
             **request,
-            **places,
+            **described(request["tasks"], out),
             "digest": digest(open_weights(folder)),
             "scores": {name: asdict(one) for name, one in scores.items()},
         }
@@ -246,20 +252,20 @@ def _check_apart(source: Checkpoint, out: Path) -> None:
             )
 
 
-def _whole(
-    base: Checkpoint, known: Mapping[str, str], parts: Sequence[Training]
-) -> tuple[Checkpoint, dict[str, Any]]:
-    """The base with the layers that it was published without, and what is recorded of them.
+def _whole(base: Checkpoint, parts: Sequence[Training]) -> tuple[Checkpoint, dict[str, Any]]:
+    """The base with the layers that it was published without, and what is recorded of both.
 
     They are one draw for all experts of a base, which its digests decide, whatever the seeds: what
     experts draw apart cannot be merged.
     """
+    known = encoder_digests(base)
     seed = int(join_digests(known), 16) % SEEDS
-    drawn = drawn_layers(base, seed) if kind_of(parts[0].task).unit == "row" else {}
+    drawn = drawn_layers(base, seed, unit=kind_of(parts[0].task).unit)
     if not drawn:
-        return base, {}
+        return base, {"base_weights": known}
     digests = {name: tensor_digest(name, tensor) for name, tensor in drawn.items()}
-    return replace(base, weights=union(drawn, base.weights)), {"drawn": digests}
+    whole = replace(base, weights=union(drawn, base.weights))
+    return whole, {"base_weights": known, "drawn": digests}
 
 
 def _described(parts: Sequence[Training]) -> dict[str, Any]:
@@ -304,7 +310,7 @@ def _train(
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     check_weights(trainer.model, trainer.state)
     return {
-        f"{part.task}@{SELECTED_ON}": _scored(trainer, source, part, rows, number)
+        f"{part.task}@{HELD_OUT}": _scored(trainer, source, part, rows, number)
         for number, (part, rows) in enumerate(zip(parts, prepared.heldout, strict=True))
         if not _unscored(part)
     }
@@ -315,7 +321,7 @@ def _unscored(part: Training) -> str | None:
     rows = part.heldout
     try:
         units = kind_of(part.task).units(rows)
-        check_scored(part.task, rows.labels, units, f"{part.task}@{SELECTED_ON}")
+        check_scored(part.task, rows.labels, units, f"{part.task}@{HELD_OUT}")
     except BadData as error:
         return str(error).partition(";")[0]
     return None
@@ -324,7 +330,7 @@ def _unscored(part: Training) -> str | None:
 def _scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: int) -> Score:
     """The score of a trained model on held-out rows of its task, of this number."""
     task, kind = part.task, kind_of(part.task)
-    if kind.unit == "row":
+    if not kind.split_into_words:
         # grouping by length shuffles the rows as well: labels as the Trainer hands them back
         outputs = trainer.predict(rows)
         return score(task, readings(task, outputs), outputs.label_ids)

@@ -18,11 +18,10 @@ from harness.data.rows import load_rows
 from harness.folders import Layout, new_folder
 from harness.kinds import kind_of
 from harness.registry import TASKS
-from harness.types import Rows
+from harness.types import TRAINED_ON, Rows
 
 SUITE = ("embedded/comparison", "embedded/outcome", "embedded/topic")
 """What a base is made of, whatever other tasks there are; another one would be another base."""
-SPLIT = "train90"
 MINIATURE_FILE = "miniature.json"
 MINIATURE = Layout("a base", MINIATURE_FILE)
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -42,7 +41,7 @@ def make_base(
     the words of those splits. One seed gives the same weights on one machine, whatever the number
     of threads. Raises OutputExists for a folder made by something else.
     """
-    suite = [load_rows(TASKS[name], SPLIT) for name in SUITE]
+    suite = [load_rows(TASKS[name], TRAINED_ON) for name in SUITE]
     with (
         new_folder(Path(out), MINIATURE, force=True) as folder,
         one_thread(),

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch.utils.data import ConcatDataset, DataLoader, Sampler
 
 from harness.checkpoints.build import OF_THE_HEAD
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.family import Family
 from harness.checkpoints.layout import SINGLE
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
@@ -44,12 +44,14 @@ SHARED = ("learning_rate", "epochs", "warmup", "weight_decay")
 class MultiTask(torch.nn.Module):
     """Transformers' classifiers, one for each task, that share every module but their heads."""
 
-    def __init__(self, classifiers: Mapping[str, Any], losses: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, family: Family, classifiers: Mapping[str, Any], losses: Sequence[Any] = ()
+    ) -> None:
         super().__init__()
         self.tasks = tuple(classifiers)
         self.losses = losses or [None] * len(self.tasks)
         first, *others = classifiers.values()
-        self.family = family_of(first.config.to_dict())
+        self.family = family
         for name, module in first.named_children():
             if not self.family.is_head(f"{name}."):  # DeBERTa's pooler stands beside the base model
                 for other in others:
@@ -196,6 +198,7 @@ def multi_task(
         for index, part in enumerate(parts)
     ]
     model = MultiTask(
+        source.family,
         {part.task.name: with_new_head(source, part.task, request["head_seed"]) for part in parts},
         [kind_of(part.task).loss for part in parts],
     )

@@ -13,11 +13,12 @@ import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
 from harness.checkpoints.build import encoder_of
+from harness.checkpoints.families.family import Family
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, BrokenCheckpoint, NotFinite
-from harness.kinds import IGNORED, kind_of
+from harness.kinds import kind_of
 from harness.passes.features import FIRST, final_module, row_labels, tokenize
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Array64, Checkpoint, Hyperparameters, Rows, Task
@@ -66,7 +67,7 @@ def single_task(
     tokenizer = tokenizer_of(source, part.task)
     model = with_new_head(source, part.task, request["head_seed"])
     if part.readout != LAST_LINEAR:
-        model = ReadAs(model, part.readout)
+        model = ReadAs(model, part.readout, source.family)
     train, heldout = (
         dataset(rows, source, part.settings.max_length, part.readout)
         for rows in (part.train, part.heldout)
@@ -91,9 +92,9 @@ def single_task(
 class ReadAs(torch.nn.Module):
     """A classifier of transformers whose outputs are those of a readout."""
 
-    def __init__(self, classifier: Any, readout: Readout) -> None:
+    def __init__(self, classifier: Any, readout: Readout, family: Family) -> None:
         super().__init__()
-        self.classifier, self.readout = classifier, readout
+        self.classifier, self.readout, self.family = classifier, readout, family
 
     def forward(
         self,
@@ -102,7 +103,7 @@ class ReadAs(torch.nn.Module):
         labels: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """The outputs and, with labels, the loss: cross-entropy, or the mean squared difference."""
-        final = final_module(self.classifier, self.classifier.config.to_dict(), "the expert")
+        final = final_module(self.classifier, self.family, "the expert")
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         logits = self.readout.run(self.classifier, final, inputs).logits
         if labels is None:
@@ -284,9 +285,8 @@ def readings(task: Task, outputs: Any) -> Array64:
 
     Of words, those that the model saw.
     """
-    kind, logits = kind_of(task), outputs.predictions
-    if kind.unit == "word":
-        logits = logits[outputs.label_ids != IGNORED]
+    kind = kind_of(task)
+    logits = kind.labelled(outputs.predictions, outputs.label_ids)
     if not np.isfinite(logits).all():
         raise NotFinite(
             f"the trained model's outputs for {task} hold NaN or infinite entries, expected "
@@ -303,13 +303,9 @@ def scores_of(task: Task) -> Callable[[Any], dict[str, float]]:
     metric, kind = evaluation_module(task), kind_of(task)
 
     def scores(outputs: Any) -> dict[str, float]:
-        both: list[Any] = [readings(task, outputs), outputs.label_ids]
-        if kind.unit == "word":
-            seen = both[1] != IGNORED
-            ends = np.cumsum(seen.sum(axis=1))[:-1]
-            both = [np.split(values, ends) for values in (both[0], both[1][seen])]
+        predicted, labels = kind.by_row(readings(task, outputs), outputs.label_ids)
         try:
-            return dict(metric.compute(predictions=both[0], references=both[1]))
+            return dict(metric.compute(predictions=predicted, references=labels))
         except BadData:  # nothing to score, which was said: it is a line of a log
             return {}
 
@@ -324,14 +320,14 @@ def loss_of(task: Task) -> Callable[..., Any] | None:
 
 def tokenizer_of(source: Checkpoint, task: Task) -> Any:
     """The base's tokenizer, for rows of text or of words."""
-    return open_tokenizer(source.tokenizer, words=kind_of(task).unit == "word")
+    return open_tokenizer(source.tokenizer, words=kind_of(task).split_into_words)
 
 
 def collator(tokenizer: Any, task: Task) -> Any:
     """What makes a batch of rows: padded inputs, and labels of tokens padded with -100."""
     from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
 
-    words = kind_of(task).unit == "word"
+    words = kind_of(task).split_into_words
     return (DataCollatorForTokenClassification if words else DataCollatorWithPadding)(tokenizer)
 
 

@@ -14,7 +14,7 @@ from harness import weights
 from harness.checking import toys
 from harness.checking.laws.compare import alike_at, all_alike, copied, dtype_name, same_names, which
 from harness.checking.laws.law import Broken, Method, global_seed, law
-from harness.checking.toys import Family, Tensors
+from harness.checking.toys import Tensors, ToyExperts
 from harness.types import Choice, StateDict
 
 ROUNDING = 1e-6
@@ -60,7 +60,7 @@ def inputs(method: Method) -> None:
     _same_inputs(method, family, before, "after writing to the output, ")
 
 
-def _same_inputs(method: Method, family: Family, before: Family, when: str) -> None:
+def _same_inputs(method: Method, family: ToyExperts, before: ToyExperts, when: str) -> None:
     given = [("base", family.base, before.base)]
     for place, pair in enumerate(zip(family.experts, before.experts, strict=True)):
         given.append((f"expert {place + 1}", *pair))

@@ -14,7 +14,7 @@ from harness import weights
 from harness.checking import toys
 from harness.checking.laws.compare import alike, alike_at, all_alike, copied, dtype_name, same_names
 from harness.checking.laws.law import Broken, Method, law
-from harness.checking.toys import Family, Tensors
+from harness.checking.toys import Tensors, ToyExperts
 from harness.checkpoints.build import build_model
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.errors import BrokenCheckpoint, HarnessError
@@ -27,7 +27,7 @@ DRIFT = 1e-4
 """How far the outputs of a float32 network may move, relative to the largest, and be the same."""
 
 
-def merged(method: Method, family: Family) -> Tensors:
+def merged(method: Method, family: ToyExperts) -> Tensors:
     """The tensors of the folder that comes of merging folders.
 
     A pre-merging method comes before the average, a post-merging method after it. Raises Broken
@@ -46,7 +46,7 @@ def merged(method: Method, family: Family) -> Tensors:
         return copied(open_checkpoint(root / "out").weights)
 
 
-def _written(root: Path, family: Family) -> tuple[Path, list[Path]]:
+def _written(root: Path, family: ToyExperts) -> tuple[Path, list[Path]]:
     """The folders of the base and of the experts."""
     base = toys.write(root / "base", family.base)
     called = [root / f"expert-{i + 1}" for i in range(len(family.experts))]
@@ -102,7 +102,7 @@ def half(method: Method) -> None:
     for dtype in (torch.float16, torch.bfloat16):
         low = method.family().each(partial(_cast, dtype))
         wide = low.each(partial(_cast, torch.float32))
-        mixed = Family(low.experts, wide.base, low.needs)
+        mixed = ToyExperts(low.experts, wide.base, low.needs)
         template = low.experts[0]
         expected = [copied(weights.cast_like(state, template)) for state in method(wide)]
         for called, given in (("", low), (" over a float32 base", mixed)):
@@ -139,7 +139,7 @@ def buffers(method: Method) -> None:
     counts = torch.arange(10)[None]
     old = {**family.base, toys.BUFFER: counts}
     new = [{**expert, toys.BUFFER: counts + i + 1} for i, expert in enumerate(family.experts)]
-    state = merged(method, Family(new, old, family.needs))
+    state = merged(method, ToyExperts(new, old, family.needs))
     if toys.BUFFER not in state:
         raise Broken(f"'{toys.BUFFER}' is missing")
     alike({toys.BUFFER: state[toys.BUFFER]}, {toys.BUFFER: counts})
@@ -184,7 +184,7 @@ def unlike_heads(method: Method) -> None:
         name: torch.cat([tensor, tensor[:1]]) if name.startswith("classifier.") else tensor
         for name, tensor in last.items()
     }
-    unlike = Family([*others, wider], family.base, family.needs)
+    unlike = ToyExperts([*others, wider], family.base, family.needs)
     for place, old in enumerate(unlike.experts):
         after = alone(method, unlike, place, "keep")
         for name, tensor in old.items():
@@ -195,7 +195,9 @@ def unlike_heads(method: Method) -> None:
                 )
 
 
-def alone(method: Method, family: Family, place: int, heads: Literal["merge", "keep"]) -> Tensors:
+def alone(
+    method: Method, family: ToyExperts, place: int, heads: Literal["merge", "keep"]
+) -> Tensors:
     """One expert as it stands in the folder of a merge that gives the others no weight."""
     # of rows that are nowhere: nothing is to be measured on a toy
     tasks = [name for name, task in TASKS.items() if not task.generate][: method.experts]
@@ -239,7 +241,7 @@ def errors(method: Method) -> None:
     for what, damage in DAMAGES.items():
         family = method.family(toys.NETWORK)
         name = damage(last := dict(family.experts[-1]))
-        damaged = Family([*family.experts[:-1], last], family.base, family.needs)
+        damaged = ToyExperts([*family.experts[:-1], last], family.base, family.needs)
         try:
             merged(method, damaged)
         except HarnessError as error:
@@ -289,7 +291,7 @@ def _not_swallowed(method: Method) -> None:
     _entry(float("nan"), last := dict(family.experts[-1]))
     watched, _ = _observed(last, "the last expert")
     try:
-        for state in method(Family([*family.experts[:-1], watched], family.base, family.needs)):
+        for state in method(ToyExperts([*family.experts[:-1], watched], family.base, family.needs)):
             copied(state)
     except BrokenCheckpoint:
         return
@@ -301,7 +303,7 @@ def _not_made_do(method: Method) -> None:
     family = method.family(toys.NETWORK)
     _other_shape(last := dict(family.experts[-1]))
     try:
-        for state in method(Family([*family.experts[:-1], last], family.base, family.needs)):
+        for state in method(ToyExperts([*family.experts[:-1], last], family.base, family.needs)):
             copied(state)
     except Exception:  # torch raises many types for shapes that do not fit
         return

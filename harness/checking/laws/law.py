@@ -15,7 +15,7 @@ import torch
 
 from harness import weights
 from harness.checking import toys
-from harness.checking.toys import Family
+from harness.checking.toys import ToyExperts
 from harness.types import Choice, StateDict
 
 StageName: TypeAlias = Literal["merger", "premerge", "postmerge"]
@@ -41,7 +41,7 @@ class Method:
     experts: int = 3
     reads_base: bool = True
 
-    def __call__(self, family: Family) -> list[StateDict]:
+    def __call__(self, family: ToyExperts) -> list[StateDict]:
         """The merged model alone, or every expert after the pre-merging method."""
         merged = [weights.mean(family.experts)] if self.stage == "postmerge" else []
         given = {**self.choice.options, **family.needs}
@@ -54,7 +54,7 @@ class Method:
         """Whether one model comes of it, and not as many as went in."""
         return self.stage != "premerge"
 
-    def family(self, shapes: toys.Shapes | None = None) -> Family:
+    def family(self, shapes: toys.Shapes | None = None) -> ToyExperts:
         """Fresh toys for it."""
         return toys.family(self.experts, self.needs, shapes)
 

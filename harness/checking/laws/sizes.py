@@ -11,7 +11,7 @@ import torch
 from harness.checking import toys
 from harness.checking.laws.compare import copied
 from harness.checking.laws.law import Broken, Method, law
-from harness.checking.toys import Family, Shapes, Tensors
+from harness.checking.toys import Shapes, Tensors, ToyExperts
 from harness.rng import rng
 from harness.types import StateDict
 
@@ -116,7 +116,7 @@ def _model(seed: int) -> Mapping[str, torch.Tensor]:
     return {name: one(name, shape) for name, shape in SIZES.items()}
 
 
-def _family(experts: int, needs: Sequence[str]) -> Family:
+def _family(experts: int, needs: Sequence[str]) -> ToyExperts:
     """Fresh tensors: what a method does to them reaches no other law."""
     models = [copied(_model(seed)) for seed in range(experts + 1)]
     needed = toys.needed(needs, SIZES, experts)
@@ -124,17 +124,17 @@ def _family(experts: int, needs: Sequence[str]) -> Family:
         if toys.are_states(given):
             for state in given:
                 state.update({TWIN: state[MANY].clone()} if MANY in state else {})
-    return Family(models[1:], models[0], needed)
+    return ToyExperts(models[1:], models[0], needed)
 
 
-def family_turned(family: Family) -> Family:
+def family_turned(family: ToyExperts) -> ToyExperts:
     """The same with every tensor back to front; a score is of what was turned."""
 
     def turned(given: Any) -> Any:
         return _scored_turned(given) if callable(given) else given
 
     every = family.every(_turned)
-    return Family(every.experts, every.base, {n: turned(v) for n, v in every.needs.items()})
+    return ToyExperts(every.experts, every.base, {n: turned(v) for n, v in every.needs.items()})
 
 
 def _scored_turned(score: Callable[[StateDict], float]) -> Callable[[StateDict], float]:

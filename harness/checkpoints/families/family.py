@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from harness.weights import Axes, dual
 
+GENERIC = "generic"
+"""The name of a family that was told by rules, as it has no file of its own."""
 Unit: TypeAlias = Literal["row", "word"]
 """What a classifier gives outputs for: a whole row, or each token of it."""
 WIDTH = "width"
@@ -70,9 +72,18 @@ class Family:
     settings: Settings = field(default_factory=lambda: SETTINGS)
 
     @property
+    def recorded(self) -> dict[str, str]:
+        """What a record says of a family told by rules: `family: generic`; else nothing."""
+        return {"family": self.name} if self.name == GENERIC else {}
+
+    @property
     def tops(self) -> tuple[Top, ...]:
         """Those of classifiers of rows and of words, as far as there are any."""
         return (self.row,) if self.word is None else (self.row, self.word)
+
+    def top(self, unit: Unit) -> Top | None:
+        """That of classifiers of a unit, if there is one."""
+        return self.row if unit == "row" else self.word
 
     @cached_property
     def _of_heads(self) -> tuple[str, ...]:

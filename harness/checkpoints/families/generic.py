@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from harness.checkpoints.families.deberta import RELATIVE
-from harness.checkpoints.families.family import SETTINGS, Family, Top, Unit
+from harness.checkpoints.families.family import GENERIC, SETTINGS, Family, Top, Unit
 from harness.checkpoints.network import classifier_on_meta
 from harness.errors import UnknownName
 
-GENERIC = "generic"
 HEAD = re.compile(r"classifier|pre_classifier|classification_head")
 """What the reference repositories call a head."""
 HIDDEN = re.compile(r".*\.dense|pre_classifier")

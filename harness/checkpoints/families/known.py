@@ -10,7 +10,7 @@ from harness.checkpoints.families.deberta import DEBERTA
 from harness.checkpoints.families.distilbert import DISTILBERT
 from harness.checkpoints.families.electra import ELECTRA
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.generic import GENERIC, generic
+from harness.checkpoints.families.generic import generic
 from harness.checkpoints.families.roberta import ROBERTA
 from harness.errors import BrokenCheckpoint, UnknownName
 
@@ -38,8 +38,3 @@ def family_of(config: Mapping[str, Any], what: str = "the model") -> Family:
             "classifier or classification_head, and an encoder below one prefix"
         )
     return _BY_RULES.setdefault(model_type, told)
-
-
-def by_rules(config: Mapping[str, Any]) -> dict[str, str]:
-    """What a record says of a family that was told by rules: `family: generic`; else nothing."""
-    return {"family": GENERIC} if config.get("model_type") not in KNOWN else {}

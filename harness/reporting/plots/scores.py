@@ -19,11 +19,11 @@ from harness.reporting.grid import (
     HEADLINE_SHOTS,
     Cell,
     Reading,
-    _across,
-    _check_work,
-    _readings,
+    check_work,
     in_order,
+    mean_cell,
     reading_of,
+    readings_of,
     reported,
     short_task,
 )
@@ -138,7 +138,7 @@ def _over(cells: Mapping[str, Cell | None], column: str) -> Cell | None:
     if column != MEAN:
         return cells.get(column)
     known = [cell for cell in cells.values() if cell is not None]
-    return _across(known) if known and len(known) == len(cells) else None
+    return mean_cell(known) if known and len(known) == len(cells) else None
 
 
 # Which records -----------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def scores_of(records: Sequence[Record]) -> Scores:
     Raises BrokenRecord where a column would mix what is not the same work.
     """
     lines = [*lines_of(("", record) for record in records)]
-    _check_work(lines)
+    check_work(lines)
     ours = [line for line in lines if line.role in ROLES]
     names = row_names(ours, by_method=True, one_each=False)
     named = [*zip(names, ours, strict=True)]
@@ -192,7 +192,7 @@ def scores_of(records: Sequence[Record]) -> Scores:
     return Scores(
         merges=(*rows["merged"],),
         bases=(*rows["base"],),
-        readings=tuple(_readings(lines)),
+        readings=tuple(readings_of(lines)),
         tasks=(*tasks_by(lines),),
         metrics={task: "+".join(line.metrics) for task, line in tasks_by(lines).items()},
         cells={

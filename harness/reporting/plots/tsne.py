@@ -17,9 +17,9 @@ from harness.data.rows import take
 from harness.errors import BadData, BadRecipe
 from harness.evaluation.cells import Cell, cells_of
 from harness.evaluation.evaluate import check_cells
-from harness.evaluation.parts import asked
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
+from harness.evaluation.task_split import configured
 from harness.kinds import kind_of
 from harness.passes.features import encode
 from harness.reporting.figures import readable
@@ -94,11 +94,11 @@ def clouds(run: Run, most: int, progress: Progress | None = None) -> list[Cloud]
     Raises BadRecipe for a task without an expert, BadData where there are too few rows.
     """
     model = resolve_model(run)
-    cells = cells_of(run, model, [asked(Choice("current"))])
+    cells = cells_of(run, model, [configured(Choice("current"))])
     pairs = []
-    for part, group in groupby(cells, key=lambda cell: cell.part):
+    for part, group in groupby(cells, key=lambda cell: cell.data):
         own = list(group)
-        experts = [cell for cell in own[1:] if cell.system.role == "expert"]
+        experts = [cell for cell in own[1:] if cell.evaluated.role == "expert"]
         if not experts:
             raise BadRecipe(
                 f"tsne shows a model beside an expert of its task, found none of {part.name}; name "
@@ -110,7 +110,7 @@ def clouds(run: Run, most: int, progress: Progress | None = None) -> list[Cloud]
 
 
 def _cloud(expert: Cell, merge: Cell, most: int, progress: Progress | None) -> Cloud:
-    rows, seed = merge.part.test, merge.run.seed
+    rows, seed = merge.data.test, merge.run.seed
     drawn_units = balanced(rows, most, seed)
     row_of = np.repeat(np.arange(len(rows)), kind_of(rows.task).units(rows))
     picked = sorted({int(row_of[unit]) for unit in drawn_units})
@@ -125,22 +125,22 @@ def _cloud(expert: Cell, merge: Cell, most: int, progress: Progress | None) -> C
     names = [name for name in _classes(rows) if name in {name for _, name in seen}]
     units = [at for at, _ in seen]
     return Cloud(
-        merge.part.name,
+        merge.data.name,
         tuple(names),
         np.array([names.index(name) for _, name in seen], dtype=np.int64),
-        (expert.system.name, merge.system.name),
-        in_the_plane([one.x[units] for one in read], seed, merge.part.name),
+        (expert.evaluated.name, merge.evaluated.name),
+        in_the_plane([one.x[units] for one in read], seed, merge.data.name),
     )
 
 
 def _features(cell: Cell, rows: Rows, progress: Progress | None) -> Features:
-    system = cell.system
-    what = f"{system.name} · {cell.part.name}, {len(rows)} rows"
+    evaluated = cell.evaluated
+    what = f"{evaluated.name} · {cell.data.name}, {len(rows)} rows"
     return encode(
-        system.members[0],
+        evaluated.members[0],
         rows,
-        digest=system.digests[0],
-        columns=system.columns[0],
+        digest=evaluated.digests[0],
+        columns=evaluated.columns[0],
         max_length=cell.max_length,
         readout=cell.readout,
         batch_size=cell.run.batch_size,

@@ -23,31 +23,33 @@ from harness.options import resolve
 from harness.presets import as_read, faithful, metrics_of, preset
 from harness.readout import LAST_LINEAR, OF_THE_ENCODER, Readout
 from harness.registry import PROTOCOLS
-from harness.types import ALL, Choice, Draw, Predictions, Rows, Scalar, Task
-
-POOL_SPLIT = "train90"
+from harness.types import ALL, TRAINED_ON, Choice, Draw, Predictions, Rows, Scalar, Task
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProtocolConfig:
     """A protocol with all its options."""
 
-    protocol: EvaluationProtocol
+    entry: EvaluationProtocol
     options: dict[str, Scalar]
 
     @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
     def adapts(self) -> bool:
-        return self.protocol.adapts != "nothing"
+        return self.entry.adapts != "nothing"
 
     @property
     def teaches(self) -> bool:
         """Whether it fits something to what teachers say."""
-        return self.protocol.adapts == "unlabeled"
+        return self.entry.adapts == "unlabeled"
 
     @property
     def transductive(self) -> bool:
         """Whether it adapts to the very rows that it is scored on."""
-        says = self.protocol.transductive
+        says = self.entry.transductive
         return self.adapts and says is not None and says(**self.options)
 
     @property
@@ -58,30 +60,30 @@ class Asked:
     @property
     def outside(self) -> int:
         """How many times as many words of no entity are drawn as of any other tag."""
-        says = self.protocol.outside
+        says = self.entry.outside
         return 1 if says is None else says(**self.options)
 
     @property
     def readout(self) -> Readout:
         """Where its features are taken, under no preset that says otherwise."""
-        says = self.protocol.features
+        says = self.entry.features
         return LAST_LINEAR if says is None else OF_THE_ENCODER[says(**self.options)]
 
     @cached_property
     def unusual(self) -> dict[str, Scalar]:
         """The options that are not the defaults."""
-        default = resolve("protocol", Choice(self.protocol.name), self.protocol.function)
+        default = resolve("protocol", Choice(self.entry.name), self.entry.function)
         return {key: value for key, value in self.options.items() if value != default[key]}
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """The rows that any draw took, the pool, and the draws.
+class ShotPool:
+    """The rows that any draw took, and the draws.
 
-    `numbers` are the rows of the pool's split that the pool holds, `places` the units.
+    `numbers` are the rows of their split that these are, `places` the units.
     """
 
-    pool: Rows
+    rows: Rows
     draws: tuple[Draw, ...]
     numbers: tuple[int, ...]
     places: tuple[int, ...]
@@ -117,14 +119,13 @@ class Drawn:
                 made.setdefault(str(one.shots), {})[str(one.seed)] = rows
         return made
 
-    def rows(self, sentences: bool) -> int:
+    def count(self, sentences: bool) -> int:
         """How many rows all draws have units of: of their sentences, or of what was drawn."""
         return len({*self._rows([*units_in(self.draws, sentences)])})
 
     def _rows(self, units: Sequence[int]) -> list[int]:
         """The rows of the split that units of the pool are of."""
-        counts = kind_of(self.pool.task).units(self.pool)
-        row_of = np.repeat(self.numbers, counts)
+        row_of = np.repeat(self.numbers, kind_of(self.rows.task).units(self.rows))
         return [int(row_of[unit]) for unit in units]
 
 
@@ -136,18 +137,18 @@ def units_in(draws: Sequence[Draw], sentences: bool) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Part:
+class TaskSplit:
     """A task of a run: its test rows, and what is drawn to adapt to.
 
-    `drawn` is by how many times as many words of no entity it has as of any other tag: 1, but for
-    who asks otherwise. `left_out` are, for the seed of each draw, test rows that are not scored.
+    `pools` are by how many times as many words of no entity they have as of any other tag, mostly
+    1. `left_out` are, for the seed of each draw, test rows that are not scored.
     `data_dir` is where the rows lie, `max_length` the tokens that are read of one.
     """
 
     task: Task
     split: str
     test: Rows
-    drawn: Mapping[int, Drawn] = field(default_factory=dict)
+    pools: Mapping[int, ShotPool] = field(default_factory=dict)
     left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     data_dir: str | None = None
     max_length: int = 0
@@ -161,9 +162,9 @@ class Part:
             labels = self.test.labels[np.repeat(rows, units)]
             check_scored(self.task, labels, units[rows], self.name)
 
-    def drawn_for(self, asked: Asked) -> Drawn | None:
+    def pool_for(self, protocol: ProtocolConfig) -> ShotPool | None:
         """What a protocol adapts to of the pool, if to anything."""
-        return self.drawn.get(asked.outside) if asked.draws else None
+        return self.pools.get(protocol.outside) if protocol.draws else None
 
     @cached_property
     def shared(self) -> int | None:
@@ -203,7 +204,7 @@ class Part:
         return f"{self.task.name}@{self.split}"
 
 
-def asked_protocols(run: Run) -> list[Asked]:
+def protocols_of(run: Run) -> list[ProtocolConfig]:
     """The protocols of a run with their options checked.
 
     If it names none, those of its preset; without one, those that are read by default.
@@ -216,28 +217,28 @@ def asked_protocols(run: Run) -> list[Asked]:
             f"shots {', '.join(map(str, run.shots)) or 'none'} with {run.draws} draws; "
             "expected at least one shot and one draw"
         )
-    protocols = [asked(faithful(choice, run.preset)) for choice in chosen]
+    protocols = [configured(faithful(choice, run.preset)) for choice in chosen]
     for one in protocols:
         if LAST_LINEAR not in (one.readout, readout := preset(run.preset).readout):
             raise BadOption(
-                f"{one.protocol.name} has {one.readout.asked}, and the preset '{run.preset}' reads "
+                f"{one.name} has {one.readout.asked}, and the preset '{run.preset}' reads "
                 f"'{readout.name}' of every model; leave out one of them"
             )
         if one.outside != 1 and not run.stratified:
             raise BadOption(
-                f"{one.protocol.name} draws {one.outside} times as many words of no entity, and "
+                f"{one.name} draws {one.outside} times as many words of no entity, and "
                 "unstratified draws go by no label; leave out one of them"
             )
     return protocols
 
 
-def asked(choice: Choice) -> Asked:
+def configured(choice: Choice) -> ProtocolConfig:
     """A protocol as somebody asks for it, its options checked."""
     entry = PROTOCOLS[choice.name]
     options = resolve("protocol", choice, entry.function)
     if entry.check is not None:
         entry.check(**options)
-    return Asked(entry, options)
+    return ProtocolConfig(entry, options)
 
 
 def task_of(run: Run, name: str) -> tuple[Task, str]:
@@ -251,7 +252,7 @@ def task_of(run: Run, name: str) -> tuple[Task, str]:
     return task, split
 
 
-def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
+def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> TaskSplit:
     """The rows of a task and the draws from its training split, if a protocol adapts to them.
 
     Raises BadOption for a protocol's option that speaks of tags where there are none, or of whole
@@ -265,32 +266,32 @@ def part_of(run: Run, name: str, protocols: Sequence[Asked]) -> Part:
     seeds = range(run.seed, run.seed + run.draws)
     out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
     if not any(one.draws for one in protocols):
-        return Part(task, split, test, left_out=out, data_dir=run.data_dir)
-    if share_rows(task, split, POOL_SPLIT):
+        return TaskSplit(task, split, test, left_out=out, data_dir=run.data_dir)
+    if share_rows(task, split, TRAINED_ON):
         raise BadRecipe(
-            f"shots are drawn from {task}@{POOL_SPLIT}; expected another split to score"
+            f"shots are drawn from {task}@{TRAINED_ON}; expected another split to score"
         )
-    train = load_rows(task, POOL_SPLIT, folder=run.data_dir)
-    drawn = {}
+    train = load_rows(task, TRAINED_ON, folder=run.data_dir)
+    pools = {}
     for outside in dict.fromkeys(one.outside for one in protocols if one.draws):
         shots = sorted(set(run.shots), key=amount)
         pool, draws = draw(train, shots, seeds, known.reserved, outside, stratified=run.stratified)
         places = tuple(units_of(train, pool).tolist())
-        drawn[outside] = Drawn(take(train, pool), tuple(draws), tuple(pool), places)
-    return Part(task, split, test, drawn, out, run.data_dir)
+        pools[outside] = ShotPool(take(train, pool), tuple(draws), tuple(pool), places)
+    return TaskSplit(task, split, test, pools, out, run.data_dir)
 
 
-def _check_units(asked: Asked, task: Task) -> None:
-    if asked.readout != LAST_LINEAR and kind_of(task).unit == "word":
+def _check_units(protocol: ProtocolConfig, task: Task) -> None:
+    if protocol.readout != LAST_LINEAR and kind_of(task).split_into_words:
         raise BadOption(
-            f"{asked.protocol.name} has {asked.readout.asked}, which are features of whole rows, "
+            f"{protocol.name} has {protocol.readout.asked}, which are features of whole rows, "
             f"and {task} is read word by word; leave it out"
         )
     if kind_of(task).outside(task) is not None:
         return
-    for option in asked.protocol.of_tags:
-        if option in asked.unusual:
+    for option in protocol.entry.of_tags:
+        if option in protocol.unusual:
             raise BadOption(
-                f"{asked.protocol.name} has {option}={asked.options[option]}, which speaks of "
+                f"{protocol.name} has {option}={protocol.options[option]}, which speaks of "
                 f"words outside entities, and {task} has none; expected a tagging, or leave it out"
             )

@@ -15,15 +15,14 @@ from harness.data.rows import load_rows
 from harness.data.sources import TRAIN, at_hand
 from harness.data.splits import parse_task
 from harness.errors import HarnessError, UnknownName
-from harness.merging.passage import Measured, Passage
 from harness.merging.plan import Plan
+from harness.merging.premerge_steps import PremergeReport, PremergeStep
 from harness.merging.recipes import Recipe
 from harness.merging.stages import entering
 from harness.passes.features import forward
 from harness.passes.lengths import at_length
-from harness.passes.statistics import SPLIT
 from harness.presets import as_read, preset
-from harness.types import Array, Checkpoint, Rows, StateDict
+from harness.types import TRAINED_ON, Array, Checkpoint, Rows, StateDict
 
 Squares: TypeAlias = dict[str, list[float]]
 """By the name of a tensor the squared distance of each pair of experts."""
@@ -31,7 +30,7 @@ PROBES = 16
 """Rows of its task that an expert is run on."""
 
 
-class Gauge:
+class DistanceTracker:
     """How far experts are apart, before and after each pre-merging stage, while a merge is written.
 
     The distance is the mean over pairs of experts of the L2 norm of their difference, over all
@@ -39,20 +38,20 @@ class Gauge:
     that no stage has to compute it again; what the merger did not read comes at the end.
     """
 
-    def __init__(self, passages: Sequence[Passage]) -> None:
-        self._passages = passages
-        self._names = passages[0].encoder if passages else ()
-        self._squares: list[Squares] = [{} for _ in range(len(passages) + 1)]
+    def __init__(self, steps: Sequence[PremergeStep]) -> None:
+        self._steps = steps
+        self._names = steps[0].encoder if steps else ()
+        self._squares: list[Squares] = [{} for _ in range(len(steps) + 1)]
 
     def watching(self, merged: StateDict) -> StateDict:
         """The merge, whose experts are measured tensor by tensor as it is read."""
 
         def compute(name: str) -> torch.Tensor:
             tensor = merged[name]
-            for number, passage in enumerate(self._passages, start=1):
-                parts = [latest(name) for latest in passage.latest]
+            for number, step in enumerate(self._steps, start=1):
+                parts = [latest(name) for latest in step.latest]
                 left = [part for part in parts if part is not None]
-                if name in passage.encoder and len(left) == len(parts) > 1:
+                if name in step.encoder and len(left) == len(parts) > 1:
                     self._squares[number][name] = _squares([{name: part} for part in left], name)
             return tensor
 
@@ -60,35 +59,35 @@ class Gauge:
 
     def distances(self) -> list[float | None]:
         """Before the first stage and after each one; None for a single expert."""
-        stages = [self._passages[0].entering, *(one.leaving for one in self._passages)]
+        stages = [self._steps[0].entering, *(one.leaving for one in self._steps)]
         return [
             distance([weights.select(state, self._names) for state in states], known)
             for states, known in zip(stages, self._squares, strict=True)
         ]
 
 
-def measured(plan: Plan, gauge: Gauge) -> tuple[Measured, ...]:
+def measured(plan: Plan, tracker: DistanceTracker) -> tuple[PremergeReport, ...]:
     """What each pre-merging stage did to the experts.
 
     The drift is in the logits of 16 training rows of the expert's task, in float32, of a local
     folder or generated; nothing is downloaded, and none is measured of a recipe that says so.
     """
-    if not plan.passages:
+    if not plan.steps:
         return ()
-    seconds = [one.seconds for one in plan.passages]  # before anything is computed again
-    stages = [plan.passages[0].entering, *(one.leaving for one in plan.passages)]
-    between = gauge.distances()
-    for passage, both in zip(plan.passages, pairwise(between), strict=True):
-        _call_out(passage, both)
+    seconds = [one.seconds for one in plan.steps]  # before anything is computed again
+    stages = [plan.steps[0].entering, *(one.leaving for one in plan.steps)]
+    between = tracker.distances()
+    for step, both in zip(plan.steps, pairwise(between), strict=True):
+        _call_out(step, both)
     drift = _drifts(plan, stages) if plan.recipe.drift else None
     return tuple(
-        Measured(
+        PremergeReport(
             _both(between[number : number + 2]),
             seconds[number],
-            passage.report,
+            step.report,
             drift[number] if drift else (),
         )
-        for number, passage in enumerate(plan.passages)
+        for number, step in enumerate(plan.steps)
     )
 
 
@@ -96,13 +95,13 @@ APART = 1.01
 """How many times as far apart as before experts were driven: what is less makes no other merge."""
 
 
-def _call_out(passage: Passage, between: tuple[float | None, float | None]) -> None:
+def _call_out(step: PremergeStep, between: tuple[float | None, float | None]) -> None:
     """Warn of an alignment after which experts are farther apart: it did not do what it is for.
 
     A method that asks for the symmetry of a model moves its units to bring experts together.
     """
     before, after = between
-    method, options = passage.stage.entry, passage.stage.options
+    method, options = step.stage.entry, step.stage.options
     if "symmetry" not in method.needs or before is None or after is None:
         return
     if after > before * APART:
@@ -162,7 +161,7 @@ def _drifts(
         return None
     return [
         tuple(None if one is None else one[number] for one in of_experts)
-        for number in range(len(plan.passages))
+        for number in range(len(plan.steps))
     ]
 
 
@@ -177,7 +176,7 @@ def _probes(name: str, plan: Plan) -> Rows | None:
         return None
     try:
         task = as_read(task, recipe.preset)
-        rows = load_rows(task, SPLIT, folder=recipe.data_dir, limit=PROBES)
+        rows = load_rows(task, TRAINED_ON, folder=recipe.data_dir, limit=PROBES)
         return at_length(rows, recipe.max_length, plan.experts)
     except HarnessError as error:
         _warn(error)

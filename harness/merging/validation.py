@@ -23,7 +23,7 @@ CANDIDATES = "scoring candidates"
 
 
 @dataclass(frozen=True)
-class Judge:
+class ValidationScorer:
     """The score of a candidate under Current Eval, averaged over tasks; higher is better.
 
     `places` are, for each task, a checkpoint that lends the configuration and every tensor the

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness import weights
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.heads import without_head
 from harness.checkpoints.provenance import Trained, merged_by, trained_by
 from harness.data.claims import called_in
 from harness.errors import BadRecipe, MissingHead
-from harness.evaluation.model import Model, experts_of, others_of
+from harness.evaluation.model import OpenedModel, experts_of, others_of
 from harness.evaluation.records import Recipe, Role
 from harness.evaluation.run import Run
 from harness.kinds import kind_of
@@ -22,7 +22,7 @@ from harness.types import Checkpoint, StateDict, Task
 
 
 @dataclass(frozen=True)
-class System:
+class EvaluatedModel:
     """A model as read on one task: a row of the table. An ensemble has several members.
 
     `shown` are the rows that it was merged with a view of, if any, `recipe` is how it was merged.
@@ -40,7 +40,7 @@ class System:
     @cached_property
     def family(self) -> str:
         """The family of the architecture."""
-        return family_of(self.members[0].config, self.members[0].source).name
+        return self.members[0].family.name
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ class System:
 
     @property
     def digest(self) -> str:
-        """One hash for the weights of the system."""
+        """One hash for its weights."""
         return joined(self.digests)
 
     @cached_property
@@ -66,10 +66,10 @@ def joined(parts: Sequence[str]) -> str:
     return weights.join_digests({str(i): part for i, part in enumerate(sorted(parts))})
 
 
-def system_of(
+def evaluated_as(
     task: Task, run: Run, role: Role, name: str, members: tuple[Checkpoint, ...], head: str,
     method: str = "",
-) -> System:  # fmt: skip
+) -> EvaluatedModel:  # fmt: skip
     """Members as one row of the table. Raises MissingHead, and LabelMismatch by `columns`."""
     orders = []
     for member in members:
@@ -81,19 +81,21 @@ def system_of(
         by_index = run.labels == "by-index"
         order = kind_of(task).columns(task, member.labels, member.source, by_index=by_index)
         orders.append(tuple(order))
-    return System(name, role, method or role, members, tuple(orders), head)
+    return EvaluatedModel(name, role, method or role, members, tuple(orders), head)
 
 
-def experts_on(run: Run, model: Model, task: Task) -> list[System]:
+def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]:
     """The experts of a task and, if asked for, those of other tasks that have its labels."""
     experts: list[tuple[Role, Checkpoint]] = [("expert", one) for one in experts_of(model, task)]
     if run.singles:
         experts += [("single", one) for one in others_of(model, task)]
     called = dict(zip((one.source for one in model.experts), names_of(model), strict=True))
-    return [system_of(task, run, role, called[one.source], (one,), "own") for role, one in experts]
+    return [
+        evaluated_as(task, run, role, called[one.source], (one,), "own") for role, one in experts
+    ]
 
 
-def names_of(model: Model) -> list[str]:
+def names_of(model: OpenedModel) -> list[str]:
     """What tables call the experts: the last part of the path, more where that is not enough."""
     parts = [expert.source.rstrip("/").split("/") for expert in model.experts]
     for length in range(1, max(map(len, parts), default=0) + 1):
@@ -105,44 +107,41 @@ def names_of(model: Model) -> list[str]:
     return [expert.source for expert in model.experts]
 
 
-def _own(experts: Sequence[System]) -> list[System]:
+def _own(experts: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
     """Those that are experts of the very task they are read on."""
     return [expert for expert in experts if expert.role == "expert"]
 
 
-def systems_of(run: Run, model: Model, task: Task, experts: Sequence[System]) -> Iterator[System]:
+def models_on(
+    run: Run, model: OpenedModel, task: Task, experts: Sequence[EvaluatedModel]
+) -> Iterator[EvaluatedModel]:
     """The model and its reference rows on one task; `experts` are those that can be read on it."""
     own = _own(experts)
     merged, head = model.on(task)
     role, method = model.role, model.method
     if role == "expert" and called_in(model.checkpoint, task, run.data_dir) is None:
         role, method = "single", ""  # of another task, by its own record
-    system = system_of(task, run, role, model.name, (merged,), head, method)
-    yield replace(system, shown=model.shown, recipe=model.recipe)
+    one = evaluated_as(task, run, role, model.name, (merged,), head, method)
+    yield replace(one, shown=model.shown, recipe=model.recipe)
     if model.base is not None:
         heads = [one.members[0] for one in own] or others_of(model, task)
         fresh = _fresh(merged, model.base, heads)
-        known = weights.union(_encoder(model.base), fresh, merged.weights)
+        known = weights.union(without_head(model.base), fresh, merged.weights)
         whole = weights.select(known, list(merged.weights))
         control = replace(merged, weights=whole, source=model.base.source)
-        yield system_of(task, run, "base", model.base.name, (control,), head)
+        yield evaluated_as(task, run, "base", model.base.name, (control,), head)
     yield from experts
     groups = {"ensemble": own, "ensemble of all": experts if len(experts) > len(own) else []}
     for method, group in groups.items():
         if len(group) > 1:
             members = tuple(expert.members[0] for expert in group)
-            yield system_of(task, run, "ensemble", "ensemble", members, "own", method)
+            yield evaluated_as(task, run, "ensemble", "ensemble", members, "own", method)
     for reference in model.references:
         if reference.has_head(task):
             read, head = reference.on(task)
             called = reference.name, (read,), head, reference.method
-            made = system_of(task, run, "reference", *called)
+            made = evaluated_as(task, run, "reference", *called)
             yield replace(made, shown=reference.shown, recipe=reference.recipe)
-
-
-def _encoder(base: Checkpoint) -> StateDict:
-    is_head = family_of(base.config, base.source).is_head
-    return weights.select(base.weights, [name for name in base.weights if not is_head(name)])
 
 
 def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) -> StateDict:
@@ -152,7 +151,7 @@ def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) 
     one base is the control of every merge of the same experts, those of the task, and where it is
     nobody's, all that have its labels.
     """
-    is_head = family_of(merged.config, merged.source).is_head
+    is_head = merged.family.is_head
     names = [n for n in merged.weights if is_head(n) or n not in base.weights]
     known = weights.specs(weights.select(merged.weights, names))
     states = [expert.weights for expert in experts]
@@ -163,19 +162,19 @@ def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) 
     return weights.cast_like(weights.mean(parts), merged.weights) if len(parts) > 1 else parts[0]
 
 
-def teachers_of(system: System, experts: Sequence[System]) -> list[System]:
+def teachers_of(model: EvaluatedModel, experts: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
     """Whose outputs a tuned head is fitted to: those of the task's own experts.
 
     An expert teaches itself, and so does a reference that no expert stands beside, and a model by
     itself.
     """
     own = _own(experts)
-    beside = own if system.role == "reference" else experts
-    alone = system.role == "expert" or (system.role in ("reference", "single") and not beside)
-    return [system] if alone else own
+    beside = own if model.role == "reference" else experts
+    alone = model.role == "expert" or (model.role in ("reference", "single") and not beside)
+    return [model] if alone else own
 
 
-def warn_of_heads(model: Model, readout: Readout) -> None:
+def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
     """Warn of heads that are read on other features than they were trained on.
 
     A head of unknown origin is taken for one of transformers' own.
@@ -187,16 +186,16 @@ def warn_of_heads(model: Model, readout: Readout) -> None:
         usual = readout == LAST_LINEAR
         warnings.warn(
             f"the head of {', '.join(other)} was trained on other features than the "
-            f"'{readout.name}' that it is read on; {'give' if usual else 'leave out'} --preset "
-            f"ft-classifier, or train it {'without' if usual else 'with'} the preset",
+            f"'{readout.name}' that it is evaluated on; {'give' if usual else 'leave out'} "
+            f"--preset ft-classifier, or train it {'without' if usual else 'with'} the preset",
             stacklevel=3,
         )
 
 
-def check_singles(model: Model, tasks: Sequence[Task]) -> None:
+def check_singles(model: OpenedModel, tasks: Sequence[Task]) -> None:
     """Raise BadRecipe where no expert can be read on a task of another."""
     if not any(others_of(model, task) for task in tasks):
         raise BadRecipe(
-            "experts are read on one another's tasks where those have the same labels, found none "
-            "that do; leave out --singles"
+            "experts are evaluated on one another's tasks where those have the same labels, found "
+            "none that do; leave out --singles"
         )

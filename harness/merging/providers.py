@@ -18,11 +18,11 @@ from harness.merging.label_rows import as_stored, tensors_ordered_as
 from harness.passes.lengths import at_length
 from harness.passes.reading import Readings
 from harness.passes.statistic_file import Statistic, check_statistic
-from harness.passes.statistics import SPLIT, called, collect, drawn_as, promised, said, steps
-from harness.types import Checkpoint, Length, Need, Progress, Rows, Scalar, StateDict
+from harness.passes.statistics import called, collect, drawn_as, promised, said, steps
+from harness.types import TRAINED_ON, Checkpoint, Length, Need, Progress, Rows, Scalar, StateDict
 
 
-class Supply(Protocol):
+class Provider(Protocol):
     """What one need is met with."""
 
     @property
@@ -41,7 +41,7 @@ class Supply(Protocol):
 
 
 @dataclass(frozen=True)
-class OneForAll:
+class ReadyProvider:
     """A need of shared rows, or of none: whatever its function returned."""
 
     need: Need
@@ -56,7 +56,7 @@ class OneForAll:
 
 
 @dataclass(frozen=True)
-class Sources:
+class StatisticSources:
     """Where statistics come from: files, and rows of the task of each expert.
 
     `files` are those of one need. With `elsewhere` another method of the merge has the same need,
@@ -83,11 +83,11 @@ def check_kinds(need: Need, tasks: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Draws:
+class DrawnRows:
     """The rows of tasks that the options of a need say, read once for all experts of a task."""
 
     chosen: Mapping[str, Scalar]
-    sources: Sources
+    sources: StatisticSources
     checkpoints: tuple[Checkpoint, ...]
     _rows: dict[str, Rows] = field(default_factory=dict, init=False, repr=False)
 
@@ -100,7 +100,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Together:
+class JointProvider:
     """A need of all experts at once, on rows of each one's own task or on the same rows.
 
     `checkpoints` are the experts as they enter the method, with heads. No row is read before
@@ -111,7 +111,7 @@ class Together:
     need: Need
     chosen: Mapping[str, Scalar]
     checkpoints: tuple[Checkpoint, ...]
-    sources: Sources
+    sources: StatisticSources
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class Together:
 
     @cached_property
     def _readings(self) -> Readings:
-        draws, tasks = Draws(self.chosen, self.sources, self.checkpoints), self.sources.tasks
+        draws, tasks = DrawnRows(self.chosen, self.sources, self.checkpoints), self.sources.tasks
         same = self.need.rows == "same"
 
         def rows(place: int) -> Rows:
@@ -155,7 +155,7 @@ class Together:
 
 
 @dataclass(frozen=True)
-class PerExpert:
+class StatisticsProvider:
     """A need of each expert's own rows: from files, else from the cache, else by a pass.
 
     `chosen` are all options of the need; `checkpoints` the experts as they enter the method, with
@@ -166,7 +166,7 @@ class PerExpert:
     need: Need
     chosen: Mapping[str, Scalar]
     checkpoints: tuple[Checkpoint, ...]
-    sources: Sources
+    sources: StatisticSources
     _statistics: dict[int, Statistic] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -239,8 +239,8 @@ class PerExpert:
         return next(odd, None)
 
     @cached_property
-    def _draws(self) -> Draws:
-        return Draws(self.chosen, self.sources, self.checkpoints)
+    def _draws(self) -> DrawnRows:
+        return DrawnRows(self.chosen, self.sources, self.checkpoints)
 
     def _collected(self, index: int, progress: Progress | None) -> Statistic:
         self._check_tasks()
@@ -275,8 +275,8 @@ class PerExpert:
         # as text: a name in a file is never looked up, which could import what it names
         task, _, split = file.task.partition("@")
         tasks = self.sources.tasks
-        if split != SPLIT or (tasks and task != tasks[index]):
-            wanted = f"{tasks[index]}@{SPLIT}" if tasks else f"a task's @{SPLIT}"
+        if split != TRAINED_ON or (tasks and task != tasks[index]):
+            wanted = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"a task's @{TRAINED_ON}"
             raise BadRecipe(
                 f"{file.source} was computed on {file.task}, expected rows of "
                 f"{wanted}, on which {self.checkpoints[index].source} was trained"
@@ -287,22 +287,22 @@ def _listed(files: Sequence[Statistic]) -> str:
     return ", ".join(f"{file.source} ({file.said.digest[:12]})" for file in files)
 
 
-def passes(supplies: Sequence[Supply]) -> Counter[str]:
+def passes(providers: Sequence[Provider]) -> Counter[str]:
     """How many rows are read of experts before the merge, by what is told of it."""
     rows: Counter[str] = Counter()
-    for supply in supplies:
-        for what, count in supply.rows if isinstance(supply, PerExpert) else ():
+    for provider in providers:
+        for what, count in provider.rows if isinstance(provider, StatisticsProvider) else ():
             rows[what] += count
     return rows
 
 
-def prepare(supplies: Sequence[Supply], progress: Progress | None) -> None:
+def prepare(providers: Sequence[Provider], progress: Progress | None) -> None:
     """Read what all needs are met with. Raises BadRecipe for a file that none of them took."""
-    for supply in supplies:
-        supply.prepare(progress)
-    own = [supply for supply in supplies if isinstance(supply, PerExpert)]
-    taken = {(one.need, one.said.digest) for supply in own for one in supply.obtained}
-    files = {file.source: file for supply in own for file in supply.sources.files}.values()
+    for provider in providers:
+        provider.prepare(progress)
+    own = [provider for provider in providers if isinstance(provider, StatisticsProvider)]
+    taken = {(one.need, one.said.digest) for provider in own for one in provider.obtained}
+    files = {file.source: file for provider in own for file in provider.sources.files}.values()
     if unused := [file for file in files if (file.need, file.said.digest) not in taken]:
         raise BadRecipe(
             f"{_listed(unused)} was computed on no expert as it enters a method that asks for "

@@ -24,7 +24,7 @@ class Slot(NamedTuple):
     spec: weights.Spec
 
 
-class Kept:
+class Spool:
     """The tensors that some stages of a merge have made, in one file on the disk of its output.
 
     The file is made when the first tensor is, and gone when the block ends, whatever ends it; then
@@ -39,7 +39,7 @@ class Kept:
         self._open = False
         self._workers: list[ThreadPoolExecutor] = []
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> Spool:
         self._open = True
         return self
 

@@ -18,7 +18,7 @@ import torch
 from harness import weights
 from harness.errors import NotFinite
 from harness.files import cache_dir
-from harness.passes.blocks import Blocks, Partly
+from harness.passes.blocks import Blocks, TruncatedModel
 from harness.passes.cache import keep, recall
 from harness.passes.features import content_key
 from harness.passes.gram import gram_shapes
@@ -30,7 +30,7 @@ SHARED = "shared"
 
 
 @dataclass
-class Walk:
+class LayerwiseGram:
     """All experts, each on its own rows, behind the blocks of one merged model.
 
     `names` are the weights that have matrices. `made_of` is what those depend on beside the
@@ -47,7 +47,7 @@ class Walk:
     _grams: dict[int, list[StateDict]] = field(default_factory=dict, init=False)
     _digests: list[str] = field(default_factory=list, init=False)
     _last: tuple[int, StateDict] | None = field(default=None, init=False)
-    _experts: list[Partly] = field(default_factory=list, init=False)
+    _experts: list[TruncatedModel] = field(default_factory=list, init=False)
     _lock: RLock = field(default_factory=RLock, init=False)
 
     def gram(self, place: int, name: str) -> torch.Tensor | None:
@@ -104,12 +104,14 @@ class Walk:
         key = content_key(reading.checkpoint, reading.rows, digest, longest, *made_of)
         return cache_dir("statistics") / f"{key}.safetensors"
 
-    def _at(self, block: int) -> list[Partly]:
+    def _at(self, block: int) -> list[TruncatedModel]:
         """All experts behind the merged blocks before this one."""
         if not self._experts:
             places = range(len(self.readings))
             of = self.readings.of
-            self._experts = [Partly(of(place), self.blocks, self.batch_size) for place in places]
+            self._experts = [
+                TruncatedModel(of(place), self.blocks, self.batch_size) for place in places
+            ]
         for before in range(self._experts[0].block, block):
             tensors = self._merged(before)
             for expert in self._experts:
@@ -123,14 +125,14 @@ def _shared(stored: StateDict, shared: Mapping[str, str]) -> StateDict:
 
 
 @dataclass
-class Walks:
-    """Gram matrices of all experts through any merged model: a walk for each, the last at hand."""
+class LayerwiseGrams:
+    """Gram matrices of all experts through any merged model; those of the last at hand."""
 
     readings: Readings
     batch_size: int
     made_of: tuple[object, ...]
     blocks: Blocks
-    _latest: Walk | None = field(default=None, init=False)
+    _latest: LayerwiseGram | None = field(default=None, init=False)
 
     def through(self, place: int, merged: StateDict) -> StateDict:
         """The matrices of one expert's linear layers through a merged model, lazily.
@@ -140,11 +142,13 @@ class Walks:
         known = gram_shapes(self.readings.checkpoints[place])
         if self._latest is None or self._latest.merged is not merged:
             names, size = tuple(known), self.batch_size
-            self._latest = Walk(self.readings, merged, names, size, self.made_of, self.blocks)
-        walk = self._latest
+            self._latest = LayerwiseGram(
+                self.readings, merged, names, size, self.made_of, self.blocks
+            )
+        grams = self._latest
 
         def read(name: str) -> torch.Tensor:
-            gram = walk.gram(place, name)
+            gram = grams.gram(place, name)
             return torch.zeros(known[name].shape, dtype=torch.float64) if gram is None else gram
 
         return weights.Lazy(known, read)

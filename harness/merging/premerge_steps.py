@@ -18,7 +18,7 @@ from harness.merging.stages import Stage
 from harness.types import StateDict
 
 
-class Clock:
+class StageClock:
     """The seconds that each stage was at work, by its number, whatever the number of threads.
 
     A stage that waits for what an earlier one makes is not at work.
@@ -62,7 +62,7 @@ class Clock:
         return self._seconds[number]
 
 
-class Latest:
+class LastRead:
     """A state that still has the tensor it gave last, for who comes when a merger has read it.
 
     Everybody else is given a tensor of their own, as ever: only what nobody has changed since is
@@ -90,7 +90,7 @@ class Latest:
 
 
 @dataclass(frozen=True)
-class Passage:
+class PremergeStep:
     """A pre-merging stage with the experts as they enter it and as they leave it.
 
     `made` is what the method returned, which tells of its work. `encoder` are the names of the
@@ -103,9 +103,9 @@ class Passage:
     leaving: tuple[StateDict, ...]
     made: tuple[StateDict, ...]
     encoder: tuple[str, ...]
-    clock: Clock
+    clock: StageClock
     number: int
-    latest: tuple[Latest, ...]
+    latest: tuple[LastRead, ...]
 
     @property
     def seconds(self) -> float:
@@ -123,7 +123,7 @@ ENDS = ("before", "after")
 
 
 @dataclass(frozen=True)
-class Measured:
+class PremergeReport:
     """What a pre-merging stage did to the experts.
 
     `distance` is between experts, before the stage and after it; None for a single one. `drift` is

@@ -1,0 +1,85 @@
+"""Shell: heads beside and above encoders: those that a merge kept, and one under another's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness import weights
+from harness.checkpoints.align import aligned_base
+from harness.checkpoints.families.known import family_of
+from harness.checkpoints.layout import MERGEKIT_FILE, SINGLE, refuse_code
+from harness.checkpoints.open import check_counts, labels_of, open_weights
+from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, Merged, changed, merged_by
+from harness.checkpoints.settings import check_settings
+from harness.errors import BrokenCheckpoint
+from harness.files import read_json
+from harness.types import Checkpoint, StateDict
+
+
+def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint]:
+    """The encoder under each head of heads/<task>/.
+
+    Raises BrokenCheckpoint for a head that is not the one merge.json speaks of.
+    """
+    heads = checkpoint.path / "heads"
+    kept = {}
+    for config in sorted(heads.glob("**/config.json")):
+        task = config.parent.relative_to(heads).as_posix()
+        head = open_weights(config.parent)
+        if merged is not None and weights.digest(head) != merged.head_digests.get(task):
+            raise changed(config.with_name(SINGLE), MERGE_FILE)
+        for name in sorted(head.keys() & checkpoint.weights.keys()):
+            pair = (weights.select(one, [name]) for one in (head, checkpoint.weights))
+            if len(set(map(weights.digest, pair))) > 1:
+                raise BrokenCheckpoint(
+                    f"{config.parent} has the tensor '{name}', and {checkpoint.source} has another "
+                    "of that name; expected the head alone"
+                )
+        settings = read_json(config, "a configuration")
+        refuse_code(settings, config)
+        whole = weights.union(checkpoint.weights, head)
+        check_counts(settings, whole, str(config))
+        kept[task] = replace(
+            checkpoint,
+            config=settings,
+            family=family_of(settings, str(config.parent)),
+            weights=whole,
+            labels=labels_of(settings, str(config)),
+        )
+        check_settings([checkpoint, replace(kept[task], source=str(config.parent))])
+    return kept
+
+
+@dataclass(frozen=True)
+class Making:
+    """What a folder says of how its model was made: merged or trained here, or by mergekit.
+
+    `kept` are the heads that stand beside an encoder, each under it.
+    """
+
+    merged: Merged | None
+    trained: bool
+    kit: Path | None
+    kept: dict[str, Checkpoint]
+
+
+def making_of(model: Checkpoint) -> Making:
+    """How a model was made, with its kept heads opened."""
+    merged, trained = merged_by(model.path), (model.path / EXPERT_FILE).is_file()
+    kept, kit = kept_heads(model, merged), model.path / MERGEKIT_FILE
+    by_kit = merged is None and kit.is_file()
+    return Making(merged, trained, kit if by_kit else None, kept)
+
+
+def without_head(model: Checkpoint) -> StateDict:
+    """The tensors of a model's encoder."""
+    is_head = model.family.is_head
+    return weights.select(model.weights, [name for name in model.weights if not is_head(name)])
+
+
+def with_head(encoder: Checkpoint, expert: Checkpoint) -> Checkpoint:
+    """The encoder of one checkpoint under the head of another."""
+    body = without_head(aligned_base(encoder, expert))
+    whole = weights.select(weights.union(body, expert.weights), list(expert.weights))
+    return replace(encoder, config=expert.config, weights=whole, labels=expert.labels)

@@ -1,0 +1,196 @@
+"""Shell: what a model was made of. The folders that its merge.json names are held to what that says
+of them; mergekit's configuration names folders alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness import weights
+from harness.checkpoints.align import check_architecture
+from harness.checkpoints.bases import is_base
+from harness.checkpoints.layout import MERGEKIT_FILE
+from harness.checkpoints.mergekit import named_models
+from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, Merged, Origin, merged_by
+from harness.errors import BadRecipe, BrokenCheckpoint
+from harness.labels import same
+from harness.types import Checkpoint
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where somebody says that a model's experts and base are, and how checkpoints are opened.
+
+    `other_base` says that a base is meant which is not the one that the models were made from.
+    """
+
+    experts: tuple[str, ...] = ()
+    base: str | None = None
+    other_base: bool = False
+    allow_pickle: bool = False
+
+    def open(self, source: str, base: Checkpoint | None = None) -> Checkpoint:
+        """A checkpoint; an adapter, on this base."""
+        of = base.path if base is not None else self.base
+        return open_checkpoint(source, allow_pickle=self.allow_pickle, base=of)
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """A model with its experts and its base. `tasks` are those of the experts as a merge recorded
+    them, `merged` is that record; without one, both are empty."""
+
+    model: Checkpoint
+    experts: tuple[Checkpoint, ...]
+    base: Checkpoint | None
+    merged: Merged | None = None
+    tasks: tuple[str | None, ...] = ()
+    by_mergekit: bool = False
+
+    @property
+    def unverified(self) -> tuple[Checkpoint, ...]:
+        """The model, and experts that were not told by the hash of their weights."""
+        return (self.model, *(() if self.merged else self.experts))
+
+
+def opened(model: str, sources: Sources) -> Ingredients:
+    """A model with all that it was made of, as its folder names it, or as it is given."""
+    checkpoint = sources.open(model)
+    path = checkpoint.path
+    if (merged := merged_by(path)) is not None:
+        return _as_recorded(checkpoint, merged, sources)
+    kit = path / MERGEKIT_FILE
+    if kit.is_file() and not (path / EXPERT_FILE).is_file():  # nobody has tuned it since
+        return _of_mergekit(checkpoint, kit, sources)
+    experts = tuple(sources.open(one) for one in sources.experts)
+    base = sources.open(sources.base) if sources.base is not None else None
+    return Ingredients(checkpoint, experts, base)
+
+
+def _as_recorded(model: Checkpoint, merged: Merged, sources: Sources) -> Ingredients:
+    """Experts, their tasks and the base that merge.json names, wherever they are now."""
+    base = None
+    if sources.base is not None:
+        base = sources.open(sources.base)
+        known = sources.other_base or is_base(base, merged.base_weights)
+        if merged.base is not None and not known:
+            _in_order([base], [merged.base], model.source, "--base")
+    elif merged.base is not None:
+        base = _place(merged.base, model.path, "--base", sources)
+    if sources.experts:
+        if len(sources.experts) != len(merged.experts):
+            raise BadRecipe(
+                f"{model.source} was merged from {len(merged.experts)} experts, found "
+                f"{len(sources.experts)} in --experts; expected one for each"
+            )
+        given = [sources.open(source, base) for source in sources.experts]
+        experts = _in_order(given, merged.experts, model.source, "--experts")
+    else:
+        places = merged.experts
+        experts = [_place(one, model.path, "--experts", sources, base) for one in places]
+    check_architecture([model, *experts, *([base] if base else [])])
+    tasks = tuple(origin.task for origin in merged.experts)
+    return Ingredients(model, tuple(experts), base, merged, tasks)
+
+
+def _of_mergekit(model: Checkpoint, kit: Path, sources: Sources) -> Ingredients:
+    """Experts and base that mergekit_config.yml names, unless others are given.
+
+    Raises BrokenCheckpoint for one that is not there.
+    """
+    named = named_models(kit)
+
+    def there(source: str, flag: str) -> Checkpoint:
+        try:
+            return sources.open(source)
+        except BrokenCheckpoint as error:
+            raise BrokenCheckpoint(
+                f"{error}; {kit} names it: say where it is with {flag}"
+            ) from error
+
+    experts = [there(one, "--experts") for one in named.experts if not sources.experts]
+    experts = experts or [sources.open(one) for one in sources.experts]
+    base: Checkpoint | None = None
+    if sources.base is not None:
+        base = sources.open(sources.base)
+    elif named.base is not None:
+        base = there(named.base, "--base")
+    return Ingredients(_labelled(model, experts), tuple(experts), base, by_mergekit=True)
+
+
+def _labelled(checkpoint: Checkpoint, experts: Sequence[Checkpoint]) -> Checkpoint:
+    """A model of mergekit's with the label names of its experts.
+
+    It comes with the configuration of the base, or of any one model, and with heads merged by
+    position: experts that agree on the labels say what its outputs mean. A head merged from heads
+    of different labels says nothing, and counts as none.
+    """
+    labels = [expert.labels for expert in experts]
+    if checkpoint.labels is None or not labels or labels[0] is None:
+        return checkpoint
+    if not all(other is not None and same(other, labels[0]) for other in labels):
+        return replace(checkpoint, labels=None)
+    fits = len(labels[0]) == len(checkpoint.labels)
+    return replace(checkpoint, labels=labels[0]) if fits else checkpoint
+
+
+def _in_order(
+    given: Sequence[Checkpoint], recorded: Sequence[Origin], merged: str, flag: str
+) -> list[Checkpoint]:
+    """The given checkpoints in the order in which they were merged, told by what they hold."""
+    left = [(weights.digest(one.weights), one) for one in given]
+    ordered = []
+    for origin in recorded:
+        place = next((i for i, (known, _) in enumerate(left) if known == origin.digest), None)
+        if place is None:
+            shown = ", ".join(f"{one.source} ({known[:12]})" for known, one in left)
+            raise BadRecipe(
+                f"{merged} was merged from {origin.source}, whose weights hash to "
+                f"{origin.digest[:12]}, found {shown} in {flag}; expected those very weights"
+            )
+        ordered.append(left.pop(place)[1])
+    return ordered
+
+
+def _place(
+    origin: Origin, path: Path, flag: str, sources: Sources, base: Checkpoint | None = None
+) -> Checkpoint:
+    """A recorded checkpoint, where it is now: by its full path, by the way to it from the folder of
+    the merge, or on the Hub.
+
+    Raises BrokenCheckpoint when it is gone or nothing there holds the weights that were merged.
+    """
+    beside = _ways(path / origin.relative) if origin.relative is not None else []
+    # a shorter path started from where somebody was then, and may be another model from here
+    known = [origin.source] if not beside or os.path.isabs(origin.source) else []
+    there = [place for place in (*known, *beside) if os.path.isdir(place)]
+    if not there and beside:
+        raise BrokenCheckpoint(
+            f"{path / MERGE_FILE} names {origin.source}, which is not there; expected that folder: "
+            f"say where it is with {flag}"
+        )
+    changed = []
+    for place in there or [origin.source]:
+        found = sources.open(place, base)
+        now = weights.digest(found.weights)
+        if now == origin.digest:
+            return found
+        changed.append((place, now))
+    place, now = changed[0]
+    raise BrokenCheckpoint(
+        f"{place} has changed since it was merged into {path}: its weights hash to {now[:12]}, "
+        f"expected {origin.digest[:12]}; name the right one with {flag}"
+    )
+
+
+def _ways(path: Path) -> list[str]:
+    """`merged/../base` as `base`; where `merged` is a link, these may be two folders: both.
+
+    What they hold decides between them.
+    """
+    short = os.path.normpath(path)
+    there = os.path.isdir(short) and os.path.isdir(path)
+    return [short] if there and os.path.samefile(short, path) else [str(path), short]
