@@ -216,11 +216,6 @@ def test_a_metric_of_another_number_of_classes_names_those_that_fit() -> None:
             check_metrics(task("odd"))
 
 
-@pytest.mark.parametrize("name", harness.TASKS)
-def test_the_metrics_of_our_tasks_fit(name: str) -> None:
-    check_metrics(harness.TASKS[name])
-
-
 def test_metrics_that_fit() -> None:
     check_metrics(replace(task("accuracy", "macro_f1", "micro_f1", "matthews"), labels=SEVEN))
     check_metrics(task("accuracy", "f1"))
