@@ -22,6 +22,7 @@ from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
+from harness.errors import NotFinite, OutputExists
 from harness.folders import new_folder
 from harness.kinds import kind_of
 from harness.passes.features import forward
@@ -32,6 +33,7 @@ from harness.training.miniature import one_thread
 from harness.training.single import with_new_head
 from harness.weights import digest
 from tests.conftest import FAMILIES, FAST, SIZE, interrupted, is_head, model, no_file_above
+from tests.mistakes import mistake
 
 TASK, REGRESSION = "glue/sst2", "glue/stsb"
 WEIGHTS = "model.safetensors"
@@ -128,7 +130,7 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
         harness.finetune(room / "base", TASK, out=out, data_dir=room / "data", **FAST)
     assert not out.exists()
     assert list((room / "again.unfinished").glob("checkpoint-*"))
-    with pytest.raises(harness.HarnessError, match="other arguments"):
+    with mistake(OutputExists, "again.unfinished", "request.json"):
         harness.finetune(room / "base", TASK, out=out, data_dir=room / "data", seed=1, **FAST)
     steps: list[int] = []
     trained = Trainer.training_step
@@ -188,7 +190,7 @@ def test_bad_input(
 
 def test_a_folder_of_something_else_is_left_alone(room: Path, tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(harness.HarnessError, match="not written by this program"):
+    with mistake(OutputExists, tmp_path, "expert.json", "--out"):
         harness.finetune(room / "base", TASK, out=tmp_path, data_dir=room / "data", **FAST)
     assert (tmp_path / "precious.txt").read_text() == "mine"
 
@@ -324,7 +326,7 @@ def test_a_run_does_not_go_on_from_another_base(
     with interrupted():
         trained(room, tmp_path / "out", base)
     change(base)
-    with pytest.raises(harness.HarnessError, match="other arguments"):
+    with mistake(OutputExists, "out.unfinished", "request.json"):
         trained(room, tmp_path / "out", base)
 
 
@@ -485,7 +487,7 @@ def test_long_epochs_are_looked_at_on_the_way(
     room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainers, "LOOKED_AT", 5)
-    with pytest.raises(harness.HarnessError, match="at step 5 of 54"):
+    with mistake(NotFinite, "5", "54", "--learning-rate"):
         trained(room, tmp_path / "out", learning_rate=1e30)
 
 
@@ -503,7 +505,7 @@ def test_outputs_must_be_finite(
         return outputs
 
     monkeypatch.setattr(Trainer, "predict", overflown)
-    with pytest.raises(harness.HarnessError, match=f"outputs for {TASK} hold NaN or infinite"):
+    with mistake(NotFinite, TASK, "NaN", "--learning-rate"):
         trained(room, tmp_path / "out", epochs=1, limit=32)
     assert not list(tmp_path.iterdir())
 

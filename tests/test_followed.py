@@ -17,6 +17,7 @@ from harness.data.sources import SUFFIXES
 from harness.errors import BadRecipe, UnknownName
 from harness.registry import TASKS
 from tests.conftest import FAST, model
+from tests.mistakes import mistake
 from tests.test_own_tasks import FIVE_LINES, described, written
 
 pytestmark = pytest.mark.usefixtures("as_found")
@@ -175,7 +176,7 @@ def test_two_descriptions_of_one_task_are_not_chosen_between(
     assert main(command) == 2
     assert "both describe 'tweets'" in capsys.readouterr().err
     assert main([*command, "--tasks", str(room / "tweets.yaml")]) == 0
-    with pytest.raises(BadRecipe, match="both describe 'tweets'"):
+    with mistake(BadRecipe, "tweets"):
         harness.evaluate(
             Run(
                 model=str(room / "e0"),
@@ -241,14 +242,14 @@ def test_only_a_plain_file_that_ends_in_yaml_is_followed(what: str, room: Path) 
     }[what]()
     edit(room / "e0", lambda said: said["described"]["tweets"].update(relative=f"../{odd.name}"))
     forget()
-    with pytest.raises(UnknownName, match="type --tasks"):
+    with mistake(UnknownName, "--tasks"):
         harness.evaluate(Run(model=str(room / "e0"), output=str(room / "records")))
 
 
 def test_a_model_of_the_hub_names_no_file_here(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.checkpoints.open._download", lambda *_: room / "e0")
     forget()
-    with pytest.raises(UnknownName, match="type --tasks"):
+    with mistake(UnknownName, "--tasks"):
         harness.evaluate(Run(model="some/model", output=str(room / "records")))
 
 

@@ -27,7 +27,7 @@ from harness.data.metrics import score
 from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import draw
 from harness.data.splits import parse_task
-from harness.errors import BadData, BadOption, LabelMismatch
+from harness.errors import BadData, BadOption, BadRecipe, LabelMismatch
 from harness.evaluation.parts import Part
 from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
@@ -39,6 +39,7 @@ from harness.rng import rng
 from harness.training import single
 from harness.types import KindName
 from tests.conftest import FAST, WORDS, model
+from tests.mistakes import mistake
 from tests.toys import MOODS, TAGS, registered
 from tests.toys import TOY as PAIRS
 
@@ -124,13 +125,13 @@ def test_classes_in_columns() -> None:
     task = replace(MOODS, label="")
     rows = rows_with(task, {"first": "word1", "glad": 1, "sad": None, "odd": 0})
     assert rows.labels.tolist() == [[1, -100, 0]]
-    with pytest.raises(BadData, match="no column 'odd'"):
+    with mistake(BadData, "odd"):
         rows_with(task, {"first": "word1", "glad": 1, "sad": 0})
 
 
 @pytest.mark.parametrize("values", [(1, 0), ("mad",), (1, 0, 2), (1, 0, "x"), (1, 0, float("nan"))])
 def test_bad_classes_are_one_line(values: Sequence[Any]) -> None:
-    with pytest.raises(BadData, match=r"has the labels? .*expected"):
+    with mistake(BadData, "toy/moods@test", "0, 1 or -100"):
         rows_with(MOODS, moods(*values))
 
 
@@ -166,7 +167,7 @@ def test_a_header_names_the_tags_that_a_file_numbers(tmp_path: Path) -> None:
     rows = load_rows(task, "test", folder=tmp_path)
     assert [TAGS.labels[int(tag)] for tag in rows.labels] == ["O", "B-PER", "B-LOC"]
     for other in (replace(task, renamed={}), replace(task, renamed={"B-X": "O"})):
-        with pytest.raises(LabelMismatch, match="B-MISC"):
+        with mistake(LabelMismatch, "B-MISC"):
             load_rows(other, "test", folder=tmp_path)
 
 
@@ -195,7 +196,7 @@ def test_a_corpus_is_read_from_the_file_of_all(tmp_path: Path) -> None:
     assert counts["train"] > 140
     assert len(load_rows(harness.TASKS["emotion/isear"], "test", folder=tmp_path)) == 1
     place.write_text('{"text": "no source"}')
-    with pytest.raises(BadData, match=r"unified-dataset.jsonl cannot be read .*source"):
+    with mistake(BadData, "unified-dataset.jsonl"):
         load_rows(task, "test", folder=tmp_path)
 
 
@@ -802,7 +803,7 @@ def test_tasks_of_this_kind_train_together(task: Task, tmp_path: Path) -> None:
 
 def test_rows_and_words_do_not_train_together(tmp_path: Path) -> None:
     model(tmp_path / "base")
-    with pytest.raises(harness.HarnessError, match="toy/tags by the word, toy/moods by the row"):
+    with mistake(BadRecipe, "toy/tags", "word", "toy/moods", "row"):
         harness.finetune(tmp_path / "base", tasks=[TAGS.name, MOODS.name], out=tmp_path / "both")
     assert not (tmp_path / "both").exists()
 
@@ -893,7 +894,7 @@ def test_a_sequence_classifier_is_no_tagger(tmp_path: Path) -> None:
 
 
 def test_the_published_script_has_no_words(room: Path, tmp_path: Path) -> None:
-    with pytest.raises(harness.HarnessError, match="word by word"):
+    with mistake(BadRecipe, "toy/tags", "word", "ft-classifier", "--preset"):
         harness.evaluate(run(room, "tagging", tmp_path, preset="ft-classifier"))
 
 

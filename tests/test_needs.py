@@ -19,8 +19,10 @@ import harness
 from harness import Recipe, plugins
 from harness.cli import main
 from harness.data.rows import load_rows
+from harness.errors import BadRecipe, UnknownName
 from harness.passes.statistics import drawn
 from harness.passes.workload import Workload
+from tests.mistakes import mistake
 from tests.toys import THREE, TOY, registered
 
 Loud = Callable[..., Path]
@@ -423,7 +425,7 @@ def test_files_are_for_the_method_whose_experts_they_are_of(
         loud("bert", "c"), task="toy/three", need="gram:examples=8", out=tmp_path / "c.safetensors"
     )
     asked = recipe(loud, minis, **methods, statistics=[*files, other.source])
-    with pytest.raises(harness.HarnessError, match=r"c\.safetensors .* was computed on no expert"):
+    with mistake(BadRecipe, "c.safetensors", "gram"):
         harness.merge(asked, out=tmp_path / "no")
     assert not (tmp_path / "no").exists()
 
@@ -476,7 +478,7 @@ def test_a_pre_merging_method_scores_candidates(minis: Minis, tmp_path: Path) ->
     assert record["premerge"][0]["scored_on"] == ["toy/pairs@heldout10", "toy/three@heldout10"]
     assert record["scored_on"] == record["premerge"][0]["scored_on"]
     seen = harness.Run(model=str(tmp_path / "out"), tasks=("toy/pairs@heldout10",))
-    with pytest.raises(harness.HarnessError, match="was tuned on toy/pairs@heldout10"):
+    with mistake(BadRecipe, tmp_path / "out", "toy/pairs@heldout10"):
         harness.evaluate(seen)
     assert len(scores) == 2
     on = Recipe.model_validate({**asked, "tune_on": ["toy/pairs@heldout10"]})
@@ -624,7 +626,7 @@ def test_a_method_on_experts_of_no_known_task_says_what_it_needs(
 ) -> None:
     harness.load_plugins(mine)
     asked = recipe(loud, minis, premerge=["by_inputs"], tasks=[])
-    with pytest.raises(harness.HarnessError, match="magnitudes statistics are computed on each"):
+    with mistake(BadRecipe, "magnitudes", "--tasks", "--statistics"):
         harness.merge(asked, out=tmp_path / "out")
 
 
@@ -634,5 +636,5 @@ def test_a_pre_merging_method_that_asks_for_something_unknown(
     (mine / "mine.py").write_text(MINE.replace("base, *, gram):", "base, *, horoscope):"))
     harness.load_plugins(mine)
     known = ", ".join(sorted({"magnitudes", *OURS}))
-    with pytest.raises(harness.HarnessError, match=f"'whitened' asks for 'horoscope', .*{known}"):
+    with mistake(UnknownName, "whitened", "horoscope", known):
         harness.merge(recipe(loud, minis, premerge=["whitened"]), out=tmp_path / "out")

@@ -19,6 +19,7 @@ from harness.folders import Layout, new_folder
 from harness.training.finetune import UNFINISHED
 from harness.unfinished import is_unfinished
 from tests.conftest import no_file_above
+from tests.mistakes import mistake
 
 MINIATURES = Path(harness.__file__).parent / "checking" / "miniatures"
 Minis = Callable[[str], dict[str, Path]]
@@ -73,7 +74,7 @@ def test_a_link_where_a_killed_run_was_is_not_followed(room: Path) -> None:
 def test_several_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in ("a.csv", "b.md", "new/c.bin"))
     first.write_text("old")
-    with no_file_above(4096), pytest.raises(CannotWrite, match="/new/c"):
+    with no_file_above(4096), mistake(CannotWrite, "/new/c"):
         write_files({first: "new", second: "new", third: b"x" * 5000}.items())
     assert [path.name for path in tmp_path.rglob("*")] == ["a.csv"]
     assert first.read_text() == "old"
@@ -84,7 +85,7 @@ def test_several_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_one_file_leaves_all_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "b.md").mkdir()
-    with pytest.raises(CannotWrite, match="/b"):
+    with mistake(CannotWrite, "/b"):
         write_files({tmp_path / "a.csv": "new", tmp_path / "b.md": "new"}.items())
     assert [path.name for path in tmp_path.rglob("*")] == ["b.md"]
 

@@ -36,6 +36,7 @@ from harness.reporting.lines import lines_of
 from harness.reporting.verdict import verdicts
 from harness.types import Progress
 from tests.conftest import WORDS, model
+from tests.mistakes import mistake
 from tests.test_boards import record as scored
 from tests.test_boards import spread
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered
@@ -475,7 +476,7 @@ def test_a_bad_option_is_one_line(
 
 @pytest.mark.parametrize("protocol", ["probe", "surgery", "probe:rows=test"])
 def test_without_an_expert_nobody_teaches(protocol: str, room: Path, tmp_path: Path) -> None:
-    with pytest.raises(MissingTeacher, match=r"needs an expert of task .* --experts"):
+    with mistake(MissingTeacher, "expert", "--experts"):
         read(room, "classification", tmp_path, protocol, experts=())
 
 

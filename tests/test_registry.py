@@ -12,6 +12,7 @@ from harness import HarnessError, plugins, registry
 from harness.entries import Merger
 from harness.errors import UnknownName
 from harness.registry import Registry
+from tests.mistakes import mistake
 
 ALL = {
     "mergers": harness.MERGERS,
@@ -63,12 +64,12 @@ def toy(experts: object, base: object, *, share: float = 0.5) -> object:
     ],
 )
 def test_a_near_miss_is_hinted_at(kind: str, asked: str, meant: str) -> None:
-    with pytest.raises(UnknownName, match=f"'{asked}'; did you mean '{meant}'"):
+    with mistake(UnknownName, asked, meant):
         ALL[kind][asked]
 
 
 def test_a_far_miss_lists_what_is_known() -> None:
-    with pytest.raises(UnknownName, match=r"no protocol is called 'xyzzy'; known: .*current"):
+    with mistake(UnknownName, "xyzzy", "current"):
         harness.PROTOCOLS["xyzzy"]
 
 
@@ -120,7 +121,7 @@ def test_a_place_that_holds_nothing_of_use_is_an_error(kind: str, name: str, say
 
 def test_two_modules_with_one_name_are_both_named() -> None:
     harness.MERGERS.add(Merger("mine", toy), "first.module")
-    with pytest.raises(HarnessError, match=r"'mine' .* first\.module and by second\.module"):
+    with mistake(HarnessError, "mine", "first.module", "second.module"):
         harness.MERGERS.add(Merger("mine", toy), "second.module")
     assert harness.MERGERS["mine"].function is toy
 

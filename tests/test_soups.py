@@ -19,6 +19,7 @@ from harness.data.rows import load_rows
 from harness.errors import BadOption
 from harness.merging.candidates import values_of
 from harness.passes.features import forward
+from tests.mistakes import mistake
 from tests.states import close
 from tests.toys import THREE, TOY, registered
 
@@ -88,7 +89,7 @@ def test_incremental_by_hand() -> None:
 
 
 def test_count_is_of_the_experts() -> None:
-    with pytest.raises(BadOption, match="count of incremental is 4 for 3 experts, expected at mos"):
+    with mistake(BadOption, "count", "incremental", "4", "3"):
         INCREMENTAL(points(1.0, 2.0, 3.0), {}, score=near_zero, count=4)
 
 
@@ -103,7 +104,7 @@ def test_a_grid_by_hand() -> None:
              "scale=a:b:c", "scale=0:1:0.0001", "scale=0:inf:1", "scale=nan:1:1"],
 )  # fmt: skip
 def test_a_grid_that_is_none(text: str) -> None:
-    with pytest.raises(BadOption, match="OPTION=FIRST:LAST:STEP"):
+    with mistake(BadOption, "OPTION=FIRST:LAST:STEP"):
         values_of(text)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from harness import StateDict, weights
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.weights import Lazy, Spec, order, threads
+from tests.mistakes import mistake
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 
@@ -300,13 +301,13 @@ def test_one_entry_of_any_piece_is_found(place: int, monkeypatch: pytest.MonkeyP
     tensor = torch.full((17,), HUGE)
     assert weights.finite_digest("w", tensor, "there") == weights.tensor_digest("w", tensor)
     tensor[place] = -float("inf")
-    with pytest.raises(BrokenCheckpoint, match="infinite"):
+    with mistake(BrokenCheckpoint, "w", "there", "infinite"):
         weights.finite_digest("w", tensor, "there")
 
 
 def test_nan_beside_infinity_is_nan() -> None:
     tensor = torch.tensor([float("inf"), float("nan"), -float("inf")])
-    with pytest.raises(BrokenCheckpoint, match="NaN"):
+    with mistake(BrokenCheckpoint, "NaN"):
         weights.check_finite("w", tensor, "there")
 
 

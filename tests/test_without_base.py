@@ -16,6 +16,7 @@ from harness.cli import main
 from harness.errors import BadRecipe
 from harness.methods import reads_base, resolved
 from harness.options import parse_choice
+from tests.mistakes import mistake
 from tests.symmetries import MOVES, moved_folder
 from tests.toys import TOY, registered
 
@@ -112,7 +113,7 @@ def test_a_merger_of_task_vectors_asks_for_it_after_one_that_does_not(
 ) -> None:
     experts = tuple(str(minis("bert")[name]) for name in ("a", "b"))
     recipe = Recipe(experts=experts, premerge=("rotation",), merger="ties")
-    with pytest.raises(BadRecipe, match="ties is given the base as well; name it with --base"):
+    with mistake(BadRecipe, "ties", "--base"):
         merge(recipe, out=tmp_path / "out")
 
 
