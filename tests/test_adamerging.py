@@ -20,13 +20,13 @@ from transformers import (
 )
 
 import harness
-from harness import Choice, Recipe, Run, StateDict, cli, merge
+from harness import Choice, Reading, Recipe, Run, StateDict, cli, merge
 from harness.checkpoints.open import open_checkpoint
 from harness.data.rows import load_rows
 from harness.errors import BadOption, BadRecipe
 from harness.kinds import kind_of
 from harness.passes.entropy import entropies
-from harness.passes.reading import Reading, Readings
+from harness.passes.reading import Readings
 from harness.passes.statistics import drawn
 from harness.reporting.grid import grid
 from tests.conftest import is_head, model
@@ -503,7 +503,7 @@ def test_a_regression_is_refused_before_anything_is_read(
     folders = [
         model(tmp_path / str(seed), [], seed=seed, near=minis("bert")["base"]) for seed in (1, 2)
     ]
-    with mistake(BadRecipe, "unlabeled", "toy/value"):
+    with mistake(BadRecipe, "unlabeled toy/value"):
         merge(asked(folders, minis("bert")["base"], [VALUE, VALUE]), out=tmp_path / "m")
     capsys.readouterr()
     code = cli.main([

@@ -254,12 +254,12 @@ def add(name: str) -> Callable[[Tensors], Any]:
 
 
 Command = Callable[[Place], list[str]]
-Case = tuple[list[str], Command]
+Case = tuple[str, Command]
 
 
 def told(things: str, command: Command) -> Case:
     """A command that ends with an error whose line names the things, in this order."""
-    return things.split(), command
+    return things, command
 
 
 MISTAKES: dict[type, dict[str, Case]] = {
@@ -1026,7 +1026,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     arguments = command(place)
     before = place.left()
     capfd.readouterr()
-    refused(arguments, kind, *things)
+    refused(arguments, kind, things)
     assert capfd.readouterr() == ("", "")  # of libraries
     assert place.left() == before
 

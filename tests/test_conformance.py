@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import harness
-from harness import Choice, StateDict, weights
+from harness import Choice, StateDict, parse_choice, weights
 from harness.checking import toys
 from harness.checking.battery import (
     LAWS,
@@ -34,7 +34,6 @@ from harness.checking.laws import StageName
 from harness.checking.laws.calls import Watch
 from harness.entries import BreaksWith, Merger, Premerge
 from harness.errors import BadOption, UnknownName
-from harness.options import parse_choice
 from tests import faults
 from tests.mistakes import mistake
 
@@ -429,9 +428,9 @@ def test_a_law_may_break_with_one_value_of_an_option() -> None:
 
 
 def test_what_is_said_of_an_option_is_said_of_one_it_has() -> None:
-    with mistake(UnknownName, "scal", "scale"):
+    with mistake(UnknownName, "scal scale"):
         said_with({"scal": ("copies",)})
-    with mistake(BadOption, "scale", "third"):
+    with mistake(BadOption, "scale third"):
         said_with({"scale=much": ("copies",)})
 
 
@@ -516,7 +515,7 @@ def test_one_weight_each_is_tried_with_as_many_experts() -> None:
 
 
 def test_a_value_that_no_number_of_experts_makes_good_is_bad_input() -> None:
-    with mistake(BadOption, "density", "ties", "7", "0"):
+    with mistake(BadOption, "density ties 7 0"):
         check_merger(parse_choice("ties:density=7"))
 
 
@@ -540,7 +539,7 @@ def test_a_need_that_nobody_knows_is_named() -> None:
     ) -> StateDict:
         return base
 
-    with mistake(UnknownName, "horoscope", "fisher"):
+    with mistake(UnknownName, "horoscope fisher"):
         of_merger(Merger("toy", function), Choice("toy"))
 
 

@@ -209,7 +209,7 @@ def test_what_is_read_beside_changes_no_outcome(minis: Minis) -> None:
 
     assert np.isfinite(read(beside=(odd, MEAN_MASKED)).x).all()
     assert len([*cache_dir("features").iterdir()]) == 2
-    with mistake(NotFinite, "NaN", "7", "7"):
+    with mistake(NotFinite, "NaN 7 7"):
         read(readout=odd, beside=(MEAN_MASKED,))
 
 
@@ -386,14 +386,14 @@ def test_build_model_refuses_a_missing_tensor(minis: Minis) -> None:
 def test_build_model_refuses_a_tensor_too_many(minis: Minis) -> None:
     checkpoint = open_checkpoint(minis("bert")["a"])
     more = weights.union(checkpoint.weights, {"bert.adapter.weight": torch.zeros(2)})
-    with mistake(BrokenCheckpoint, "here", "bert.adapter.weight"):
+    with mistake(BrokenCheckpoint, "here bert.adapter.weight"):
         build_model(checkpoint.config, more, "here")
 
 
 def test_build_model_refuses_another_shape(minis: Minis) -> None:
     """An expert of three labels under a configuration of two."""
     two, three = (open_checkpoint(minis("bert")[name]) for name in "ac")
-    with mistake(BrokenCheckpoint, "here", "classifier.weight", "(3, 16)", "(2, 16)"):
+    with mistake(BrokenCheckpoint, "here classifier.weight (3, 16) (2, 16)"):
         build_model(two.config, three.weights, "here")
 
 
@@ -402,7 +402,7 @@ def test_a_token_without_an_embedding_is_one_line(original: Path) -> None:
     place = original / "tokenizer.json"
     place.write_text(place.read_text().replace('"word3": 8', '"word3": 99'))
     rows = replace(toy(), texts=(("word3 word4",),) * 7)
-    with mistake(BrokenCheckpoint, "99", "45"):
+    with mistake(BrokenCheckpoint, "99 45"):
         run(open_checkpoint(original), rows)
 
 

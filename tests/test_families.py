@@ -184,7 +184,7 @@ def test_a_tensor_that_no_table_has_is_named() -> None:
     with mistake(IncompatibleWeights, "bert.adapter"):
         axes_of(family, {**state, "bert.adapter": torch.zeros(16)})
     up = "bert.encoder.layer.1.intermediate.dense.bias"
-    with mistake(IncompatibleWeights, "24", "ffn.1"):
+    with mistake(IncompatibleWeights, "24 ffn.1"):
         axes_of(family, {**state, up: torch.zeros(23)})
 
 

@@ -198,7 +198,7 @@ def test_weights_that_are_not_finite_are_not_known_to_be(room: Path, at_once: No
     save_file(state, room / "a" / WEIGHTS, metadata={"format": "pt"})
     assert content(room / "a") == content(room / "a") == plain(state)
     for _ in range(2):
-        with mistake(BrokenCheckpoint, "classifier.bias", "/a", "NaN"):
+        with mistake(BrokenCheckpoint, "classifier.bias /a NaN"):
             read(room / "a", tasks=("toy/pairs",))
 
 

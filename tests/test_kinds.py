@@ -92,7 +92,7 @@ def test_other_names_of_tags_are_those_of_the_task() -> None:
     ],
 )
 def test_bad_tags_are_one_line(row: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadData, match=said):
+    with mistake(BadData, said):
         rows_with(TAGS, row)
 
 
@@ -107,7 +107,7 @@ def test_bad_tags_are_one_line(row: dict[str, Any], said: str) -> None:
     ],
 )
 def test_a_task_of_tags_is_checked(changes: dict[str, Any], said: str) -> None:
-    with registered(), pytest.raises(BadData, match=said):
+    with registered(), mistake(BadData, said):
         parse_task(harness.task(replace(TAGS, name="toy/other", **changes)).name)
 
 
@@ -131,7 +131,7 @@ def test_classes_in_columns() -> None:
 
 @pytest.mark.parametrize("values", [(1, 0), ("mad",), (1, 0, 2), (1, 0, "x"), (1, 0, float("nan"))])
 def test_bad_classes_are_one_line(values: Sequence[Any]) -> None:
-    with mistake(BadData, "toy/moods@test", "0, 1 or -100"):
+    with mistake(BadData, "toy/moods@test 0, 1 or -100"):
         rows_with(MOODS, moods(*values))
 
 
@@ -613,7 +613,7 @@ def test_words_of_no_entity_are_no_more_where_labels_choose_nothing(
 ) -> None:
     said = "knn draws 3 times as many words of no entity, and unstratified draws go by no label"
     asked = (harness.parse_choice("knn:o_anchors=3"),)
-    with pytest.raises(BadOption, match=said):
+    with mistake(BadOption, said):
         harness.evaluate(run(room, "tagging", tmp_path, protocols=asked, stratified=False))
     assert not [*tmp_path.iterdir()]
 
@@ -698,7 +698,7 @@ def test_words_of_no_entity_are_spoken_of_where_there_are_some(
     option: str, room: Path, tmp_path: Path
 ) -> None:
     said = "which speaks of words outside entities, and toy/moods has none; expected a tagging"
-    with pytest.raises(BadOption, match=said):
+    with mistake(BadOption, said):
         harness.evaluate(run(room, "multilabel", tmp_path, protocols=(option,)))
     assert not [*tmp_path.iterdir()]
 
@@ -803,7 +803,7 @@ def test_tasks_of_this_kind_train_together(task: Task, tmp_path: Path) -> None:
 
 def test_rows_and_words_do_not_train_together(tmp_path: Path) -> None:
     model(tmp_path / "base")
-    with mistake(BadRecipe, "toy/tags", "word", "toy/moods", "row"):
+    with mistake(BadRecipe, "toy/tags word toy/moods row"):
         harness.finetune(tmp_path / "base", tasks=[TAGS.name, MOODS.name], out=tmp_path / "both")
     assert not (tmp_path / "both").exists()
 
@@ -894,7 +894,7 @@ def test_a_sequence_classifier_is_no_tagger(tmp_path: Path) -> None:
 
 
 def test_the_published_script_has_no_words(room: Path, tmp_path: Path) -> None:
-    with mistake(BadRecipe, "toy/tags", "word", "ft-classifier", "--preset"):
+    with mistake(BadRecipe, "toy/tags word ft-classifier --preset"):
         harness.evaluate(run(room, "tagging", tmp_path, preset="ft-classifier"))
 
 

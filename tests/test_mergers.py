@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import combinations
@@ -389,7 +388,7 @@ def test_linear_by_hand(options: dict[str, Any], expected: list[float]) -> None:
 
 @pytest.mark.parametrize("given", [[1, -1], [0, 0], [0.1 + 0.2, -0.3]])
 def test_linear_does_not_divide_by_nothing(given: list[float]) -> None:
-    with mistake(BadOption, "weights", "linear", "0"):
+    with mistake(BadOption, "weights linear 0"):
         merge_lists("linear", [(1,), (2,)], weights=given)
 
 
@@ -575,8 +574,8 @@ def test_one_weight_for_each_expert(name: str, given: list[float]) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("breadcrumbs", {"density": 0.9, "gamma": 0.2}, "add up to 1.1, expected at most 1"),
-        ("consensus", {"agree": 3}, "agree of consensus is 3 for 2 experts, expected at most"),
+        ("breadcrumbs", {"density": 0.9, "gamma": 0.2}, "add 1.1 1"),
+        ("consensus", {"agree": 3}, "agree consensus 3 2 experts"),
     ],
 )
 def test_what_no_range_of_an_option_can_say(
@@ -584,7 +583,7 @@ def test_what_no_range_of_an_option_can_say(
 ) -> None:
     """Found when the method is called: no tensor has been computed."""
     empty: StateDict = {}
-    with pytest.raises(BadOption, match=re.escape(message)):
+    with mistake(BadOption, message):
         merger(name, **options)([empty, empty], empty)
 
 

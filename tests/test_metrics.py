@@ -213,7 +213,7 @@ def test_a_metric_of_another_number_of_classes_names_those_that_fit() -> None:
         entry = replace(harness.METRICS["accuracy"], name="odd", function=three, classes=3)
         patch.setitem(harness.METRICS._values, "odd", entry)
         check_metrics(replace(task("odd"), labels=("a", "b", "c")))
-        with mistake(BadData, "2", "odd", "3", "accuracy, f1"):
+        with mistake(BadData, "2 odd 3 accuracy, f1"):
             check_metrics(task("odd"))
 
 

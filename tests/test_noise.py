@@ -156,5 +156,5 @@ def test_a_linear_probe_ends_at_the_minimum_and_its_record_says_how_near(
     assert identity(before) == identity(asked)
     earlier = record.model_copy(update={"options": before["options"]})
     lines = [*lines_of((str(place), one) for place, one in enumerate((record, earlier)))]
-    with mistake(BrokenRecord, "0.0001", "1e-10"):
+    with mistake(BrokenRecord, "0.0001 1e-10"):
         board_of(lines)

@@ -170,7 +170,7 @@ def test_quirks_move_outputs_of_a_permuted_model() -> None:
 
 def test_quirks_are_for_two() -> None:
     states = [toys.model(seed, toys.NETWORK) for seed in (1, 2, 3)]
-    with mistake(BadOption, "reference_quirks", "ot_fusion", "2", "3"):
+    with mistake(BadOption, "reference_quirks ot_fusion 2 3"):
         OT(states, {}, symmetry=symmetry(), reference_quirks=True)
 
 

@@ -94,13 +94,13 @@ def test_a_folder_that_fails_is_one_line_and_leaves_nothing(
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
-    with mistake(BrokenPlugin, "nowhere", "--plugins"):
+    with mistake(BrokenPlugin, "nowhere --plugins"):
         harness.load_plugins(tmp_path / "nowhere")
 
 
 def test_a_name_taken_twice_names_both_files(folder: Path) -> None:
     (folder / "again.py").write_text(METHODS.replace('"halves"', '"ties"'))
-    with mistake(BrokenPlugin, "ties", "ties", "again"):
+    with mistake(BrokenPlugin, "ties ties again"):
         harness.load_plugins(folder)
 
 

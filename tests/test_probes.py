@@ -369,9 +369,9 @@ def test_only_some_maps_take_features_of_another_width() -> None:
     )
     encoded = replace(encoded, teachers=(wide,))
     for read in (probe, surgery):
-        with mistake(IncompatibleWeights, "6", "12"):
+        with mistake(IncompatibleWeights, "6 12"):
             read(encoded)
-    with mistake(IncompatibleWeights, "transform=scaling", "linear", "affine"):
+    with mistake(IncompatibleWeights, "transform=scaling linear affine"):
         probe(encoded, transform="scaling")
     for transform in ("linear", "affine"):
         for fit in ("closed", "gradient"):

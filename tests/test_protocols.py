@@ -354,7 +354,7 @@ def test_missing_head(name: str) -> None:
 @pytest.mark.parametrize("name", ["ft-classifier", "probe", "surgery"])
 @pytest.mark.parametrize("lacking", [{"teacher": None, "teachers": ()}, {"pool": None}])
 def test_missing_teacher(name: str, lacking: dict[str, Any]) -> None:
-    with mistake(MissingTeacher, name, "toy/classes", "--experts"):
+    with mistake(MissingTeacher, name, "toy/classes --experts"):
         harness.PROTOCOLS[name].function(replace(classification(), **lacking))
 
 

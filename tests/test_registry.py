@@ -69,7 +69,7 @@ def test_a_near_miss_is_hinted_at(kind: str, asked: str, meant: str) -> None:
 
 
 def test_a_far_miss_lists_what_is_known() -> None:
-    with mistake(UnknownName, "xyzzy", "current"):
+    with mistake(UnknownName, "xyzzy current"):
         harness.PROTOCOLS["xyzzy"]
 
 
@@ -107,21 +107,21 @@ def test_a_registered_function_keeps_its_name_when_given_by_its_place() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "says"),
     [
-        ("mergers", "nowhere:half", "No module named 'nowhere'"),
-        ("mergers", "somewhere:third", "no attribute 'third'"),
-        ("protocols", "somewhere:number", "is a int, expected a function"),
-        ("tasks", "somewhere:half", "is a function, expected a harness.Task"),
+        ("mergers", "nowhere:half", "No module nowhere"),
+        ("mergers", "somewhere:third", "attribute third"),
+        ("protocols", "somewhere:number", "int function"),
+        ("tasks", "somewhere:half", "function harness.Task"),
     ],
 )
 @pytest.mark.usefixtures("plugin")
 def test_a_place_that_holds_nothing_of_use_is_an_error(kind: str, name: str, says: str) -> None:
-    with pytest.raises(UnknownName, match=says):
+    with mistake(UnknownName, says):
         ALL[kind][name]
 
 
 def test_two_modules_with_one_name_are_both_named() -> None:
     harness.MERGERS.add(Merger("mine", toy), "first.module")
-    with mistake(HarnessError, "mine", "first.module", "second.module"):
+    with mistake(HarnessError, "mine first.module second.module"):
         harness.MERGERS.add(Merger("mine", toy), "second.module")
     assert harness.MERGERS["mine"].function is toy
 

@@ -136,5 +136,5 @@ def test_the_most_central_expert_is_nearest_to_the_mean() -> None:
     for one_task, place in ((True, 2), (False, 1)):  # of different tasks heads are kept
         symmetry = Symmetry({}, 1, head=("top",), one_task=one_task)
         assert weights.alignment(whole, {}, symmetry, "central").place() == place
-    with mistake(BadOption, "anchor", "4", "1", "3"):
+    with mistake(BadOption, "anchor 4 1 3"):
         weights.check_anchor(4, 3)
