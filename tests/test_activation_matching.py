@@ -21,7 +21,7 @@ from transformers import (
 import harness
 from harness import Recipe, StateDict, merge
 from harness.checkpoints.open import open_checkpoint
-from harness.errors import BadOption, BadRecipe, UnknownName
+from harness.errors import BadRecipe, UnknownName
 from harness.passes import activations as passes
 from harness.passes.features import forward
 from harness.passes.reading import Readings
@@ -414,20 +414,6 @@ def test_three_experts_are_matched_to_the_most_central(
 
 
 # What is refused ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("layers=2", "layers 2 first:N last:N"),
-        ("anchor=3", "anchor 3 expert 1 2"),
-        ("anchor=base", "base central first"),
-    ],
-)
-def test_bad_options(options: str, message: str, loud: Loud, minis: Minis, tmp_path: Path) -> None:
-    folders, base = [loud("bert", which) for which in ("a", "b")], minis("bert")["base"]
-    with mistake(BadOption, message):
-        merge(asked(folders, base, premerge=[f"{METHOD},{options}"]), out=tmp_path / "m")
 
 
 def test_whose_rows_must_be_known(loud: Loud, minis: Minis, tmp_path: Path) -> None:

@@ -374,6 +374,53 @@ MISTAKES: dict[type, dict[str, Case]] = {
         "more layers than there are": told(
             "layers last:3 1 2", lambda p: p.merge(premerge="procrustes:layers=last:3")
         ),
+        "layers of activations": told(
+            "layers 2 first:N last:N",
+            lambda p: p.merge(premerge="activation_matching:layers=2", tasks="glue/rte"),
+        ),
+        "an anchor of activations": told(
+            "anchor base central first",
+            lambda p: p.merge(premerge="activation_matching:anchor=base", tasks="glue/rte"),
+        ),
+        "nothing to permute": told(
+            "permutation ffn heads", lambda p: p.merge(premerge="permutation:ffn=false")
+        ),
+        "a rotation of no heads": told(
+            "rotated heads=true", lambda p: p.merge(premerge="permutation:rotated=true")
+        ),
+        "a rotation and the width": told(
+            "rotated residual",
+            lambda p: p.merge(premerge="permutation:heads=true,rotated=true,residual=true"),
+        ),
+        "a cycle and the width": told(
+            "residual cycle_consistent",
+            lambda p: p.merge(premerge="permutation:residual=true,cycle_consistent=true"),
+        ),
+        "a cycle and a rotation": told(
+            "rotated cycle_consistent",
+            lambda p: p.merge(premerge="permutation:heads=true,rotated=true,cycle_consistent=true"),
+        ),
+        "layers of a permutation": told(
+            "layers last:9 first:N last:N", lambda p: p.merge(premerge="permutation:layers=last:9")
+        ),
+        "an anchor of a permutation": told(
+            "anchor 7 1 2", lambda p: p.merge(premerge="permutation:anchor=7")
+        ),
+        "layers of a rotation": told(
+            "layers first:3", lambda p: p.merge(premerge="rotation:layers=first:3")
+        ),
+        "an anchor of a rotation": told(
+            "anchor 3 1 2", lambda p: p.merge(premerge="rotation:anchor=3")
+        ),
+        "an anchor that is none": told(
+            "anchor rotation 0", lambda p: p.merge(premerge="rotation:anchor=0")
+        ),
+        "an anchor by no name": told(
+            "last central first base", lambda p: p.merge(premerge="rotation:anchor=last")
+        ),
+        "parts that are none": told(
+            "heads both attention ffn", lambda p: p.merge(premerge="rotation:parts=heads")
+        ),
         "an anchor that there is not": told(
             "anchor 3 1 2",
             lambda p: p.merge(premerge="activation_matching:anchor=3", tasks="glue/rte"),

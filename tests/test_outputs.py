@@ -195,11 +195,8 @@ def test_a_linked_folder_in_an_output_is_not_written_to(room: Path) -> None:
     (room / "records").mkdir()
     (room / "records" / "comparison").symlink_to(room / "precious")
     command = ["evaluate", "--model", str(MINIATURES / "comparison"), "--limit", "8"]
-    refused(
-        [*command, "--protocols", "current", "--output-path", "records"],
-        OutputExists,
-        "records/comparison",
-    )
+    command += ["--protocols", "current", "--output-path", "records"]
+    refused(command, OutputExists, "records/comparison", room / "precious")
     assert [path.name for path in (room / "precious").iterdir()] == ["thesis.txt"]
 
 

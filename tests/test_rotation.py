@@ -24,7 +24,6 @@ from harness.errors import BadOption
 from harness.premergers.rotation import nearest_scale, rotations
 from harness.weights import Symmetry, Turned
 from tests import symmetries
-from tests.mistakes import names, refused
 from tests.symmetries import (
     HEADS,
     SIZE,
@@ -496,27 +495,6 @@ def test_a_merge_with_a_moved_copy_is_the_model(
     assert stage["report"]["anchor"] == 1
     assert stage["report"]["before"]["qk.1"][1] > 1
     assert stage["report"]["after"]["qk.1"][1] < 1e-3
-
-
-#: what is asked -> what is said in one line
-REFUSED = {
-    "rotation:layers=5": "layers 5 first:N last:N N 1 2",
-    "rotation:layers=first:3": "layers first:3",
-    "rotation:anchor=3": "anchor 3 expert 1 2",
-    "rotation:anchor=0": "option anchor pre-merging method rotation 0",
-    "rotation:anchor=last": "last central first base",
-    "rotation:parts=heads": "both attention ffn",
-}
-
-
-@pytest.mark.parametrize("asked", REFUSED)
-def test_what_cannot_be_had_is_refused_in_one_line(
-    asked: str, minis: Minis, tmp_path: Path
-) -> None:
-    folders = [str(minis("bert")[one]) for one in ("a", "b", "base")]
-    command = ["merge", *folders[:2], "--base", folders[2], "--premerge", asked, "--dry-run"]
-    said = refused([*command, "--merger", "average", "--out", str(tmp_path / "out")], BadOption)
-    names(said, REFUSED[asked])
 
 
 def test_options_are_checked_without_a_tensor_read() -> None:
