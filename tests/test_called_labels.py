@@ -15,7 +15,7 @@ from harness import Run
 from harness.cli import main
 from harness.errors import BadData
 from tests.conftest import WORDS, model
-from tests.mistakes import names, refused
+from tests.mistakes import refused
 
 pytestmark = pytest.mark.usefixtures("as_found")
 
@@ -132,8 +132,8 @@ REFUSED: dict[str, tuple[str, list[Any], list[Any], str, str]] = {
     "below": ("labels: [0, 1]", [0, 1], [-1, 1], "csv", "label -1 0 1"),
     "beside": ("labels: [0.5, 1.5]", [0.5, 1.5], [15], "csv", "label 15"),
     "between": ("labels: [1, 2]", [1, 2], [1.5], "jsonl", "label 1.5"),
-    "nothing": ("", ["a", "b"], ["a", None], "jsonl", "label None b"),
-    "an empty cell": ("", ["a", "b"], ["a", ""], "csv", "label  b"),
+    "nothing": ("", ["a", "b"], ["a", None], "jsonl", "label None a, b"),
+    "an empty cell": ("", ["a", "b"], ["a", ""], "csv", "label '' a, b"),
     "no number": ("", [1.0, 0.0], [float("nan")], "parquet", "label nan"),
     "case": ("", ["Pos", "neg", "pos"], ["pos"], "csv", "labels Pos pos"),
     "lists of numbers": (
@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[str, list[Any], list[Any], str, str]] = {
     ),
     "lists without names": (
         "kind: multilabel", [[1, 0, 1]], [[1, 0, 0]], "jsonl",
-        "labels [1, 0 1],",
+        "labels [1, 0, 1]",
     ),
     "lists in no order": (
         "kind: multilabel", [["b"], ["a"]], [[1, 0]], "jsonl",
@@ -150,7 +150,7 @@ REFUSED: dict[str, tuple[str, list[Any], list[Any], str, str]] = {
     ),
     "places of classes as text": (
         "kind: multilabel\nlabels: [a, b]", [["b"], ["a"]], [["1", "0"]], "jsonl",
-        "labels ['1', 0 ], list 0 1",
+        "labels ['1', '0'] list 0 1",
     ),
     "numbers of truth": (
         "kind: regression", [True, False], [True], "jsonl", "True finite"
@@ -166,8 +166,7 @@ def test_what_is_no_label_is_one_line(case: str, tmp_path: Path) -> None:
     folder = model(tmp_path / "model", ["a", "b"] if "regression" not in said else [])
     command = ["evaluate", "--model", str(folder), "--tasks", described(tmp_path, said)]
     out = tmp_path / "records"
-    line = refused([*command, "--protocols", "current", "--output-path", str(out)], BadData)
-    names(line, expected)
+    refused([*command, "--protocols", "current", "--output-path", str(out)], BadData, expected)
     assert not out.exists()
 
 

@@ -33,7 +33,7 @@ from harness.training.miniature import one_thread
 from harness.training.single import with_new_head
 from harness.weights import digest
 from tests.conftest import FAMILIES, FAST, SIZE, interrupted, is_head, model, no_file_above
-from tests.mistakes import mistake, names, refused
+from tests.mistakes import mistake, refused
 
 TASK, REGRESSION = "glue/sst2", "glue/stsb"
 WEIGHTS = "model.safetensors"
@@ -179,8 +179,7 @@ def test_bad_input(
 ) -> None:
     out = tmp_path / "out"
     given = ["finetune", "--base", str(room / "base"), "--data-dir", str(room / "data")]
-    error = refused([*given, "--out", str(out), *flags], HarnessError)
-    names(error, *words)
+    refused([*given, "--out", str(out), *flags], HarnessError, *words)
     assert not list(tmp_path.iterdir())
 
 
@@ -402,8 +401,7 @@ def test_a_base_must_read_its_own_tokens(
 ) -> None:
     base = model(tmp_path / "base", **config)
     given = [*command(room, tmp_path / "out", *flags), "--base", str(base)]
-    line = refused([*given, "--learning-rate", "1e-3"], BrokenCheckpoint)
-    names(line, *words)
+    refused([*given, "--learning-rate", "1e-3"], BrokenCheckpoint, *words)
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
@@ -447,8 +445,7 @@ def test_a_run_that_diverges_leaves_nothing(
 ) -> None:
     """It ends after its first epoch of three, and is not in the way of the corrected one."""
     out = tmp_path / "out"
-    line = refused(command(room, out, *flags), NotFinite)
-    names(line, *["diverged", *words])
+    refused(command(room, out, *flags), NotFinite, *["diverged", *words])
     assert not list(tmp_path.iterdir())
     corrected = [*flags[:-1], "1e-3", "--epochs", "1", "--limit", "16"]
     assert main(command(room, out, *corrected)) == 0

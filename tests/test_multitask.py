@@ -28,7 +28,7 @@ from harness.training.multi import MultiTask, TaskBatches
 from harness.training.single import with_new_head
 from harness.weights import digest, specs
 from tests.conftest import FAMILIES, FAST, interrupted, is_head, model
-from tests.mistakes import mistake, names, refused
+from tests.mistakes import mistake, refused
 
 SST2, RTE, STSB = "glue/sst2", "glue/rte", "glue/stsb"
 ALL = (SST2, RTE, STSB)
@@ -384,8 +384,7 @@ def test_bad_input(
     words: list[str],
 ) -> None:
     given = ["finetune", "--base", str(room / "base"), "--data-dir", str(room / "data")]
-    error = refused([*given, "--out", str(tmp_path / "out"), *flags], HarnessError)
-    names(error, *words)
+    refused([*given, "--out", str(tmp_path / "out"), *flags], HarnessError, *words)
     assert not list(tmp_path.iterdir())
 
 

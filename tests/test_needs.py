@@ -620,8 +620,7 @@ ASKED: dict[str, tuple[list[str], str]] = {
 def test_a_need_that_cannot_be_had(case: str, loud: Loud, tmp_path: Path) -> None:
     flags, said = ASKED[case]
     asked = ["statistics", str(loud("bert")), "--task", "toy/pairs", *flags]
-    error = refused([*asked, "--out", str(tmp_path / "out.safetensors")], HarnessError)
-    names(error, said)
+    refused([*asked, "--out", str(tmp_path / "out.safetensors")], HarnessError, said)
 
 
 def test_a_method_on_experts_of_no_known_task_says_what_it_needs(

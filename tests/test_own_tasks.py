@@ -17,7 +17,7 @@ from harness.data.rows import load_rows
 from harness.data.splits import parse_task
 from harness.errors import BadData, BrokenCheckpoint, HarnessError
 from tests.conftest import FAST, WORDS, model
-from tests.mistakes import mistake, names, refused
+from tests.mistakes import mistake, refused
 
 WORDS_OF = {"good": WORDS[2:12], "bad": WORDS[12:22], "so-so": WORDS[22:32]}
 
@@ -242,8 +242,7 @@ def test_a_bad_description_is_one_line(case: str, tmp_path: Path) -> None:
     folder = model(tmp_path / "a", ["good", "bad"])
     command = ["evaluate", "--model", str(folder), "--tasks", described(tmp_path, text)]
     out = tmp_path / "records"
-    line = refused([*command, "--protocols", "current", "--output-path", str(out)], HarnessError)
-    names(line, said)
+    refused([*command, "--protocols", "current", "--output-path", str(out)], HarnessError, said)
     assert not out.exists()
 
 

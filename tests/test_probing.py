@@ -35,7 +35,7 @@ from harness.reporting.lines import lines_of
 from harness.reporting.verdict import verdicts
 from harness.types import Progress
 from tests.conftest import WORDS, model
-from tests.mistakes import mistake, names, refused
+from tests.mistakes import mistake, refused
 from tests.test_boards import record as scored
 from tests.test_boards import spread
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered
@@ -465,8 +465,7 @@ def test_a_bad_option_is_one_line(
 ) -> None:
     command = ["evaluate", "--model", str(room / "classification-turned"), "--tasks"]
     command += [TASKS["classification"].name, "--output-path", str(tmp_path / "out")]
-    err = refused([*command, "--protocols", protocol], BadOption)
-    names(err, expected)
+    refused([*command, "--protocols", protocol], BadOption, expected)
     assert not (tmp_path / "out").exists()
 
 
@@ -612,8 +611,7 @@ def test_features_that_cannot_be_had_are_one_line(
 ) -> None:
     command = ["evaluate", "--model", str(room / f"{kind}-turned"), "--tasks", TASKS[kind].name]
     command += ["--output-path", str(tmp_path / "out"), "--protocols", "knn:features=cls", *more]
-    err = refused(command, BadOption)
-    names(err, expected)
+    refused(command, BadOption, expected)
     assert not (tmp_path / "out").exists()
 
 

@@ -19,7 +19,7 @@ from harness.data.rows import load_rows
 from harness.errors import BadOption, BadRecipe, HarnessError
 from harness.merging.candidates import values_of
 from harness.passes.features import forward
-from tests.mistakes import mistake, names, refused
+from tests.mistakes import mistake, refused
 from tests.states import close
 from tests.toys import THREE, TOY, registered
 
@@ -218,8 +218,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     folders = minis("bert")
     arguments = ["merge", str(folders["a"]), str(folders["b"]), "--base", str(folders["base"])]
     out = tmp_path / "out"
-    error = refused([*arguments, "--tasks", "toy/pairs", "--out", str(out), *flags], HarnessError)
-    names(error, *said)
+    refused([*arguments, "--tasks", "toy/pairs", "--out", str(out), *flags], HarnessError, *said)
     assert not list(tmp_path.iterdir())
 
 

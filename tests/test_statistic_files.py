@@ -167,8 +167,7 @@ def test_statistics_that_cannot_be_had(case: str, loud: Loud, tmp_path: Path) ->
     shutil.copyfile(loud("bert") / "model.safetensors", kept)
     filled = [flag.format(weights=kept) for flag in flags]
     asked = ["statistics", str(loud("bert")), "--task", "toy/pairs"]
-    error = refused([*asked, "--out", str(tmp_path / "out.safetensors"), *filled], HarnessError)
-    names(error, said)
+    refused([*asked, "--out", str(tmp_path / "out.safetensors"), *filled], HarnessError, said)
     assert [path.name for path in tmp_path.iterdir()] == ["weights.safetensors"]
 
 
