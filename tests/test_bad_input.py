@@ -283,7 +283,7 @@ MISTAKES: dict[type, dict[str, Case]] = {
             "glue/rte",
             lambda p: ["prepare", "--tasks", "glue/rt", "--data-dir", str(p.root / "out")],
         ),
-        "module": told("nowhere:nothing", lambda p: p.merge(merger="nowhere:nothing")),
+        "module": told("merger nowhere:nothing", lambda p: p.merge(merger="nowhere:nothing")),
         "no option": told("0.5", lambda p: p.merge(merger="average:0.5")),
         "base of no kind": told(
             "copies/base perceptron bert roberta",

@@ -193,11 +193,8 @@ def test_an_attribute_of_a_module_that_fails_is_one_line(
 ) -> None:
     (room / "somebodys.py").write_text(ends)
     monkeypatch.syspath_prepend(room)
-    refused(
-        ["merge", "a", "b", "--merger", "somebodys:merge", "--out", "one"],
-        UnknownName,
-        "somebodys:merge",
-    )
+    command = ["merge", "a", "b", "--merger", "somebodys:merge", "--out", "one"]
+    refused(command, UnknownName, "merger somebodys:merge")
 
 
 def test_a_plug_in_that_ends_python_is_named_and_the_rest_goes_on(room: Path) -> None:
