@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --dis
 KIT_PIP := PIP_CONSTRAINT="constraints.txt tests/mergekit/constraints.txt" \
 	.venv-mergekit/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-fast test-pythons test-studies docs fuzz simulate test-mergekit test-browser install install-test install-mergekit
+.PHONY: demo test test-fast test-pythons test-studies docs fuzz simulate test-mergekit test-browser test-tex install install-test install-mergekit
 .PHONY: install-browser lint types clean
 
 demo: install
@@ -72,6 +72,11 @@ test-browser: install-test
 run-browser: install-browser
 	HARNESS_BROWSER=.venv-browser HARNESS_SCREENSHOTS=screenshots \
 		$(BIN)/python -m pytest -m browser tests/browser
+
+# Boards, those of made-up records and all committed ones, set by the system's pdflatex; skipped with a
+# reason where there is none (Debian's: texlive-latex-base and texlive-latex-recommended).
+test-tex: install-test
+	$(BIN)/python -m pytest -m tex tests/test_latex.py
 
 install: $(VENV)/.installed
 install-test: $(VENV)/.installed-test

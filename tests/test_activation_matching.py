@@ -21,7 +21,7 @@ from transformers import (
 import harness
 from harness import Recipe, StateDict, merge
 from harness.checkpoints.open import open_checkpoint
-from harness.errors import BadOption, BadRecipe, UnknownName
+from harness.errors import BadRecipe, UnknownName
 from harness.passes import activations as passes
 from harness.passes.features import forward
 from harness.passes.reading import Readings
@@ -30,6 +30,7 @@ from harness.premergers.activation_matching import correlation
 from harness.types import Products
 from harness.weights import Symmetry, gainful
 from tests.conftest import FAMILIES, model
+from tests.mistakes import mistake
 from tests.toys import TAGS, THREE, TOY, registered
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* drove the experts apart")
@@ -415,28 +416,14 @@ def test_three_experts_are_matched_to_the_most_central(
 # What is refused ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("layers=2", "layers is '2', expected all, first:N or last:N"),
-        ("anchor=3", "anchor is 3, expected an expert from 1 to 2"),
-        ("anchor=base", "'base', expected 'central' or 'first' or a whole"),
-    ],
-)
-def test_bad_options(options: str, message: str, loud: Loud, minis: Minis, tmp_path: Path) -> None:
-    folders, base = [loud("bert", which) for which in ("a", "b")], minis("bert")["base"]
-    with pytest.raises(BadOption, match=message):
-        merge(asked(folders, base, premerge=[f"{METHOD},{options}"]), out=tmp_path / "m")
-
-
 def test_whose_rows_must_be_known(loud: Loud, minis: Minis, tmp_path: Path) -> None:
     folders, base = [loud("bert", which) for which in ("a", "b")], minis("bert")["base"]
-    with pytest.raises(BadRecipe, match="rows of the first expert's task; name it with --tasks"):
+    with mistake(BadRecipe, "--tasks"):
         merge(asked(folders, base, tasks=()), out=tmp_path / "m")
 
 
 def test_an_architecture_without_a_table_is_named(tmp_path: Path) -> None:
     base = model(tmp_path / "base", family="ernie")
     folders = [model(tmp_path / str(i), ["no", "yes"], family="ernie", near=base) for i in range(2)]
-    with pytest.raises(UnknownName, match="symmetries of ernie are not known"):
+    with mistake(UnknownName, "ernie bert"):
         merge(asked(folders, base), out=tmp_path / "m")

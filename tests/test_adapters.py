@@ -20,13 +20,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 import harness
-from harness import Recipe, Rows, merge
+from harness import TASKS, Recipe, Rows, merge
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.errors import BrokenCheckpoint
 from harness.passes.features import forward
-from harness.registry import TASKS
 from tests.conftest import model
+from tests.mistakes import mistake, refused
 
 PREFIX = "base_model.model."
 QUERY = "bert.encoder.layer.{}.attention.self.query"
@@ -270,7 +270,7 @@ def test_the_base_is_the_one_given_else_beside_the_adapter_else_as_it_is_named(
     np.testing.assert_allclose(beside, by_hooks(folder, base, 2.0), rtol=0, atol=2e-5)
     assert np.abs(named - beside).max() > 1e-3
     assert np.array_equal(ours(folder, base=other), named)
-    with pytest.raises(BrokenCheckpoint, match=r"nowhere.*names it as its base: .*--base"):
+    with mistake(BrokenCheckpoint, "nowhere --base"):
         open_checkpoint(adapter(tmp_path / "lost", base, base_model_name_or_path="./nowhere"))
     recipe = Recipe(experts=(str(tmp_path / "lost"), str(folder)), base=str(base))
     assert len(merge(recipe, out=tmp_path / "merged").state) > 10
@@ -339,73 +339,72 @@ def table(tensors: dict[str, torch.Tensor]) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], Change | None, str]] = {
-    "another method": ({"peft_type": "IA3"}, None, r"peft_type 'IA3'.*merge_and_unload"),
+    "another method": ({"peft_type": "IA3"}, None, "peft_type IA3 merge_and_unload"),
     "no method": ({"peft_type": None}, None, "peft_type None"),
     "turned": ({"fan_in_fan_out": True}, None, "fan_in_fan_out True"),
     "ranks": ({"rank_pattern": {"query": 2}}, None, "rank_pattern"),
     "alphas": ({"alpha_pattern": {"query": 2}}, None, "alpha_pattern"),
     "DoRA": ({"use_dora": True}, None, "use_dora True"),
-    "biases": ({"bias": "all"}, None, "bias 'all'"),
-    "a changed base": ({"init_lora_weights": "pissa"}, None, "init_lora_weights 'pissa'"),
-    "rank of nothing": ({"r": 0}, None, "the r 0, expected a number above 0"),
-    "alpha of text": ({"lora_alpha": "6"}, None, "the lora_alpha '6'"),
-    "another rank": ({"r": 4}, None, r"the factors .* expected a product of rank 4"),
-    "no base": ({"base_model_name_or_path": None}, None, "names no base.*--base"),
-    "the other half": ({}, halved, r"there is no 'base_model.*lora_A"),
-    "a vector": ({}, flat, "expected a product of rank 3"),
-    "half a pair": ({}, dropped, r"there is no 'base_model.*lora_B"),
-    "another base": ({}, stranger, r"the base has no .*layer\.7"),
-    "another width": ({}, wide, r"\(24, 16\) of the base's"),
+    "biases": ({"bias": "all"}, None, "bias all"),
+    "a changed base": ({"init_lora_weights": "pissa"}, None, "init_lora_weights pissa"),
+    "rank of nothing": ({"r": 0}, None, "r 0 0"),
+    "alpha of text": ({"lora_alpha": "6"}, None, "lora_alpha 6"),
+    "another rank": ({"r": 4}, None, "factors product rank 4"),
+    "no base": ({"base_model_name_or_path": None}, None, "names base --base"),
+    "the other half": ({}, halved, "base_model lora_A"),
+    "a vector": ({}, flat, "product rank 3"),
+    "half a pair": ({}, dropped, "base_model lora_B"),
+    "another base": ({}, stranger, "base layer.7"),
+    "another width": ({}, wide, "(24, 16) base's"),
     "embeddings": ({}, embedding, "lora_embedding_A"),
-    "a table by factors": ({"target_modules": "all-linear"}, table, "word_embeddings.weight' of"),
-    "text for false": ({"use_rslora": "false"}, None, "the use_rslora 'false', expected bool"),
-    "one for true": ({"use_rslora": 1}, None, "the use_rslora 1, expected bool"),
-    "nought for false": ({"use_dora": 0}, None, "the use_dora 0"),
-    "true for a rank": ({"r": True}, None, "the r True, expected int"),
-    "half a rank": ({"r": 3.0}, None, "the r 3.0, expected int"),
-    "no alpha": ({"lora_alpha": None}, None, "the lora_alpha None, expected a number above 0"),
-    "a list for a base": ({"base_model_name_or_path": ["x"]}, None, "expected str"),
-    "a number for a task": ({"task_type": 3}, None, "the task_type 3, expected str"),
-    "a text of modules": ({"modules_to_save": "classifier"}, None, "'classifier', expected list"),
-    "a key of tomorrow": ({"squared": True}, None, "the squared True, and only W"),
-    "another pattern": ({"alpha_pattern": {"value": 2}}, None, "the alpha_pattern"),
-    "a layer of its own": ({"layer_replication": [[0, 2]]}, None, "the layer_replication"),
-    "tokens": ({"trainable_token_indices": [1]}, None, "the trainable_token_indices"),
-    "a pooler that is lost": ({"modules_to_save": ["pooler"]}, None, "'pooler' among modules_to_"),
-    "a module not meant": ({"target_modules": ["query"]}, None, "adapts 'bert.*which its adapter"),
-    "a module left out": ({"exclude_modules": ["query"]}, None, "which its adapter_config.json le"),
-    "another layer": ({"layers_to_transform": [0]}, None, "which its adapter_config.json leaves"),
-    "two names of a factor": ({}, both_names, "two names of one tensor"),
-    "two names of a head": ({}, both_heads, "two names of one tensor"),
-    "two names in the base": ({}, both_bare, "two names of one tensor"),
-    "whole numbers": ({}, whole_numbers, "expected a product of rank 3"),
+    "a table by factors": ({"target_modules": "all-linear"}, table, "word_embeddings.weight"),
+    "text for false": ({"use_rslora": "false"}, None, "use_rslora false bool"),
+    "one for true": ({"use_rslora": 1}, None, "use_rslora 1 bool"),
+    "nought for false": ({"use_dora": 0}, None, "use_dora 0"),
+    "true for a rank": ({"r": True}, None, "r True int"),
+    "half a rank": ({"r": 3.0}, None, "r 3.0 int"),
+    "no alpha": ({"lora_alpha": None}, None, "lora_alpha None 0"),
+    "a list for a base": ({"base_model_name_or_path": ["x"]}, None, "str"),
+    "a number for a task": ({"task_type": 3}, None, "task_type 3 str"),
+    "a text of modules": ({"modules_to_save": "classifier"}, None, "classifier list"),
+    "a key of tomorrow": ({"squared": True}, None, "squared True W"),
+    "another pattern": ({"alpha_pattern": {"value": 2}}, None, "alpha_pattern"),
+    "a layer of its own": ({"layer_replication": [[0, 2]]}, None, "layer_replication"),
+    "tokens": ({"trainable_token_indices": [1]}, None, "trainable_token_indices"),
+    "a pooler that is lost": ({"modules_to_save": ["pooler"]}, None, "pooler modules_to_"),
+    "a module not meant": ({"target_modules": ["query"]}, None, "bert. adapter_config.json"),
+    "a module left out": ({"exclude_modules": ["query"]}, None, "adapter_config.json"),
+    "another layer": ({"layers_to_transform": [0]}, None, "adapter_config.json"),
+    "two names of a factor": ({}, both_names, "names tensor"),
+    "two names of a head": ({}, both_heads, "names tensor"),
+    "two names in the base": ({}, both_bare, "names tensor"),
+    "whole numbers": ({}, whole_numbers, "product rank 3"),
     "a magnitude": ({}, magnitude, "lora_magnitude_vector"),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_not_plain_is_one_line(
-    what: str, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_plain_is_one_line(what: str, base: Path, tmp_path: Path) -> None:
     said, change, expected = REFUSED[what]
     folder = adapter(tmp_path / "adapter", base, **said)
     if change is not None:
         tensors = load_file(folder / "adapter_model.safetensors")
         change(tensors)
         save_file(tensors, folder / "adapter_model.safetensors")
-    with pytest.raises(BrokenCheckpoint, match=expected):
+    with mistake(BrokenCheckpoint, expected):
         open_checkpoint(folder)
-    assert main(["merge", str(folder), str(folder), "--out", str(tmp_path / "merged")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refused(
+        ["merge", str(folder), str(folder), "--out", str(tmp_path / "merged")], BrokenCheckpoint
+    )
     assert not (tmp_path / "merged").exists()
 
 
 def test_a_base_that_is_an_adapter_or_a_pickle_is_one_line(base: Path, tmp_path: Path) -> None:
     first = adapter(tmp_path / "first", base)
-    with pytest.raises(BrokenCheckpoint, match="is an adapter"):
+    with mistake(BrokenCheckpoint, first, tmp_path / "second" / "adapter_config.json", "PeftModel"):
         open_checkpoint(adapter(tmp_path / "second", base, base_model_name_or_path=str(first)))
     (first / "adapter_model.safetensors").rename(first / "adapter_model.bin")
-    with pytest.raises(BrokenCheckpoint, match="safe_serialization=True"):
+    with mistake(BrokenCheckpoint, "safe_serialization=True"):
         open_checkpoint(first)
 
 

@@ -19,8 +19,9 @@ from harness import Recipe, Run, Task
 from harness.checkpoints.bases import encoder_digests
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
-from harness.errors import BadRecipe, IncompatibleWeights
+from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights
 from tests.conftest import FAST, WORDS, model
+from tests.mistakes import mistake, refused
 from tests.toys import MOODS, TAGS, registered
 
 NAMES = ("no", "yes")
@@ -135,15 +136,11 @@ def scores(where: Path, folder: Path, **values: Any) -> dict[tuple[str, str], fl
 
 @pytest.mark.parametrize("merger", ["task_arithmetic", "average"])
 def test_another_base_is_refused_with_both_names_unless_it_is_meant(
-    merger: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    merger: str, trained: Path, tmp_path: Path
 ) -> None:
     command = ["merge", str(trained / "a"), str(trained / "b"), "--out", str(tmp_path / "m")]
     command += ["--merger", merger, "--base", str(trained / "other-base")]
-    assert main(command) == 2
-    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("harness:")]
-    assert f"was made from the base {trained / 'base'} (" in line
-    assert f"found {trained / 'other-base'} (" in line
-    assert "--other-base" in line
+    refused(command, BadRecipe, trained / "base", trained / "other-base", "--other-base")
     assert not (tmp_path / "m").exists()
     assert main([*command, "--other-base"]) == 0
     assert said(tmp_path / "m", "merge.json")["other_base"] is True
@@ -199,14 +196,14 @@ def test_one_changed_number_is_another_base(what: str, trained: Path, tmp_path: 
         return state
 
     base = changed(trained / "base", tmp_path / "changed", change)
-    with pytest.raises(BadRecipe, match="was made from the base"):
+    with mistake(BadRecipe, trained / "a", trained / "base", base, "--other-base"):
         merged(trained, tmp_path / "m", "a", "b", base=str(base))
 
 
 def test_experts_of_two_bases_are_refused_without_one(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadRecipe, match=r"far was made from the base .*other-base.* of .*/a "):
+    with mistake(BadRecipe, "far other-base /a"):
         merged(trained, tmp_path / "m", "a", "far")
-    with pytest.raises(BadRecipe, match="other-base"):
+    with mistake(BadRecipe, "other-base"):
         merged(trained, tmp_path / "m", "a", "far", base="base")
     merged(trained, tmp_path / "meant", "a", "far", other_base=True)
 
@@ -229,7 +226,7 @@ def test_a_record_from_before_is_held_to_all_that_a_training_read(
     for base in ("base", "other-base"):
         shutil.copytree(trained / base, tmp_path / base)
     merged(tmp_path, tmp_path / "m", "a", "b", base="base")
-    with pytest.raises(BadRecipe, match="--other-base"):
+    with mistake(BadRecipe, "--other-base"):
         merged(tmp_path, tmp_path / "no", "a", "b", base="other-base")
 
 
@@ -240,22 +237,21 @@ def test_merges_of_merges_know_their_base(base: str | None, trained: Path, tmp_p
     again = (str(first), str(trained / "a"))
     harness.merge(Recipe(experts=again, base=str(trained / "base")), out=tmp_path / "again")
     other = Recipe(experts=again, base=str(trained / "other-base"))
-    with pytest.raises(BadRecipe, match=r"first was made from the base"):
+    with mistake(BadRecipe, first, trained / "other-base"):
         harness.merge(other, out=tmp_path / "no")
     apart = Recipe(experts=(str(first), str(trained / "far")))
-    with pytest.raises(BadRecipe, match="--other-base"):
+    with mistake(BadRecipe, "--other-base"):
         harness.merge(apart, out=tmp_path / "no")
 
 
 def test_an_evaluation_has_the_base_that_experts_were_made_from(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, tmp_path: Path
 ) -> None:
     plain = merged(trained, tmp_path / "m", "a", "b")
     for folder in (plain, trained / "a"):
         command = ["evaluate", "--model", str(folder), "--protocols", "current"]
         command += ["--output-path", str(tmp_path / "records"), "--device", "cpu", "--base"]
-        assert main([*command, str(trained / "other-base")]) == 2
-        assert f"was made from the base {trained / 'base'}" in capsys.readouterr().err
+        refused([*command, str(trained / "other-base")], BadRecipe, trained / "base")
         assert main([*command, str(trained / "base")]) == 0
         assert main([*command, str(trained / "other-base"), "--other-base"]) == 0
     pair = ["inspect", str(trained / "a"), str(trained / "b"), "--base"]
@@ -295,7 +291,7 @@ def test_adapters_name_their_base_too(trained: Path, tmp_path: Path) -> None:
         ((lost, one), trained / "other-base"),
     ):
         recipe = Recipe(experts=tuple(map(str, experts)), base=str(base) if base else None)
-        with pytest.raises(BadRecipe, match="--other-base"):
+        with mistake(BadRecipe, "--other-base"):
             harness.merge(recipe, out=tmp_path / "no")
     recipe = Recipe(experts=(str(one), str(lost)), base=str(trained / "base"))
     harness.merge(recipe, out=tmp_path / "m")
@@ -317,7 +313,7 @@ def test_adapters_name_their_base_by_its_id_on_the_hub(
         ),
         base=str(trained / "base"),
     )
-    with pytest.raises(BadRecipe, match=r"two was made from the base .*models--me--other"):
+    with mistake(BadRecipe, "two models--me--other"):
         harness.merge(recipe, out=tmp_path / "no")
 
 
@@ -325,14 +321,16 @@ def test_adapters_name_their_base_by_its_id_on_the_hub(
 
 
 def test_tasks_that_contradict_the_folders_are_refused_with_both(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, tmp_path: Path
 ) -> None:
     command = ["merge", str(trained / "a"), str(trained / "t"), "--base", str(trained / "base")]
     command += ["--out", str(tmp_path / "m")]
-    assert main([*command, "--tasks", "toy/other,toy/first"]) == 2
-    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("harness:")]
-    assert f"{trained / 'a'} is of toy/first by its own record, found toy/other in --tasks" in line
-    assert "--other-tasks" in line
+    refused(
+        [*command, "--tasks", "toy/other,toy/first"],
+        BadRecipe,
+        trained / "a",
+        "toy/first toy/other --tasks --other-tasks",
+    )
     assert main([*command, "--tasks", "toy/first,toy/other"]) == 0
     right = scores(tmp_path, tmp_path / "m")
     assert right["expert", "toy/first@test"] > 0.9
@@ -343,14 +341,11 @@ def test_tasks_that_contradict_the_folders_are_refused_with_both(
     assert said(tmp_path / "m", "merge.json")["other_tasks"] is True
 
 
-def test_statistics_are_of_the_task_that_the_folder_says(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_statistics_are_of_the_task_that_the_folder_says(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "s.safetensors"
     command = ["statistics", str(trained / "a"), "--merger", "regmean:examples=8"]
     command += ["--task", "toy/other", "--device", "cpu", "--out", str(out)]
-    assert main(command) == 2
-    assert "is of toy/first by its own record, found toy/other in --task;" in said_on(capsys)
+    refused(command, BadRecipe, "toy/first toy/other --task")
     assert not out.exists()
     assert main([*command, "--other-tasks"]) == 0
 
@@ -364,7 +359,7 @@ def said_on(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_weights_that_were_changed_are_no_longer_those_of_the_record(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, tmp_path: Path
 ) -> None:
     merged(trained, tmp_path / "m", "a", "b")
     folders = {name: shutil.copytree(trained / name, tmp_path / name) for name in ("a", "b")}
@@ -378,8 +373,7 @@ def test_weights_that_were_changed_are_no_longer_those_of_the_record(
             ["evaluate", "--model", str(folder), "--output-path", str(tmp_path / "no")],
             ["statistics", str(folder), *task, "--out", str(tmp_path / "no")],
         ):
-            assert main(command) == 2
-            assert f"{folder} has changed since it was " in said_on(capsys)
+            refused(command, BrokenCheckpoint, folder)
             assert not (tmp_path / "no").exists()
     (folders["a"] / "expert.json").unlink()  # a model of its own, which is merged as it is
     recipe = Recipe(experts=(str(folders["a"]), str(folders["b"])), tasks=(FIRST.name,))
@@ -414,7 +408,7 @@ def test_experts_of_none_of_the_tasks_are_refused_or_singles(trained: Path, tmp_
     plain = Path(shutil.copytree(trained / "t", tmp_path / "plain"))
     (plain / "expert.json").unlink()
     experts = (str(trained / "a"), str(trained / "b"))
-    with pytest.raises(BadRecipe, match="is of toy/first by its own record, found toy/other"):
+    with mistake(BadRecipe, "toy/first toy/other"):
         scores(tmp_path, plain, experts=experts, tasks=("toy/other",))
     found = scores(tmp_path, plain, experts=experts, tasks=("toy/other",), singles=True)
     assert found["single", "toy/other@test"] < 0.1
@@ -485,22 +479,20 @@ def foreign(trained: Path, root: Path) -> Path:
 
 @pytest.mark.parametrize("merger", ["average", "task_arithmetic", "ties"])
 def test_layers_that_experts_drew_apart_are_refused(
-    merger: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    merger: str, trained: Path, tmp_path: Path
 ) -> None:
     root = foreign(trained, tmp_path)
     command = ["merge", str(root / "a"), str(root / "b"), "--merger", merger]
     command += ["--base", str(root / "bare"), "--out", str(root / "m")]
-    assert main(command) == 2
-    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("harness:")]
-    assert f"'{POOLER}' of {root / 'a'} and {root / 'b'} was drawn apart" in line
+    refused(command, IncompatibleWeights, POOLER, root / "a", root / "b")
     assert not (root / "m").exists()
 
 
 def test_they_are_refused_without_a_base_as_well(trained: Path, tmp_path: Path) -> None:
     root = foreign(trained, tmp_path)
-    with pytest.raises(IncompatibleWeights, match="was drawn apart"):
+    with mistake(IncompatibleWeights, POOLER, root / "a", root / "b"):
         merged(root, root / "m", "a", "b")
-    with pytest.raises(IncompatibleWeights, match="was drawn apart"):
+    with mistake(IncompatibleWeights, POOLER, root / "a", root / "c"):
         merged(root, root / "m", "a", "c", tasks=("glue/rte", "glue/mnli"))
 
 
@@ -520,7 +512,7 @@ def test_records_tell_draws_apart_that_weights_do_not(trained: Path, tmp_path: P
     record = said(tmp_path / "bare-b")
     record["drawn"][POOLER] = "another"
     (tmp_path / "bare-b" / "expert.json").write_text(json.dumps(record))
-    with pytest.raises(IncompatibleWeights, match=r"was drawn apart \(by their records\)"):
+    with mistake(IncompatibleWeights, POOLER, "bare-a bare-b by their records bare"):
         merged(tmp_path, tmp_path / "m", "bare-a", "bare-b", base="bare")
 
 
@@ -591,7 +583,7 @@ def test_the_base_beside_them_has_its_own_pooler(trained: Path, tmp_path: Path) 
 def test_a_pooler_of_ones_own_and_that_of_the_base_are_not_merged(
     trained: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(IncompatibleWeights, match=r"drawn apart .* and .*base has one of its own"):
+    with mistake(IncompatibleWeights, POOLER, trained / "a", trained / "bare-a", trained / "base"):
         merged(trained, tmp_path / "m", "a", "bare-a", base="base")
 
 

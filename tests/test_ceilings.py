@@ -22,6 +22,7 @@ from harness.passes import features
 from harness.reporting.grid import grid
 from harness.weights import Lazy, specs
 from tests.conftest import is_head, model
+from tests.mistakes import mistake
 from tests.toys import THREE, TOY, registered
 
 Minis = Callable[[str], dict[str, Path]]
@@ -247,12 +248,12 @@ def test_a_task_of_no_expert_has_no_ceiling(merged: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("which", "flags", "error", "said"),
     [
-        ("abn", ("emr",), BadRecipe, "add task vectors to a base, .* name it with --base"),
-        ("a", ("emr",), BadRecipe, "share a task vector among experts, found 1 of"),
-        ("ab", ("emr", "tall"), BadRecipe, "emr, tall have a mask for each task, found 2 experts"),
-        ("ab", ("emmr",), UnknownName, "no ceiling is called 'emmr'; did you mean 'emr'?"),
-        ("ab", ("tall:threshold=-1",), BadOption, "'threshold' of ceiling 'tall' is -1"),
-        ("ab", ("emr:scale=1",), BadOption, "ceiling 'emr' has no option 'scale'"),
+        ("abn", ("emr",), BadRecipe, "add task vectors base name --base"),
+        ("a", ("emr",), BadRecipe, "share task vector experts 1"),
+        ("ab", ("emr", "tall"), BadRecipe, "emr tall mask task 2 experts"),
+        ("ab", ("emmr",), UnknownName, "ceiling emmr emr"),
+        ("ab", ("tall:threshold=-1",), BadOption, "threshold ceiling tall -1"),
+        ("ab", ("emr:scale=1",), BadOption, "ceiling emr option scale"),
     ],
 )
 def test_what_cannot_be_made_is_refused_before_anything_is_read(
@@ -266,6 +267,6 @@ def test_what_cannot_be_made_is_refused_before_anything_is_read(
     known = minis("bert")
     experts = tuple(str(known[name]) for name in which if name != "n")
     base = None if "n" in which else str(known["base"])
-    with pytest.raises(error, match=said):
+    with mistake(error, said):
         run(known["a"], tmp_path / "r", *flags, experts=experts, base=base, tasks=("toy/pairs",))
     assert not (tmp_path / "r").exists()

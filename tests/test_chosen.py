@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from harness.cli import main
+from harness.errors import BadOption, BrokenRecord, MissingScores
+from tests.mistakes import refused
 from tests.test_compare import read_once
 
 LIMIT = {"settings": {"limit": 50}, "rows": 50}
@@ -54,14 +56,6 @@ def board(records: Path, *flags: str, status: int = 0) -> dict[str, list[str]]:
     return rows
 
 
-def refusal(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    capsys.readouterr()
-    assert main(command) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    return err
-
-
 def doors(records: Path, out: Path) -> list[list[str]]:
     place = str(records)
     return [
@@ -76,21 +70,17 @@ def doors(records: Path, out: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("door", range(4))
-def test_one_trial_run_blocks_nothing(
-    door: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_trial_run_blocks_nothing(door: int, tmp_path: Path) -> None:
     """The refusal names the flag that helps."""
     records = trial(tmp_path / "records")
     command = doors(records, tmp_path)[door]
-    said = refusal(command, capsys)
-    assert "--limit 50 or --limit all" in said
+    refused(command, BrokenRecord, "--limit 50 --limit all")
     assert main([*command, "--limit", "all", *(["--protocols", "current"])]) in (0, 2)
-    said = refusal([*command, "--limit", "7"], capsys)
-    assert "no record is of limit '7', expected one of" in said
-    assert "--limit is 'x'" in refusal([*command, "--limit", "x"], capsys)
+    refused([*command, "--limit", "7"], MissingScores, "limit 7 50")
+    refused([*command, "--limit", "x"], BadOption, "--limit x")
 
 
-def test_a_board_of_what_was_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_board_of_what_was_chosen(tmp_path: Path) -> None:
     records = trial(tmp_path / "records")
     whole = board(records, "--limit=all")
     both = ["toy/a@test", "toy/b@test"]
@@ -102,11 +92,8 @@ def test_a_board_of_what_was_chosen(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert {*some} == {"expert of the task", "base", "ties"}
     command = ["leaderboard", str(records), f"--out={tmp_path}/none"]
     for flag, known in (("tasks", "toy/a@test"), ("protocols", "current"), ("models", "base")):
-        said = refusal([*command, f"--{flag}=odd"], capsys)
-        assert f"no record is of {flag[:-1]} 'odd', expected one of" in said
-        assert known in said
-    said = refusal([*command, "--limit=50", "--tasks=toy/b"], capsys)
-    assert "no record is of the task and the limit that were chosen" in said
+        refused([*command, f"--{flag}=odd"], MissingScores, flag[:-1], "odd", known)
+    refused([*command, "--limit=50", "--tasks=toy/b"], MissingScores, "task limit")
     assert not (tmp_path / "none").exists()
 
 
@@ -124,30 +111,25 @@ def test_all_commands_mean_the_same(tmp_path: Path, capsys: pytest.CaptureFixtur
         read = [(one["model"], one["task"], one["rows"]) for one in csv.DictReader(file)]
     assert read == [(name, "toy/a", "200") for name in ("a", "base", "ties")]
     plot = ["plot", "protocols", str(records), f"--out={tmp_path}/fig", "--limit=50"]
-    assert "under current and another" in refusal(plot, capsys)
+    refused(plot, MissingScores, "current and another")
 
 
 # Two sets of experts --------------------------------------------------------------------------
 
 
-def test_a_study_made_twice_is_no_board(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_made_twice_is_no_board(tmp_path: Path) -> None:
     records = study(study(tmp_path / "records", "1"), "2")
     for command in doors(records, tmp_path)[:2]:
-        said = refusal(command, capsys)
-        assert "records are of two sets of experts: 'a' of toy/a@test has the weights" in said
-        assert "name a folder of one" in said
+        said = refused(command, BrokenRecord, "two sets of experts a toy/a@test folder")
         assert "--models" not in said
 
 
-def test_merges_of_one_set_are_chosen_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_merges_of_one_set_are_chosen_by_name(tmp_path: Path) -> None:
     """And their experts with them."""
     records = study(tmp_path / "records", "1")
     again = study(tmp_path / "again", "2", names=lambda name: name + "2" * (len(name) > 1))
     command = ["leaderboard", str(records), str(again), f"--out={tmp_path}/board"]
-    said = refusal(command, capsys)
-    assert "--models average,ties or --models average2,ties2" in said
+    refused(command, BrokenRecord, "--models average,ties --models average2,ties2")
     assert main([*command, "--models", "average,ties"]) == 0
     with (tmp_path / "board" / "board.csv").open() as file:
         rows = [line for line in csv.DictReader(file) if line["role"] == "expert"]
@@ -191,14 +173,11 @@ def test_what_is_no_record_is_left_out_and_named(
         assert main(["leaderboard", *places, f"--out={tmp_path}/each"]) == 0
     assert (tmp_path / "each" / "board.csv").read_text().count("\n") == 9
     alone = ["leaderboard", str(records / "binary.json"), f"--out={tmp_path}/none"]
-    said = refusal(alone, capsys)
-    assert "binary.json holds no records" in said
+    said = refused(alone, BrokenRecord, "binary.json")
     assert "utf-8" not in said
 
 
-def test_a_part_of_a_record_is_no_other_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_of_a_record_is_no_other_file(tmp_path: Path) -> None:
     """Nothing is lost without a word: whatever it is called, it is refused."""
     records = study(tmp_path / "records")
     path = next(records.rglob("*.json"))
@@ -207,8 +186,7 @@ def test_a_part_of_a_record_is_no_other_file(
         path.unlink()
         path = path.with_name(name)
         path.write_bytes(part)
-        said = refusal(["leaderboard", str(records), f"--out={tmp_path}/board"], capsys)
-        assert f"{path} cannot be read as a record" in said
+        refused(["leaderboard", records, f"--out={tmp_path}/board"], BrokenRecord, path)
 
 
 def test_another_program_may_speak_of_protocols(tmp_path: Path) -> None:
@@ -230,15 +208,15 @@ def test_a_task_is_named_with_its_split_and_without_its_suite(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b'{"adaptation": null, "ba', "it is no JSON at line 1, column "),
-        (b"", "it is no JSON at all, it is empty"),
-        (b"\x80\x81", "byte 1 is of no text in UTF-8"),
+        (b'{"adaptation": null, "ba', "JSON line 1, column"),
+        (b"", "JSON empty"),
+        (b"\x80\x81", "byte 1 UTF-8"),
     ],
 )
 def test_what_spoils_a_record_is_said_in_plain_words(
-    content: bytes, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, fault: str, tmp_path: Path
 ) -> None:
     path = next(study(tmp_path / "records").rglob("*.json"))
     path.write_bytes(content)
-    said = refusal(["leaderboard", str(path.parent), f"--out={tmp_path}/board"], capsys)
-    assert f"{path} cannot be read as a record: {fault}" in said
+    command = ["leaderboard", path.parent, f"--out={tmp_path}/board"]
+    refused(command, BrokenRecord, path, fault)

@@ -14,7 +14,9 @@ import pytest
 
 import harness
 from harness.cli import console, main
+from harness.errors import BadOption
 from harness.text import shortened, wrapped
+from tests.mistakes import mistake, refused
 
 
 class Terminal(io.StringIO):
@@ -100,7 +102,7 @@ def test_no_bar_is_left_of_what_failed(capsys: pytest.CaptureFixture[str]) -> No
         advance("reading", 1, 3)
         raise harness.HarnessError("no room")
 
-    with pytest.raises(harness.HarnessError, match="no room"):
+    with mistake(harness.HarnessError, "no room"):
         shown(steps, capsys)
     assert "━" not in capsys.readouterr().err
 
@@ -168,11 +170,7 @@ def test_a_shell_is_not_named(
     flag: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert main([flag, "nope"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{flag} takes no name, found 'nope'" in line
-    assert "bash, zsh, fish or PowerShell" in line
+    refused([flag, "nope"], BadOption, flag, "nope")
     assert not [*tmp_path.iterdir()]

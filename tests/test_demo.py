@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from harness import TASKS
 from harness import demo as module
 from harness.cli import main
+from harness.errors import OutputExists
 from harness.evaluation.run import Run
-from harness.registry import TASKS
 from harness.training.finetune import finetune
 from harness.training.miniature import make_base
+from tests.mistakes import refused
 
 
 def run(out: Path, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,17 +65,14 @@ def interrupted_in(records: Path) -> Callable[..., None]:
     return stop
 
 
-def test_what_a_user_put_into_it_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_user_put_into_it_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_read", interrupted_in(tmp_path / "demo" / "records"))
     monkeypatch.setattr(module, "make_base", lambda _: None)
     with pytest.raises(KeyboardInterrupt):
         module.demo(tmp_path / "demo")
     (tmp_path / "demo" / "experts").mkdir()
     (tmp_path / "demo" / "experts" / "mine.txt").write_text("mine")
-    assert main(["demo", "--out", str(tmp_path / "demo")]) == 2
-    assert "experts/mine.txt" in capsys.readouterr().err
+    refused(["demo", "--out", str(tmp_path / "demo")], OutputExists, "experts/mine.txt")
     assert (tmp_path / "demo" / "experts" / "mine.txt").read_text() == "mine"
 
 

@@ -16,7 +16,8 @@ import pytest
 
 import harness
 from harness.cli import main
-from harness.errors import CannotWrite, HarnessError
+from harness.errors import BrokenPlugin, CannotWrite, HarnessError, UnknownName
+from tests.mistakes import mistake, refused
 
 Minis = Callable[[str], dict[str, Path]]
 LONG = "x" * 300
@@ -79,19 +80,15 @@ NAMED: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("words", NAMED.values(), ids=NAMED)
-def test_a_name_that_cannot_be_is_one_line_before_work(
-    words: tuple[str, ...], room: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_cannot_be_is_one_line_before_work(words: tuple[str, ...], room: Path) -> None:
     before = sorted(room.rglob("*"))
-    assert main(words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("harness: ")
+    refused(words, object)
     assert sorted(room.rglob("*")) == before
 
 
 def test_an_output_that_is_no_text_is_refused_before_work(room: Path) -> None:
     recipe = harness.Recipe.model_validate({"experts": ["a", "b"], "merger": "average"})
-    with pytest.raises(CannotWrite, match="is no text"):
+    with mistake(CannotWrite, "bad\udcff", "UTF-8"):
         harness.merge(recipe, out="bad\udcff")
     assert not [path for path in room.iterdir() if path.name.startswith((".", "bad"))]
 
@@ -185,24 +182,19 @@ ENDS = (
 
 
 @pytest.mark.parametrize("ends", ENDS)
-def test_a_folder_that_ends_python_is_one_line(
-    ends: str, room: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_ends_python_is_one_line(ends: str, room: Path) -> None:
     (room / "mine" / "bad.py").write_text(ends)
-    assert main(["list", "mergers", "--plugins", "mine"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "bad.py could not be loaded" in line
+    refused(["list", "mergers", "--plugins", "mine"], BrokenPlugin, "bad.py")
 
 
 @pytest.mark.parametrize("ends", [*ENDS, "1 / 0", "def f(:"])
 def test_an_attribute_of_a_module_that_fails_is_one_line(
-    ends: str, room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ends: str, room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (room / "somebodys.py").write_text(ends)
     monkeypatch.syspath_prepend(room)
-    assert main(["merge", "a", "b", "--merger", "somebodys:merge", "--out", "one"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "'somebodys:merge'" in line
+    command = ["merge", "a", "b", "--merger", "somebodys:merge", "--out", "one"]
+    refused(command, UnknownName, "merger somebodys:merge")
 
 
 def test_a_plug_in_that_ends_python_is_named_and_the_rest_goes_on(room: Path) -> None:

@@ -26,6 +26,7 @@ from harness.errors import BrokenCheckpoint, IncompatibleWeights, UnknownName
 from harness.passes.features import final_head
 from harness.weights import Axes, group_of
 from tests.conftest import BERT_LIKE, FAMILIES, TAGS, is_head, model
+from tests.mistakes import mistake
 from tests.symmetries import IDS, MOVES, VARIANTS, config, logits, loud, moved, tensors
 
 Minis = Callable[[str], dict[str, Path]]
@@ -67,7 +68,7 @@ def test_of_many_configurations_the_latest_are_remembered(monkeypatch: pytest.Mo
 
 def test_each_folder_is_told_that_no_classifier_can_be_made_of_it() -> None:
     for place in ("here", "there"):
-        with pytest.raises(BrokenCheckpoint, match=f"^{place}: no classifier can be made"):
+        with mistake(BrokenCheckpoint, place):
             classifier_on_meta({**config("bert"), "hidden_size": "wide"}, place)
 
 
@@ -180,10 +181,10 @@ def test_a_tensor_that_no_table_has_is_named() -> None:
     made = loud("bert", "row")
     state = tensors(made)
     family = family_of(config("bert"))
-    with pytest.raises(IncompatibleWeights, match=r"'bert\.adapter' is not in the table of bert"):
+    with mistake(IncompatibleWeights, "bert.adapter"):
         axes_of(family, {**state, "bert.adapter": torch.zeros(16)})
     up = "bert.encoder.layer.1.intermediate.dense.bias"
-    with pytest.raises(IncompatibleWeights, match=r"expected 24 for its axis of ffn\.1"):
+    with mistake(IncompatibleWeights, "24 ffn.1"):
         axes_of(family, {**state, up: torch.zeros(23)})
 
 
@@ -240,9 +241,8 @@ def test_a_classifier_of_the_other_unit_is_one_line(
     for folder, unit in folders:
         checkpoint = open_checkpoint(folder)
         settings = {k: v for k, v in checkpoint.config.items() if said or k != "architectures"}
-        with pytest.raises(BrokenCheckpoint, match=f"{folder} (is a .*For|has )") as error:
+        with mistake(BrokenCheckpoint, folder):
             build_model(settings, checkpoint.weights, str(folder), unit=unit)
-        assert "\n" not in str(error.value)
 
 
 # Architectures without a file --------------------------------------------------------------
@@ -277,14 +277,13 @@ def test_a_family_is_told_by_rules(name: str, unit: Unit) -> None:
     outside = {one.partition(".")[0] for one in names if not one.startswith(family.prefix)}
     assert outside <= beside
     assert {one.partition(".")[0] for one in names if family.is_head(one)} == {"classifier"}
-    with pytest.raises(UnknownName, match=f"the symmetries of {name} are not known"):
+    with mistake(UnknownName, name):
         axes_of(family, {})
 
 
 @pytest.mark.parametrize("name", NOT_BY_RULES)
 def test_an_architecture_that_rules_do_not_fit_is_refused_by_name(name: str) -> None:
-    known = "expected one of bert, roberta, .*electra|which generates text; expected an encoder"
-    with pytest.raises(UnknownName, match=f"'{name}', ({known})"):
+    with mistake(UnknownName, "here", name):
         family_of({"model_type": name, **NOT_BY_RULES[name]}, "here")
 
 

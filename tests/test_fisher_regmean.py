@@ -17,6 +17,7 @@ import harness
 from harness import Recipe, StateDict, merge
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadOption
+from tests.mistakes import mistake
 from tests.states import close, few, models
 from tests.test_statistics import reference_fisher, reference_gram, rows_of
 from tests.toys import TOY, registered
@@ -364,16 +365,16 @@ def test_a_report_does_not_depend_on_the_order_of_the_tensors() -> None:
 
 
 BAD = [
-    (REGMEAN, {"gram": grams([[1]]), "weights": [1.0, 2.0]}, "2 weights for 1 experts"),
-    (REGMEAN, {"gram": grams([[1]]), "weights": [0.0]}, "not all 0"),
-    (FISHER, {"fisher": [weight([1.0])], "weights": [1.0, 2.0]}, "for 1 experts"),
-    (FISHER, {"fisher": [weight([1.0])], "weights": [0.0]}, "not all 0"),
+    (REGMEAN, {"gram": grams([[1]]), "weights": [1.0, 2.0]}, "2 weights 1 experts"),
+    (REGMEAN, {"gram": grams([[1]]), "weights": [0.0]}, "0"),
+    (FISHER, {"fisher": [weight([1.0])], "weights": [1.0, 2.0]}, "1 experts"),
+    (FISHER, {"fisher": [weight([1.0])], "weights": [0.0]}, "0"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("function", "options", "message"), BAD)
 def test_bad_options(function: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadOption, match=message):
+    with mistake(BadOption, message):
         function([weight([1.0])], {}, **options)
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import harness
-from harness import Recipe, Run
+from harness import TASKS, Recipe, Run
 from harness.cli import main
 from harness.data.sources import SUFFIXES
 from harness.errors import BadRecipe, UnknownName
-from harness.registry import TASKS
 from tests.conftest import FAST, model
+from tests.mistakes import mistake, refused
 from tests.test_own_tasks import FIVE_LINES, described, written
 
 pytestmark = pytest.mark.usefixtures("as_found")
@@ -117,7 +117,7 @@ def test_a_folder_from_before_places_were_recorded_has_what_was_typed(room: Path
     assert evaluated(room, "e0") == 0
 
 
-def test_what_is_typed_wins(room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_typed_wins(room: Path, tmp_path: Path) -> None:
     written(tmp_path / "new" / "data", "train", "test")
     for suffix in SUFFIXES:
         for path in (tmp_path / "new" / "data").glob(f"test.{suffix}"):
@@ -166,16 +166,13 @@ def test_what_is_not_there_is_one_short_line(
         assert "embedded/" not in line
 
 
-def test_two_descriptions_of_one_task_are_not_chosen_between(
-    room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_descriptions_of_one_task_are_not_chosen_between(room: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(room, tmp_path / "other"))
     experts = [str(room / "e0"), str(other / "e1")]
     command = ["merge", *experts, "--base", str(room / "base"), "--out", str(room / "m")]
-    assert main(command) == 2
-    assert "both describe 'tweets'" in capsys.readouterr().err
+    refused(command, BadRecipe, "tweets")
     assert main([*command, "--tasks", str(room / "tweets.yaml")]) == 0
-    with pytest.raises(BadRecipe, match="both describe 'tweets'"):
+    with mistake(BadRecipe, "tweets"):
         harness.evaluate(
             Run(
                 model=str(room / "e0"),
@@ -202,7 +199,7 @@ def test_statistics_find_it_too(room: Path) -> None:
 
 
 def test_a_name_of_a_module_is_told_and_never_imported(
-    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (room / "payload.py").write_text("open('ran', 'w')\n")
     monkeypatch.chdir(room)
@@ -210,22 +207,18 @@ def test_a_name_of_a_module_is_told_and_never_imported(
     for typed in ("payload:TASK", "payload:TASK.yaml"):
         edit(room / "e0", lambda said, typed=typed: said.update(spelled={"tweets": typed}))
         edit(room / "e0", lambda said: said.pop("described", None))
-        assert evaluated(room, "e0") == 2
-        assert "type --tasks" in capsys.readouterr().err
+        refused(lambda: evaluated(room, "e0"), UnknownName, "--tasks")
     assert not (room / "ran").exists()
 
 
-def test_a_folder_takes_no_name_that_is_not_its_task(
-    room: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_takes_no_name_that_is_not_its_task(room: Path) -> None:
     """Neither a registered one, nor one that is typed, by a file that describes another task."""
     (room / "trap.yaml").write_text(f"name: posts\n{LINES}")
     posts = described(room, LINES.replace("files: data", "files: data/test.jsonl"), "posts")
     edit(room / "e0", lambda said: said["described"]["tweets"].update(relative="../trap.yaml"))
     assert evaluated(room, "e0", "--tasks", posts) == 0
     assert harness.TASKS["posts"].files["train"].endswith("test.jsonl")
-    assert evaluated(room, "e0") == 2
-    assert "trap.yaml describes 'posts'" in capsys.readouterr().err
+    refused(lambda: evaluated(room, "e0"), UnknownName, "trap.yaml posts")
     (room / "trap.yaml").write_text(f"name: embedded/topic\n{LINES}")
     edit(room / "e0", lambda said: said.update(tasks=["embedded/topic"]))
     assert not harness.TASKS["embedded/topic"].files
@@ -241,14 +234,14 @@ def test_only_a_plain_file_that_ends_in_yaml_is_followed(what: str, room: Path) 
     }[what]()
     edit(room / "e0", lambda said: said["described"]["tweets"].update(relative=f"../{odd.name}"))
     forget()
-    with pytest.raises(UnknownName, match="type --tasks"):
+    with mistake(UnknownName, "--tasks"):
         harness.evaluate(Run(model=str(room / "e0"), output=str(room / "records")))
 
 
 def test_a_model_of_the_hub_names_no_file_here(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.checkpoints.open._download", lambda *_: room / "e0")
     forget()
-    with pytest.raises(UnknownName, match="type --tasks"):
+    with mistake(UnknownName, "--tasks"):
         harness.evaluate(Run(model="some/model", output=str(room / "records")))
 
 

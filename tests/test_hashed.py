@@ -26,6 +26,7 @@ from harness.errors import BrokenCheckpoint, BrokenRecord
 from harness.evaluation import evaluate as evaluation
 from harness.files import cache_dir
 from harness.passes import features
+from tests.mistakes import mistake
 from tests.toys import THREE, TOY, registered
 
 WEIGHTS = "model.safetensors"
@@ -154,7 +155,7 @@ def test_a_changed_byte_shows_in_a_file_of_the_same_size_and_time(
 ) -> None:
     read(room / "merged", protocols=("current",))
     flip(room / "merged" / WEIGHTS)
-    with pytest.raises(BrokenCheckpoint, match="merged has changed since it was merged"):
+    with mistake(BrokenCheckpoint, room / "merged", "merge.json"):
         read(room / "merged", protocols=("current",))
 
 
@@ -197,7 +198,7 @@ def test_weights_that_are_not_finite_are_not_known_to_be(room: Path, at_once: No
     save_file(state, room / "a" / WEIGHTS, metadata={"format": "pt"})
     assert content(room / "a") == content(room / "a") == plain(state)
     for _ in range(2):
-        with pytest.raises(BrokenCheckpoint, match=r"'classifier.bias' of .*/a has NaN"):
+        with mistake(BrokenCheckpoint, "classifier.bias /a NaN"):
             read(room / "a", tasks=("toy/pairs",))
 
 
@@ -270,5 +271,5 @@ def test_a_record_that_is_none_is_found_before_anything_is_read(
         raise AssertionError("a forward pass")
 
     monkeypatch.setattr(features, "one_pass", refuse)
-    with pytest.raises(BrokenRecord, match="c/toy/three"):
+    with mistake(BrokenRecord, "c/toy/three"):
         read(room / "merged", protocols=("current",))

@@ -25,6 +25,7 @@ from harness.merging import spool as keeping
 from harness.merging.plan import plan
 from harness.merging.spool import Spool
 from harness.unfinished import is_unfinished
+from tests.mistakes import mistake
 from tests.toys import TOY, registered
 
 Minis = Callable[[str], dict[str, Path]]
@@ -254,7 +255,7 @@ def test_a_full_disk_is_one_line(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(keeping, "nameless", lambda out: Full())
-    with pytest.raises(CannotWrite, match="No space left"):
+    with mistake(CannotWrite, tmp_path / "out", "No space left"):
         merge(recipe(minis("bert"), "halves"), out=tmp_path / "out")
     found = minis("bert")
     flags = ["--premerge", "halves", "--merger", "ties", "--base", str(found["base"])]

@@ -27,7 +27,7 @@ from harness.data.metrics import score
 from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import draw
 from harness.data.splits import parse_task
-from harness.errors import BadData, BadOption, LabelMismatch
+from harness.errors import BadData, BadOption, BadRecipe, LabelMismatch
 from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
 from harness.evaluation.task_split import TaskSplit
@@ -39,6 +39,7 @@ from harness.rng import rng
 from harness.training import single
 from harness.types import KindName
 from tests.conftest import FAST, WORDS, model
+from tests.mistakes import mistake
 from tests.toys import MOODS, TAGS, registered
 from tests.toys import TOY as PAIRS
 
@@ -82,31 +83,31 @@ def test_other_names_of_tags_are_those_of_the_task() -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "has the tags .*for 2 words"),
-        ({"tokens": ["a"], "ner_tags": "O"}, "has the tags 'O' for 1 words"),
-        ({"tokens": ["a"], "ner_tags": ["B-FOO"]}, "has the label 'B-FOO', expected one of O"),
-        ({"tokens": ["a"], "ner_tags": [9]}, "has the label 9"),
-        ({"tokens": "a b", "ner_tags": [0, 0]}, "cannot be read .*instead of a list of words"),
-        ({"tokens": None, "ner_tags": []}, "cannot be read"),
+        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "tags 2 words"),
+        ({"tokens": ["a"], "ner_tags": "O"}, "tags O 1 words"),
+        ({"tokens": ["a"], "ner_tags": ["B-FOO"]}, "label B-FOO O"),
+        ({"tokens": ["a"], "ner_tags": [9]}, "label 9"),
+        ({"tokens": "a b", "ner_tags": [0, 0]}, "list of words"),
+        ({"tokens": None, "ner_tags": []}, "test"),
     ],
 )
 def test_bad_tags_are_one_line(row: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadData, match=said):
+    with mistake(BadData, said):
         rows_with(TAGS, row)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"labels": ("B-PER", "I-PER")}, "expected O and B-TYPE"),
-        ({"labels": ("O", "PER")}, "the tags PER, expected O and B-TYPE"),
-        ({"labels": ("O",)}, "expected O and B-TYPE"),
-        ({"text": ("tokens", "more")}, "expected one with lists of words"),
-        ({"metrics": ("accuracy",)}, "accuracy does not measure; expected span_f1"),
+        ({"labels": ("B-PER", "I-PER")}, "O B-TYPE"),
+        ({"labels": ("O", "PER")}, "PER O B-TYPE"),
+        ({"labels": ("O",)}, "O B-TYPE"),
+        ({"text": ("tokens", "more")}, "lists of words"),
+        ({"metrics": ("accuracy",)}, "accuracy span_f1"),
     ],
 )
 def test_a_task_of_tags_is_checked(changes: dict[str, Any], said: str) -> None:
-    with registered(), pytest.raises(BadData, match=said):
+    with registered(), mistake(BadData, said):
         parse_task(harness.task(replace(TAGS, name="toy/other", **changes)).name)
 
 
@@ -124,13 +125,13 @@ def test_classes_in_columns() -> None:
     task = replace(MOODS, label="")
     rows = rows_with(task, {"first": "word1", "glad": 1, "sad": None, "odd": 0})
     assert rows.labels.tolist() == [[1, -100, 0]]
-    with pytest.raises(BadData, match="no column 'odd'"):
+    with mistake(BadData, "odd"):
         rows_with(task, {"first": "word1", "glad": 1, "sad": 0})
 
 
 @pytest.mark.parametrize("values", [(1, 0), ("mad",), (1, 0, 2), (1, 0, "x"), (1, 0, float("nan"))])
 def test_bad_classes_are_one_line(values: Sequence[Any]) -> None:
-    with pytest.raises(BadData, match=r"has the labels? .*expected"):
+    with mistake(BadData, "toy/moods@test 0, 1 or -100"):
         rows_with(MOODS, moods(*values))
 
 
@@ -166,7 +167,7 @@ def test_a_header_names_the_tags_that_a_file_numbers(tmp_path: Path) -> None:
     rows = load_rows(task, "test", folder=tmp_path)
     assert [TAGS.labels[int(tag)] for tag in rows.labels] == ["O", "B-PER", "B-LOC"]
     for other in (replace(task, renamed={}), replace(task, renamed={"B-X": "O"})):
-        with pytest.raises(LabelMismatch, match="B-MISC"):
+        with mistake(LabelMismatch, "B-MISC"):
             load_rows(other, "test", folder=tmp_path)
 
 
@@ -195,7 +196,7 @@ def test_a_corpus_is_read_from_the_file_of_all(tmp_path: Path) -> None:
     assert counts["train"] > 140
     assert len(load_rows(harness.TASKS["emotion/isear"], "test", folder=tmp_path)) == 1
     place.write_text('{"text": "no source"}')
-    with pytest.raises(BadData, match=r"unified-dataset.jsonl cannot be read .*source"):
+    with mistake(BadData, "unified-dataset.jsonl"):
         load_rows(task, "test", folder=tmp_path)
 
 
@@ -610,9 +611,9 @@ def test_more_words_of_no_entity_are_anchors(room: Path, tmp_path: Path) -> None
 def test_words_of_no_entity_are_no_more_where_labels_choose_nothing(
     room: Path, tmp_path: Path
 ) -> None:
-    said = "knn draws 3 times as many words of no entity, and unstratified draws go by no label"
+    said = "knn 3 words unstratified"
     asked = (harness.parse_choice("knn:o_anchors=3"),)
-    with pytest.raises(BadOption, match=said):
+    with mistake(BadOption, said):
         harness.evaluate(run(room, "tagging", tmp_path, protocols=asked, stratified=False))
     assert not [*tmp_path.iterdir()]
 
@@ -697,7 +698,7 @@ def test_words_of_no_entity_are_spoken_of_where_there_are_some(
     option: str, room: Path, tmp_path: Path
 ) -> None:
     said = "which speaks of words outside entities, and toy/moods has none; expected a tagging"
-    with pytest.raises(BadOption, match=said):
+    with mistake(BadOption, said):
         harness.evaluate(run(room, "multilabel", tmp_path, protocols=(option,)))
     assert not [*tmp_path.iterdir()]
 
@@ -802,7 +803,7 @@ def test_tasks_of_this_kind_train_together(task: Task, tmp_path: Path) -> None:
 
 def test_rows_and_words_do_not_train_together(tmp_path: Path) -> None:
     model(tmp_path / "base")
-    with pytest.raises(harness.HarnessError, match="toy/tags by the word, toy/moods by the row"):
+    with mistake(BadRecipe, "toy/tags word toy/moods row"):
         harness.finetune(tmp_path / "base", tasks=[TAGS.name, MOODS.name], out=tmp_path / "both")
     assert not (tmp_path / "both").exists()
 
@@ -893,7 +894,7 @@ def test_a_sequence_classifier_is_no_tagger(tmp_path: Path) -> None:
 
 
 def test_the_published_script_has_no_words(room: Path, tmp_path: Path) -> None:
-    with pytest.raises(harness.HarnessError, match="word by word"):
+    with mistake(BadRecipe, "toy/tags word ft-classifier --preset"):
         harness.evaluate(run(room, "tagging", tmp_path, preset="ft-classifier"))
 
 

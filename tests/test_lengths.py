@@ -12,9 +12,11 @@ import pytest
 import harness
 from harness import Run
 from harness.cli import main
+from harness.errors import BadOption, HarnessError
 from harness.passes.statistic_file import read_statistic
 from tests.conftest import TAGS as LABELS
 from tests.conftest import WORDS, model
+from tests.mistakes import refused
 from tests.toys import THREE, TOY, registered
 
 pytestmark = [
@@ -179,9 +181,7 @@ def test_statistics_and_merges_are_of_rows_at_the_length_that_is_asked_for(
 @pytest.mark.parametrize(
     "length", ["0", "-3", "2.5", "1e9", "99999999999", "automatic", "true", ""]
 )
-def test_another_length_is_one_line(
-    length: str, minis: Any, classes: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_length_is_one_line(length: str, minis: Any, classes: None, tmp_path: Path) -> None:
     expert, out = str(minis("bert")["a"]), str(tmp_path / "out.safetensors")
     commands = [
         ["evaluate", "--model", expert, "--tasks", TOY.name, "--output-path", out],
@@ -190,17 +190,11 @@ def test_another_length_is_one_line(
         ["merge", expert, expert, "--tasks", TOY.name, "--out", out],
     ]
     for command in commands:
-        assert main([*command, "--max-length", length]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "max_length" in line
-        assert "no number of tokens greater than 0" in line
+        refused([*command, "--max-length", length], HarnessError, "max_length 0")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_preset_reads_one_length(
-    minis: Any, classes: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_preset_reads_one_length(minis: Any, classes: None, tmp_path: Path) -> None:
     command = ["finetune", "--base", str(minis("bert")["base"]), "--task", TOY.name]
     command += ["--out", str(tmp_path / "x"), "--max-length", "auto"]
-    assert main([*command, "--preset", "ft-classifier"]) == 2
-    assert "expected a number, or leave out --preset" in capsys.readouterr().err
+    refused([*command, "--preset", "ft-classifier"], BadOption, "--preset")

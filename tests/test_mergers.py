@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import combinations
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 import harness
 from harness import StateDict, weights
 from harness.errors import BadOption
+from tests.mistakes import mistake
 from tests.states import close, few, model, models
 
 Merge: TypeAlias = Callable[[Sequence[StateDict], StateDict], StateDict]
@@ -388,7 +388,7 @@ def test_linear_by_hand(options: dict[str, Any], expected: list[float]) -> None:
 
 @pytest.mark.parametrize("given", [[1, -1], [0, 0], [0.1 + 0.2, -0.3]])
 def test_linear_does_not_divide_by_nothing(given: list[float]) -> None:
-    with pytest.raises(BadOption, match="the weights of linear sum to 0, expected a sum"):
+    with mistake(BadOption, "weights linear 0"):
         merge_lists("linear", [(1,), (2,)], weights=given)
 
 
@@ -567,15 +567,15 @@ def test_sums_over_a_tensor_do_not_depend_on_its_pieces(name: str) -> None:
 @pytest.mark.parametrize("name", ["average", "linear", "task_arithmetic"])
 @pytest.mark.parametrize("given", [[], [1.0], [0.5, 0.25, 0.25]])
 def test_one_weight_for_each_expert(name: str, given: list[float]) -> None:
-    with pytest.raises(BadOption, match=rf"{name} got {len(given)} weights for 2 experts"):
+    with mistake(BadOption, name, len(given), "2"):
         merge_lists(name, [(1,), (2,)], weights=given)
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("breadcrumbs", {"density": 0.9, "gamma": 0.2}, "add up to 1.1, expected at most 1"),
-        ("consensus", {"agree": 3}, "agree of consensus is 3 for 2 experts, expected at most"),
+        ("breadcrumbs", {"density": 0.9, "gamma": 0.2}, "add 1.1 1"),
+        ("consensus", {"agree": 3}, "agree consensus 3 2 experts"),
     ],
 )
 def test_what_no_range_of_an_option_can_say(
@@ -583,14 +583,14 @@ def test_what_no_range_of_an_option_can_say(
 ) -> None:
     """Found when the method is called: no tensor has been computed."""
     empty: StateDict = {}
-    with pytest.raises(BadOption, match=re.escape(message)):
+    with mistake(BadOption, message):
         merger(name, **options)([empty, empty], empty)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_slerp_is_of_two(count: int) -> None:
     empty: StateDict = {}
-    with pytest.raises(BadOption, match=f"slerp got {count} experts, expected exactly 2"):
+    with mistake(BadOption, count, "2"):
         merger("slerp")([empty] * count, empty)
 
 

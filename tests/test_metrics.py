@@ -17,6 +17,7 @@ import harness
 from harness import Task
 from harness.data.metrics import check_metrics, evaluation_module, score
 from harness.errors import BadData, UnknownName
+from tests.mistakes import mistake
 
 #: name -> (predicted, labels, worked by hand)
 BY_HAND: dict[str, tuple[Sequence[float], Sequence[float], float]] = {
@@ -212,13 +213,8 @@ def test_a_metric_of_another_number_of_classes_names_those_that_fit() -> None:
         entry = replace(harness.METRICS["accuracy"], name="odd", function=three, classes=3)
         patch.setitem(harness.METRICS._values, "odd", entry)
         check_metrics(replace(task("odd"), labels=("a", "b", "c")))
-        with pytest.raises(BadData, match=r"has 2 classes, and odd is of 3; expected accuracy, f1"):
+        with mistake(BadData, "2 odd 3 accuracy, f1"):
             check_metrics(task("odd"))
-
-
-@pytest.mark.parametrize("name", harness.TASKS)
-def test_the_metrics_of_our_tasks_fit(name: str) -> None:
-    check_metrics(harness.TASKS[name])
 
 
 def test_metrics_that_fit() -> None:

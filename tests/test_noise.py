@@ -24,6 +24,7 @@ from harness.reporting.boards.board import board_of
 from harness.reporting.lines import lines_of
 from harness.types import Array
 from tests.conftest import model
+from tests.mistakes import mistake
 from tests.toys import THREE, registered
 
 NOISE = 3e-7
@@ -155,5 +156,5 @@ def test_a_linear_probe_ends_at_the_minimum_and_its_record_says_how_near(
     assert identity(before) == identity(asked)
     earlier = record.model_copy(update={"options": before["options"]})
     lines = [*lines_of((str(place), one) for place, one in enumerate((record, earlier)))]
-    with pytest.raises(BrokenRecord, match=r"tolerance 0\.0001, .* with 1e-10; expected the same"):
+    with mistake(BrokenRecord, "0.0001 1e-10"):
         board_of(lines)

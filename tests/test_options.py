@@ -21,6 +21,7 @@ from harness.catalogue import rendered
 from harness.cli import main
 from harness.errors import BadOption
 from harness.options import Option, options, resolve
+from tests.mistakes import mistake, refused
 
 REGISTRIES = {
     "merger": harness.MERGERS,
@@ -65,7 +66,7 @@ def test_a_choice_is_read_with_its_options() -> None:
 
 @pytest.mark.parametrize("text", ["ties:density=1,trim", "ties:density=1,=2", "ties:a:b"])
 def test_what_is_no_option_is_named(text: str) -> None:
-    with pytest.raises(BadOption, match="expected NAME or NAME:key=value"):
+    with mistake(BadOption, "NAME NAME:key=value"):
         parse_choice(text)
 
 
@@ -74,7 +75,7 @@ def test_the_number_of_a_layer_may_be_one_in_a_file() -> None:
     for number in (1, "1"):
         assert methods.resolved(rotation, Choice("rotation", {"layers": number}))["layers"] == "1"
     for wrong in (True, 1.0, [0, 1]):
-        with pytest.raises(BadOption, match="text as all, first:2, last:2, 0"):
+        with mistake(BadOption, "first:2 last:2 0"):
             methods.resolved(rotation, Choice("rotation", {"layers": wrong}))
 
 
@@ -125,19 +126,19 @@ def test_text_becomes_the_type_of_the_option(text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("share=much", "option 'share' of toy 'toy' is 'much', expected a number"),
+        ("share=much", "option share toy toy much"),
         ("share=nan", "expected a number"),
         ("share=inf", "expected a number"),
-        ("count=1.5", "is 1.5, expected a whole number"),
+        ("count=1.5", "1.5"),
         ("count=true", "expected a whole number"),
-        ("loud=perhaps", "expected true or false"),
-        ("mode=medium", "'medium', expected 'soft' or 'hard'"),
-        ("weights=a:b", "expected numbers separated by ':' or nothing"),
+        ("loud=perhaps", "true false"),
+        ("mode=medium", "medium soft hard"),
+        ("weights=a:b", ":"),
         ("weights=0.5:nan", "expected numbers"),
     ],
 )
 def test_a_value_of_another_type_is_refused(text: str, expected: str) -> None:
-    with pytest.raises(BadOption, match=expected):
+    with mistake(BadOption, expected):
         read(f"toy:{text}")
 
 
@@ -169,11 +170,11 @@ def test_values_from_a_recipe_are_checked_alike(options: dict[str, Any], fits: b
 
 
 def test_an_unknown_option_has_its_near_miss() -> None:
-    with pytest.raises(BadOption, match="toy 'toy' has no option 'shares'; did you mean 'share'"):
+    with mistake(BadOption, "toy shares share"):
         read("toy:shares=1")
-    with pytest.raises(BadOption, match="has no option 'xyzzy'; known: share, count, "):
+    with mistake(BadOption, "xyzzy share, count"):
         read("toy:xyzzy=1")
-    with pytest.raises(BadOption, match="no option 'density'; known: none"):
+    with mistake(BadOption, "density"):
         resolve("toy", parse_choice("toy:density=1"), lambda experts, base: experts)
 
 
@@ -279,97 +280,87 @@ def test_a_range_ends_where_it_says(kind: str, name: str, option: Option) -> Non
 
 
 OUT = [
-    ("--merger", "ties:density=1.5", "1.5, expected a number above 0 and up to 1 or several "),
-    ("--merger", "ties:density=0", "0, expected a number above 0 and up to 1 or several "),
-    ("--merger", "ties:density=0.5:20", "0.5:20, expected a number above 0 and up to 1 or several"),
-    ("--merger", "ties:density=nan", "'nan', expected a number above 0 and up to 1 or several"),
-    ("--merger", "ties:density=lots", "'lots', expected a number above 0 and up to 1 or several"),
-    ("--merger", "ties:trim=half", "'half', expected 'global' or 'tensor'"),
-    ("--merger", "task_arithmetic:scale=inf", "'inf', expected a number"),
-    ("--merger", "breadcrumbs:density=0", "0, expected a number above 0 and up to 1"),
-    ("--merger", "breadcrumbs:gamma=-0.1", "-0.1, expected a number of at least 0 and below 1"),
-    ("--merger", "breadcrumbs:gamma=1", "1, expected a number of at least 0 and below 1"),
-    ("--merger", "consensus:threshold=-1", "-1, expected a number of at least 0"),
-    ("--merger", "consensus:agree=0", "0, expected a whole number of at least 1"),
-    ("--merger", "consensus:agree=1.5", "1.5, expected a whole number of at least 1"),
-    ("--merger", "slerp:t=1.1", "1.1, expected a number from 0 to 1"),
-    ("--merger", "slerp:t=true", "true, expected a number from 0 to 1"),
-    ("--merger", "incremental:count=0", "0, expected a whole number of at least 1 or nothing"),
-    ("--merger", "fisher:floor=-1", "-1, expected a number of at least 0"),
-    ("--merger", "fisher:weights=1:-1", "1:-1, expected numbers of at least 0 separated by ':' or"),
-    ("--merger", "fisher:batch_size=0", "0, expected a whole number of at least 1"),
-    ("--merger", "regmean:off_diagonal=1.5", "1.5, expected a number from 0 to 1"),
-    ("--merger", "regmean:weights=-1:2", "-1:2, expected numbers of at least 0 separated by ':'"),
-    ("--merger", "regmean:examples=0", "0, expected a whole number of at least 1"),
-    ("--premerge", "dare:drop_rate=-1", "-1, expected a number from 0 to 1"),
-    ("--premerge", "della:epsilon=2", "2, expected a number from 0 to 1"),
-    ("--protocols", "ft-classifier:epochs=0", "0, expected a whole number from 1 to 1000000"),
-    ("--protocols", "ft-classifier:learning_rate=0", "0, expected a number above 0"),
-    ("--protocols", "ft-classifier:learning_rate=-1e-3", "-1e-3, expected a number above 0"),
+    ("--merger", "ties:density=1.5", "1.5 0 1"),
+    ("--merger", "ties:density=0", "0 0 1"),
+    ("--merger", "ties:density=0.5:20", "0.5:20 0 1"),
+    ("--merger", "ties:density=nan", "nan 0 1"),
+    ("--merger", "ties:density=lots", "lots 0 1"),
+    ("--merger", "ties:trim=half", "half global tensor"),
+    ("--merger", "task_arithmetic:scale=inf", "inf"),
+    ("--merger", "breadcrumbs:density=0", "0 0 1"),
+    ("--merger", "breadcrumbs:gamma=-0.1", "-0.1 0 1"),
+    ("--merger", "breadcrumbs:gamma=1", "1 0 1"),
+    ("--merger", "consensus:threshold=-1", "-1 0"),
+    ("--merger", "consensus:agree=0", "0 1"),
+    ("--merger", "consensus:agree=1.5", "1.5 1"),
+    ("--merger", "slerp:t=1.1", "1.1 0 1"),
+    ("--merger", "slerp:t=true", "true 0 1"),
+    ("--merger", "incremental:count=0", "0 1"),
+    ("--merger", "fisher:floor=-1", "-1 0"),
+    ("--merger", "fisher:weights=1:-1", "1:-1 0 :"),
+    ("--merger", "fisher:batch_size=0", "0 1"),
+    ("--merger", "regmean:off_diagonal=1.5", "1.5 0 1"),
+    ("--merger", "regmean:weights=-1:2", "-1:2 0 :"),
+    ("--merger", "regmean:examples=0", "0 1"),
+    ("--premerge", "dare:drop_rate=-1", "-1 0 1"),
+    ("--premerge", "della:epsilon=2", "2 0 1"),
+    ("--protocols", "ft-classifier:epochs=0", "0 1 1000000"),
+    ("--protocols", "ft-classifier:learning_rate=0", "0 0"),
+    ("--protocols", "ft-classifier:learning_rate=-1e-3", "-1e-3 0"),
 ]
-KIND = {"--merger": "merger", "--premerge": "pre-merging method", "--protocols": "protocol"}
-
-
-def refused(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line, and no other reason: what the arguments name is nowhere."""
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert err.startswith(f"harness: {expected}"), err
-    assert err.count("\n") == 1
-    assert out == ""
 
 
 @pytest.mark.parametrize(("flag", "text", "said"), OUT)
 def test_a_value_out_of_range_is_one_line_before_a_file_is_read(
-    flag: str, text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flag: str, text: str, said: str, tmp_path: Path
 ) -> None:
+    """And for no other reason: what the arguments name is nowhere."""
     nowhere, out = str(tmp_path / "nowhere"), str(tmp_path / "out")
     merge = ["merge", nowhere, nowhere, "--base", nowhere, "--out", out]
     evaluate = ["evaluate", "--model", nowhere, "--output-path", out]
     choice = parse_choice(text)
-    line = f"option '{next(iter(choice.options))}' of {KIND[flag]} '{choice.name}' is {said}"
-    refused([*(evaluate if flag == "--protocols" else merge), flag, text], line, capsys)
+    words = [*(evaluate if flag == "--protocols" else merge), flag, text]
+    refused(words, BadOption, *choice.options, choice.name, said)
     assert not list(tmp_path.iterdir())
 
 
-DENSITY = "option 'density' of merger 'ties' is 1.5, expected a number above 0 and up to 1"
+DENSITY = "density ties 1.5, 0 1"
 
 
-def test_the_other_doors_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_other_doors_say_the_same(tmp_path: Path) -> None:
     recipe, out = tmp_path / "recipe.yaml", str(tmp_path / "out")
     recipe.write_text("experts: [/nowhere]\nmerger: {name: ties, density: 1.5}\n")
-    refused(["merge", str(recipe), "--out", out], DENSITY, capsys)
-    refused(["check", "merger", "ties:density=1.5"], DENSITY, capsys)
+    refused(["merge", str(recipe), "--out", out], BadOption, DENSITY)
+    refused(["check", "merger", "ties:density=1.5"], BadOption, DENSITY)
     statistics = ["statistics", "/nowhere", "--task", "glue/rte", "--out", out]
-    line = "option 'off_diagonal' of merger 'regmean' is 2, expected a number from 0 to 1"
-    refused([*statistics, "--merger", "regmean:off_diagonal=2"], line, capsys)
-    dare = "option 'drop_rate' of pre-merging method 'dare' is 2, expected a number from 0 to 1"
-    refused(["check", "premerge", "dare:drop_rate=2"], dare, capsys)
+    line = "off_diagonal regmean 2, 0 1"
+    refused([*statistics, "--merger", "regmean:off_diagonal=2"], BadOption, line)
+    refused(["check", "premerge", "dare:drop_rate=2"], BadOption, "drop_rate dare 2, 0 1")
 
 
 def test_python_says_the_same(tmp_path: Path) -> None:
     ties = Choice("ties", {"density": 1.5})
-    with pytest.raises(BadOption, match=DENSITY):
+    with mistake(BadOption, DENSITY):
         harness.merge(Recipe(experts=("/nowhere",), merger=ties), out=tmp_path / "out")
     asked = Choice("ft-classifier", {"epochs": 0})
-    with pytest.raises(BadOption, match="'epochs' of protocol 'ft-classifier' is 0, expected a wh"):
+    with mistake(BadOption, "epochs ft-classifier 0"):
         harness.evaluate(Run(model="/nowhere", protocols=(asked,), output=str(tmp_path / "out")))
 
 
 @pytest.mark.parametrize(
     ("merger", "grid", "line"),
     [
-        ("ties", "density=0:1:0.5", "option 'density' of merger 'ties' is 0.0, expected a number "),
-        ("slerp", "t=0.5:1.5:0.25", "option 't' of merger 'slerp' is 1.25, expected a number fro"),
-        ("consensus", "agree=1:2:0.5", "option 'agree' of merger 'consensus' is 1.5, expected a w"),
-        ("ties", "trim=0:1:1", "'trim' of ties cannot be tuned; expected a number among its opti"),
+        ("ties", "density=0:1:0.5", "density ties 0.0"),
+        ("slerp", "t=0.5:1.5:0.25", "t slerp 1.25"),
+        ("consensus", "agree=1:2:0.5", "agree consensus 1.5"),
+        ("ties", "trim=0:1:1", "trim ties"),
     ],
 )
 def test_a_grid_out_of_range_is_one_line_before_a_file_is_read(
-    merger: str, grid: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    merger: str, grid: str, line: str, tmp_path: Path
 ) -> None:
     command = ["merge", "/nowhere", "--base", "/nowhere", "--out", str(tmp_path / "out")]
-    refused([*command, "--merger", merger, "--tune", grid], line, capsys)
+    refused([*command, "--merger", merger, "--tune", grid], BadOption, line)
 
 
 def test_what_a_protocol_checks_itself_is_checked_before_a_file_is_read(
@@ -389,7 +380,7 @@ def test_what_a_protocol_checks_itself_is_checked_before_a_file_is_read(
         return []
 
     asked = Choice("between", {"low": 2})
-    with pytest.raises(BadOption, match="low is 2, expected at most 1"):
+    with mistake(BadOption, "low 2 1"):
         harness.evaluate(Run(model="/nowhere", protocols=(asked,), output=str(tmp_path / "out")))
 
 

@@ -32,6 +32,7 @@ from harness.premergers.ot_fusion import transport
 from harness.types import Products
 from harness.weights import Permuted, Symmetry
 from tests.conftest import FAMILIES
+from tests.mistakes import mistake
 from tests.symmetries import VARIANTS, far, logits, symmetry_of, tensors
 from tests.symmetries import loud as network_of
 from tests.toys import TOY, registered
@@ -169,7 +170,7 @@ def test_quirks_move_outputs_of_a_permuted_model() -> None:
 
 def test_quirks_are_for_two() -> None:
     states = [toys.model(seed, toys.NETWORK) for seed in (1, 2, 3)]
-    with pytest.raises(BadOption, match="reference_quirks of ot_fusion is for 2 experts, found 3"):
+    with mistake(BadOption, "reference_quirks ot_fusion 2 3"):
         OT(states, {}, symmetry=symmetry(), reference_quirks=True)
 
 

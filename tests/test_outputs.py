@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 
 import harness
 from harness.cli import main
-from harness.errors import CannotWrite
+from harness.errors import BrokenCheckpoint, CannotWrite, OutputExists
 from harness.files import replacing, write_files
 from harness.folders import Layout, new_folder
 from harness.training.finetune import UNFINISHED
 from harness.unfinished import is_unfinished
 from tests.conftest import no_file_above
+from tests.mistakes import mistake, refused
 
 MINIATURES = Path(harness.__file__).parent / "checking" / "miniatures"
 Minis = Callable[[str], dict[str, Path]]
@@ -73,7 +74,7 @@ def test_a_link_where_a_killed_run_was_is_not_followed(room: Path) -> None:
 def test_several_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in ("a.csv", "b.md", "new/c.bin"))
     first.write_text("old")
-    with no_file_above(4096), pytest.raises(CannotWrite, match="/new/c"):
+    with no_file_above(4096), mistake(CannotWrite, "/new/c"):
         write_files({first: "new", second: "new", third: b"x" * 5000}.items())
     assert [path.name for path in tmp_path.rglob("*")] == ["a.csv"]
     assert first.read_text() == "old"
@@ -84,7 +85,7 @@ def test_several_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_one_file_leaves_all_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "b.md").mkdir()
-    with pytest.raises(CannotWrite, match="/b"):
+    with mistake(CannotWrite, "/b"):
         write_files({tmp_path / "a.csv": "new", tmp_path / "b.md": "new"}.items())
     assert [path.name for path in tmp_path.rglob("*")] == ["b.md"]
 
@@ -110,9 +111,7 @@ def test_what_a_killed_run_left_of_a_file_goes_with_the_next(tmp_path: Path) -> 
     ["README.md", "merge.json", "config.json", "model.safetensors", "heads/mine/model.safetensors",
      "notes.txt", "vocab.txt", "model-00001-of-00002.safetensors"],
 )  # fmt: skip
-def test_force_replaces_what_merge_json_lists_and_nothing_else(
-    room: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_force_replaces_what_merge_json_lists_and_nothing_else(room: Path, name: str) -> None:
     assert merged() == 0
     path = room / "one" / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,9 +121,7 @@ def test_force_replaces_what_merge_json_lists_and_nothing_else(
         with path.open("ab") as file:
             file.write(b"mine")
     before = contents(room / "one")
-    capsys.readouterr()
-    assert merged("--force") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused(lambda: merged("--force"), OutputExists)
     assert name in line
     assert contents(room / "one") == before
 
@@ -142,13 +139,10 @@ def test_force_removes_no_link_of_somebody(room: Path) -> None:
     assert is_safe(room)
 
 
-def test_an_older_folder_that_lists_nothing_stays(
-    room: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_older_folder_that_lists_nothing_stays(room: Path) -> None:
     assert merged() == 0
     edited(room / "one" / "merge.json", lambda said: said.pop("files"))
-    assert merged("--force") == 2
-    assert "does not list the files" in capsys.readouterr().err
+    refused(lambda: merged("--force"), OutputExists)
 
 
 @pytest.mark.parametrize(
@@ -170,23 +164,18 @@ def test_a_merge_that_was_edited_is_not_read(
     capsys.readouterr()
     commands = [["evaluate", "--model", "one"], ["merge", "one", "a", "--out", "two"]]
     for command in commands[: 1 if name.endswith(".safetensors") else 2]:  # no head is merged
-        assert main(command) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"{name} has changed since merge.json listed it" in line
-        assert "take merge.json away" in line
+        refused(command, BrokenCheckpoint, name, "merge.json merge.json")
     (room / "one" / "merge.json").unlink()
     assert main(["inspect", "one", "a"]) == 0 or "merge.json" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("key", ["digest", "files"])
-def test_a_merge_that_does_not_say_what_it_holds_is_not_complete(
-    room: Path, key: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_merge_that_does_not_say_what_it_holds_is_not_complete(room: Path, key: str) -> None:
     assert merged() == 0
     edited(room / "one" / "merge.json", lambda said: said.pop(key))
-    capsys.readouterr()
-    assert main(["evaluate", "--model", "one", "--tasks", "glue/rte"]) == 2
-    assert f"merge.json is not complete: it has no {key}" in capsys.readouterr().err
+    refused(
+        ["evaluate", "--model", "one", "--tasks", "glue/rte"], BrokenCheckpoint, "merge.json", key
+    )
 
 
 def edited(path: Path, change: Callable[[Any], object]) -> None:
@@ -202,21 +191,18 @@ def contents(folder: Path) -> dict[str, bytes]:
 # Records and trainings ---------------------------------------------------------------------
 
 
-def test_a_linked_folder_in_an_output_is_not_written_to(
-    room: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_linked_folder_in_an_output_is_not_written_to(room: Path) -> None:
     (room / "records").mkdir()
     (room / "records" / "comparison").symlink_to(room / "precious")
     command = ["evaluate", "--model", str(MINIATURES / "comparison"), "--limit", "8"]
-    assert main([*command, "--protocols", "current", "--output-path", "records"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "records/comparison is a link" in line
+    command += ["--protocols", "current", "--output-path", "records"]
+    refused(command, OutputExists, "records/comparison", room / "precious")
     assert [path.name for path in (room / "precious").iterdir()] == ["thesis.txt"]
 
 
 @pytest.mark.parametrize("way", ["link", "foreign request", "linked checkpoint", "own checkpoint"])
 def test_a_training_goes_on_in_a_folder_of_its_own_alone(
-    room: Path, minis: Minis, way: str, capsys: pytest.CaptureFixture[str]
+    room: Path, minis: Minis, way: str
 ) -> None:
     place = room / "one.unfinished"
     if way == "link":
@@ -233,6 +219,5 @@ def test_a_training_goes_on_in_a_folder_of_its_own_alone(
     before = contents(room)
     base = str(minis("bert")["base"])
     command = ["finetune", "--base", base, "--task", "embedded/comparison", "--limit", "16"]
-    assert main([*command, "--epochs", "1", "--out", "one"]) == 2
-    assert "one.unfinished" in capsys.readouterr().err
+    refused([*command, "--epochs", "1", "--out", "one"], OutputExists, "one.unfinished")
     assert contents(room) == before

@@ -21,12 +21,12 @@ from harness import weights
 from harness.checkpoints.build import build_model
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.open import open_checkpoint, open_weights
-from harness.cli import main
-from harness.errors import BadOption
+from harness.errors import BadOption, UnknownName
 from harness.weights import Symmetry, assignment, matched_units, objective, universe
 from harness.weights.matching import gainful, settled_distance
 from tests import symmetries
 from tests.conftest import model
+from tests.mistakes import refused
 from tests.symmetries import (
     HEADS,
     SIZE,
@@ -568,46 +568,18 @@ def test_kept_heads_move_with_the_width(
     torch.testing.assert_close(*said, rtol=0, atol=1e-5)
 
 
-#: what is asked -> what is said in one line
-REFUSED = {
-    "permutation:ffn=false": "permutation leaves all as it is; expected one of ffn, heads and",
-    "permutation:rotated=true": "rotated is about the order of heads; expected heads=true",
-    "permutation:heads=true,rotated=true,residual=true": "rotated and residual are both given",
-    "permutation:residual=true,cycle_consistent=true": "residual and cycle_consistent are both",
-    "permutation:heads=true,rotated=true,cycle_consistent=true": "rotated and cycle_consistent are",
-    "permutation:layers=last:9": "layers is 'last:9', expected all, first:N or last:N",
-    "permutation:anchor=7": "anchor is 7, expected an expert from 1 to 2",
-}
-
-
-@pytest.mark.parametrize("asked", REFUSED)
-def test_what_cannot_be_had_is_refused_in_one_line(
-    asked: str, minis: Minis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folders = [str(minis("bert")[one]) for one in ("a", "b", "base")]
-    command = ["merge", *folders[:2], "--base", folders[2], "--premerge", asked, "--dry-run"]
-    assert main([*command, "--merger", "average", "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert REFUSED[asked] in said
-
-
 @pytest.mark.parametrize("family", ["albert", "deberta"])
 @pytest.mark.parametrize("method", ["permutation", "rotation"])
 def test_an_architecture_without_a_table_is_refused_by_name(
-    method: str, family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    method: str, family: str, tmp_path: Path
 ) -> None:
     base = model(tmp_path / "base", family=family)
     experts = [
         str(model(tmp_path / one, ["no", "yes"], family=family, seed=seed, near=base))
         for seed, one in enumerate("ab", start=1)
     ]
-    capsys.readouterr()
-    command = ["merge", *experts, "--base", str(base), "--premerge", method, "--tasks", "glue/rte"]
-    assert main([*command, "--merger", "average", "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert f"the symmetries of {family} are not known" in said
-    assert said.strip().count("\n") == 0
+    command = ["merge", *experts, "--base", base, "--premerge", method, "--tasks", "glue/rte"]
+    refused([*command, "--merger", "average", "--out", tmp_path / "out"], UnknownName, family)
 
 
 def test_options_are_checked_without_a_tensor_read() -> None:

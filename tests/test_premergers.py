@@ -20,6 +20,7 @@ from harness.errors import BadOption
 from harness.options import resolve
 from harness.premergers import dare, della
 from harness.premergers.dare import random_keep
+from tests.mistakes import mistake
 from tests.states import EXPERTS, SHAPES, close, few, model, models
 
 Premerge: TypeAlias = Callable[[Sequence[StateDict], StateDict], Sequence[StateDict]]
@@ -350,14 +351,14 @@ def test_masks_that_do_not_fit(method: Any) -> None:
     experts, base = models()
     options = {"drop_rate": 0.5} | ({"epsilon": 0.1} if method is della else {})
     masks = [{n: torch.zeros_like(t) for n, t in expert.items()} for expert in experts]
-    with pytest.raises(BadOption, match=r"got 2 sets of masks for 3 experts"):
+    with mistake(BadOption, "2 3"):
         method.with_masks(experts, base, masks[:2], **options)
     masks[1]["weight"] = torch.zeros(3, 4)
-    said = r"the mask of 'weight' of expert 2 is \(3, 4\), expected \(4, 3\)"
-    with pytest.raises(BadOption, match=said):
+    said = "mask weight expert 2 (3, 4), (4, 3)"
+    with mistake(BadOption, said):
         method.with_masks(experts, base, masks, **options)
     del masks[1]["weight"]
-    with pytest.raises(BadOption, match="the mask of 'weight' of expert 2 is missing"):
+    with mistake(BadOption, "weight 2"):
         method.with_masks(experts, base, masks, **options)
 
 
@@ -404,19 +405,19 @@ def test_nothing_dropped_before_a_merger_changes_nothing(name: str, before: str)
 
 @pytest.mark.parametrize(
     ("drop_rate", "epsilon", "window"),
-    [(0.95, 0.2, "0.85 to 1.05"), (0.0, 0.14, "-0.07 to 0.07"), (0.5, -0.2, "0.6 to 0.4")],
+    [(0.95, 0.2, "0.85 1.05"), (0.0, 0.14, "-0.07 0.07"), (0.5, -0.2, "0.6 0.4")],
 )
 def test_the_window_of_della_lies_within_shares(
     drop_rate: float, epsilon: float, window: str
 ) -> None:
     found = f"drop_rate {drop_rate:g} and epsilon {epsilon:g} of della drop with probabilities"
-    with pytest.raises(BadOption, match=f"{found} {window}, expected a window within"):
+    with mistake(BadOption, found, window):
         premerge("della", drop_rate=drop_rate, epsilon=epsilon)([{}], {})
 
 
 @pytest.mark.parametrize("options", [{"drop_rate": math.nan}, {"epsilon": math.nan}])
 def test_the_window_of_della_is_a_number(options: dict[str, float]) -> None:
-    with pytest.raises(BadOption, match="nan to nan, expected a window within"):
+    with mistake(BadOption, "nan to nan [0, 1]"):
         premerge("della", **options)([{}], {})
 
 
@@ -433,14 +434,14 @@ def test_a_window_may_touch_its_ends(percent: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategy": "largest"}, "expected 'random' or 'magnitude'"),
-        ({"on": "head"}, "expected 'task_vector' or 'weights'"),
+        ({"strategy": "largest"}, "random magnitude"),
+        ({"on": "head"}, "task_vector weights"),
         ({"seed": 0.5}, "expected a whole number"),
-        ({"rescale": "perhaps"}, "expected true or false"),
+        ({"rescale": "perhaps"}, "true false"),
         ({"drop_rate": "half"}, "expected a number"),
-        ({"droprate": 0.5}, "did you mean 'drop_rate'"),
+        ({"droprate": 0.5}, "drop_rate"),
     ],
 )
 def test_options_of_another_kind(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadOption, match=message):
+    with mistake(BadOption, message):
         resolve("pre-merging method", Choice("dare", options), harness.PREMERGE["dare"].function)

@@ -26,6 +26,7 @@ from harness.errors import BadData, IncompatibleWeights, NotFinite
 from harness.kinds import KINDS
 from harness.rng import rng
 from harness.types import Array64
+from tests.mistakes import mistake
 
 Pair: TypeAlias = tuple[Array64, Array64]
 WIDTH = 6
@@ -356,7 +357,7 @@ def test_facts_are_means_over_experts() -> None:
 def test_a_draw_of_nothing_is_an_error() -> None:
     encoded = replace(encoded_of(), draws=(Draw(1, 0, ((),)),))
     for protocol in (probe, surgery):
-        with pytest.raises(BadData, match="has no row of 'toy/turns' to fit to"):
+        with mistake(BadData, "toy/turns"):
             protocol(encoded)
 
 
@@ -368,9 +369,9 @@ def test_only_some_maps_take_features_of_another_width() -> None:
     )
     encoded = replace(encoded, teachers=(wide,))
     for read in (probe, surgery):
-        with pytest.raises(IncompatibleWeights, match="have 6 dimensions and an expert's 12"):
+        with mistake(IncompatibleWeights, "6 12"):
             read(encoded)
-    with pytest.raises(IncompatibleWeights, match="transform=scaling: linear and affine take any"):
+    with mistake(IncompatibleWeights, "transform=scaling linear affine"):
         probe(encoded, transform="scaling")
     for transform in ("linear", "affine"):
         for fit in ("closed", "gradient"):
@@ -554,7 +555,7 @@ def test_classes_without_rows_are_never_predicted() -> None:
 def test_the_linear_probe_refuses_what_is_not_finite() -> None:
     encoded = encoded_of()
     x = np.full_like(encoded.test.x, np.nan)
-    with pytest.raises(NotFinite, match="expected finite ones"):
+    with mistake(NotFinite, "NaN"):
         linear_probe(replace(encoded, test=replace(encoded.test, x=x)))
 
 

@@ -12,6 +12,7 @@ from harness import HarnessError, plugins, registry
 from harness.entries import Merger
 from harness.errors import UnknownName
 from harness.registry import Registry
+from tests.mistakes import mistake
 
 ALL = {
     "mergers": harness.MERGERS,
@@ -63,12 +64,12 @@ def toy(experts: object, base: object, *, share: float = 0.5) -> object:
     ],
 )
 def test_a_near_miss_is_hinted_at(kind: str, asked: str, meant: str) -> None:
-    with pytest.raises(UnknownName, match=f"'{asked}'; did you mean '{meant}'"):
+    with mistake(UnknownName, asked, meant):
         ALL[kind][asked]
 
 
 def test_a_far_miss_lists_what_is_known() -> None:
-    with pytest.raises(UnknownName, match=r"no protocol is called 'xyzzy'; known: .*current"):
+    with mistake(UnknownName, "xyzzy current"):
         harness.PROTOCOLS["xyzzy"]
 
 
@@ -106,21 +107,21 @@ def test_a_registered_function_keeps_its_name_when_given_by_its_place() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "says"),
     [
-        ("mergers", "nowhere:half", "No module named 'nowhere'"),
-        ("mergers", "somewhere:third", "no attribute 'third'"),
-        ("protocols", "somewhere:number", "is a int, expected a function"),
-        ("tasks", "somewhere:half", "is a function, expected a harness.Task"),
+        ("mergers", "nowhere:half", "No module nowhere"),
+        ("mergers", "somewhere:third", "attribute third"),
+        ("protocols", "somewhere:number", "int function"),
+        ("tasks", "somewhere:half", "function harness.Task"),
     ],
 )
 @pytest.mark.usefixtures("plugin")
 def test_a_place_that_holds_nothing_of_use_is_an_error(kind: str, name: str, says: str) -> None:
-    with pytest.raises(UnknownName, match=says):
+    with mistake(UnknownName, says):
         ALL[kind][name]
 
 
 def test_two_modules_with_one_name_are_both_named() -> None:
     harness.MERGERS.add(Merger("mine", toy), "first.module")
-    with pytest.raises(HarnessError, match=r"'mine' .* first\.module and by second\.module"):
+    with mistake(HarnessError, "mine first.module second.module"):
         harness.MERGERS.add(Merger("mine", toy), "second.module")
     assert harness.MERGERS["mine"].function is toy
 

@@ -20,7 +20,6 @@ import harness
 from harness import weights
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.open import open_checkpoint
-from harness.cli import main
 from harness.errors import BadOption
 from harness.premergers.rotation import nearest_scale, rotations
 from harness.weights import Symmetry, Turned
@@ -496,29 +495,6 @@ def test_a_merge_with_a_moved_copy_is_the_model(
     assert stage["report"]["anchor"] == 1
     assert stage["report"]["before"]["qk.1"][1] > 1
     assert stage["report"]["after"]["qk.1"][1] < 1e-3
-
-
-#: what is asked -> what is said in one line
-REFUSED = {
-    "rotation:layers=5": "layers is '5', expected all, first:N or last:N with N from 1 to 2",
-    "rotation:layers=first:3": "layers is 'first:3', expected all",
-    "rotation:anchor=3": "anchor is 3, expected an expert from 1 to 2",
-    "rotation:anchor=0": "option 'anchor' of pre-merging method 'rotation' is 0, expected",
-    "rotation:anchor=last": "is 'last', expected 'central' or 'first' or 'base' or a whole number",
-    "rotation:parts=heads": "expected 'both' or 'attention' or 'ffn'",
-}
-
-
-@pytest.mark.parametrize("asked", REFUSED)
-def test_what_cannot_be_had_is_refused_in_one_line(
-    asked: str, minis: Minis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folders = [str(minis("bert")[one]) for one in ("a", "b", "base")]
-    command = ["merge", *folders[:2], "--base", folders[2], "--premerge", asked, "--dry-run"]
-    assert main([*command, "--merger", "average", "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert REFUSED[asked] in said
 
 
 def test_options_are_checked_without_a_tensor_read() -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from harness.cli import main
+from harness.errors import BadData, HarnessError
 from tests.conftest import FAST, WORDS, model
+from tests.mistakes import refused
 
 pytestmark = pytest.mark.usefixtures("as_found")
 
@@ -71,15 +73,10 @@ def evaluated(task: str, *flags: str) -> int:
 
 
 @pytest.mark.parametrize("case", SAME)
-def test_the_rows_of_train_are_not_scored(
-    case: str, task: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_rows_of_train_are_not_scored(case: str, task: str) -> None:
     SAME[case](Path(task).parent / "data")
     model(Path(task).parent / "model", ["bad", "good"])
-    capsys.readouterr()
-    assert evaluated(task, "--limit", "5") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "mine@test and mine@train have the same rows" in line
+    refused(lambda: evaluated(task, "--limit", "5"), BadData, "mine@test mine@train")
     assert not (Path(task).parent / "records").exists()
 
 
@@ -98,33 +95,26 @@ def test_nothing_is_trained_or_tuned_where_they_are(
     assert {path.name for path in tmp_path.iterdir()} == {"base", "e", "data", "mine.yaml"}
 
 
-def test_one_file_under_two_names_is_refused(
-    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_file_under_two_names_is_refused(task: str, tmp_path: Path) -> None:
     for said in ("files: data/train.jsonl\nsplits: {test: train}",
                  "files: {train: data/train.jsonl, test: data/train.jsonl}"):  # fmt: skip
         Path(task).write_text(f"text: body\nlabel: mood\n{said}\n")
-        assert evaluated(task) == 2
-        assert "have the same rows" in capsys.readouterr().err
+        refused(lambda: evaluated(task), BadData)
     SAME["a copy"](tmp_path / "data")
     jsonl(tmp_path / "data/validation.jsonl", rows(70, 90))
     jsonl(tmp_path / "data/test.jsonl", rows(70, 90))
     Path(task).write_text("text: body\nlabel: mood\nfiles: data\n")
-    assert evaluated(task) == 2
-    assert "mine@validation and mine@test have the same rows" in capsys.readouterr().err
+    refused(lambda: evaluated(task), BadData, "mine@validation mine@test")
 
 
-def test_train_under_another_name_is_refused_wherever_it_lies(
-    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_under_another_name_is_refused_wherever_it_lies(task: str, tmp_path: Path) -> None:
     """Of a data set of the Hub nothing is fetched to see it."""
     said = f"text: body\nlabel: mood\nlabels: [bad, good]\nhub: {tmp_path / 'data'}\n"
     Path(task).write_text(f"{said}splits: {{test: train}}\n")
-    assert evaluated(task) == 2
+    refused(lambda: evaluated(task), BadData, "mine@test mine@train")
     base = str(model(tmp_path / "base"))
-    assert main(["finetune", "--base", base, "--task", task, "--out", str(tmp_path / "x")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("mine@test and mine@train have the same rows: one is the other") == 2
+    command = ["finetune", "--base", base, "--task", task, "--out", tmp_path / "x"]
+    refused(command, BadData, "mine@test mine@train")
 
 
 def test_splits_of_the_hub_are_compared_as_well(
@@ -138,8 +128,7 @@ def test_splits_of_the_hub_are_compared_as_well(
     said = "text: body\nlabel: mood\nlabels: [bad, good]\nsplits: [test]\n"
     Path(task).write_text(f"{said}hub: {tmp_path / 'data'}\n")
     jsonl(tmp_path / "data/test.jsonl", TRAIN[::-1])
-    assert evaluated(task) == 2
-    assert "mine@test and mine@train have the same rows" in capsys.readouterr().err
+    refused(lambda: evaluated(task), HarnessError, "mine@test mine@train")
     jsonl(tmp_path / "data/test.jsonl", [*TRAIN[:3], *rows(70, 87)])
     assert evaluated(task) == 0
     assert "3 of 20 rows" in capsys.readouterr().err

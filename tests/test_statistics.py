@@ -23,7 +23,7 @@ from transformers import (
     BertForTokenClassification,
 )
 
-from harness import Task
+from harness import NEEDS, Rows, Task
 from harness.checkpoints.open import open_checkpoint
 from harness.data.rows import take
 from harness.files import cache_dir
@@ -34,9 +34,7 @@ from harness.passes import statistics
 from harness.passes.fisher import BY_EXAMPLE, fisher
 from harness.passes.gram import gram, linear_layers
 from harness.passes.statistics import collect, drawn
-from harness.registry import NEEDS
 from harness.rng import rng
-from harness.types import Rows
 from tests.conftest import BERT_LIKE, FAMILIES, model
 from tests.toys import THREE, TOY, VALUE, registered
 

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 import harness
-from harness import Choice, Recipe, StateDict, merge, weights
+from harness import Choice, Recipe, StateDict, merge, parse_choice, weights
 from harness.cli import main
 from harness.errors import BadRecipe
 from harness.methods import reads_base, resolved
-from harness.options import parse_choice
+from tests.mistakes import mistake, refused
 from tests.symmetries import MOVES, moved_folder
 from tests.toys import TOY, registered
 
@@ -87,24 +87,14 @@ def test_the_command_asks_for_no_base(
     assert main(["merge", *experts, *stages, *told]) == 0, capsys.readouterr().err
 
 
-REFUSED = {
-    "rotation:anchor=base": "rotation:anchor=base is given the base",
-    "permutation:anchor=base": "permutation:anchor=base is given the base",
-    "ot_fusion:anchor=base": "ot_fusion:anchor=base is given the base",
-    "procrustes:reference=base": "procrustes:reference=base is given the base",
-    "dare": "dare is given the base",
-}
+ASKS = [*(f"{name}:anchor=base" for name in ("rotation", "permutation", "ot_fusion"))]
 
 
-@pytest.mark.parametrize("premerge", REFUSED)
-def test_who_reads_it_asks_for_it(
-    premerge: str, minis: Minis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("premerge", [*ASKS, "procrustes:reference=base", "dare"])
+def test_who_reads_it_asks_for_it(premerge: str, minis: Minis, tmp_path: Path) -> None:
     experts = [str(minis("bert")[name]) for name in ("a", "b")]
     stages = ["--premerge", "rotation", "--premerge", premerge, "--merger", "average"]
-    assert main(["merge", *experts, *stages, "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert said == f"harness: {REFUSED[premerge]} as well; name it with --base\n"
+    refused(["merge", *experts, *stages, "--out", tmp_path / "out"], BadRecipe, premerge, "--base")
 
 
 def test_a_merger_of_task_vectors_asks_for_it_after_one_that_does_not(
@@ -112,7 +102,7 @@ def test_a_merger_of_task_vectors_asks_for_it_after_one_that_does_not(
 ) -> None:
     experts = tuple(str(minis("bert")[name]) for name in ("a", "b"))
     recipe = Recipe(experts=experts, premerge=("rotation",), merger="ties")
-    with pytest.raises(BadRecipe, match="ties is given the base as well; name it with --base"):
+    with mistake(BadRecipe, "ties --base"):
         merge(recipe, out=tmp_path / "out")
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import Row, Task
-from harness.registry import TASKS
+from harness import TASKS, Row, Task
 from tests.conftest import WORDS
 
 SIZES = {"train": 40, "test": 12}
