@@ -10,10 +10,12 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import harness
+from harness.types import KindName
 
 ROOT = Path(harness.__file__).parent.parent
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "faiss", "sklearn", "scipy", "pyarrow"}
@@ -209,6 +211,41 @@ def test_nobody_imports_a_private_name(folder: str) -> None:
 def test_a_private_import_is_noticed() -> None:
     planted = "def f():\n    from harness.text import _shown, plain\n"
     assert private_imports(ast.parse(planted)) == {"_shown"}
+
+
+#: where a checkpoint is made of a configuration; everybody else asks the checkpoint
+FAMILY_TOLD = {"harness.checkpoints.open", "harness.checkpoints.heads"}
+
+
+def test_a_family_is_told_where_a_checkpoint_is_made() -> None:
+    callers = {
+        name
+        for name, path in MODULES.items()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "family_of"
+    }
+    assert callers == FAMILY_TOLD
+
+
+def switches(body: ast.AST) -> list[str]:
+    """The comparisons that tell a kind of label by its unit or its name."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(body)
+        if isinstance(node, ast.Compare)
+        and ast.unparse(node.left).endswith((".unit", "kind", "kind.name"))
+        and ast.unparse(node.comparators[0]).strip("'") in {"row", "word", *get_args(KindName)}
+    ]
+
+
+def test_what_a_kind_means_is_asked_of_the_kind() -> None:
+    """So a new one is one file: nobody else switches on what it is."""
+    found = {name: switches(tree(path)) for name, path in MODULES.items()}
+    outside = {
+        name for name, some in found.items() if some and not name.startswith("harness.kinds")
+    }
+    assert outside == set()
+    assert switches(ast.parse("kind_of(task).unit == 'word' or task.kind == 'tagging'"))
 
 
 def test_json_and_yaml_are_read_in_one_place() -> None:

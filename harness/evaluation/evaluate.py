@@ -146,7 +146,7 @@ def check_cells(cells: Iterable[Cell]) -> None:
 def _with_readers(
     cells: Sequence[Cell], workload: Workload, known: Container[Path] = ()
 ) -> Iterator[tuple[Cell, Reader]]:
-    """Every cell with the reader that those share which read its rows through its model alike.
+    """Every cell with the reader that it shares with others of its model, rows and readout.
 
     A reader knows how else rows are to be read, but for cells whose records are `known`.
     """
