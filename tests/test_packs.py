@@ -70,7 +70,7 @@ def test_what_is_unpacked_is_what_was_packed(records: Path, packed: Path, tmp_pa
 def test_resamples_are_kept_as_bytes(records: Path, packed: Path) -> None:
     """So that they compress: in base64 they do not."""
     numbers = [one for row in pq.read_table(packed)["numbers"].to_pylist() for one in row]
-    assert sorted(map(len, numbers)) == [2 * 64, 2 * 64, 2000, 2000]
+    assert {2 * 64, 2000} <= {*map(len, numbers)}
     texts = b"".join(pq.read_table(packed)["text"].to_pylist())
     assert len(texts) < sum(map(len, contents(records).values())) - 2 * 2600
 

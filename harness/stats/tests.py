@@ -80,15 +80,18 @@ def holm(values: Sequence[float]) -> tuple[float, ...]:
 def detectable(one: Estimate) -> float:
     """The smallest difference that a test of so many units and draws finds with a power of 80 %.
 
-    The error of few draws is on average estimated too small; by 1 - 1 / (4 x degrees) of it.
+    The error of few draws is on average estimated too small, by 1 - 1 / (4 x degrees) of it.
     """
-    parts, few = variances(one), degrees(one, difference=True)
+    of_units, of_draws = variances(one)
+    few = degrees(one, difference=True)
+    parts = (of_units, of_draws / (1 - 1 / (4 * few[1])) ** 2)
     whole = sum(parts)
     if not whole or not math.isfinite(whole):
         return whole
-    of_all = whole**2 / sum(part**2 / some for part, some in zip(parts, few, strict=True))
-    further = student(1 - POWER, max(1, round(of_all))) * math.sqrt(whole)
-    return (reach(one) + further) / (1 - 1 / (4 * of_all))
+    known = [(part, some) for part, some in zip(parts, few, strict=True) if part]
+    half = math.sqrt(sum(student((1 - LEVEL) / 2, some) ** 2 * part for part, some in known))
+    of_all = whole**2 / sum(part**2 / some for part, some in known)
+    return half + student(1 - POWER, max(1, round(of_all))) * math.sqrt(whole)
 
 
 def units_needed(one: Estimate, units: int) -> int | None:
