@@ -253,6 +253,7 @@ def text(values: Sequence[int]) -> str:
         ("shots", 10, "other shots"),
         ("shots", None, "other shots"),
         ("unit", 3, "unit"),
+        ("unit", "chapter", "unit"),
         ("more", 3, "more"),
     ],
 )
