@@ -173,7 +173,7 @@ def test_documents_are_taken_whole() -> None:
     assert (counts.reshape(len(counts), 30, 3) == counts[:, ::3, None]).all()
     assert (counts[:, ::3].sum(axis=1) == 30).all()
     (kept,) = kept_resamples(made, scores(made))
-    assert (kept.unit, kept.units) == ("document", 30)
+    assert (kept.unit, kept.units, kept.count) == ("document", 30, 20_000)
     right = (made.values[None, None] == made.labels).astype(float)
     by_document = right.reshape(30, 3).mean(axis=1)
     found = read(kept, [scores(made)[0].value], made.task.metrics).resamples.std()
@@ -270,6 +270,12 @@ def test_damaged_resamples_are_refused_in_one_line(
     assert main(["leaderboard", str(kept_record.parent), "--out", "board"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(kept_record) in line
+
+
+@pytest.mark.parametrize("version", [1, 2, 6])
+def test_a_record_of_another_schema_is_refused(kept_record: Path, version: int) -> None:
+    with pytest.raises(BrokenRecord, match="schema_version"):
+        read_record(change(kept_record, schema_version=version))
 
 
 def test_a_record_of_before_keeps_none(kept_record: Path) -> None:
