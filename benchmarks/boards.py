@@ -41,8 +41,9 @@ def record(method: int, task: int, protocol: str, draw: np.random.Generator) -> 
     """A record of a merge on a task."""
     adapts = protocol != "current"
     keys = [(shots, seed) for shots in SHOTS for seed in range(DRAWS)] if adapts else [(None, None)]
-    level = 0.4 + 0.02 * task + 0.1 * adapts
+    level = 0.4 + 0.01 * task + 0.1 * adapts
     values = level + 0.05 * draw.standard_normal(len(keys))
+    means = values.reshape(-1, DRAWS if adapts else 1).mean(axis=1).tolist()
     scores = [
         {"value": value, "parts": {"accuracy": value}, "shots": shots, "seed": seed}
         for (shots, seed), value in zip(keys, values.tolist(), strict=True)
@@ -66,8 +67,8 @@ def record(method: int, task: int, protocol: str, draw: np.random.Generator) -> 
         "rows": 2_000,
         "scores": scores,
         "intervals": [
-            {"low": level - 0.02, "high": level + 0.02, "shots": shots, "method": "bootstrap"}
-            for shots in (SHOTS if adapts else (None,))
+            {"low": mean - 0.02, "high": mean + 0.02, "shots": shots, "method": "bootstrap"}
+            for shots, mean in zip(SHOTS if adapts else (None,), means, strict=True)
         ],
         "adaptation": {
             "split": "x@train90",

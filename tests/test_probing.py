@@ -24,7 +24,7 @@ from harness.cli import main
 from harness.cli.evaluate import print_evaluation
 from harness.data.rows import load_rows
 from harness.errors import BadOption, CellsFailed, MissingTeacher
-from harness.evaluation.records import each_record, identity, predictions_of, read_record
+from harness.evaluation.records import each_record, identity, predictions_of
 from harness.passes import features
 from harness.reporting.basis import Basis, bases, left_open
 from harness.reporting.boards.board import board_of

@@ -30,7 +30,7 @@ from tests.test_compare import TASKS, read_once, spoilt, truth
 
 
 def predicted(
-    name: str = "toy/a", wrong: float = 0.2, draws: int = 1, rows: int = 300
+    name: str = "toy/a", wrong: float = 0.2, draws: int = 1, rows: int = 600
 ) -> Predicted:
     """A model on a task, by several draws of five shots or by none."""
     labels, units = truth(name, rows)
@@ -90,7 +90,7 @@ def test_what_is_kept_is_read_back_to_half_a_step(name: str, draws: int) -> None
     assert found.values.tolist() == values
     np.testing.assert_allclose(found.resamples, each.mean(axis=0), atol=kept.step / 2 + 1e-9)
     assert kept.step <= each.std() / 8, "rounding is nothing beside chance"
-    assert (kept.units, kept.count) == (300, len(found.resamples)) == (300, 2000)
+    assert (kept.units, kept.count) == (600, len(found.resamples)) == (600, 2000)
     assert kept.unit == ("sentence" if name == "toy/d" else "row")
     if draws > 1:
         np.testing.assert_allclose(found.by_draw, each[:, :64], atol=kept.step / 2 + 1e-9)
@@ -114,10 +114,10 @@ def test_the_scores_are_those_of_the_repeated_rows() -> None:
 
 
 def test_more_resamples_of_fewer_units() -> None:
-    """2,000, but for less than 250 units; fewer of a metric that is asked one by one."""
+    """2,000 of 600 units or more; fewer of a metric that is asked one by one."""
     accuracy = ("accuracy",)
-    counts = [bootstrap.resamples_of(units, accuracy) for units in (10, 71, 249, 250, 10_000)]
-    assert counts == [20_000, 7043, 2009, 2000, 2000]
+    counts = [bootstrap.resamples_of(units, accuracy) for units in (10, 71, 277, 600, 10_000)]
+    assert counts == [20_000, 16_902, 4333, 2000, 2000]
     assert bootstrap.resamples_of(10, ("accuracy", "of_ones_own")) == 200
 
 
@@ -135,7 +135,7 @@ def test_two_models_take_the_same_units() -> None:
     )
     found = one - other
     right = [(m.values[None, None] == m.labels).astype(float) for m in (first, second)]
-    by_row = taken(first) @ (right[0] - right[1]) / 300
+    by_row = taken(first) @ (right[0] - right[1]) / 600
     np.testing.assert_allclose(found, by_row, atol=STEP + 1e-9)
     assert found.std() < 0.9 * (one.var() + other.var()) ** 0.5
 
@@ -147,7 +147,7 @@ def test_the_rows_with_their_labels_decide_alone() -> None:
     others = {
         "rows": replace(one, digest="others"),
         "labels": replace(one, labels=1 - one.labels),
-        "documents": replace(one, documents=np.arange(300) // 3),
+        "documents": replace(one, documents=np.arange(600) // 3),
     }
     assert len({design_of(other).digest for other in (one, *others.values())}) == 4
     assert design_of(one).digest == design_of(drawn).digest
@@ -173,7 +173,7 @@ def test_documents_are_taken_whole() -> None:
     assert (counts.reshape(len(counts), 30, 3) == counts[:, ::3, None]).all()
     assert (counts[:, ::3].sum(axis=1) == 30).all()
     (kept,) = kept_resamples(made, scores(made))
-    assert (kept.unit, kept.units) == ("document", 30)
+    assert (kept.unit, kept.units, kept.count) == ("document", 30, 20_000)
     right = (made.values[None, None] == made.labels).astype(float)
     by_document = right.reshape(30, 3).mean(axis=1)
     found = read(kept, [scores(made)[0].value], made.task.metrics).resamples.std()
@@ -190,19 +190,19 @@ def test_labels_are_not_found_from_a_record_without_them() -> None:
     of the resamples, 2,000 linear equations say it at once; without the labels other weights are
     drawn, by which the same equations say nothing.
     """
-    made = predicted(wrong=0.3, rows=300)
+    made = predicted(wrong=0.3, rows=600)
     (kept,) = kept_resamples(made, scores(made))
     said = read(kept, [scores(made)[0].value], made.task.metrics).resamples - scores(made)[0].value
     right = made.values[None, None] == made.labels
 
     def guessed(counts: Array64) -> Array64:
         """The rows that least squares take for right, as many as are."""
-        effects = np.linalg.lstsq((counts - 1) / 300, said, rcond=None)[0]
+        effects = np.linalg.lstsq((counts - 1) / 600, said, rcond=None)[0]
         return effects >= np.sort(effects)[::-1][int(right.sum()) - 1]
 
     usual = right.mean() ** 2 + (1 - right.mean()) ** 2  # of a guess
     assert (guessed(taken(made)) == right).mean() > 0.95, "the attack works with the weights"
-    for labels in (made.values[None, None], np.zeros(300), 1 - made.labels):
+    for labels in (made.values[None, None], np.zeros(600), 1 - made.labels):
         mine = taken(replace(made, labels=labels))
         assert (guessed(mine) == right).mean() == pytest.approx(usual, abs=0.12)
 
@@ -226,7 +226,7 @@ def kept_record(tmp_path: Path) -> Path:
     values = dict(made.values)
     resamples = kept_resamples(made, scores(made))
     read_once(
-        tmp_path, "one", "toy/a", 0, rows=300, values=values, protocol="knn", resamples=resamples
+        tmp_path, "one", "toy/a", 0, rows=600, values=values, protocol="knn", resamples=resamples
     )
     return next(tmp_path.rglob("*.json"))
 
@@ -244,7 +244,7 @@ def text(values: Sequence[int]) -> str:
         ("by_draw", "", "2000 and 1 x 0"),
         ("by_draw", text([1, 2]), "cannot be read"),
         ("count", 0, "0 resamples"),
-        ("units", 301, "of 301 units"),
+        ("units", 601, "of 601 units"),
         ("units", 0, "of 0 units"),
         ("step", 0.0, "steps of 0.0"),
         ("step", -0.5, "steps of -0.5"),
@@ -253,6 +253,7 @@ def text(values: Sequence[int]) -> str:
         ("shots", 10, "other shots"),
         ("shots", None, "other shots"),
         ("unit", 3, "unit"),
+        ("unit", "chapter", "unit"),
         ("more", 3, "more"),
     ],
 )
@@ -269,6 +270,12 @@ def test_damaged_resamples_are_refused_in_one_line(
     assert main(["leaderboard", str(kept_record.parent), "--out", "board"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(kept_record) in line
+
+
+@pytest.mark.parametrize("version", [1, 2, 6])
+def test_a_record_of_another_schema_is_refused(kept_record: Path, version: int) -> None:
+    with pytest.raises(BrokenRecord, match="schema_version"):
+        read_record(change(kept_record, schema_version=version))
 
 
 def test_a_record_of_before_keeps_none(kept_record: Path) -> None:

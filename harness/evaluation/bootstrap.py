@@ -25,9 +25,9 @@ from harness.kinds import kind_of
 from harness.rng import rng
 from harness.types import Array64, Shots
 
-LEAST, MOST, TAKEN = 2000, 20_000, 500_000
-"""Resamples: more of few units, so that the ends of an interval are within 0.1 points of those of
-ever so many, and so many units are taken in all."""
+LEAST, MOST, TAKEN = 2000, 20_000, 1_200_000
+"""Resamples: 2,000, and more of few units, so that so many are taken in all. The end of an interval
+that is 1.96 standard deviations away is then as of ever so many, to less than 0.1 points."""
 SLOW = 200
 """Where a metric is asked of one resample after the other."""
 ALONE = 64

@@ -25,7 +25,7 @@ ABOUT, PACK = b"harness", b"a pack of records, version 1"
 """The metadata of the Parquet file that say that it is a pack."""
 PREDICTED = re.compile(r"(\A|-)[0-9a-f]{12}\.parquet\Z")
 """How the name of predictions beside a record ends: they are no pack."""
-GROUP = 4096
+GROUP = 1024
 """Records that are held at once."""
 IN_BASE64 = re.compile(rb'"(values|by_draw)": "([A-Za-z0-9+/=]*)"')
 TAKEN_OUT = re.compile(rb'"(values|by_draw)": ""')

@@ -11,7 +11,7 @@ import base64
 import binascii
 from collections.abc import Sequence
 from math import fsum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class Resamples(Frozen):
     """
 
     shots: Shots | None = None
-    unit: str
+    unit: Literal["row", "sentence", "document"]
     units: int
     count: int
     step: float

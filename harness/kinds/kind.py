@@ -44,7 +44,7 @@ class Kind(ABC):
     name: ClassVar[str]
     unit: ClassVar[Literal["row", "word"]] = "row"
     """What has a label: a row, or every word of it."""
-    row: ClassVar[str] = "row"
+    row: ClassVar[Literal["row", "sentence"]] = "row"
     """What a row is called."""
     problem_type: ClassVar[str]
     """What transformers calls the loss, in a configuration."""

@@ -27,7 +27,7 @@ class Tagging(Classification):
 
     name: ClassVar[str] = "tagging"
     unit: ClassVar = "word"
-    row: ClassVar[str] = "sentence"
+    row: ClassVar = "sentence"
     hub_task: ClassVar[str] = "token-classification"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1",)
     unread: ClassVar[tuple[str, ...]] = (OUTSIDE, "B-")
