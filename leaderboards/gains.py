@@ -12,7 +12,8 @@ from pathlib import Path
 
 import sheets
 
-from harness import Comparison, HarnessError, compare, read_records
+from harness import Comparison, HarnessError, compare
+from harness.evaluation.records import read_records
 from harness.files import write_csv
 from harness.reporting.lines import stages
 
@@ -22,7 +23,7 @@ COLUMNS = ("task", "merger", "premerge", "gain", "low", "high", "p")
 
 def rows(folder: Path) -> Iterator[dict[str, str]]:
     """A row for every task, merger and stage."""
-    merges = [record for record in read_records(folder) if record.role == "merged"]
+    merges = [record for record in read_records([folder]) if record.role == "merged"]
     known = {(record.task, *stages(record.method)): record for record in merges}
     for (task, before, merger), record in sorted(known.items()):
         if before not in STAGES:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import sheets
 
-from harness import HarnessError, Record, read_records
+from harness import HarnessError, Record
 from harness.data.shots import counted
-from harness.evaluation.records import LATER
+from harness.evaluation.records import LATER, read_records
 from harness.evaluation.resamples import estimate_of
 from harness.files import write_csv
 from harness.reporting.difference import in_points
@@ -91,7 +91,7 @@ def by_task(reading: Reading, records: list[Record]) -> dict[str, Estimate]:
 def rows(folder: Path) -> Iterator[dict[str, str]]:
     """A row for every pair."""
     places = {name: folder / name for name in STUDIES}
-    known = {name: [*read_records(place)] for name, place in places.items()}
+    known = {name: read_records([place]) for name, place in places.items()}
     for pair in pairs():
         read = [by_task(one, known[one.study]) for one in pair]
         if not read[0] or read[0].keys() != read[1].keys():

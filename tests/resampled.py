@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from harness.evaluation.records import Record
 from harness.evaluation.resamples import Resamples, written
+from harness.rng import rng
 from harness.types import Array64, Shots
 from tests.simulations import BY_DRAW, counts
 
@@ -25,3 +27,17 @@ def kept(right: Sequence[Array64], shots: Shots | None = None, design: str = "0"
         design=design,
         **numbers._asdict(),
     )
+
+
+def resampled(one: Record, design: str = "0" * 16) -> Record:
+    """A record with resamples of made-up rows, 0.01 around its scores."""
+    made = []
+    for shots in one.shots:
+        values = np.array(one.values(shots))
+        noise = 0.01 * rng(0, one.task, one.digest, one.protocol).standard_normal(2000)
+        drawn = values[:, None] + noise[:64] if len(values) > 1 else np.empty((1, 0))
+        said = written(values, values.mean() + noise, drawn)._asdict()
+        made.append(
+            Resamples(shots=shots, unit="row", units=100, count=2000, design=design, **said)
+        )
+    return one.model_copy(update={"resamples": tuple(made), "schema_version": 5})

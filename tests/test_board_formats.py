@@ -25,6 +25,7 @@ import harness
 from harness import Record
 from harness.errors import BrokenRecord
 from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
+from harness.evaluation.resamples import estimate_of
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.frame import FRAME, TABLE
@@ -34,7 +35,7 @@ from harness.reporting.table import evaluation_table
 from harness.text import csv_cell, markdown, points, tex
 from harness.types import Array64
 from tests.mistakes import mistake, names, refused
-from tests.resampled import kept
+from tests.resampled import kept, resampled
 from tests.test_boards import MRPC, RTE, record, two_tasks, written
 
 HOSTILE = "<script>alert(1)</script>|a\n\x1b[31m`*_]($%&{}\\ =1+1"
@@ -573,6 +574,20 @@ def test_a_frame_has_a_line_for_every_draw(tmp_path: Path) -> None:
     (alone,) = frame[frame.record != drawn.record.iloc[0]].to_dict("records")
     assert harness.Record(**json.loads(Path(alone["record"]).read_text())) == second
     assert (alone["shots"], alone["draw"]) == (0, second.scores[0].seed)
+
+
+def test_a_frame_has_a_line_for_every_resample_that_is_asked_for(tmp_path: Path) -> None:
+    one = resampled(full()[0])
+    folder = written(tmp_path, [one])
+    usual, more = harness.read_records(folder), harness.read_records(folder, resamples=True)
+    assert usual.equals(more[more["resample"] == 0])
+    (of_record,) = one.resamples
+    drawn = more[more["resample"] > 0]
+    assert drawn["resample"].tolist() == [*range(1, of_record.count + 1)]
+    estimate = estimate_of(one, of_record.shots)
+    assert estimate is not None
+    assert drawn.value.to_numpy() == pytest.approx(100 * estimate.resamples)
+    assert drawn.draw.isna().all()
 
 
 def test_a_frame_says_what_was_merged(tmp_path: Path) -> None:

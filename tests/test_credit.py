@@ -11,12 +11,12 @@ import pytest
 
 import harness
 from harness.evaluation.records import Record
-from harness.evaluation.resamples import Resamples, written
 from harness.reporting.boards.credit_table import bars
 from harness.reporting.credit import Credits, Scored, ranked
 from harness.reporting.grid import Reading
 from harness.rng import rng
 from harness.stats.estimate import Estimate
+from tests.resampled import resampled
 from tests.test_boards import record
 from tests.test_boards import written as stored
 
@@ -124,20 +124,6 @@ def test_metrics_without_a_common_scale_have_a_median_and_no_order() -> None:
 # From records to a board ------------------------------------------------------------------------
 
 
-def kept(one: Record, design: str = "0" * 16) -> Record:
-    """A record with resamples, as evaluate writes them."""
-    made = []
-    for shots in one.shots:
-        values = np.array(one.values(shots))
-        noise = 0.01 * rng(0, one.task, one.digest, one.protocol).standard_normal(2000)
-        drawn = values[:, None] + noise[:64] if len(values) > 1 else np.empty((1, 0))
-        said = written(values, values.mean() + noise, drawn)._asdict()
-        made.append(
-            Resamples(shots=shots, unit="row", units=100, count=2000, design=design, **said)
-        )
-    return one.model_copy(update={"resamples": tuple(made), "schema_version": 5})
-
-
 def records() -> list[Record]:
     made = []
     for task in TASKS:
@@ -158,7 +144,7 @@ def board(folder: Path, some: list[Record]) -> dict[str, str]:
 
 
 def test_a_board_begins_with_where_the_score_goes(tmp_path: Path) -> None:
-    made = board(tmp_path, [*map(kept, records())])
+    made = board(tmp_path, [*map(resampled, records())])
     assert made["board.md"].startswith("# Where the score goes\n")
     rows = [line.split(" | ") for line in made["board.md"].splitlines() if line.startswith("| ")]
     assert rows[2][:6] == ["| 1", "ties", "30.0", "50.0", "70.0", "80.0"]
@@ -185,11 +171,11 @@ def test_bars_add_up_to_the_axis() -> None:
 
 @pytest.mark.parametrize("lacks", ["resamples", "design", "base", "experts"])
 def test_without_what_it_is_measured_by_there_is_no_credit(lacks: str, tmp_path: Path) -> None:
-    whole = [*map(kept, records())]
+    whole = [*map(resampled, records())]
     if lacks == "resamples":
         whole[0] = records()[0]
     elif lacks == "design":
-        whole[0] = kept(records()[0], "1" * 16)
+        whole[0] = resampled(records()[0], "1" * 16)
     else:
         role = {"base": "base", "experts": "expert"}[lacks]
         whole = [one for one in whole if one.role != role]

@@ -16,6 +16,7 @@ from harness.data.groups import expanded, groups
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
 from harness.errors import BadData, BrokenCheckpoint, HarnessError
+from harness.evaluation.records import read_records
 from tests.conftest import FAST, WORDS, model
 from tests.mistakes import mistake, refused
 
@@ -101,7 +102,7 @@ def test_five_lines_are_a_task_from_training_to_a_board(kind: str, tmp_path: Pat
     out = str(tmp_path / "records")
     evaluate = ["evaluate", "--model", str(tmp_path / "m"), "--output-path", out, "--tasks"]
     assert main([*evaluate, spelled, "--shots", "1", "--draws", "2", "--device", "cpu"]) == 0
-    for record in harness.read_records(out):
+    for record in read_records([out]):
         assert record.family == "bert"
         said = [(one.task, one.seed, one.head_seed) for one in record.experts]
         merged = record.role == "merged"

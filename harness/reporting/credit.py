@@ -1,7 +1,8 @@
 """Pure: a board -> where the score goes: what each merge adds to its base, and who reads it.
 
-Of a merge on a task four scores count (docs/methods.md#credit): the base under a tuned head, the
-merge under the experts' own heads (Current Eval) and under that tuned head, and the experts.
+Of a merge on a task four scores count: the base under a tuned head, the merge under the experts'
+own heads (Current Eval) and under that tuned head, and the experts. Defined in
+docs/methods.md#where-the-score-goes-and-credit.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@ Scores are x100. A line is what was scored: means over tasks and rows over exper
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from math import fsum, isinf, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.data.shots import amount
-from harness.evaluation.records import DrawScore, Record, each_record
+from harness.evaluation.records import Record, each_record
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import Line, lines_of
 from harness.text import csv_cell
@@ -54,15 +54,12 @@ MEANS: Mapping[str, Callable[[Line], Any]] = {
     "facts": lambda line: json.dumps(dict(line.facts)) if line.facts else "",
 }
 """What it says in the mean over the draws."""
-DRAWS: Mapping[str, Callable[[DrawScore], Any]] = {
-    "draw": lambda score: score.seed,
-    "value": lambda score: 100 * score.value,
-    "parts": lambda score: json.dumps({k: round(100 * v, 6) for k, v in score.parts.items()}),
-    "facts": lambda score: json.dumps(score.facts) if score.facts else "",
-}
-"""What it says of a draw."""
+VALUES = ("draw", "resample", "value", "parts", "facts")
+"""What it says of one draw, or of one resample of the test units."""
 MADE_OF: Mapping[str, Callable[[Record], Any]] = {
     "base": lambda record: record.base and record.base.source,
+    "family": lambda record: record.family,
+    "recipe": lambda record: record.recipe.model_dump_json() if record.recipe else "",
     "experts": lambda record: " + ".join(one.source for one in record.experts),
     "experts_digest": lambda record: " ".join(one.digest for one in record.experts),
     "dataset": lambda record: str(record.dataset.get("digest", "")),
@@ -83,15 +80,19 @@ FRAME = tuple(
     name
     for one in TABLE
     if one not in ("sd", "draws")
-    for name in {"shots": ("shots", "draw"), "head": (*MADE_OF, "head")}.get(one, (one,))
+    for name in {"shots": ("shots", "draw", "resample"), "head": (*MADE_OF, "head")}.get(
+        one, (one,)
+    )
 )
 """The columns of a frame, a line for each draw: those of board.csv but for what is over draws, the
-seed of the draw, and what the model was made of."""
+seed of the draw, the number of the resample (0: the test units as they are), and what the model was
+made of."""
 FLOATS = (
     "value", "sd", "low", "high", "level", "majority", "gain", "shots", "draw", "limit", "seed",
 )  # fmt: skip
 TRUTHS = ("transductive", "significant")
-NUMBERS = (*FLOATS, *TRUTHS, "rows", "draws")
+COUNTS = ("rows", "draws", "resample")
+NUMBERS = (*FLOATS, *TRUTHS, *COUNTS)
 
 
 def deviation(values: Sequence[float]) -> float | None:
@@ -102,30 +103,44 @@ def deviation(values: Sequence[float]) -> float | None:
     return sqrt(fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1))
 
 
-def read_records(*places: str | Path) -> pandas.DataFrame:
-    """All records in files and below folders as one tidy frame. Raises BrokenRecord.
+def read_records(*places: str | Path, resamples: bool = False) -> pandas.DataFrame:
+    """All records in files, packs and folders as one tidy frame. Raises BrokenRecord.
 
     A line for each model, task, protocol, number of shots and draw, with the columns that
-    docs/records.md lists; scores x100.
+    docs/records.md lists; scores x100. With `resamples` also one for each resample of the test
+    units, of the mean over the draws, where records keep them.
     """
-    return frame_of(each_record(places))
+    return frame_of(each_record(places), resamples=resamples)
 
 
-def frame_of(records: Iterable[tuple[Path | str, Record]]) -> pandas.DataFrame:
+def frame_of(
+    records: Iterable[tuple[Path | str, Record]], *, resamples: bool = False
+) -> pandas.DataFrame:
     """Records that lie in these files as a frame."""
     made = [(line, r) for path, r in records for line in lines_of([(str(path), r)])]
     names = named_rows([line for line, _ in made])
-    drawn = [
-        (line, record, score, name)
+    lines = [
+        (line, record, name, values)
         for (line, record), name in zip(made, names, strict=True)
-        for score in record.scores
-        if (score.shots or 0) == line.shots
+        for values in _values(line, record, resamples)
     ]
-    columns = {name: [of(line) for line, *_ in drawn] for name, of in WHAT.items()}
-    columns |= {name: [of(record) for _, record, *_ in drawn] for name, of in MADE_OF.items()}
-    columns |= {name: [of(score) for *_, score, _ in drawn] for name, of in DRAWS.items()}
-    columns |= {"row": [name for *_, name in drawn], "record": [one.path for one, *_ in drawn]}
+    columns = {name: [of(line) for line, *_ in lines] for name, of in WHAT.items()}
+    columns |= {name: [of(record) for _, record, *_ in lines] for name, of in MADE_OF.items()}
+    columns |= {name: [values[at] for *_, values in lines] for at, name in enumerate(VALUES)}
+    columns |= {"row": [one[2] for one in lines], "record": [one.path for one, *_ in lines]}
     return _typed({name: columns[name] for name in FRAME})
+
+
+def _values(line: Line, record: Record, resamples: bool) -> Iterator[tuple[Any, ...]]:
+    """The `VALUES` of each draw and, if asked for, of each resample."""
+    for one in record.scores:
+        if (one.shots or 0) == line.shots:
+            parts = json.dumps({name: round(100 * v, 6) for name, v in one.parts.items()})
+            facts = json.dumps(one.facts) if one.facts else ""
+            yield one.seed, 0, 100 * one.value, parts, facts
+    if resamples and (estimate := line.estimate) is not None:
+        for number, value in enumerate(estimate.resamples.tolist(), start=1):
+            yield None, number, 100 * value, "", ""
 
 
 def table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> pandas.DataFrame:
@@ -141,7 +156,7 @@ def _typed(columns: Mapping[str, Sequence[Any]]) -> pandas.DataFrame:
 
     frame = pandas.DataFrame(columns)
     kinds = {name: "float64" if name in FLOATS else "category" for name in frame}
-    kept = (*TRUTHS, "rows", "draws", "record")
+    kept = (*TRUTHS, *COUNTS, "record")
     return frame.astype({name: kind for name, kind in kinds.items() if name not in kept})
 
 
