@@ -218,6 +218,12 @@ def test_ties_are_ties_as_they_are_printed() -> None:
     assert bold(merges(0.6004, 0.5996, 0.5994)) == {"a", "b"}
 
 
+def test_what_the_best_constant_reaches_is_not_bold() -> None:
+    constant = {"majority": DrawScore(value=0.6, parts={"accuracy": 0.6})}
+    assert bold(merges(0.60, 0.59, **constant)) == set()
+    assert bold(merges(0.61, 0.59, **constant)) == {"a"}
+
+
 def test_what_overlaps_with_the_best_is_bold_too() -> None:
     records = [
         *merges(0.60, intervals=interval(0.55, 0.65)),

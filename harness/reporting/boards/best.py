@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from harness.reporting.difference import difference_of, fewest_draws
-from harness.reporting.grid import Cell, Grid, Reading
+from harness.reporting.grid import CONSTANT, Cell, Grid, Reading
 from harness.reporting.lines import Line
 from harness.stats.intervals import LEVEL, student
 from harness.stats.tests import FEWEST_DRAWS, holm, p_value
@@ -47,15 +47,21 @@ class Spot:
 def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Reading, str], Best]:
     """For every column of every reading, the best among these rows, ties and all.
 
-    A column with a single one of the rows has no best.
+    A column with a single one of the rows has no best, and nothing is that the best constant
+    prediction reaches.
     """
     best = {}
     for reading in scores.readings:
         table = {row: spots(scores, row, reading) for row in rows}
+        constants = scores.row(CONSTANT, reading)
         for at, column in enumerate(scores.columns):
             places = {row: place for row, of in table.items() if (place := of[at]) is not None}
             if len(places) > 1:
-                best[reading, column] = _best(places)
+                made, constant = _best(places), constants[at]
+                if constant is not None:
+                    low = {r for r, one in places.items() if one.cell.mean <= constant.mean}
+                    made = replace(made, rows=made.rows - low)
+                best[reading, column] = made
     return best
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from harness.reporting.boards.best import WAYS
 from harness.reporting.boards.board import HOW, Board
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
-from harness.reporting.grid import Grid, Reading
+from harness.reporting.grid import CONSTANT, Grid, Reading
 from harness.reporting.lines import Line
 
 BOLD = "Bold"
@@ -41,7 +41,8 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
         told = ", and those ".join(text for way, text in WAYS.items() if way in ways)
         these = " A mean is of these very tasks: of others, harness compare says more."
         several = these if len(board.scores.tasks) > 1 else ""
-        said.append((BOLD, f"the best merge of a column, and those {told}.{several}"))
+        floor = f" None that the {CONSTANT} reaches." if CONSTANT in board.scores.rows else ""
+        said.append((BOLD, f"the best merge of a column, and those {told}.{floor}{several}"))
     if is_open:
         said.append((OPEN, OPEN_SAYS))
     return said + [(row, f"{text}.") for row, text in HOW.items() if row in board.scores.rows]
