@@ -637,6 +637,10 @@ def test_the_verdict_says_the_four_parts_and_the_credit() -> None:
     )
     assert "credit" not in str(replace(made, spread=replace(known, credit=None)))
     assert "Of the experts'" not in str(replace(made, control=None))
+    chance = replace(known, share=ratio(-0.34, 0.17))
+    said = "no significant share of the loss is the head's (95 % CI -34 to 17 %)"
+    assert said in str(replace(made, spread=chance))
+    assert "a tuned head scores 2.0 less than the experts' own" in str(replace(made, tuned=45.0))
 
 
 def test_the_verdict_is_of_what_records_keep() -> None:

@@ -418,7 +418,7 @@ def test_a_draw_that_labels_do_not_choose(room: Room, evaluate: Evaluate) -> Non
     assert record["settings"]["pool"] == take(rows, pool).digest
     text, _ = evaluate(room.same, *flags, "--unstratified")
     assert "ft-classifier, 3 shots: adapted to rows whose labels were not read" in text
-    assert "knn, 3 shots: tuned on rows that were drawn whatever their labels, and on these" in text
+    assert "knn, 3 shots: tuned on rows drawn without stratification, and on their labels" in text
 
 
 def test_an_expert_with_its_labels_in_another_order_is_read_by_name(

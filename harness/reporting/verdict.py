@@ -11,6 +11,7 @@ import numpy as np
 from harness.data.shots import amount, counted
 from harness.evaluation.records import Record
 from harness.reporting.difference import (
+    CI,
     NO_INTERVAL,
     Difference,
     Spread,
@@ -150,6 +151,10 @@ class Verdict:
                 "the base does not score significantly less, so a tuned head says nothing of the "
                 "merge"
             )
+        known = self.spread.share if self.spread else None
+        if known and known.ends[0] <= 0 < known.ends[1]:
+            low, high = (f"{100 * end:.0f}" for end in known.ends)
+            return f"no significant share of the loss is the head's ({CI} {low} to {high} %)"
         if self.share:
             return f"the head explains {self.share} of the loss"
         if self.spread and self.draws < FEWEST_DRAWS:
@@ -163,11 +168,13 @@ class Verdict:
             return ""
         known = self.spread.credit if self.spread else None
         said = f"; credit {in_percent(known)}" if known else ""
+        head = f"only a tuned head recovers {points(self.recovered)}"
+        if self.recovered < 0:
+            head = f"a tuned head scores {points(-self.recovered)} less than the experts' own"
         return (
             f" Of the experts' {points(self.experts)} points the base has {points(self.control)} "
             f"under a tuned head, the encoder adds {points(self.tuned - self.control)} and "
-            f"{points(self.experts - self.tuned)} are lost; only a tuned head recovers "
-            f"{points(self.recovered)}{said}."
+            f"{points(self.experts - self.tuned)} are lost; {head}{said}."
         )
 
 

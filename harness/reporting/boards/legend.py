@@ -14,9 +14,9 @@ BOLD = "Bold"
 DETERMINED = "rows_per_dimension"
 """The fact that says, below one, that rows leave a fit open."""
 ADAPTED = {
-    "chose the rows": "adapted to drawn rows whose labels only chose them",
+    "chose the rows": "adapted to drawn rows; their labels only stratify the draw",
     "chose the rows and were read": "tuned on drawn rows and their labels",
-    "were read": "tuned on rows that were drawn whatever their labels, and on these",
+    "were read": "tuned on rows drawn without stratification, and on their labels",
     "were not read": "adapted to rows whose labels were not read",
 }
 
