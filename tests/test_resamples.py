@@ -367,6 +367,18 @@ def test_a_column_of_documents_that_is_not_there_is_named(
     assert not (tmp_path / "records").exists()
 
 
+def test_a_copy_without_dialogues_has_rows(tmp_path: Path) -> None:
+    """Of a published set, as other programs hand it on; the record says that rows were drawn."""
+    place = tmp_path / "emotion" / "dailydialog"
+    place.mkdir(parents=True)
+    row = {"text": "no", **dict.fromkeys(harness.TASKS["emotion/dailydialog"].labels, 0)}
+    for dialogues, units in (({}, None), ({"dialogue_id": "a"}, [0, 0])):
+        lines = [json.dumps({**row, **dialogues})] * 2
+        (place / "test.jsonl").write_text("\n".join(lines))
+        read = load_rows(harness.TASKS["emotion/dailydialog"], "test", folder=tmp_path)
+        assert (None if read.documents is None else read.documents.tolist()) == units
+
+
 @pytest.mark.usefixtures("as_found")
 def test_documents_change_no_row(tmp_path: Path) -> None:
     """What rows without a document are of is each its own; the digest is that of the rows."""
