@@ -16,13 +16,15 @@ import numpy as np
 from scipy.stats import norm
 
 from harness.stats.estimate import Estimate, mean_of, minus
-from harness.stats.intervals import CORRELATION, SHARE, Ends, interval, ratio
+from harness.stats.intervals import Ends, interval, ratio
 from harness.stats.ranks import over_tasks, ranks, sign_flip, significant_pairs
 from harness.stats.tests import detectable, holm, p_value
 from harness.types import Array64, Units
 
 Random = np.random.Generator
 RESAMPLES, BY_DRAW = 2000, 64
+SHARE: Ends = (0.0, 1.0)
+CORRELATION: Ends = (-1.0, 1.0)
 
 
 COVERED = 0.93

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 
 import harness
 from harness.evaluation.records import Record
+from harness.reporting.boards.credit import Credits, Scored, ranked
 from harness.reporting.boards.credit_table import bars
-from harness.reporting.credit import Credits, Scored, ranked
 from harness.reporting.grid import Reading
 from harness.rng import rng
 from harness.stats.estimate import Estimate
@@ -32,11 +33,23 @@ def estimate(point: float, seed: int = 0, error: float = 0.002) -> Estimate:
 
 def scored(current: float, tuned: float, seed: int = 0, base: float = 25.1) -> Scored:
     points = (base, current, tuned, 72.8)
-    return Scored(*(estimate(one / 100, 4 * seed + at) for at, one in enumerate(points)))
+    return Scored(*([estimate(one / 100, 4 * seed + at)] for at, one in enumerate(points)))
 
 
-def of(rows: dict[str, list[Scored]], **given: Any) -> Credits:
-    return ranked(rows, reading=TUNED, tasks=TASKS[: len(next(iter(rows.values())))], **given)
+def both(one: Scored, other: Scored) -> Scored:
+    """One merge on two tasks."""
+    return Scored(
+        *([*first, *second] for first, second in zip(each(one), each(other), strict=True))
+    )
+
+
+def each(one: Scored) -> list[Sequence[Estimate]]:
+    return [one.base, one.current, one.tuned, one.experts]
+
+
+def of(rows: dict[str, Scored], **given: Any) -> Credits:
+    tasks = TASKS[: len(next(iter(rows.values())).tuned)]
+    return ranked(rows, reading=TUNED, tasks=tasks, **given)
 
 
 # Arithmetic -------------------------------------------------------------------------------------
@@ -44,13 +57,12 @@ def of(rows: dict[str, list[Scored]], **given: Any) -> Credits:
 
 def test_the_parts_by_hand() -> None:
     """Five topics on MiniLM: a merge with less under its own heads has more credit."""
-    found = of({"iso": [scored(51.0, 57.1)], "ties": [scored(47.0, 65.6, 1)]})
+    found = of({"iso": scored(51.0, 57.1), "ties": scored(47.0, 65.6, 1)})
     ties, iso = found.merges
     assert (ties.name, iso.name) == ("ties", "iso")
-    parts = (ties.base, ties.encoder, ties.lost, ties.head)
-    assert parts == pytest.approx((25.1, 40.5, 7.2, 18.6))
+    parts = (ties.base, ties.tuned, ties.experts, ties.head)
+    assert parts == pytest.approx((25.1, 65.6, 72.8, 18.6))
     assert [round(100 * one.credit.point) for one in (ties, iso) if one.credit] == [85, 67]
-    assert ties.base + ties.encoder + ties.lost == pytest.approx(ties.experts)
     assert (found.pairs, found.reversed) == (1, 1)
     assert (ties.place, ties.current_place, ties.too_low, ties.too_high) == ((1, 1), (2, 2), 1, 0)
     assert (iso.place, iso.current_place, iso.too_low, iso.too_high) == ((2, 2), (1, 1), 0, 1)
@@ -58,46 +70,53 @@ def test_the_parts_by_hand() -> None:
 
 
 def test_the_base_has_none_and_the_experts_have_all() -> None:
-    rows = {"base": [scored(10, 25.1)], "experts": [scored(72.8, 72.8)], "more": [scored(75, 80)]}
+    rows = {"base": scored(10, 25.1), "experts": scored(72.8, 72.8), "more": scored(75, 80)}
     more, experts, base = of(rows).merges
     assert [one.credit and one.credit.point for one in (experts, base)] == pytest.approx([1, 0])
     assert more.credit is not None
     assert more.credit.point > 1
-    assert more.lost < 0
 
 
 def test_the_interval_is_that_of_the_ratio_on_resamples() -> None:
     """An independent way: percentiles of the ratio itself, base and experts resampled as well."""
     one = scored(47.0, 65.6)
-    (merge,) = of({"m": [one]}).merges
-    b, t, e = (x.resamples for x in (one.base, one.tuned, one.experts))
+    (merge,) = of({"m": one}).merges
+    b, t, e = (x.resamples for (x,) in (one.base, one.tuned, one.experts))
     low, high = np.percentile((t - b) / (e - b), [2.5, 97.5])
     assert merge.credit is not None
     assert merge.credit.ends == pytest.approx((low, high), abs=0.002)
-    wide = Scored(*(Estimate(x.values, x.values + 9 * (x.resamples - x.values), x.by_draw, 2000)
-                    for x in (one.base, one.current, one.tuned, one.experts)))  # fmt: skip
-    (wider,) = of({"m": [wide]}).merges
+    wide = Scored(*([Estimate(x.values, x.values + 9 * (x.resamples - x.values), x.by_draw, 2000)]
+                    for (x,) in each(one)))  # fmt: skip
+    (wider,) = of({"m": wide}).merges
     assert wider.credit is not None
     assert wider.credit.ends[0] < low < high < wider.credit.ends[1]
 
 
 def test_several_tasks_are_a_ratio_of_means_not_a_mean_of_ratios() -> None:
-    (merge,) = of({"m": [scored(40, 60, base=20.0), scored(40, 60, 1, base=50.0)]}).merges
-    each = [one.point for one in merge.by_task if one]
-    assert each == pytest.approx([40 / 52.8, 10 / 22.8])
+    (merge,) = of({"m": both(scored(40, 60, base=20.0), scored(40, 60, 1, base=50.0))}).merges
+    known = [one.point for one in merge.by_task if one]
+    assert known == pytest.approx([40 / 52.8, 10 / 22.8])
     assert merge.credit is not None
     assert merge.credit.point == pytest.approx(50 / 75.6)
-    assert merge.range == pytest.approx((each[1], each[0]))
+    assert merge.range == pytest.approx((known[1], known[0]))
 
 
 def test_credit_is_refused_where_the_experts_are_not_above_the_base() -> None:
-    found = of({"m": [scored(40, 60, base=72.7)]})
+    found = of({"m": scored(40, 60, base=72.7)})
     assert found.merges[0].credit is None
     assert "not significantly above" in found.finding[0]
 
 
+@pytest.mark.parametrize(("constant", "defined"), [(0.6, True), (0.727, False), (None, True)])
+def test_credit_is_refused_where_the_experts_are_not_above_the_constant(
+    constant: float | None, defined: bool
+) -> None:
+    found = of({"m": scored(40, 60)}, constants=[constant])
+    assert (found.merges[0].credit is not None) == defined
+
+
 def test_what_saw_the_scored_rows_is_out_of_competition() -> None:
-    rows = {"cheat": [scored(60, 70)], "ties": [scored(47, 65.6, 1)], "iso": [scored(51, 57, 2)]}
+    rows = {"cheat": scored(60, 70), "ties": scored(47, 65.6, 1), "iso": scored(51, 57, 2)}
     found = of(rows, transductive=["cheat"])
     assert [(one.name, one.place) for one in found.merges] == [
         ("cheat", None), ("ties", (1, 1)), ("iso", (2, 2)),
@@ -106,17 +125,17 @@ def test_what_saw_the_scored_rows_is_out_of_competition() -> None:
 
 
 def test_a_difference_by_chance_is_a_place_for_both() -> None:
-    found = of({"a": [scored(50, 60.0)], "b": [scored(50, 60.2, 1)], "c": [scored(50, 40, 2)]})
+    found = of({"a": scored(50, 60.0), "b": scored(50, 60.2, 1), "c": scored(50, 40, 2)})
     assert [one.place for one in found.merges] == [(1, 2), (1, 2), (3, 3)]
     assert "not significantly behind" in found.finding[0]
 
 
 def test_metrics_without_a_common_scale_have_a_median_and_no_order() -> None:
-    found = of({"m": [scored(40, 60), scored(40, 50, 1)]}, several_scales=True)
+    found = of({"m": both(scored(40, 60), scored(40, 50, 1))}, several_metrics=True)
     (merge,) = found.merges
     assert merge.credit is not None
-    each = [one.point for one in merge.by_task if one]
-    assert merge.credit.point == pytest.approx(sum(each) / 2)
+    known = [one.point for one in merge.by_task if one]
+    assert merge.credit.point == pytest.approx(sum(known) / 2)
     assert merge.credit.ends == (merge.credit.point, merge.credit.point)
     assert (merge.place, found.pairs) == (None, 0)
 
@@ -124,17 +143,17 @@ def test_metrics_without_a_common_scale_have_a_median_and_no_order() -> None:
 # From records to a board ------------------------------------------------------------------------
 
 
-def records() -> list[Record]:
+def records(draws: int = 3) -> list[Record]:
     made = []
     for task in TASKS:
         experts = {"head": "own"}
         made.append(record("expert", task, task, "current", 0.8, **experts))
-        draws = {5: [0.3, 0.31, 0.29]}
-        made.append(record("base", "base", task, "ft-classifier", draws))
+        drawn = {5: [0.3, 0.31, 0.29][:draws]}
+        made.append(record("base", "base", task, "ft-classifier", drawn))
         for method, own, tuned in (("ties", 0.5, 0.7), ("<b>|x_[y](z)", 0.6, 0.5)):
             made.append(record("merged", method, task, "current", own, method=method))
-            draws = {5: [tuned, tuned + 0.01, tuned - 0.01]}
-            made.append(record("merged", method, task, "ft-classifier", draws, method=method))
+            drawn = {5: [tuned, tuned + 0.01, tuned - 0.01][:draws]}
+            made.append(record("merged", method, task, "ft-classifier", drawn, method=method))
     return made
 
 
@@ -148,7 +167,7 @@ def test_a_board_begins_with_where_the_score_goes(tmp_path: Path) -> None:
     assert made["board.md"].startswith("# Where the score goes\n")
     rows = [line.split(" | ") for line in made["board.md"].splitlines() if line.startswith("| ")]
     assert rows[2][:6] == ["| 1", "ties", "30.0", "50.0", "70.0", "80.0"]
-    assert rows[2][6].startswith("80 % [95 % CI ")
+    assert rows[2][6].startswith("80 % (95 % CI ")
     assert rows[3][:2] == ["| 2", r"&lt;b&gt;\|x\_[y]\(z)"]
     page = made["index.html"].partition("<script")[0]
     assert page.index("Where the score goes") < page.index("What the numbers are")
@@ -158,7 +177,7 @@ def test_a_board_begins_with_where_the_score_goes(tmp_path: Path) -> None:
 
 
 def test_bars_add_up_to_the_axis() -> None:
-    found = of({"ties": [scored(47.0, 65.6)], "own": [scored(70, 60, 1)]}, constant=0.1)
+    found = of({"ties": scored(47.0, 65.6), "own": scored(70, 60, 1)}, constants=[0.001])
     board: Any = SimpleNamespace(tasks={}, of_row={})
     shown = bars(board, found)
     for one in shown["bars"]:
@@ -169,11 +188,13 @@ def test_bars_add_up_to_the_axis() -> None:
     assert [kind for kind, _, _ in shown["bars"][1]["rects"]] == ["of-base", "of-own", "of-lost"]
 
 
-@pytest.mark.parametrize("lacks", ["resamples", "design", "base", "experts"])
+@pytest.mark.parametrize("lacks", ["resamples", "design", "base", "experts", "draws"])
 def test_without_what_it_is_measured_by_there_is_no_credit(lacks: str, tmp_path: Path) -> None:
     whole = [*map(resampled, records())]
     if lacks == "resamples":
         whole[0] = records()[0]
+    elif lacks == "draws":
+        whole = [*map(resampled, records(draws=2))]
     elif lacks == "design":
         whole[0] = resampled(records()[0], "1" * 16)
     else:

@@ -11,8 +11,6 @@ from scipy.stats import norm, permutation_test, t
 
 from harness.stats.estimate import Estimate, mean_of, minus
 from harness.stats.intervals import (
-    CORRELATION,
-    SHARE,
     credit,
     degrees,
     interval,
@@ -36,6 +34,8 @@ from harness.stats.tests import detectable, holm, outcome, p_value, units_needed
 from harness.types import Array64
 
 NONE = np.empty((1, 0))
+SHARE = (0.0, 1.0)
+CORRELATION = (-1.0, 1.0)
 
 
 def normal(count: int = 1000, seed: int = 0) -> Array64:

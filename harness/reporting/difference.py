@@ -39,14 +39,13 @@ class Difference:
 class Spread:
     """The 95 % intervals of a verdict's differences, in points, over test units and draws.
 
-    `recovered` is what a tuned head wins back of the `loss`, whose test has the p-value `p`;
-    `share` is recovered over loss; `above_control` is the tuned merge minus the tuned base, if the
-    base was evaluated. Ratios are None where they are undefined, or rest on too few draws; `credit`
-    also where tasks have several metrics, of which the mean has no scale.
+    `p` is that of the test of the `loss`; `share` is what a tuned head recovers over the loss;
+    `above_control` is the tuned merge minus the tuned base, if the base was evaluated. Ratios are
+    None where they are undefined, or rest on too few draws; `credit` also where tasks have several
+    metrics, of which the mean has no scale.
     """
 
     loss: Ends
-    recovered: Ends
     share: Ratio | None = None
     above_control: Ends | None = None
     credit: Ratio | None = None
@@ -108,6 +107,23 @@ def fewest_draws(lines: Sequence[Line]) -> int:
     return min(len(line.values) for line in lines)
 
 
+def enough_draws(lines: Sequence[Line]) -> bool:
+    """Whether every score that rests on draws of shots rests on as many as a test takes."""
+    drawn = [line for line in lines if line.shots]
+    return not drawn or fewest_draws(drawn) >= FEWEST_DRAWS
+
+
+def one_metric(lines: Sequence[Line]) -> bool:
+    """Whether all are scored by the same metrics: else their mean has no scale."""
+    return len({line.metrics for line in lines}) == 1
+
+
+def constants_of(lines: Sequence[Line]) -> list[float | None]:
+    """By task, in the order of `by_task`, the best constant prediction as a fraction, if known."""
+    known = {line.task: line.majority for line in lines}
+    return [None if (value := known[task]) is None else value / 100 for task in sorted(known)]
+
+
 def spread_of(
     experts: Sequence[Line], current: Sequence[Line], read: Sequence[Line], base: Sequence[Line]
 ) -> Spread | None:
@@ -121,13 +137,14 @@ def spread_of(
         return None
     expert, now, then, *control = known
     loss, recovered = _apart(expert, now), _apart(then, now)
-    enough = fewest_draws([*read, *base]) >= FEWEST_DRAWS or not read[0].shots
-    alike = len({line.metrics for line in current}) == 1
+    enough = enough_draws([*read, *base])
+    whole = None
+    if control and enough and one_metric(current):
+        whole = credit(then, control[0], expert, constants_of(current))
     return Spread(
         loss=in_points(loss),
-        recovered=in_points(recovered),
         p=p_value(loss),
         share=ratio(recovered, loss) if enough else None,
         above_control=in_points(_apart(then, control[0])) if control else None,
-        credit=credit(then, control[0], expert) if control and enough and alike else None,
+        credit=whole,
     )

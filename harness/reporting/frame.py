@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from math import fsum, isinf, sqrt
+from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.data.shots import amount
 from harness.evaluation.records import Record, each_record
-from harness.reporting.grid import named_rows
+from harness.reporting.grid import Cell, named_rows
 from harness.reporting.lines import Line, lines_of
 from harness.text import csv_cell
 
@@ -47,9 +47,9 @@ WHAT: Mapping[str, Callable[[Line], Any]] = {
 }
 """What a record says of a number of shots, whatever the draw."""
 MEANS: Mapping[str, Callable[[Line], Any]] = {
-    "value": lambda line: fsum(line.values) / len(line.values),
+    "value": lambda line: Cell(line.values).mean,
     "parts": lambda line: json.dumps({name: round(value, 6) for name, value in line.parts}),
-    "sd": lambda line: deviation(line.values),
+    "sd": lambda line: Cell(line.values).deviation,
     "draws": lambda line: len(line.values),
     "facts": lambda line: json.dumps(dict(line.facts)) if line.facts else "",
 }
@@ -73,8 +73,8 @@ TABLE = (
     "parts", "sd", "draws", "low", "high", "level", "majority", "facts", "digest", "record",
 )  # fmt: skip
 """The columns of board.csv, a line for each record and number of shots. `sd` is over draws (n - 1);
-`low` and `high` are the ends of the interval over test rows, at `level`; `facts` are what a
-protocol says of its fits; `row` is what the board calls it, `record` the file; `shots` is 0 where
+`low` and `high` are the ends of the interval of the mean, at `level`; `facts` are what a protocol
+says of its fits; `row` is what the board calls it, `record` the file; `shots` is 0 where
 nothing is drawn and infinite where all rows are (in CSV, `all`)."""
 FRAME = tuple(
     name
@@ -93,14 +93,6 @@ FLOATS = (
 TRUTHS = ("transductive", "significant")
 COUNTS = ("rows", "draws", "resample")
 NUMBERS = (*FLOATS, *TRUTHS, *COUNTS)
-
-
-def deviation(values: Sequence[float]) -> float | None:
-    """The standard deviation of draws, divisor n - 1; None of a single one."""
-    if len(values) < 2:
-        return None
-    mean = fsum(values) / len(values)
-    return sqrt(fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1))
 
 
 def read_records(*places: str | Path, resamples: bool = False) -> pandas.DataFrame:

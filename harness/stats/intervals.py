@@ -21,9 +21,6 @@ DIGITS = 6
 """Of the ends of an interval, far below the chance of a bootstrap: sums round as threads do."""
 FARTHEST = 2.0
 """No two scores are further apart: what one unit says of a difference."""
-SHARE: Ends = (0.0, 1.0)
-CORRELATION: Ends = (-1.0, 1.0)
-"""Between which values a score lies: shares and F1, or correlations."""
 
 
 def variances(one: Estimate) -> tuple[float, float]:
@@ -162,13 +159,20 @@ _FAR = 1e6
 
 
 def credit(
-    tuned: Sequence[Estimate], base: Sequence[Estimate], experts: Sequence[Estimate]
+    tuned: Sequence[Estimate],
+    base: Sequence[Estimate],
+    experts: Sequence[Estimate],
+    constants: Sequence[float | None] = (),
 ) -> Ratio | None:
     """How far a merge is on the way from the base to the experts, by task in the same order.
 
     (tuned head of the merge - tuned head of the base) / (experts - tuned head of the base), each in
     the mean over tasks: 0 is the untouched base, 1 the experts. None where the experts are not
-    significantly above the base.
+    significantly above the base, or above the best `constants` of all tasks, where these are known.
     """
+    floors = [one for one in constants if one is not None]
+    known = len(floors) == len(experts)
+    if known and interval(mean_of(experts))[0] <= float(np.mean(floors)):
+        return None
     above, below = (mean_of(list(map(minus, each, base))) for each in (tuned, experts))
     return ratio(above, below)

@@ -9,11 +9,11 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from harness.reporting.difference import difference_of, fewest_draws
+from harness.reporting.difference import difference_of, enough_draws
 from harness.reporting.grid import CONSTANT, Cell, Grid, Reading
 from harness.reporting.lines import Line
 from harness.stats.intervals import LEVEL, student
-from harness.stats.tests import FEWEST_DRAWS, holm, p_value
+from harness.stats.tests import holm, p_value
 from harness.text import points
 
 Way = Literal["paired", "intervals", "printed"]
@@ -121,8 +121,7 @@ def apart(one: Spot, other: Spot) -> Apart:
     above = first.mean - second.mean
     difference = difference_of(one.lines, other.lines)
     if difference is not None:
-        drawn = [line for line in (*one.lines, *other.lines) if line.shots]
-        if drawn and fewest_draws(drawn) < FEWEST_DRAWS:
+        if not enough_draws([*one.lines, *other.lines]):
             return Apart(above, "paired", significant=False)
         return Apart(above, "paired", p_value(difference))
     if first.interval is None or second.interval is None:

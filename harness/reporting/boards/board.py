@@ -9,6 +9,7 @@ from functools import cached_property
 from harness.data.shots import amount
 from harness.evaluation.records import CHOICE_SPLIT
 from harness.reporting.boards.best import Best, best_of
+from harness.reporting.boards.credit import Credits, credits_of
 from harness.reporting.boards.gains import Gain, counterparts, gained, gaps, settled
 from harness.reporting.boards.share import Share, shares
 from harness.reporting.grid import (
@@ -92,6 +93,11 @@ class Board:
     def headlines(self) -> dict[str, Reading]:
         """By protocol, the reading whose number of shots is nearest to the papers' five."""
         return headlines(self.scores)
+
+    @cached_property
+    def credits(self) -> Credits | None:
+        """Where the score of each merge goes; None where records do not say."""
+        return credits_of(self)
 
     def rows_under(self, reading: Reading) -> list[tuple[str, list[Cell | None]]]:
         """The rows that have any cell under a reading, with their cells, mean last."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from harness.reporting.boards.board import Board
-from harness.reporting.credit import Credits, Merge, ends
+from harness.reporting.boards.credit import Credits, Merge
+from harness.reporting.difference import in_percent
 from harness.reporting.grid import short_task
 from harness.reporting.names import marked
 from harness.stats.intervals import LEVEL, Ratio
@@ -42,7 +43,7 @@ def terms(credits: Credits) -> list[tuple[str, str]]:
     """What the columns are."""
     over = (
         "the median over the tasks where it is defined"
-        if credits.several_scales
+        if credits.several_metrics
         else ("of the means over the tasks" if len(credits.tasks) > 1 else "of this task")
     )
     said = [
@@ -50,7 +51,8 @@ def terms(credits: Credits) -> list[tuple[str, str]]:
             "Credit",
             "(tuned head of the merge - tuned head of the base) / (experts - tuned head of the "
             f"base), {over}: 0 % is the untouched base, 100 % the experts under their own heads. "
-            "Undefined where the experts are not significantly above the base.",
+            "Undefined where the experts are not significantly above the base, or above the best "
+            "constant prediction.",
         ),
         (
             "Own heads",
@@ -58,7 +60,7 @@ def terms(credits: Credits) -> list[tuple[str, str]]:
             "only a tuned head scores on top was in the encoder all the time.",
         ),
     ]
-    if not credits.several_scales:
+    if not credits.several_metrics:
         level = f"{100 * LEVEL:.0f} %"
         said += [
             (
@@ -142,8 +144,8 @@ def _percent(share: float) -> str:
 def _shown(credit: Ratio | None) -> str:
     if credit is None:
         return "undefined"
-    text = f"{_percent(credit.point)} %"
-    return text if credit.ends == (credit.point, credit.point) else f"{text} [{ends(credit)}]"
+    alone = credit.ends == (credit.point, credit.point)
+    return f"{_percent(credit.point)} %" if alone else in_percent(credit)
 
 
 # For the page ------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from harness.reporting.boards.board import Board
 from harness.reporting.boards.credit_table import section
 from harness.reporting.boards.legend import BOLD, legend, notes
 from harness.reporting.boards.share import Share
-from harness.reporting.credit import credits_of
 from harness.reporting.grid import Cell, Reading, short_task
 from harness.text import markdown, plain, points
 
@@ -21,8 +20,8 @@ WIDTH = 120
 
 def rendered(board: Board) -> str:
     """The board as Markdown."""
-    credits = credits_of(board)
-    parts = [*(section(board, credits) if credits else ()), _legend(board)]
+    first = section(board, board.credits) if board.credits else ()
+    parts = [*first, _legend(board)]
     said = notes(board.scores)
     for _, group in groupby(board.scores.readings, key=lambda reading: reading.protocol):
         parts += _protocol(board, [*group], said)

@@ -40,14 +40,14 @@ class Share:
 
 def shares(scores: Grid, lines: Sequence[Line]) -> tuple[Share, ...]:
     """A share for every row and setting that can have one, settings in the order they come."""
-    against = _against(lines)
+    against = against_of(lines)
     rows: dict[str, list[Line]] = {row: [] for row in scores.rows}
     for (row, _, _), line in scores.lines.items():
         if line.role in ("merged", "base"):
             rows[row].append(line)
     by_setting: dict[tuple[str, Shots], dict[str, Verdict]] = {}
     for row, mine in rows.items():
-        for one in verdicts_of([*_compared(mine, against), *mine], mine):
+        for one in verdicts_of([*compared(mine, against), *mine], mine):
             by_setting.setdefault((one.setting, one.shots), {})[row] = one
     settings = [*dict.fromkeys(setting for setting, _ in by_setting)]
     made = (_shares(scores, known) for known in by_setting.values())
@@ -74,7 +74,7 @@ def _shares(scores: Grid, known: Mapping[str, Verdict]) -> list[Share]:
     ]
 
 
-def _against(lines: Sequence[Line]) -> dict[str, list[Line]]:
+def against_of(lines: Sequence[Line]) -> dict[str, list[Line]]:
     """By task, the lines that merges are compared with: of experts, and of the base as control."""
     against: dict[str, list[Line]] = {}
     for line in reported(lines):
@@ -83,7 +83,7 @@ def _against(lines: Sequence[Line]) -> dict[str, list[Line]]:
     return against
 
 
-def _compared(mine: Sequence[Line], against: Mapping[str, Sequence[Line]]) -> list[Line]:
+def compared(mine: Sequence[Line], against: Mapping[str, Sequence[Line]]) -> list[Line]:
     """What a row is compared with: the experts that were merged, and the base under its head.
 
     All experts, and every base, of a task where none is of this merge.

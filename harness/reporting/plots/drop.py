@@ -32,6 +32,7 @@ from harness.reporting.plots.marks import (
 from harness.reporting.plots.scores import View, scores_of, shown
 from harness.stats.estimate import Estimate, mean_of, of
 from harness.stats.intervals import Ends, interval
+from harness.stats.tests import FEWEST_DRAWS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,6 +152,8 @@ def _drop(expert: Record, merge: Record, reading: Reading) -> _Drop | None:
     shots = reading.shots or None
     upper, lower = estimate_of(expert, shots), estimate_of(merge, shots)
     if upper is None or lower is None or min(*upper.resamples, *upper.values) <= 0:
+        return _Drop(value, None)
+    if shots and min(len(upper.values), len(lower.values)) < FEWEST_DRAWS:
         return _Drop(value, None)
     return _Drop(value, of(lambda high, low: (high - low) / high, upper, lower))
 

@@ -14,7 +14,7 @@ from harness.data.shots import amount, counted
 from harness.errors import MissingScores
 from harness.evaluation.records import Record
 from harness.reporting.chosen import Chosen, chosen
-from harness.reporting.difference import Difference, difference_of, in_points
+from harness.reporting.difference import Difference, difference_of, enough_draws, in_points
 from harness.reporting.grid import (
     HEADLINE_SHOTS,
     Cell,
@@ -96,7 +96,8 @@ class Scores:
         one, other = self.cell(*first, column), self.cell(*second, column)
         if one is None or other is None:
             return None
-        apart = difference_of(self._lines(*first, column), self._lines(*second, column))
+        pair = self._lines(*first, column), self._lines(*second, column)
+        apart = difference_of(*pair) if enough_draws([*pair[0], *pair[1]]) else None
         return Difference(one.mean - other.mean, None if apart is None else in_points(apart))
 
     def _lines(self, row: str, reading: Reading, column: str) -> list[Line]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.reporting.boards.board import HOW, Board
+from harness.reporting.boards.credit import Credits
 from harness.reporting.boards.credit_table import LEAVES, bars
 from harness.reporting.boards.gains import any_known
 from harness.reporting.boards.legend import legend, notes
-from harness.reporting.credit import Credits, credits_of
 from harness.reporting.grid import Reading, short_task
 from harness.reporting.lines import Line
 from harness.text import plain, points
@@ -38,7 +38,7 @@ PROVENANCE: dict[str, Callable[[Line], str]] = {
 
 def rendered(board: Board, files: Sequence[str]) -> str:
     """The page; `files` are where the records of the board's lines lie, as seen from it."""
-    credits = credits_of(board)
+    credits = board.credits
     style = _source("board.css") + (_shades(credits) if credits else "")
     script = _source("board.js")
     return _template().render(

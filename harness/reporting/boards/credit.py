@@ -1,0 +1,327 @@
+"""Pure: a board -> where the score goes: what each merge adds to its base, and who reads it.
+
+Of a merge on a task four scores count: the base under a tuned head, the merge under the experts'
+own heads (Current Eval) and under that tuned head, and the experts. Defined in
+docs/methods.md#where-the-score-goes-and-credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from math import fsum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.reporting.boards.share import against_of, compared
+from harness.reporting.difference import by_task, constants_of, enough_draws, in_percent, one_metric
+from harness.reporting.grid import CURRENT, Reading, reading_of
+from harness.reporting.lines import Line
+from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.intervals import LEVEL, Ratio, credit
+from harness.stats.ranks import places
+from harness.stats.tests import holm, p_value
+from harness.text import points
+
+if TYPE_CHECKING:
+    from harness.reporting.boards.board import Board
+
+MOST = 60
+"""Merges that are ranked: of more pairs, Holm leaves next to nothing significant."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A merge beside what it is measured by: estimates by task, on the same resamples."""
+
+    base: Sequence[Estimate]
+    current: Sequence[Estimate]
+    tuned: Sequence[Estimate]
+    experts: Sequence[Estimate]
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A row: means over its tasks, x100, of what `Scored` has of each.
+
+    `credit` is None where the experts are not significantly above the base, or the best constant
+    prediction; `by_task` has it of each task. `place` and `current_place` are from which to which
+    place it may be by credit and under Current Eval, None out of competition (`transductive`: made
+    with the rows that are scored). `too_low` and `too_high` count the merges that Current Eval
+    orders the other way round, both differences significant.
+    """
+
+    name: str
+    base: float
+    current: float
+    tuned: float
+    experts: float
+    credit: Ratio | None
+    by_task: tuple[Ratio | None, ...]
+    transductive: bool = False
+    place: tuple[int, int] | None = None
+    current_place: tuple[int, int] | None = None
+    too_low: int = 0
+    too_high: int = 0
+
+    @property
+    def head(self) -> float:
+        """What only a tuned head recovers; below zero where the kept head is better."""
+        return self.tuned - self.current
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """The least and the greatest credit of a task, where it is defined on two or more."""
+        known = [one.point for one in self.by_task if one is not None]
+        return (min(known), max(known)) if len(known) > 1 else None
+
+
+@dataclass(frozen=True)
+class Credits:
+    """Merges by credit, the highest first, with what their order says.
+
+    `pairs` are those significant both by credit and under Current Eval, `reversed` how many of
+    them the two order differently. `several_metrics`: credit is the median over the tasks where
+    it is defined, as their mean has no scale; it has no interval, and no place. `others` are merges
+    that are not among these.
+    """
+
+    merges: tuple[Merge, ...]
+    reading: Reading
+    tasks: tuple[str, ...]
+    constant: float | None
+    pairs: int
+    reversed: int
+    several_metrics: bool = False
+    others: int = 0
+
+    @cached_property
+    def defined(self) -> tuple[Merge, ...]:
+        """Merges in competition whose credit is defined."""
+        return tuple(one for one in self.merges if one.credit and not one.transductive)
+
+    @property
+    def finding(self) -> list[str]:
+        """At most three sentences: what is first, what Current Eval turns round, what it hides."""
+        if not self.defined:
+            return [
+                "No merge has credit: the experts are not significantly above their base under the "
+                "same tuned head, or above the best constant prediction."
+            ]
+        return [text for text in (self._first, self._turned, self._hidden) if text]
+
+    @property
+    def _first(self) -> str:
+        first = self.defined[0]
+        assert first.credit is not None
+        if self.several_metrics:
+            return (
+                f"{first.name} has the highest median credit over tasks, "
+                f"{100 * first.credit.point:.0f} %; their metrics have no common scale, so there "
+                "is no interval, and the order says little."
+            )
+        text = f"{first.name} has the most credit: {in_percent(first.credit)}"
+        if len(self.defined) == 1 or first.place is None:
+            return f"{text}."
+        ties = first.place[1] - 1
+        second = self.defined[1]
+        assert second.credit is not None
+        if not ties:
+            less = in_percent(second.credit)
+            return f"{text}; next is {second.name} with {less}, significantly less."
+        more = "one other is" if ties == 1 else f"{ties} others are"
+        return f"{text}; {more} not significantly behind."
+
+    @property
+    def _turned(self) -> str:
+        if not self.pairs:
+            return ""
+        first = max(self.defined, key=lambda one: one.current)
+        rank = 1 + sorted(self.defined, key=lambda one: -one.current).index(self.defined[0])
+        others = "" if rank == 1 else f", {self.defined[0].name} {ordinal(rank)}"
+        return (
+            f"Under Current Eval {first.name} scores highest{others}: of {self.pairs} pairs that "
+            f"are significant both ways, it orders {self.reversed or 'none'} the other way round."
+        )
+
+    @property
+    def _hidden(self) -> str:
+        most = max(self.defined, key=lambda one: one.head)
+        if most.head <= 0:
+            return ""
+        return (
+            f"Most is hidden in {most.name}: it scores {points(most.current)} under the experts' "
+            f"heads and {points(most.tuned)} under a tuned one (base: {points(most.base)})."
+        )
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th; 11th."""
+    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+# From estimates ----------------------------------------------------------------------------
+
+
+def ranked(
+    rows: Mapping[str, Scored],
+    *,
+    reading: Reading,
+    tasks: Sequence[str],
+    transductive: Collection[str] = (),
+    constants: Sequence[float | None] = (),
+    several_metrics: bool = False,
+    others: int = 0,
+) -> Credits:
+    """Merges, by name, in the order of their credit; `constants` are fractions, by task."""
+    floors = constants or [None] * len(tasks)
+    known = [one for one in floors if one is not None]
+    merges = [
+        _merge(name, of, floors, several_metrics, transductive=name in transductive)
+        for name, of in rows.items()
+    ]
+    merges.sort(key=lambda one: (one.credit is None, -(one.credit or _NONE).point, -one.tuned))
+    inside = [one for one in merges if not one.transductive]
+    scored = [rows[one.name] for one in inside]
+    by_credit = _significant([one.tuned for one in scored])
+    by_current = _significant([one.current for one in scored])
+    both = {} if several_metrics else by_credit.keys() & by_current.keys()
+    turned = [pair for pair in both if by_credit[pair] != by_current[pair]]
+    if not several_metrics:
+        first = _places([one.tuned for one in inside], by_credit)
+        second = _places([one.current for one in inside], by_current)
+        inside = [
+            replace(
+                one,
+                place=first[at],
+                current_place=second[at],
+                too_low=sum(by_credit[pair] == at for pair in turned),
+                too_high=sum(by_current[pair] == at for pair in turned),
+            )
+            for at, one in enumerate(inside)
+        ]
+    placed = {one.name: one for one in inside}
+    return Credits(
+        tuple(placed.get(one.name, one) for one in merges),
+        reading,
+        tuple(tasks),
+        100 * fsum(known) / len(known) if len(known) == len(floors) else None,
+        len(both),
+        len(turned),
+        several_metrics,
+        others,
+    )
+
+
+_NONE = Ratio(0.0, (0.0, 0.0))
+
+
+def _merge(
+    name: str, scored: Scored, floors: Sequence[float | None], several: bool, *, transductive: bool
+) -> Merge:
+    columns = scored.tuned, scored.base, scored.experts
+    by_task = tuple(
+        credit([tuned], [base], [expert], [floor])
+        for tuned, base, expert, floor in zip(*columns, floors, strict=True)
+    )
+    whole = credit(*columns, floors)
+    if several:
+        known = [one.point for one in by_task if one is not None]
+        middle = float(np.median(known)) if known else 0.0
+        whole = Ratio(middle, (middle, middle)) if known else None
+
+    def mean(each: Sequence[Estimate]) -> float:
+        return 100 * float(np.mean([one.point for one in each]))
+
+    return Merge(
+        name=name,
+        base=mean(scored.base),
+        current=mean(scored.current),
+        tuned=mean(scored.tuned),
+        experts=mean(scored.experts),
+        credit=whole,
+        by_task=by_task,
+        transductive=transductive,
+    )
+
+
+def _significant(models: Sequence[Sequence[Estimate]]) -> dict[tuple[int, int], int]:
+    """The pairs of models whose means over tasks differ significantly, Holm over all; the better of
+    each."""
+    pairs = list(combinations(range(len(models)), 2))
+    differences = [mean_of(list(map(minus, models[one], models[other]))) for one, other in pairs]
+    adjusted = holm([p_value(one) for one in differences]) if pairs else ()
+    return {
+        pair: pair[0] if one.point > 0 else pair[1]
+        for pair, one, p in zip(pairs, differences, adjusted, strict=True)
+        if p < 1 - LEVEL
+    }
+
+
+def _places(values: Sequence[float], known: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:
+    order = sorted(range(len(values)), key=lambda at: -values[at])
+    return places(len(values), order, known.keys())
+
+
+# From a board ------------------------------------------------------------------------------
+
+
+def credits_of(board: Board) -> Credits | None:
+    """The credits of the merges of a board that were evaluated on all of its tasks.
+
+    Of more than `MOST`, those with the highest scores under the tuned head. None where nothing was
+    evaluated under a tuned head with three draws or more, where records keep no resamples, and
+    without experts or base.
+    """
+    tuned = next((one for one in board.headlines.values() if _is_tuned(board, one)), None)
+    current = next((one for one in board.headlines.values() if one.protocol == CURRENT), None)
+    if tuned is None or current is None:
+        return None
+    against = against_of(board.lines)
+    merges = {row: line for row, line in board.of_row.items() if line.role == "merged"}
+    found = {row: _scored(board, row, current, tuned, against) for row in merges}
+    scored = {row: one for row, one in found.items() if one is not None}
+    if not scored:
+        return None
+    kept = sorted(scored, key=lambda row: -fsum(one.point for one in scored[row].tuned))[:MOST]
+    tasks = sorted(board.tasks)
+    lines = [board.tasks[task] for task in tasks]
+    return ranked(
+        {row: one for row, one in scored.items() if row in kept},
+        reading=tuned,
+        tasks=tasks,
+        transductive=[row for row in kept if merges[row].made_on_test],
+        constants=constants_of(lines),
+        several_metrics=not one_metric(lines),
+        others=len(scored) - len(kept),
+    )
+
+
+def _is_tuned(board: Board, reading: Reading) -> bool:
+    line = board.readings.get(reading)
+    return line is not None and line.tuned
+
+
+def _scored(
+    board: Board,
+    row: str,
+    current: Reading,
+    tuned: Reading,
+    against: Mapping[str, Sequence[Line]],
+) -> Scored | None:
+    """A merge and what it is measured by; None unless all of it is there, on the same resamples."""
+    own, head = (
+        [line for task in board.tasks if (line := board.scores.lines.get((row, one, task)))]
+        for one in (current, tuned)
+    )
+    if len(own) < len(board.tasks) or len(head) < len(board.tasks):
+        return None
+    beside = compared(head, against)
+    experts = [line for line in beside if line.role == "expert"]
+    bases = [line for line in beside if line.role == "base" and reading_of(line) == tuned]
+    known = by_task(bases, own, head, experts) if enough_draws([*head, *bases]) else None
+    return None if known is None else Scored(*known)
