@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,26 +54,17 @@ class Pair:
         """The numbers of the layers, in order."""
         return tuple(sorted({p.layer for p in self.places if p.layer is not None}))
 
-    @property
-    def name(self) -> str:
-        return f"{self.first.name} and {self.second.name}"
+    def of(self, layers: Collection[int | None], role: Role | None = None) -> Comparison | None:
+        """A role in these layers together (None: outside of layers), or all roles there.
 
-    def at(self, layer: int | None, role: Role | None = None) -> Comparison | None:
-        """A role in a layer (None: outside of layers), or all of them; None where there is none."""
+        None where there is nothing.
+        """
         there = [
             one
             for place, one in self.places.items()
-            if place.layer == layer and role in (None, place.role)
+            if place.layer in layers and role in (None, place.role)
         ]
         return total(there) if there else None
-
-    def across(self, role: Role | None = None) -> Comparison:
-        """A role in all layers together, or all of them."""
-        return total(
-            one
-            for place, one in self.places.items()
-            if place.layer is not None and role in (None, place.role)
-        )
 
     def roles(self, *, in_layers: bool) -> tuple[Role, ...]:
         """What there is in layers, or outside of them, in the order of data through a model."""
@@ -163,17 +154,12 @@ def _pair(pair: Pair, *, with_base: bool) -> dict[str, Any]:
 
 
 def _measures(one: Comparison, with_base: bool) -> dict[str, Any]:
-    measures: dict[str, Any] = {
-        "entries": one.entries,
-        "distance": one.distance,
-        "relative": one.relative,
+    both = {"entries": one.entries, "distance": one.distance, "relative": one.relative}
+    vectors = {
+        "task_vector_norms": list(one.moved),
+        "ratio": one.ratio,
+        "cosine": one.cosine,
+        "moved_by_both": one.both,
+        "agreement": one.agreement,
     }
-    if with_base:
-        measures |= {
-            "task_vector_norms": list(one.moved),
-            "ratio": one.ratio,
-            "cosine": one.cosine,
-            "moved_by_both": one.both,
-            "agreement": one.agreement,
-        }
-    return measures
+    return {**both, **vectors} if with_base else both
