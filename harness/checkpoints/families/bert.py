@@ -15,12 +15,10 @@ BERT = Family(
     model_types=("bert",),
     prefix="bert.",
     row=one_linear(POOLED),
-    word=one_linear(WIDTH),
     pooler="bert.pooler",
     axes={
         **embeddings("bert.embeddings.", "word", "position", "token_type"),
         **layers("bert.encoder.layer."),
         **linear("bert.pooler.dense", POOLED, WIDTH),
     },
-    words="bert.embeddings.word_embeddings.weight",
 )

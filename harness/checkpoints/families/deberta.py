@@ -31,7 +31,6 @@ DEBERTA = Family(
     model_types=("deberta-v2",),
     prefix="deberta.",
     row=one_linear(POOLED),
-    word=one_linear(WIDTH),
     pooler="pooler",
     axes={
         **embeddings("deberta.embeddings.", "word", "position", "token_type", group=EMBEDDING),
@@ -46,7 +45,6 @@ DEBERTA = Family(
         **norm("deberta.encoder.conv.LayerNorm"),
         **linear("pooler.dense", POOLED, WIDTH),
     },
-    words="deberta.embeddings.word_embeddings.weight",
     projection=PROJECTION,
     settings={**SETTINGS, **RELATIVE, "conv_act": "tanh", "conv_groups": 1},
 )

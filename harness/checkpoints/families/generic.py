@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,29 +28,32 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
     Raises BrokenCheckpoint, saying of `what`, for a configuration that no classifier can be made
     from, and UnknownName for decoders and encoder-decoders, whose classifiers read a last token.
     """
+    from transformers.models.auto import modeling_auto as auto
+
     if (model := _on_meta(config, what, "row")) is None:
         return None
+    kind, other = config["model_type"], None
+    writes, fills = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if kind in writes and kind not in fills:
+        other = "which generates text"
     if getattr(type(model.config), "is_encoder_decoder", False):  # whatever this configuration says
+        other = "an encoder-decoder"
+    if other is not None:
         raise UnknownName(
-            f"{what} is of the architecture {config['model_type']!r:.80}, an encoder-decoder; "
-            "expected an encoder, as no other is supported yet"
-        )
-    if _is_decoder(config["model_type"]):
-        raise UnknownName(
-            f"{what} is of the architecture {config['model_type']!r:.80}, which generates text; "
-            "expected an encoder, as no other is supported yet"
+            f"{what} is of the architecture {kind!r:.80}, {other}; expected an encoder, as no "
+            "other is supported yet"
         )
     if (row := _top(model)) is None:
         return None
-    prefix, pooler = f"{model.base_model_prefix}.", _pooler(model)
+    prefix, of_words = f"{model.base_model_prefix}.", _on_meta(config, what, "word")
+    modules = [name for name, _ in model.named_modules()]
     family = Family(
         name=GENERIC,
-        model_types=(config["model_type"],),
+        model_types=(kind,),
         prefix=prefix,
         row=row,
-        word=_top(of_words) if (of_words := _on_meta(config, what, "word")) is not None else None,
-        pooler=pooler,
-        tied=tuple(_tied(model)),
+        word=_top(of_words) if of_words is not None else None,
+        pooler=next((name for name in modules if name.rpartition(".")[2] == "pooler"), None),
         settings={**SETTINGS, **RELATIVE},
     )
     rest = [name for name, _ in model.named_parameters() if not family.is_head(name)]
@@ -71,16 +74,6 @@ def _on_meta(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Modul
     return classifier_on_meta(config, what, unit=unit)
 
 
-def _is_decoder(model_type: str) -> bool:
-    """Whether transformers knows a model of this type that writes on and none that fills masks."""
-    from transformers.models.auto import modeling_auto
-
-    writes = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return (
-        model_type in writes and model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    )
-
-
 def _top(model: torch.nn.Module) -> Top | None:
     """The modules called like a head, if the final linear layer is one among theirs."""
     modules = tuple(name for name, _ in model.named_children() if HEAD.fullmatch(name))
@@ -92,16 +85,3 @@ def _top(model: torch.nn.Module) -> Top | None:
         and not HIDDEN.fullmatch(name)
     ]
     return Top(modules, final[0]) if len(final) == 1 else None
-
-
-def _pooler(model: torch.nn.Module) -> str | None:
-    names = (name for name, _ in model.named_modules())
-    return next((name for name in names if name.rpartition(".")[2] == "pooler"), None)
-
-
-def _tied(model: torch.nn.Module) -> Iterable[tuple[str, ...]]:
-    """Names of parameters that are one and the same, by identity and not by configuration."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return (tuple(group) for group in names.values() if len(group) > 1)
