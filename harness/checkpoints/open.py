@@ -25,12 +25,7 @@ from harness.checkpoints.layout import (
     is_adapter,
     refuse_code,
 )
-from harness.checkpoints.provenance import (
-    EXPERT_FILE,
-    MERGE_FILE,
-    check_listed,
-    recorded_tasks,
-)
+from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, check_listed, recorded_tasks
 from harness.errors import BrokenCheckpoint
 from harness.files import is_text, read_json
 from harness.types import Checkpoint, StateDict
