@@ -75,27 +75,17 @@ def build_model(
     tensor of the model is missing, left over or of another shape: nothing is ever newly
     initialised. So it does for a classifier of the other unit.
     """
-    check_counts(config, state, what)
-    _check_unit(config, what, unit)
-    model = _unfilled(config, what, unit)
-    _check_tensors(model, state, what)
-    tensors = {name: state[name] for name in floating(state)}
-    model.load_state_dict(tensors, strict=False)
-    return model.float().eval()
-
-
-def _unfilled(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Module:
-    """The classifier of a configuration, whose parameters hold whatever was in memory.
-
-    To draw them at random takes longer than a forward pass over a few rows.
-    """
     from transformers.initialization import no_init_weights
 
-    with no_init_weights():
+    check_counts(config, state, what)
+    _check_unit(config, what, unit)
+    with no_init_weights():  # to draw them takes longer than a forward pass over a few rows
         model: Any = network(config, what, unit)
     model.tie_weights()  # which goes with drawing them
-    made: torch.nn.Module = model
-    return made
+    _check_tensors(model, state, what)
+    model.load_state_dict({name: state[name] for name in floating(state)}, strict=False)
+    built: torch.nn.Module = model.float().eval()
+    return built
 
 
 @contextmanager

@@ -40,13 +40,10 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
     check_tokenizer(path)
     # which reads config.json as well, and says in lines of its own what is odd there
     with using_tokenizer(path), silent():
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, trust_remote_code=False, local_files_only=True
-        )
+        given = {"trust_remote_code": False, "local_files_only": True}
+        tokenizer = AutoTokenizer.from_pretrained(path, **given)
         if words and getattr(tokenizer, "add_prefix_space", None) is False:
-            tokenizer = AutoTokenizer.from_pretrained(
-                path, trust_remote_code=False, local_files_only=True, add_prefix_space=True
-            )
+            tokenizer = AutoTokenizer.from_pretrained(path, **given, add_prefix_space=True)
         last = max(tokenizer.get_vocab().values(), default=0)
     if last > LAST_TOKEN:
         raise BrokenCheckpoint(
@@ -98,21 +95,15 @@ def word_ids(
     Of a word that was cut off, or that has no token, that is -1. Raises BrokenCheckpoint in one
     line for a tokenizer that does not say which word a token is of.
     """
+    split = {"is_split_into_words": True, "truncation": True, "max_length": max_length}
     with using_tokenizer(path):
-        read = tokenizer(
-            [list(words) for words in rows],
-            is_split_into_words=True,
-            truncation=True,
-            max_length=max_length,
-        )
+        read = tokenizer([list(words) for words in rows], **split)
         if not getattr(read, "is_fast", False):
             raise BrokenCheckpoint("it does not say which word a token is of")
         places = []
         for number, words in enumerate(rows):
-            first: dict[int, int] = {}
-            for place, word in enumerate(read.word_ids(number)):
-                if word is not None:
-                    first.setdefault(word, place)
+            tokens = [*enumerate(read.word_ids(number))]
+            first = {word: place for place, word in reversed(tokens)}
             places.append([first.get(word, -1) for word in range(len(words))])
     return _checked(dict(read), path), places
 
@@ -196,8 +187,9 @@ def vocabulary(path: Path) -> dict[str, int] | None:
     if (path / "tokenizer.json").is_file():
         model = read_json(path / "tokenizer.json", "a tokenizer").get("model")
         words = model.get("vocab") if isinstance(model, dict) else None
-        if isinstance(words, list):
-            return _tokens({token: i for i, token in enumerate(map(_first, words))}, path)
+        if isinstance(words, list):  # of tokens, each with its score
+            tokens = [one[0] if isinstance(one, list) and one else one for one in words]
+            words = {str(token): number for number, token in enumerate(tokens)}
         if words is not None:
             return _tokens(words, path)
     if (path / "vocab.txt").is_file():
@@ -207,11 +199,6 @@ def vocabulary(path: Path) -> dict[str, int] | None:
     if (path / "vocab.json").is_file():
         return _tokens(read_json(path / "vocab.json", "a vocabulary"), path)
     return None
-
-
-def _first(entry: object) -> str:
-    """The token of an entry of a vocabulary that is a list: token and score."""
-    return str(entry[0]) if isinstance(entry, list) and entry else str(entry)
 
 
 def _tokens(words: object, path: Path) -> dict[str, int]:
