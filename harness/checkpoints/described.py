@@ -7,13 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.provenance import (
-    EXPERT_FILE,
-    MERGE_FILE,
-    Merged,
-    Trained,
-    recorded_by,
-)
+from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, Merged, Trained, recorded_by
 from harness.errors import BadRecipe, HarnessError, UnknownName
 from harness.registry import TASKS, YAML
 from harness.types import Checkpoint

@@ -223,8 +223,7 @@ def _open_plain(path: Path) -> StateDict:
         raise BrokenCheckpoint(f"{path} is missing; expected a safetensors file") from None
     except (SafetensorError, OSError, MemoryError) as error:  # memory: the file is mapped whole
         raise BrokenCheckpoint(f"{path} cannot be read as safetensors: {error}") from error
-    known = Hashed(path, identity, handle.get_tensor)
-    return Lazy(headers, handle.get_tensor, digests=known)
+    return Lazy(headers, handle.get_tensor, digests=Hashed(path, identity, handle.get_tensor))
 
 
 def _open_pickle(path: Path) -> StateDict:
@@ -245,9 +244,8 @@ def _modern(state: StateDict, path: Path) -> StateDict:
     """LayerNorm's gamma and beta of TensorFlow days under the names transformers loads them by."""
     names: dict[str, str] = {}
     for name in state:
-        new = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-            "LayerNorm.beta", "LayerNorm.bias"
-        )
+        new = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+        new = new.replace("LayerNorm.beta", "LayerNorm.bias")
         if new in names:
             raise twice(path, name, names[new])
         names[new] = name
