@@ -70,8 +70,8 @@ def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
     (found, said), (expected, meant) = made
     # steps of other types may do the same by another way
     both = [key for key in said if key in meant and _types(said[key]) == _types(meant[key])]
-    steps = ({key: one[key] for key in both} for one in (said, meant))
-    if apart := _difference(found, expected) or _difference(*steps):
+    steps = [{key: one[key] for key in both} for one in (said, meant)]
+    if apart := _difference(found, expected) or _difference(steps[0], steps[1]):
         where, here, there = apart
         raise IncompatibleWeights(
             f"the tokenizer of {other.source} has {where} {here!r:.80}, expected {there!r:.80} as "
