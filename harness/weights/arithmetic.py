@@ -97,17 +97,11 @@ def _widened(states: Sequence[StateDict]) -> dict[str, Spec]:
                 f"'{lacking}' is not in every state of an entrywise formula; expected it in all: "
                 "the base has no head, where weights.where_shared leaves that as it is"
             )
+    types = {name: [known[name].dtype for known in (first, *others)] for name in first}
     return {
-        name: Spec(
-            one.shape,
-            reduce(torch.promote_types, (other[name].dtype for other in others), _float(one)),
-        )
+        name: Spec(one.shape, reduce(torch.promote_types, types[name], torch.float32))
         for name, one in first.items()
     }
-
-
-def _float(one: Spec) -> torch.dtype:
-    return torch.promote_types(one.dtype, torch.float32)
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
