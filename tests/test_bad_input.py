@@ -1088,7 +1088,7 @@ LINES = {
         "model.safetensors.index.json"
     ),
     "IncompatibleWeights: shape of the base": (
-        "'bert.encoder.layer.0.intermediate.dense.bias' is (32) in the base SHELF/wide-base, "
+        "'bert.encoder.layer.0.intermediate.dense.bias' is (32,) in the base SHELF/wide-base, "
         "expected (24) as in SHELF/a"
     ),
     "BrokenCheckpoint: nan in an expert": (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.checkpoints.families.role import ROLES
+from harness.checkpoints.families.symmetry import ROLES
 from harness.folders import Layout, new_folder
+from harness.inspecting.comparison import Measure, shown
 from harness.inspecting.inspection import Inspection, Pair, as_record
-from harness.inspecting.measures import Measure, shown
 from harness.reporting.figures import HeatMap, Panel, heat_map, save
 
 INSPECT_FILE = "inspect.json"

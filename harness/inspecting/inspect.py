@@ -19,7 +19,7 @@ from harness.checkpoints.align import (
 )
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.role import Place, place_in
+from harness.checkpoints.families.symmetry import Place, place_in
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadRecipe, NotFinite
 from harness.folders import check_output

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.checkpoints.families.role import ROLES, Place, Role
+from harness.checkpoints.families.symmetry import ROLES, Place, Role
 from harness.inspecting.comparison import Comparison
 
 

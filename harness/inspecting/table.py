@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from harness.inspecting.comparison import Comparison
+from harness.inspecting.comparison import Comparison, Measure, shown
 from harness.inspecting.inspection import Inspection, Pair, remarks
-from harness.inspecting.measures import Measure, shown
 from harness.text import number, plain, wrapped
 
 WIDTH = 80

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import reduce
+from typing import Any
 
 import torch
 
@@ -154,3 +155,34 @@ def total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     for tensor in tensors[1:]:
         result.add_(tensor)
     return result
+
+
+SCALE = "scale"
+"""The option of a merger that moves its result along a line, and moves nothing else."""
+
+
+class Line(Lazy):
+    """The lazy state dict base + scale * direction, in at least float32.
+
+    What is searched along a line needs its direction, the merged task vector, only once: whoever
+    has it on disk makes another Line of it, with the same bytes at the same scale. The report is
+    the direction's.
+    """
+
+    def __init__(self, base: StateDict, direction: StateDict, scale: float) -> None:
+        self.base, self.direction, self.scale = base, direction, scale
+
+        def add(origin: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+            return (step * scale).add_(origin)
+
+        def compute(name: str) -> torch.Tensor:
+            # before the pieces: a decomposition has all cores for itself
+            step = {name: direction[name]}
+            return entrywise(add, select(base, [name]), step)[name]
+
+        super().__init__(specs(entrywise(add, base, direction)), compute)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What was told of the direction."""
+        return self.direction.report if isinstance(self.direction, Lazy) else {}

@@ -10,8 +10,8 @@ import torch
 
 from harness.types import StateDict
 from harness.weights.arithmetic import entrywise, total
+from harness.weights.decompositions import EPSILON
 from harness.weights.lazy import Lazy, specs
-from harness.weights.spectrum import EPSILON
 
 Matrices: TypeAlias = Literal["all", "linear"]
 """Which tensors count as matrices: all that have two axes, or those that are no embeddings."""

@@ -17,9 +17,8 @@ from typing import Literal, TypeAlias
 import torch
 
 from harness.weights.arithmetic import total
-from harness.weights.polar import polar, polar_and_values
+from harness.weights.decompositions import compact_svd, polar, polar_and_values
 from harness.weights.small_turns import Frame, frame_from, frame_of, small_turn
-from harness.weights.spectrum import compact_svd
 from harness.weights.threads import one_thread, spread
 
 Turn: TypeAlias = Callable[[torch.Tensor], torch.Tensor]

@@ -16,7 +16,6 @@ from harness.checkpoints.families.family import (
     layers,
     linear,
     norm,
-    one_linear,
 )
 from harness.weights import dual
 
@@ -30,7 +29,6 @@ DEBERTA = Family(
     name="deberta",
     model_types=("deberta-v2",),
     prefix="deberta.",
-    row=one_linear(POOLED),
     pooler="pooler",
     axes={
         **embeddings("deberta.embeddings.", "word", "position", "token_type", group=EMBEDDING),

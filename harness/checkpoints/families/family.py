@@ -60,7 +60,7 @@ class Family:
     name: str
     model_types: tuple[str, ...]
     prefix: str
-    row: Top
+    row: Top = field(default_factory=lambda: one_linear(POOLED))
     word: Top | None = field(default_factory=lambda: one_linear(WIDTH))
     pooler: str | None = None
     axes: Axes = field(default_factory=dict)
