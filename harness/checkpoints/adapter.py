@@ -21,7 +21,7 @@ import torch
 from harness.checkpoints.build import encoder_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.symmetry import NUMBER
-from harness.checkpoints.layout import ADAPTER_FILE, VOCABULARY_FILES, is_adapter, refuse_code
+from harness.checkpoints.layout import ADAPTER_FILE, VOCABULARY_FILES, is_adapter, odd, refuse_code
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file, twice
 from harness.checkpoints.provenance import recorded_tasks
 from harness.errors import BrokenCheckpoint
@@ -114,12 +114,9 @@ def open_adapter(
     model = _opened_base(adapter, base, allow_pickle)
     words = adapter.said.get("task_type") == "TOKEN_CLS"
     encoder = encoder_of(model, unit="word" if words else "row")
-    odd = [n for n in adapter.whole if not model.family.is_head(n) or ".lora_" in n]
-    if odd:
-        raise BrokenCheckpoint(
-            f"{folder} has the tensor '{odd[0]}', expected factors of matrices and a head; "
-            + INSTEAD
-        )
+    for name in adapter.whole:
+        if not model.family.is_head(name) or ".lora_" in name:
+            raise odd(folder, "tensor", name, f"factors of matrices and a head; {INSTEAD}")
     head = renamed(adapter.weights, adapter.whole)
     changed = _changed(adapter, encoder.weights, model.family)
     weights = select(union(head, changed, encoder.weights), [*encoder.weights, *head])
@@ -147,7 +144,7 @@ def _read(folder: Path) -> Adapter:
         if key in TYPES:
             if value is not None and type(value) not in TYPES[key]:
                 expected = " or ".join(one.__name__ for one in TYPES[key])
-                raise BrokenCheckpoint(f"{file} has the {key} {value!r:.80}, expected {expected}")
+                raise odd(file, key, value, expected)
         elif not any(value == one and type(value) is type(one) for one in PLAIN.get(key, NOTHING)):
             raise BrokenCheckpoint(
                 f"{file} has the {key!s:.80} {value!r:.80}, and only W + (alpha / r) B A is "
@@ -156,7 +153,7 @@ def _read(folder: Path) -> Adapter:
     for key in ("r", "lora_alpha"):
         value = said.get(key, 8)
         if value is None or not 0 < value < 2**24:
-            raise BrokenCheckpoint(f"{file} has the {key} {value!r:.80}, expected a number above 0")
+            raise odd(file, key, value, "a number above 0")
     if not (folder / WEIGHTS).is_file():
         raise BrokenCheckpoint(
             f"{folder} is an adapter without {WEIGHTS}; expected that file, which peft writes with "

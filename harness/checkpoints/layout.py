@@ -67,6 +67,11 @@ def refuse_code(config: Mapping[str, Any], where: Path) -> None:
         )
 
 
+def odd(where: object, what: str, value: object, expected: str) -> BrokenCheckpoint:
+    """The error for a value that a file has, and cannot have."""
+    return BrokenCheckpoint(f"{where} has the {what} {value!r:.80}, expected {expected}")
+
+
 def check_files(folder: Path) -> None:
     """Raise BrokenCheckpoint for a tokenizer with code, and for a file of it that is none or is too
     large; and for any file that is read, but weights, that is a link to outside of the checkpoint.

@@ -23,6 +23,7 @@ from harness.checkpoints.layout import (
     TOKENIZER_FILES,
     check_files,
     is_adapter,
+    odd,
     refuse_code,
 )
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, check_listed, recorded_tasks
@@ -80,9 +81,7 @@ def open_checkpoint(
             )
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
-        raise BrokenCheckpoint(
-            f"{path / 'config.json'} has the dtype '{dtype:.40}', expected one of torch: float32"
-        )
+        raise odd(path / "config.json", "dtype", dtype, "one of torch: float32")
     check_listed(path, ("config.json", *TOKENIZER_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(path / "config.json"))
@@ -113,10 +112,8 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
         most = len(known) if LAYERS.search(key) else widest if key == "num_labels" else None
         number = isinstance(value, int | float)
         if most is not None and number and not value <= max(most, 1000):
-            raise BrokenCheckpoint(
-                f"{where} has the {key} {value!r:.40}, expected at most {most} as its weights have "
-                f"{len(known)} tensors, of a width of {widest} at most"
-            )
+            size = f"{len(known)} tensors, of a width of {widest} at most"
+            raise odd(where, key, value, f"at most {most} as its weights have {size}")
 
 
 def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -129,9 +126,7 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
         ordered = {int(index): str(name) for index, name in (names or {}).items()}
         count = int(config.get("num_labels") or len(ordered) or 2)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BrokenCheckpoint(
-            f"{where} has the id2label {names!r:.200}, expected a name for each of 0, 1, ..."
-        ) from error
+        raise odd(where, "id2label", names, "a name for each of 0, 1, ...") from error
     if config.get("problem_type") == "regression" or count == 1:
         return ()
     return tuple(ordered.get(index, f"LABEL_{index}") for index in range(count))
@@ -180,9 +175,7 @@ def _open_shards(path: Path) -> StateDict:
         raise BrokenCheckpoint(f"{path / INDEX} has no weight_map, expected names and shards")
     for shard in placed.values():
         if not isinstance(shard, str) or Path(shard).name != shard:
-            raise BrokenCheckpoint(
-                f"{path / INDEX} names the shard {shard!r:.80}, expected a file beside it"
-            )
+            raise odd(path / INDEX, "shard", shard, "a file beside it")
     parts = {shard: _open_plain(path / shard) for shard in sorted(set(placed.values()))}
     for name, shard in placed.items():
         if name not in parts[shard]:

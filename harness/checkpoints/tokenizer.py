@@ -13,7 +13,7 @@ from typing import Any
 
 import xxhash
 
-from harness.checkpoints.layout import TOKENIZER_FILES, VOCABULARY_FILES, check_files
+from harness.checkpoints.layout import TOKENIZER_FILES, VOCABULARY_FILES, check_files, odd
 from harness.checkpoints.network import silent
 from harness.errors import BrokenCheckpoint
 from harness.files import read_json, read_text
@@ -46,9 +46,7 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
             tokenizer = AutoTokenizer.from_pretrained(path, **given, add_prefix_space=True)
         last = max(tokenizer.get_vocab().values(), default=0)
     if last > LAST_TOKEN:
-        raise BrokenCheckpoint(
-            f"{path} has a tokenizer with the token {last}, expected {LAST_TOKEN} at most"
-        )
+        raise odd(path, "token", last, f"{LAST_TOKEN} at most")
     return tokenizer
 
 
@@ -82,8 +80,7 @@ def tokenizer_digest(path: Path) -> str:
     state = xxhash.xxh3_128()
     for name in TOKENIZER_FILES:
         if (path / name).is_file():
-            state.update(name.encode())
-            state.update((path / name).read_bytes())
+            state.update(name.encode() + (path / name).read_bytes())
     return str(state.hexdigest())
 
 
@@ -118,9 +115,8 @@ def token_ids(
     `texts` are the first segments of all rows and, for pairs, the second ones; `path` is where the
     tokenizer was. Raises BrokenCheckpoint in one line for whatever it cannot do with them.
     """
-    segments = [list(segment) for segment in texts]
     with using_tokenizer(path):
-        encoded = tokens(segments)
+        encoded = tokens([list(segment) for segment in texts])
     return _checked(encoded, path)
 
 
@@ -204,11 +200,8 @@ def vocabulary(path: Path) -> dict[str, int] | None:
 def _tokens(words: object, path: Path) -> dict[str, int]:
     """Tokens with their numbers. Raises BrokenCheckpoint for what is not that."""
     if not isinstance(words, dict):
-        raise BrokenCheckpoint(f"{path} has the vocabulary {words!r:.80}, expected tokens")
+        raise odd(path, "vocabulary", words, "tokens")
     for token, index in words.items():
         if not isinstance(index, int):
-            raise BrokenCheckpoint(
-                f"{path} has the token {token!r:.80} with {index!r:.80} for a number, expected a "
-                "whole one"
-            )
+            raise odd(path, f"token {token!r:.80} with the number", index, "a whole one")
     return words
