@@ -161,19 +161,19 @@ def _check_none_lacks(model: torch.nn.Module, names: Collection[str], what: str)
 def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
     known = specs(state)
     shapes = {name: known[name].shape for name in floating(state)}
-    kind, expected = type(model).__name__, {n: tuple(p.shape) for n, p in model.named_parameters()}
     _check_none_lacks(model, shapes, what)
+    expected = {name: tuple(one.shape) for name, one in model.named_parameters()}
     for name, shape in expected.items():
         if shapes[name] != shape:
             raise BrokenCheckpoint(
                 f"{what}: '{name}' is {shapes[name]}, expected {shape} as config.json says"
             )
-    buffers = {name for name, _ in model.named_buffers()}
-    for name in shapes:
-        if name not in expected and name not in buffers:
-            raise BrokenCheckpoint(
-                f"{what} has an unknown tensor '{name}', expected those of {kind}"
-            )
+    left = shapes.keys() - expected.keys() - {name for name, _ in model.named_buffers()}
+    if left:
+        kind = type(model).__name__
+        raise BrokenCheckpoint(
+            f"{what} has an unknown tensor '{min(left)}', expected those of {kind}"
+        )
 
 
 _OPENED: set[str] = set()

@@ -161,7 +161,9 @@ def _place(
 
     Raises BrokenCheckpoint when it is gone or nothing there holds the weights that were merged.
     """
-    beside = _ways(path / origin.relative) if origin.relative is not None else []
+    way = None if origin.relative is None else path / origin.relative
+    # `merged/../base` is `base`, but where `merged` is a link: what they hold decides between them
+    beside = [] if way is None else [os.path.normpath(way), str(way)]
     # a shorter path started from where somebody was then, and may be another model from here
     known = [origin.source] if not beside or os.path.isabs(origin.source) else []
     there = [place for place in (*known, *beside) if os.path.isdir(place)]
@@ -182,13 +184,3 @@ def _place(
         f"{place} has changed since it was merged into {path}: its weights hash to {now[:12]}, "
         f"expected {origin.digest[:12]}; name the right one with {flag}"
     )
-
-
-def _ways(path: Path) -> list[str]:
-    """`merged/../base` as `base`; where `merged` is a link, these may be two folders: both.
-
-    What they hold decides between them.
-    """
-    short = os.path.normpath(path)
-    there = os.path.isdir(short) and os.path.isdir(path)
-    return [short] if there and os.path.samefile(short, path) else [str(path), short]

@@ -83,10 +83,6 @@ class Family:
         """Those of classifiers of rows and of words, as far as there are any."""
         return (self.row,) if self.word is None else (self.row, self.word)
 
-    def top(self, unit: Unit) -> Top | None:
-        """That of classifiers of a unit, if there is one."""
-        return self.row if unit == "row" else self.word
-
     @cached_property
     def _of_heads(self) -> tuple[str, ...]:
         return tuple({f"{module}.": None for top in self.tops for module in top.modules})

@@ -31,7 +31,7 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     Raises UnknownName for a family without a table, and IncompatibleWeights for a tensor that is
     not in it or has another shape than it says.
     """
-    top = family.top(unit)
+    top = family.row if unit == "row" else family.word
     if not family.axes or top is None:
         from harness.checkpoints.families.known import FAMILIES
 
