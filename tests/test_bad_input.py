@@ -1089,7 +1089,7 @@ LINES = {
     ),
     "IncompatibleWeights: shape of the base": (
         "'bert.encoder.layer.0.intermediate.dense.bias' is (32,) in the base SHELF/wide-base, "
-        "expected (24) as in SHELF/a"
+        "expected (24,) as in SHELF/a"
     ),
     "BrokenCheckpoint: nan in an expert": (
         f"'{DENSE}' of PLACE/copies/b has NaN entries, expected finite weights"

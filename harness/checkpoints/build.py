@@ -13,7 +13,7 @@ from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
-from harness.checkpoints.tokenizer import check_tokenizer, open_tokenizer, tokenizer_digest
+from harness.checkpoints.tokenizer import open_tokenizer, tokenizer_digest
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 from harness.weights import floating, specs
@@ -104,7 +104,6 @@ def quiet() -> Iterator[None]:
 
 def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
-    check_tokenizer(checkpoint.tokenizer)
     if (digest := tokenizer_digest(checkpoint.tokenizer)) not in _OPENED:
         open_tokenizer(checkpoint.tokenizer)
         _OPENED.add(digest)
@@ -133,14 +132,13 @@ def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
 
     Tensors tell most of them apart, but less plainly, and not where their names are the same.
     """
-    said = config.get("architectures")
+    said, other = config.get("architectures"), UNITS["word" if unit == "row" else "row"]
     for name in said if isinstance(said, list) else ():
-        for other, (ending, gives) in UNITS.items():
-            if other != unit and str(name).endswith(ending):
-                raise BrokenCheckpoint(
-                    f"{what} is a {name!s:.80} ({gives}) by its config.json, expected "
-                    f"{UNITS[unit][1]}: a model ...{UNITS[unit][0]}"
-                )
+        if str(name).endswith(other[0]):
+            raise BrokenCheckpoint(
+                f"{what} is a {name!s:.80} ({other[1]}) by its config.json, expected "
+                f"{UNITS[unit][1]}: a model ...{UNITS[unit][0]}"
+            )
 
 
 def check_whole(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:

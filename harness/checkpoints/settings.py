@@ -8,7 +8,6 @@ from typing import Any
 
 from harness.checkpoints.families.family import GENERIC, QK
 from harness.checkpoints.families.symmetry import in_any_layer
-from harness.checkpoints.layout import odd
 from harness.checkpoints.network import configuration
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.types import Checkpoint
@@ -91,8 +90,10 @@ def _check_heads(model: Checkpoint) -> None:
     if heads is None or (family.name == GENERIC and isinstance(heads, list)):
         return  # transformers' default, or as many as each of its stages has
     if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1:
-        where = model.path / "config.json"
-        raise odd(where, family.heads, heads, "a whole number of at least 1")
+        raise BrokenCheckpoint(
+            f"{model.source} has {family.heads} {heads!r:.80} in its config.json, expected a "
+            "whole number of at least 1"
+        )
     for name, spec in specs(model.weights).items():
         axes = family.axes.get(in_any_layer(name))
         if axes and axes[0] == QK and spec.shape and spec.shape[0] % heads:

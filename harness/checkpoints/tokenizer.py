@@ -46,7 +46,7 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
             tokenizer = AutoTokenizer.from_pretrained(path, **given, add_prefix_space=True)
         last = max(tokenizer.get_vocab().values(), default=0)
     if last > LAST_TOKEN:
-        raise odd(path, "token", last, f"{LAST_TOKEN} at most")
+        raise odd(path, "tokenizer with the token", last, f"{LAST_TOKEN} at most")
     return tokenizer
 
 
@@ -55,7 +55,6 @@ def shared_tokenizer(path: Path, *, words: bool = False) -> Any:
 
     Of those that were asked for, a few are remembered: the rows of every task go through the same.
     """
-    check_tokenizer(path)
     config = path / "config.json"  # which may say of what class it is
     known = (tokenizer_digest(path), config.read_bytes() if config.is_file() else b"", words)
     tokenizer = _SHARED.get(known)
