@@ -21,7 +21,7 @@ import torch
 from harness.checkpoints.build import encoder_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.symmetry import NUMBER
-from harness.checkpoints.layout import ADAPTER_FILE, VOCABULARY_FILES, is_adapter, odd, refuse_code
+from harness.checkpoints.layout import ADAPTER_FILE, VOCABULARY_FILES, is_adapter, odd, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file, twice
 from harness.checkpoints.provenance import recorded_tasks
 from harness.errors import BrokenCheckpoint
@@ -246,9 +246,7 @@ def _config(folder: Path, encoder: Checkpoint, head: StateDict) -> dict[str, Any
     the head has outputs."""
     beside = folder / "config.json"
     if beside.is_file():
-        config = read_json(beside, "a configuration")
-        refuse_code(config, beside)
-        return config
+        return read_config(beside)
     final = encoder.family.final(head)
     labels = {"num_labels": specs(head)[f"{final}.weight"].shape[0]} if final else {}
     return {**encoder.config, **labels}

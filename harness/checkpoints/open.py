@@ -24,7 +24,7 @@ from harness.checkpoints.layout import (
     check_files,
     is_adapter,
     odd,
-    refuse_code,
+    read_config,
 )
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, check_listed, recorded_tasks
 from harness.errors import BrokenCheckpoint
@@ -71,20 +71,20 @@ def open_checkpoint(
         from harness.checkpoints.adapter import open_adapter  # which opens its base by this
 
         return open_adapter(path, str(source), base, allow_pickle=allow_pickle)
-    config = read_json(path / "config.json", "a configuration")
-    refuse_code(config, path / "config.json")
+    file = path / "config.json"
+    config = read_config(file)
     for key in OTHER_WEIGHTS:
         if config.get(key):
             raise BrokenCheckpoint(
-                f"{path / 'config.json'} has {key}, which is not followed; expected plain weights "
+                f"{file} has {key}, which is not followed; expected plain weights "
                 f"in {SINGLE}, or in shards with {INDEX}"
             )
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
-        raise odd(path / "config.json", "dtype", dtype, "one of torch: float32")
+        raise odd(file, "dtype", dtype, "one of torch: float32")
     check_listed(path, ("config.json", *TOKENIZER_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
-    check_counts(config, weights, str(path / "config.json"))
+    check_counts(config, weights, str(file))
     family = family_of(config, str(source))
     for name in weights:
         if (bare := family.bare(name)) != name and bare in weights:
@@ -96,7 +96,7 @@ def open_checkpoint(
         config=config,
         family=family,
         weights=weights,
-        labels=labels_of(config, str(path / "config.json")) if has_head else None,
+        labels=labels_of(config, str(file)) if has_head else None,
         tasks=recorded_tasks(path),
     )
 

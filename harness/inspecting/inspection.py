@@ -50,6 +50,12 @@ class Pair:
         return total(one for place, one in self.places.items() if place.role != "head")
 
     @property
+    def kept(self) -> float | None:
+        """The share of units of all layers together that are matched to themselves."""
+        units = sum(one.units for one in self.units.values())
+        return sum(one.kept for one in self.units.values()) / units if units else None
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """The numbers of the layers, in order."""
         return tuple(sorted({p.layer for p in self.places if p.layer is not None}))
@@ -100,10 +106,9 @@ def remarks(inspection: Inspection) -> list[str]:
 
 
 def _remark(pair: Pair, base: InspectedModel | None) -> str | None:
-    kept, units = (sum(getattr(one, of) for one in pair.units.values()) for of in ("kept", "units"))
-    if units and kept / units < ELSEWHERE:  # which says more than how far weights are apart
+    if pair.kept is not None and pair.kept < ELSEWHERE:  # says more than how far weights are apart
         return (
-            f"{1 - kept / units:.0%} of the feed-forward units of {pair.second.name} are matched "
+            f"{1 - pair.kept:.0%} of the feed-forward units of {pair.second.name} are matched "
             f"to others of {pair.first.name}: as they are, a merge mixes units that have nothing "
             "to do with one another; see --premerge permutation and rotation."
         )

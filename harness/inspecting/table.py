@@ -50,7 +50,7 @@ def _pairs(inspection: Inspection) -> str:
         if inspection.base:
             row += [", ".join(map(_shown, one.moved)), _shown(one.ratio)]
             row += [_shown(one.cosine, ".3f"), _shown(one.agreement, ".3f")]
-        rows.append([*row, _kept(pair)])
+        rows.append([*row, _shown(pair.kept)])
     said = "norms, ratio, cosine and signs are of the task vectors; " if inspection.base else ""
     how = f"relative: to the norm; {said}units: matched to themselves"
     return f"{_aligned(rows, headers)}\n\n{wrapped(plain(how), WIDTH)}"
@@ -62,12 +62,6 @@ def _shown(value: float | None, form: str = ".3g") -> str:
 
 def _numbers(inspection: Inspection, pair: Pair) -> str:
     return ", ".join(str(inspection.models.index(one) + 1) for one in (pair.first, pair.second))
-
-
-def _kept(pair: Pair) -> str:
-    """The share of units of all layers together that are matched to themselves."""
-    units = sum(one.units for one in pair.units.values())
-    return number(sum(one.kept for one in pair.units.values()) / units) if units else ""
 
 
 def _layers(pair: Pair, measure: Measure, wide: int) -> str:
