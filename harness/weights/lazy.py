@@ -156,8 +156,7 @@ def union(*states: StateDict) -> StateDict:
 
 def cast_like(state: StateDict, template: StateDict) -> StateDict:
     """The state with every tensor in the template's type."""
-    types = specs(template)
-    return cast(state, {name: types[name].dtype for name in state})
+    return cast(state, {name: spec.dtype for name, spec in specs(template).items()})
 
 
 def cast(state: StateDict, types: Mapping[str, torch.dtype]) -> StateDict:

@@ -157,9 +157,7 @@ class Turned:
 
     def __call__(self, tensor: torch.Tensor, axis: int, *, dual: bool) -> torch.Tensor:
         """The tensor with one of its axes moved, in its own type."""
-        matrices = self.blocks.mT
-        if dual and self.inverse is not None:
-            matrices = self.inverse
+        matrices = self.inverse if dual and self.inverse is not None else self.blocks.mT
         front = tensor.movedim(axis, 0)
         parts = front.reshape(*matrices.shape[:2], -1).to(matrices.dtype)
         turned = torch.bmm(matrices, parts).reshape(front.shape)
