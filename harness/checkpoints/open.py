@@ -175,7 +175,9 @@ def _open_shards(path: Path) -> StateDict:
         raise BrokenCheckpoint(f"{path / INDEX} has no weight_map, expected names and shards")
     for shard in placed.values():
         if not isinstance(shard, str) or Path(shard).name != shard:
-            raise odd(path / INDEX, "shard", shard, "a file beside it")
+            raise BrokenCheckpoint(
+                f"{path / INDEX} names the shard {shard!r:.80}, expected a file beside it"
+            )
     parts = {shard: _open_plain(path / shard) for shard in sorted(set(placed.values()))}
     for name, shard in placed.items():
         if name not in parts[shard]:
