@@ -18,7 +18,7 @@ ACCURACY = 1e-10
 
 def by_svd(matrix: torch.Tensor) -> tuple[torch.Tensor, int]:
     """gesdd of the QR factor, as the project has it."""
-    from harness.weights.polar import polar
+    from harness.weights.decompositions import polar
 
     return polar(matrix), 1
 

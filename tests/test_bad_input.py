@@ -844,11 +844,11 @@ MISTAKES: dict[type, dict[str, Case]] = {
             ),
         ),
         "shape": told(
-            "bert.encoder.layer.0.intermediate.dense.bias (32) wide (24)",
+            "bert.encoder.layer.0.intermediate.dense.bias (32,) wide (24,)",
             lambda p: p.merge(p["a"], p["wide"]),
         ),
         "shape of the base": told(
-            "(32) base (24)", lambda p: p.merge(base=p["wide-base"], merger="ties")
+            "(32,) base (24,)", lambda p: p.merge(base=p["wide-base"], merger="ties")
         ),
         "more layers": told("deep bert.encoder.layer.2", lambda p: p.merge(p["a"], p["deep"])),
         "fewer layers": told("bert.encoder.layer.2", lambda p: p.merge(p["deep"], p["a"])),
@@ -876,9 +876,9 @@ MISTAKES: dict[type, dict[str, Case]] = {
             "roberta roberta bert", lambda p: p.inspect(p["a"], p["roberta"])
         ),
         "depth": told("a bert.encoder.layer.2 deep", lambda p: p.inspect(p["deep"], p["a"])),
-        "width": told("(32) wide (24)", lambda p: p.inspect(p["a"], p["b"], p["wide"])),
+        "width": told("(32,) wide (24,)", lambda p: p.inspect(p["a"], p["b"], p["wide"])),
         "width of the base": told(
-            "(32) base wide-base (24)", lambda p: p.inspect(p["a"], p["b"], base=p["wide-base"])
+            "(32,) base wide-base (24,)", lambda p: p.inspect(p["a"], p["b"], base=p["wide-base"])
         ),
         "depth of the base": told(
             "base bert.encoder.layer.2", lambda p: p.inspect(p["deep"], p["deep"], base=p["base"])
@@ -1088,8 +1088,8 @@ LINES = {
         "model.safetensors.index.json"
     ),
     "IncompatibleWeights: shape of the base": (
-        "'bert.encoder.layer.0.intermediate.dense.bias' is (32) in the base SHELF/wide-base, "
-        "expected (24) as in SHELF/a"
+        "'bert.encoder.layer.0.intermediate.dense.bias' is (32,) in the base SHELF/wide-base, "
+        "expected (24,) as in SHELF/a"
     ),
     "BrokenCheckpoint: nan in an expert": (
         f"'{DENSE}' of PLACE/copies/b has NaN entries, expected finite weights"

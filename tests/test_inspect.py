@@ -20,8 +20,7 @@ from safetensors.torch import load_file, save_file
 import harness
 from harness import weights
 from harness.checkpoints.families.known import family_of
-from harness.checkpoints.families.role import ROLES, Place, place_in
-from harness.checkpoints.families.symmetry import axes_of
+from harness.checkpoints.families.symmetry import ROLES, Place, axes_of, place_in
 from harness.cli import main
 from harness.errors import BrokenCheckpoint, NotFinite, OutputExists
 from harness.inspecting import folder

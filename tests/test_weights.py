@@ -257,7 +257,7 @@ WEIGHT = torch.zeros(2, 3)
         ({"w": WEIGHT, "extra": WEIGHT}, "b has a tensor 'extra', which a has not"),
         ({"w": torch.zeros(3, 2)}, "'w' is (3, 2) in b, expected (2, 3) as in a"),
         ({"w": torch.tensor(0.0)}, "'w' is () in b, expected (2, 3) as in a"),
-        ({"w": torch.zeros(6)}, "'w' is (6) in b, expected (2, 3) as in a"),
+        ({"w": torch.zeros(6)}, "'w' is (6,) in b, expected (2, 3) as in a"),
         ({"w": WEIGHT.int()}, "'w' is torch.int32 in b, expected torch.float32 as in a"),
     ],
 )

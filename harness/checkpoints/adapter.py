@@ -21,7 +21,7 @@ import torch
 from harness.checkpoints.build import encoder_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.symmetry import NUMBER
-from harness.checkpoints.layout import ADAPTER_FILE, VOCABULARY_FILES, is_adapter, refuse_code
+from harness.checkpoints.layout import ADAPTER_FILE, VOCABULARY_FILES, is_adapter, odd, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file, twice
 from harness.checkpoints.provenance import recorded_tasks
 from harness.errors import BrokenCheckpoint
@@ -61,16 +61,11 @@ INSTEAD = (
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter's folder, what adapter_config.json says in it, and its tensors by name."""
+    """An adapter's adapter_config.json, what that says, and its tensors by name."""
 
-    folder: Path
+    file: Path
     said: Mapping[str, Any]
     weights: StateDict
-
-    @property
-    def file(self) -> Path:
-        """The configuration."""
-        return self.folder / ADAPTER_FILE
 
     @property
     def scale(self) -> float:
@@ -83,9 +78,7 @@ class Adapter:
         """The names of A and B by that of the module they belong to."""
         halves = [name for name in self.weights if name.endswith((FIRST, SECOND))]
         modules = dict.fromkeys(name.removesuffix(FIRST).removesuffix(SECOND) for name in halves)
-        return {
-            module.removeprefix(PREFIX): (module + FIRST, module + SECOND) for module in modules
-        }
+        return {name.removeprefix(PREFIX): (name + FIRST, name + SECOND) for name in modules}
 
     def targets(self, module: str) -> bool:
         """Whether peft would put factors into a module, by the lists of its configuration.
@@ -119,14 +112,15 @@ def open_adapter(
     """
     adapter = _read(folder)
     model = _opened_base(adapter, base, allow_pickle)
-    family = model.family
     words = adapter.said.get("task_type") == "TOKEN_CLS"
     encoder = encoder_of(model, unit="word" if words else "row")
-    head = renamed(adapter.weights, _head(adapter, family))
-    changed = _changed(adapter, encoder.weights, family)
-    names = [*encoder.weights, *head]
-    weights = select(union(head, changed, encoder.weights), names)
-    config = _config(adapter, encoder, head, family)
+    for name in adapter.whole:
+        if not model.family.is_head(name) or ".lora_" in name:
+            raise odd(folder, "tensor", name, f"factors of matrices and a head; {INSTEAD}")
+    head = renamed(adapter.weights, adapter.whole)
+    changed = _changed(adapter, encoder.weights, model.family)
+    weights = select(union(head, changed, encoder.weights), [*encoder.weights, *head])
+    config = _config(folder, encoder, head)
     check_counts(config, weights, str(adapter.file))
     own_words = any((folder / name).is_file() for name in VOCABULARY_FILES)
     return replace(
@@ -150,7 +144,7 @@ def _read(folder: Path) -> Adapter:
         if key in TYPES:
             if value is not None and type(value) not in TYPES[key]:
                 expected = " or ".join(one.__name__ for one in TYPES[key])
-                raise BrokenCheckpoint(f"{file} has the {key} {value!r:.80}, expected {expected}")
+                raise odd(file, key, value, expected)
         elif not any(value == one and type(value) is type(one) for one in PLAIN.get(key, NOTHING)):
             raise BrokenCheckpoint(
                 f"{file} has the {key!s:.80} {value!r:.80}, and only W + (alpha / r) B A is "
@@ -159,7 +153,7 @@ def _read(folder: Path) -> Adapter:
     for key in ("r", "lora_alpha"):
         value = said.get(key, 8)
         if value is None or not 0 < value < 2**24:
-            raise BrokenCheckpoint(f"{file} has the {key} {value!r:.80}, expected a number above 0")
+            raise odd(file, key, value, "a number above 0")
     if not (folder / WEIGHTS).is_file():
         raise BrokenCheckpoint(
             f"{folder} is an adapter without {WEIGHTS}; expected that file, which peft writes with "
@@ -169,7 +163,7 @@ def _read(folder: Path) -> Adapter:
     for name in weights:
         if (bare := name.removeprefix(PREFIX)) != name and bare in weights:
             raise twice(folder / WEIGHTS, name, bare)
-    return Adapter(folder, said, weights)
+    return Adapter(file, said, weights)
 
 
 def _ends(module: str, names: Sequence[object]) -> bool:
@@ -180,7 +174,7 @@ def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool)
     named = adapter.said.get("base_model_name_or_path")
     if given is None and (not isinstance(named, str) or not named):
         raise BrokenCheckpoint(f"{adapter.file} names no base; expected one: give it with --base")
-    beside = adapter.folder / str(named)
+    beside = adapter.file.parent / str(named)
     place = given if given is not None else str(beside) if beside.is_dir() else str(named)
     if Path(place).is_dir() and is_adapter(Path(place)):
         raise BrokenCheckpoint(f"{place}, the base of {adapter.file}, is an adapter; {INSTEAD}")
@@ -200,23 +194,23 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
 
     In float64: rounded to the base's type, W + s B A minus W has full rank.
     """
-    known, own = specs(encoder), specs(adapter.weights)
+    known, own, folder = specs(encoder), specs(adapter.weights), adapter.file.parent
     places: dict[str, tuple[str, str]] = {}
     for module, (first, second) in adapter.factors.items():
         name = f"{module}.weight"
         place = name if name in known else family.prefix + name
         if place in places:
-            raise twice(adapter.folder / WEIGHTS, first, places[place][0])
+            raise twice(folder / WEIGHTS, first, places[place][0])
         half = next((one for one in (first, second) if one not in own), None)
         if place not in known or half is not None:
             lacking = f"there is no '{half}'" if half else f"the base has no '{place}'"
             raise BrokenCheckpoint(
-                f"{adapter.folder} adapts '{name}', and {lacking}; expected both factors, and the "
+                f"{folder} adapts '{name}', and {lacking}; expected both factors, and the "
                 "base that it was trained on"
             )
         if not adapter.targets(module):
             raise BrokenCheckpoint(
-                f"{adapter.folder} adapts '{name}', which its {ADAPTER_FILE} leaves out "
+                f"{folder} adapts '{name}', which its {ADAPTER_FILE} leaves out "
                 "(target_modules, exclude_modules, layers_to_transform); expected those that it "
                 "names alone"
             )
@@ -227,7 +221,7 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
         floats = all(own[one].dtype.is_floating_point for one in (first, second))
         if not fits or not floats or own[second].shape != (shape[0], rank):
             raise BrokenCheckpoint(
-                f"'{name}' of {adapter.folder} has the factors {own[second].shape} and "
+                f"'{name}' of {folder} has the factors {own[second].shape} and "
                 f"{own[first].shape}, expected a product of rank {rank} of the shape {shape} "
                 "of the base's"
             )
@@ -247,28 +241,12 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
     return Lazy({name: Spec(known[name].shape, torch.float64) for name in places}, compute)
 
 
-def _head(adapter: Adapter, family: Family) -> dict[str, str]:
-    """The names of the head's tensors in the file, by those in the model."""
-    odd = [name for name in adapter.whole if not family.is_head(name) or ".lora_" in name]
-    if odd:
-        raise BrokenCheckpoint(
-            f"{adapter.folder} has the tensor '{odd[0]}', expected factors of matrices and a head; "
-            + INSTEAD
-        )
-    return adapter.whole
-
-
-def _config(
-    adapter: Adapter, encoder: Checkpoint, head: StateDict, family: Family
-) -> dict[str, Any]:
+def _config(folder: Path, encoder: Checkpoint, head: StateDict) -> dict[str, Any]:
     """The configuration in the folder, if there is one, else the base's, with as many labels as
     the head has outputs."""
-    beside = adapter.folder / "config.json"
+    beside = folder / "config.json"
     if beside.is_file():
-        config = read_json(beside, "a configuration")
-        refuse_code(config, beside)
-        return config
-    final = family.final(head)
-    known: dict[str, Spec] = specs(head)
-    labels = {"num_labels": known[f"{final}.weight"].shape[0]} if final else {}
+        return read_config(beside)
+    final = encoder.family.final(head)
+    labels = {"num_labels": specs(head)[f"{final}.weight"].shape[0]} if final else {}
     return {**encoder.config, **labels}

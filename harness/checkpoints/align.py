@@ -46,12 +46,8 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
     """
     family = expert.family
     known = specs(base.weights)
-    place: dict[str, str] = {}
-    for name in expert.weights:
-        for candidate in (name, family.bare(name)):
-            if candidate in known:
-                place[name] = candidate
-                break
+    stored = {name: name if name in known else family.bare(name) for name in expert.weights}
+    place = {name: own for name, own in stored.items() if own in known}
     _check_depth(base, expert, {family.bare(name) for name in known.keys() - {*place.values()}})
     return replace(base, weights=renamed(base.weights, place))
 
@@ -77,10 +73,10 @@ def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
     """
     family = expert.family
     fresh = []
-    for name in expert.weights:
+    for name, spec in specs(expert.weights).items():
         if family.is_head(name):
             fresh.append(name)
-        elif base and name not in base.weights and weights_take_part(expert, name):
+        elif base and name not in base.weights and spec.dtype.is_floating_point:
             if not family.is_pooler(name):
                 raise IncompatibleWeights(
                     f"the base {base.source} has no tensor '{name}', which {expert.source} has; "
@@ -118,8 +114,3 @@ def new_in_any(base: Checkpoint | None, experts: Sequence[Checkpoint]) -> tuple[
     poolers = {name for expert in experts for name in expert.weights if family.is_pooler(name)}
     apart = {name for name in poolers if any(name not in expert.weights for expert in experts)}
     return (*fresh, *sorted(apart - fresh.keys()))
-
-
-def weights_take_part(checkpoint: Checkpoint, name: str) -> bool:
-    """Whether a tensor is a parameter, as far as its type tells."""
-    return specs(checkpoint.weights)[name].dtype.is_floating_point

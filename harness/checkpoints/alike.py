@@ -70,10 +70,8 @@ def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
     (found, said), (expected, meant) = made
     # steps of other types may do the same by another way
     both = [key for key in said if key in meant and _types(said[key]) == _types(meant[key])]
-    apart = _difference(found, expected) or _difference(
-        {key: said[key] for key in both}, {key: meant[key] for key in both}
-    )
-    if apart:
+    steps = [{key: one[key] for key in both} for one in (said, meant)]
+    if apart := _difference(found, expected) or _difference(steps[0], steps[1]):
         where, here, there = apart
         raise IncompatibleWeights(
             f"the tokenizer of {other.source} has {where} {here!r:.80}, expected {there!r:.80} as "
@@ -92,8 +90,7 @@ def _made(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any
     if backend is not None:
         does = _steps(backend)
     else:  # a class in Python
-        told = made.init_kwargs.items()
-        does = {key: one for key, one in told if not key.endswith(WHENCE)}
+        does = {key: one for key, one in made.init_kwargs.items() if not key.endswith(WHENCE)}
         does["vocab"] = made.get_vocab()
     does |= {key: getattr(made, key, None) for key in SIDES}
     said = {key: one for key in SPECIAL if (one := getattr(made, key, None)) is not None}
@@ -102,8 +99,7 @@ def _made(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any
         with using_tokenizer(model.tokenizer):
             steps = _steps(Tokenizer.from_file(str(file)))
         # a space before each word is set when words are read
-        for key in STEPS[:1] if words else STEPS:
-            said[key] = steps[key]
+        said |= {key: steps[key] for key in (STEPS[:1] if words else STEPS)}
     return does, said
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
 import xxhash
@@ -14,7 +15,7 @@ import xxhash
 from harness.checkpoints.build import LABEL_KEYS, encoder_of
 from harness.checkpoints.layout import ADAPTER_FILE, is_adapter
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.provenance import merged_by, trained_by
+from harness.checkpoints.provenance import Trained, recorded_by
 from harness.checkpoints.tokenizer import tokenizer_digest
 from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.files import read_json
@@ -49,13 +50,12 @@ def read_digest(base: Checkpoint) -> str:
     encoder = encoder_of(base)
     config = {key: value for key, value in encoder.config.items() if key not in LABEL_KEYS}
     text = json.dumps(config, sort_keys=True)
-    return join_digests(
-        {
-            "weights": Observed(encoder.weights, base.source).digest(),
-            "config": str(xxhash.xxh3_128_hexdigest(text.encode())),
-            "tokenizer": tokenizer_digest(base.tokenizer),
-        }
-    )
+    parts = {
+        "weights": Observed(encoder.weights, base.source).digest(),
+        "config": str(xxhash.xxh3_128_hexdigest(text.encode())),
+        "tokenizer": tokenizer_digest(base.tokenizer),
+    }
+    return join_digests(parts)
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,14 @@ def made_from(model: Checkpoint) -> Made | None:
 
     An adapter names no digests: its base is looked at where it is.
     """
-    if trained := trained_by(model.path):
-        read = {READ: trained.base_digest} if trained.base_digest else {}
-        known, called = {**read, **trained.base_weights}, trained.base
-    elif merged := merged_by(model.path):
-        stored = {STORED: merged.base.digest} if merged.base else {}
-        known = {**stored, **merged.base_weights}
-        called = merged.base.source if merged.base else "the base of its experts"
+    said = recorded_by(model.path)
+    if isinstance(said, Trained):
+        read = {READ: said.base_digest} if said.base_digest else {}
+        known, called = {**read, **said.base_weights}, said.base
+    elif said is not None:
+        stored = {STORED: said.base.digest} if said.base else {}
+        known = {**stored, **said.base_weights}
+        called = said.base.source if said.base else "the base of its experts"
     elif is_adapter(model.path) and (place := _named(model)):
         try:
             known, called = encoder_digests(open_checkpoint(place)), place
@@ -136,16 +137,12 @@ def check_bases(
 
 def _digests(base: Checkpoint) -> Callable[[str], str | None]:
     """The digests of a base that was given, computed when they are asked for."""
-    encoder: dict[str, str] = {}
+    encoder = cache(partial(encoder_digests, base))
 
     def known(what: str) -> str | None:
         if what == READ:
             return read_digest(base)
-        if what == STORED:
-            return digest(base.weights)
-        if not encoder:
-            encoder.update(encoder_digests(base))
-        return encoder.get(what)
+        return digest(base.weights) if what == STORED else encoder().get(what)
 
     return known
 

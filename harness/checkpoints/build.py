@@ -13,7 +13,7 @@ from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
-from harness.checkpoints.tokenizer import check_tokenizer, open_tokenizer, tokenizer_digest
+from harness.checkpoints.tokenizer import open_tokenizer, tokenizer_digest
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 from harness.weights import floating, specs
@@ -75,27 +75,17 @@ def build_model(
     tensor of the model is missing, left over or of another shape: nothing is ever newly
     initialised. So it does for a classifier of the other unit.
     """
-    check_counts(config, state, what)
-    _check_unit(config, what, unit)
-    model = _unfilled(config, what, unit)
-    _check_tensors(model, state, what)
-    tensors = {name: state[name] for name in floating(state)}
-    model.load_state_dict(tensors, strict=False)
-    return model.float().eval()
-
-
-def _unfilled(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Module:
-    """The classifier of a configuration, whose parameters hold whatever was in memory.
-
-    To draw them at random takes longer than a forward pass over a few rows.
-    """
     from transformers.initialization import no_init_weights
 
-    with no_init_weights():
+    check_counts(config, state, what)
+    _check_unit(config, what, unit)
+    with no_init_weights():  # to draw them takes longer than a forward pass over a few rows
         model: Any = network(config, what, unit)
     model.tie_weights()  # which goes with drawing them
-    made: torch.nn.Module = model
-    return made
+    _check_tensors(model, state, what)
+    model.load_state_dict({name: state[name] for name in floating(state)}, strict=False)
+    built: torch.nn.Module = model.float().eval()
+    return built
 
 
 @contextmanager
@@ -114,7 +104,6 @@ def quiet() -> Iterator[None]:
 
 def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
-    check_tokenizer(checkpoint.tokenizer)
     if (digest := tokenizer_digest(checkpoint.tokenizer)) not in _OPENED:
         open_tokenizer(checkpoint.tokenizer)
         _OPENED.add(digest)
@@ -143,14 +132,13 @@ def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
 
     Tensors tell most of them apart, but less plainly, and not where their names are the same.
     """
-    said = config.get("architectures")
+    said, other = config.get("architectures"), UNITS["word" if unit == "row" else "row"]
     for name in said if isinstance(said, list) else ():
-        for other, (ending, gives) in UNITS.items():
-            if other != unit and str(name).endswith(ending):
-                raise BrokenCheckpoint(
-                    f"{what} is a {name!s:.80} ({gives}) by its config.json, expected "
-                    f"{UNITS[unit][1]}: a model ...{UNITS[unit][0]}"
-                )
+        if str(name).endswith(other[0]):
+            raise BrokenCheckpoint(
+                f"{what} is a {name!s:.80} ({other[1]}) by its config.json, expected "
+                f"{UNITS[unit][1]}: a model ...{UNITS[unit][0]}"
+            )
 
 
 def check_whole(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
@@ -171,19 +159,19 @@ def _check_none_lacks(model: torch.nn.Module, names: Collection[str], what: str)
 def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
     known = specs(state)
     shapes = {name: known[name].shape for name in floating(state)}
-    kind, expected = type(model).__name__, {n: tuple(p.shape) for n, p in model.named_parameters()}
     _check_none_lacks(model, shapes, what)
+    expected = {name: tuple(one.shape) for name, one in model.named_parameters()}
     for name, shape in expected.items():
         if shapes[name] != shape:
             raise BrokenCheckpoint(
                 f"{what}: '{name}' is {shapes[name]}, expected {shape} as config.json says"
             )
-    buffers = {name for name, _ in model.named_buffers()}
-    for name in shapes:
-        if name not in expected and name not in buffers:
-            raise BrokenCheckpoint(
-                f"{what} has an unknown tensor '{name}', expected those of {kind}"
-            )
+    left = shapes.keys() - expected.keys() - {name for name, _ in model.named_buffers()}
+    if left:
+        kind = type(model).__name__
+        raise BrokenCheckpoint(
+            f"{what} has an unknown tensor '{min(left)}', expected those of {kind}"
+        )
 
 
 _OPENED: set[str] = set()

@@ -7,14 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.provenance import (
-    EXPERT_FILE,
-    MERGE_FILE,
-    Merged,
-    Trained,
-    merged_by,
-    trained_by,
-)
+from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, Merged, Trained, recorded_by
 from harness.errors import BadRecipe, HarnessError, UnknownName
 from harness.registry import TASKS, YAML
 from harness.types import Checkpoint
@@ -28,10 +21,7 @@ def described(tasks: Collection[str], out: Path) -> dict[str, Any]:
         task: {"relative": os.path.relpath(path, os.path.abspath(out)), "path": path}
         for task, path in paths.items()
     }
-    return {
-        **({"spelled": spelled} if spelled else {}),
-        **({"described": places} if places else {}),
-    }
+    return {key: said for key, said in (("spelled", spelled), ("described", places)) if said}
 
 
 def by_file(typed: Sequence[str]) -> set[str]:
@@ -57,7 +47,7 @@ def learn(models: Sequence[Checkpoint], known: Collection[str] = ()) -> set[str]
     not there, or broken, is told to whoever asks for the task. Raises BadRecipe for two
     descriptions of one task.
     """
-    said = [(one, trained_by(one.path) or merged_by(one.path)) for one in models]
+    said = [(one, recorded_by(one.path)) for one in models]
     named = [(model, one, task) for model, one in said if one for task in one.tasks]
     places: dict[str, Path] = {}
     for model, one, task in named:

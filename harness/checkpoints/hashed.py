@@ -79,8 +79,8 @@ class Hashed:
         trusted = settled(now)
         missing = {called: own for called, own in names.items() if called not in known[own]}
         for called, own in missing.items():
-            if (digest := _digest(called, self._read(own))) is not None:
-                known[own][called] = digest
+            with suppress(BrokenCheckpoint):  # whoever reads it says where
+                known[own][called] = finite_digest(called, self._read(own), "")
         if missing:
             if identity_of(self._path) != now:
                 return {}
@@ -88,13 +88,6 @@ class Hashed:
             if trusted:
                 remember(now, self._known)
         return {called: known[own][called] for called, own in names.items() if called in known[own]}
-
-
-def _digest(name: str, tensor: torch.Tensor) -> str | None:
-    try:
-        return finite_digest(name, tensor, "")
-    except BrokenCheckpoint:  # whoever reads it says where
-        return None
 
 
 def _place(identity: Identity) -> Path:

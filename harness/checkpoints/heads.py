@@ -8,12 +8,11 @@ from pathlib import Path
 from harness import weights
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.known import family_of
-from harness.checkpoints.layout import MERGEKIT_FILE, SINGLE, refuse_code
+from harness.checkpoints.layout import MERGEKIT_FILE, SINGLE, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_weights
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, Merged, changed, merged_by
 from harness.checkpoints.settings import check_settings
 from harness.errors import BrokenCheckpoint
-from harness.files import read_json
 from harness.types import Checkpoint, StateDict
 
 
@@ -36,8 +35,7 @@ def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Check
                     f"{config.parent} has the tensor '{name}', and {checkpoint.source} has another "
                     "of that name; expected the head alone"
                 )
-        settings = read_json(config, "a configuration")
-        refuse_code(settings, config)
+        settings = read_config(config)
         whole = weights.union(checkpoint.weights, head)
         check_counts(settings, whole, str(config))
         kept[task] = replace(

@@ -37,6 +37,10 @@ class Sources:
         of = base.path if base is not None else self.base
         return open_checkpoint(source, allow_pickle=self.allow_pickle, base=of)
 
+    def given_base(self) -> Checkpoint | None:
+        """The base, if somebody says where it is."""
+        return None if self.base is None else self.open(self.base)
+
 
 @dataclass(frozen=True)
 class Ingredients:
@@ -66,20 +70,17 @@ def opened(model: str, sources: Sources) -> Ingredients:
     if kit.is_file() and not (path / EXPERT_FILE).is_file():  # nobody has tuned it since
         return _of_mergekit(checkpoint, kit, sources)
     experts = tuple(sources.open(one) for one in sources.experts)
-    base = sources.open(sources.base) if sources.base is not None else None
-    return Ingredients(checkpoint, experts, base)
+    return Ingredients(checkpoint, experts, sources.given_base())
 
 
 def _as_recorded(model: Checkpoint, merged: Merged, sources: Sources) -> Ingredients:
     """Experts, their tasks and the base that merge.json names, wherever they are now."""
-    base = None
-    if sources.base is not None:
-        base = sources.open(sources.base)
-        known = sources.other_base or is_base(base, merged.base_weights)
-        if merged.base is not None and not known:
+    base = sources.given_base()
+    if merged.base is not None:
+        if base is None:
+            base = _place(merged.base, model.path, "--base", sources)
+        elif not (sources.other_base or is_base(base, merged.base_weights)):
             _in_order([base], [merged.base], model.source, "--base")
-    elif merged.base is not None:
-        base = _place(merged.base, model.path, "--base", sources)
     if sources.experts:
         if len(sources.experts) != len(merged.experts):
             raise BadRecipe(
@@ -89,8 +90,7 @@ def _as_recorded(model: Checkpoint, merged: Merged, sources: Sources) -> Ingredi
         given = [sources.open(source, base) for source in sources.experts]
         experts = _in_order(given, merged.experts, model.source, "--experts")
     else:
-        places = merged.experts
-        experts = [_place(one, model.path, "--experts", sources, base) for one in places]
+        experts = [_place(o, model.path, "--experts", sources, base) for o in merged.experts]
     check_architecture([model, *experts, *([base] if base else [])])
     tasks = tuple(origin.task for origin in merged.experts)
     return Ingredients(model, tuple(experts), base, merged, tasks)
@@ -111,12 +111,10 @@ def _of_mergekit(model: Checkpoint, kit: Path, sources: Sources) -> Ingredients:
                 f"{error}; {kit} names it: say where it is with {flag}"
             ) from error
 
-    experts = [there(one, "--experts") for one in named.experts if not sources.experts]
-    experts = experts or [sources.open(one) for one in sources.experts]
-    base: Checkpoint | None = None
-    if sources.base is not None:
-        base = sources.open(sources.base)
-    elif named.base is not None:
+    experts = [sources.open(one) for one in sources.experts]
+    experts = experts or [there(one, "--experts") for one in named.experts]
+    base = sources.given_base()
+    if base is None and named.base is not None:
         base = there(named.base, "--base")
     return Ingredients(_labelled(model, experts), tuple(experts), base, by_mergekit=True)
 
@@ -163,7 +161,9 @@ def _place(
 
     Raises BrokenCheckpoint when it is gone or nothing there holds the weights that were merged.
     """
-    beside = _ways(path / origin.relative) if origin.relative is not None else []
+    way = None if origin.relative is None else path / origin.relative
+    # `merged/../base` is `base`, but where `merged` is a link: what they hold decides between them
+    beside = [] if way is None else [os.path.normpath(way), str(way)]
     # a shorter path started from where somebody was then, and may be another model from here
     known = [origin.source] if not beside or os.path.isabs(origin.source) else []
     there = [place for place in (*known, *beside) if os.path.isdir(place)]
@@ -184,13 +184,3 @@ def _place(
         f"{place} has changed since it was merged into {path}: its weights hash to {now[:12]}, "
         f"expected {origin.digest[:12]}; name the right one with {flag}"
     )
-
-
-def _ways(path: Path) -> list[str]:
-    """`merged/../base` as `base`; where `merged` is a link, these may be two folders: both.
-
-    What they hold decides between them.
-    """
-    short = os.path.normpath(path)
-    there = os.path.isdir(short) and os.path.isdir(path)
-    return [short] if there and os.path.samefile(short, path) else [str(path), short]

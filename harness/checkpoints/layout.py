@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +57,21 @@ def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER_FILE).is_file() and not whole
 
 
-def refuse_code(config: Mapping[str, Any], where: Path) -> None:
-    """Raise BrokenCheckpoint for a configuration that names code of its own (`auto_map`)."""
+def read_config(path: Path, what: str = "a configuration") -> dict[str, Any]:
+    """The configuration in a file. Raises BrokenCheckpoint, also for one that names code of its own
+    (`auto_map`)."""
+    config = read_json(path, what)
     if config.get("auto_map"):
         raise BrokenCheckpoint(
-            f"{where} names code of its own (auto_map), and no code of a checkpoint is ever run; "
+            f"{path} names code of its own (auto_map), and no code of a checkpoint is ever run; "
             "expected a model and a tokenizer that transformers has itself"
         )
+    return config
+
+
+def odd(where: object, what: str, value: object, expected: str) -> BrokenCheckpoint:
+    """The error for a value that a file has, and cannot have."""
+    return BrokenCheckpoint(f"{where} has the {what} {value!r:.80}, expected {expected}")
 
 
 def check_files(folder: Path) -> None:
@@ -81,7 +88,7 @@ def check_files(folder: Path) -> None:
                 _check_link(path, folder)
     settings = folder / "tokenizer_config.json"
     if settings.is_file():
-        refuse_code(read_json(settings, "a tokenizer's configuration"), settings)
+        read_config(settings, "a tokenizer's configuration")
     for path in (folder / name for name in TOKENIZER_FILES if os.path.lexists(folder / name)):
         if not path.is_file() or path.stat().st_size > LARGEST:
             raise BrokenCheckpoint(f"{path} is no file of at most {LARGEST} bytes, expected one")

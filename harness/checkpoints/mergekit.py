@@ -113,13 +113,12 @@ def _mapping(value: object, where: str) -> Mapping[str, Any]:
 
 def _plain(name: str, path: Path) -> str:
     """The name of a model, unless it asks for more than a model."""
-    if not os.path.exists(name):
-        for sign, what in (("+", "an adapter"), ("@", "a revision")):
-            if sign in name:
-                raise BadRecipe(
-                    f"{path}: {name} names {what}, expected a folder or a Hub id alone; save the "
-                    f"model that is meant to a folder, {INSTEAD}"
-                )
+    for sign, what in (("+", "an adapter"), ("@", "a revision")):
+        if sign in name and not os.path.exists(name):
+            raise BadRecipe(
+                f"{path}: {name} names {what}, expected a folder or a Hub id alone; save the "
+                f"model that is meant to a folder, {INSTEAD}"
+            )
     return name
 
 
@@ -142,7 +141,7 @@ def named_models(path: Path) -> NamedModels:
         raise BrokenCheckpoint(f"{path} names no merge_method, expected mergekit's configuration")
     try:
         base = None if values.get("base_model") is None else _reference(values["base_model"])
-        named = list(dict.fromkeys(_models(values)))
+        named = [*_models(values)]
     except (AttributeError, KeyError, TypeError) as error:
         raise BrokenCheckpoint(
             f"{path} does not name its models as mergekit does ({error}); expected models, slices "
@@ -150,10 +149,11 @@ def named_models(path: Path) -> NamedModels:
         ) from error
     method = str(values["merge_method"])
     if method in ENDPOINTS and base is not None:
-        return NamedModels(method, tuple(dict.fromkeys([base, *named])), None)
-    if method in BASELESS:
-        return NamedModels(method, tuple(named), None)
-    return NamedModels(method, tuple(name for name in named if name != base), base)
+        named, base = [base, *named], None
+    elif method in BASELESS:
+        base = None
+    experts = tuple(name for name in dict.fromkeys(named) if name != base)
+    return NamedModels(method, experts, base)
 
 
 def _models(values: Mapping[str, Any]) -> Iterator[str]:

@@ -23,14 +23,10 @@ from harness.checkpoints.layout import (
     TOKENIZER_FILES,
     check_files,
     is_adapter,
-    refuse_code,
+    odd,
+    read_config,
 )
-from harness.checkpoints.provenance import (
-    EXPERT_FILE,
-    MERGE_FILE,
-    check_listed,
-    recorded_tasks,
-)
+from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, check_listed, recorded_tasks
 from harness.errors import BrokenCheckpoint
 from harness.files import is_text, read_json
 from harness.types import Checkpoint, StateDict
@@ -75,22 +71,20 @@ def open_checkpoint(
         from harness.checkpoints.adapter import open_adapter  # which opens its base by this
 
         return open_adapter(path, str(source), base, allow_pickle=allow_pickle)
-    config = read_json(path / "config.json", "a configuration")
-    refuse_code(config, path / "config.json")
+    file = path / "config.json"
+    config = read_config(file)
     for key in OTHER_WEIGHTS:
         if config.get(key):
             raise BrokenCheckpoint(
-                f"{path / 'config.json'} has {key}, which is not followed; expected plain weights "
+                f"{file} has {key}, which is not followed; expected plain weights "
                 f"in {SINGLE}, or in shards with {INDEX}"
             )
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
-        raise BrokenCheckpoint(
-            f"{path / 'config.json'} has the dtype '{dtype:.40}', expected one of torch: float32"
-        )
+        raise odd(file, "dtype", dtype, "one of torch: float32")
     check_listed(path, ("config.json", *TOKENIZER_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
-    check_counts(config, weights, str(path / "config.json"))
+    check_counts(config, weights, str(file))
     family = family_of(config, str(source))
     for name in weights:
         if (bare := family.bare(name)) != name and bare in weights:
@@ -102,7 +96,7 @@ def open_checkpoint(
         config=config,
         family=family,
         weights=weights,
-        labels=labels_of(config, str(path / "config.json")) if has_head else None,
+        labels=labels_of(config, str(file)) if has_head else None,
         tasks=recorded_tasks(path),
     )
 
@@ -118,10 +112,8 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
         most = len(known) if LAYERS.search(key) else widest if key == "num_labels" else None
         number = isinstance(value, int | float)
         if most is not None and number and not value <= max(most, 1000):
-            raise BrokenCheckpoint(
-                f"{where} has the {key} {value!r:.40}, expected at most {most} as its weights have "
-                f"{len(known)} tensors, of a width of {widest} at most"
-            )
+            size = f"{len(known)} tensors, of a width of {widest} at most"
+            raise odd(where, key, value, f"at most {most} as its weights have {size}")
 
 
 def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -134,9 +126,7 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
         ordered = {int(index): str(name) for index, name in (names or {}).items()}
         count = int(config.get("num_labels") or len(ordered) or 2)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BrokenCheckpoint(
-            f"{where} has the id2label {names!r:.200}, expected a name for each of 0, 1, ..."
-        ) from error
+        raise odd(where, "id2label", names, "a name for each of 0, 1, ...") from error
     if config.get("problem_type") == "regression" or count == 1:
         return ()
     return tuple(ordered.get(index, f"LABEL_{index}") for index in range(count))
@@ -228,8 +218,7 @@ def _open_plain(path: Path) -> StateDict:
         raise BrokenCheckpoint(f"{path} is missing; expected a safetensors file") from None
     except (SafetensorError, OSError, MemoryError) as error:  # memory: the file is mapped whole
         raise BrokenCheckpoint(f"{path} cannot be read as safetensors: {error}") from error
-    known = Hashed(path, identity, handle.get_tensor)
-    return Lazy(headers, handle.get_tensor, digests=known)
+    return Lazy(headers, handle.get_tensor, digests=Hashed(path, identity, handle.get_tensor))
 
 
 def _open_pickle(path: Path) -> StateDict:
@@ -250,9 +239,8 @@ def _modern(state: StateDict, path: Path) -> StateDict:
     """LayerNorm's gamma and beta of TensorFlow days under the names transformers loads them by."""
     names: dict[str, str] = {}
     for name in state:
-        new = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-            "LayerNorm.beta", "LayerNorm.bias"
-        )
+        new = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+        new = new.replace("LayerNorm.beta", "LayerNorm.bias")
         if new in names:
             raise twice(path, name, names[new])
         names[new] = name

@@ -12,11 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from harness.errors import BrokenCheckpoint
 from harness.files import LARGEST, file_hash, read_json
 from harness.registry import TASKS, YAML
-from harness.types import is_task_name
+from harness.types import Checkpoint, is_task_name
+from harness.weights import digest
 
 MERGE_FILE, EXPERT_FILE = "merge.json", "expert.json"
 
-R = TypeVar("R", bound="FolderRecord")
+R = TypeVar("R", "Merged", "Trained")
 
 
 class FolderRecord(BaseModel):
@@ -158,14 +159,31 @@ def trained_by(folder: Path) -> Trained | None:
     return _read(Trained, folder / EXPERT_FILE, "a record of a fine-tuning")
 
 
+def records_in(folder: Path) -> dict[str, Trained | Merged]:
+    """What a folder says of how its model was made, by the file that says it: training first."""
+    read = {EXPERT_FILE: trained_by(folder), MERGE_FILE: merged_by(folder)}
+    return {marker: said for marker, said in read.items() if said is not None}
+
+
+def recorded_by(folder: Path) -> Trained | Merged | None:
+    """The first of `records_in`; None if the folder is none of ours."""
+    return next(iter(records_in(folder).values()), None)
+
+
+def recorded_tasks(folder: Path) -> tuple[str, ...]:
+    """Task ids that a fine-tuning or a merge of ours left in the folder."""
+    said = recorded_by(folder)
+    return tuple(said.tasks) if said else ()
+
+
 def check_listed(folder: Path, names: Iterable[str]) -> None:
     """Raise BrokenCheckpoint where a file of these names is not as it was written.
 
     Neither may be the configuration of a kept head; if the folder's own record lists files.
     """
     there = [path.relative_to(folder).as_posix() for path in folder.glob("heads/**/config.json")]
-    for marker, said in ((EXPERT_FILE, trained_by(folder)), (MERGE_FILE, merged_by(folder))):
-        if said is None or said.files is None:
+    for marker, said in records_in(folder).items():
+        if said.files is None:
             continue
         kept = [n for n in said.files if n.startswith("heads/") and n.endswith("/config.json")]
         for name in dict.fromkeys((*names, *there, *kept)):
@@ -181,10 +199,19 @@ def changed(path: Path, marker: str) -> BrokenCheckpoint:
     )
 
 
-def recorded_tasks(folder: Path) -> tuple[str, ...]:
-    """Task ids that a fine-tuning or a merge of ours left in the folder."""
-    said = trained_by(folder) or merged_by(folder)
-    return tuple(said.tasks) if said else ()
+def check_unchanged(model: Checkpoint) -> None:
+    """Raise BrokenCheckpoint unless a model's weights are those that its folder's record speaks of.
+
+    They may lie in other files. Of a folder whose record lists no files nothing is read.
+    """
+    for marker, said in records_in(model.path).items():
+        if said.files is not None and (now := digest(model.weights)) != said.digest:
+            made = "merged" if isinstance(said, Merged) else "trained"
+            raise BrokenCheckpoint(
+                f"{model.source} has changed since it was {made}: its weights hash to {now[:12]}, "
+                f"expected {said.digest[:12] or 'a digest'} as its {marker} says; make it again, "
+                f"or take {marker} away to read it as a model of its own"
+            )
 
 
 def _read(kind: type[R], path: Path, what: str) -> R | None:
@@ -192,7 +219,7 @@ def _read(kind: type[R], path: Path, what: str) -> R | None:
         return None
     values = read_json(path, what)
     try:
-        said = kind(**values)
+        said: R = kind(**values)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -200,7 +227,11 @@ def _read(kind: type[R], path: Path, what: str) -> R | None:
             f"{path} has {place} {first['input']!r:.80}, which is not as `harness` writes it: "
             f"{first['msg']}"
         ) from error
-    for task in _named(said):
+    named = [*said.tasks]
+    if isinstance(said, Merged):
+        named += [origin.task for origin in said.experts if origin.task is not None]
+        named += [name.partition("@")[0] for name in said.scored_on]
+    for task in named:
         TASKS.check_name(task, str(path))
         if not is_task_name(task) or task.endswith(YAML):
             raise BrokenCheckpoint(
@@ -208,11 +239,3 @@ def _read(kind: type[R], path: Path, what: str) -> R | None:
                 "parts joined by /"
             )
     return said
-
-
-def _named(said: FolderRecord) -> list[str]:
-    """The tasks that a file names."""
-    if isinstance(said, Merged):
-        of_experts = [origin.task for origin in said.experts if origin.task is not None]
-        return [*said.tasks, *of_experts, *(name.partition("@")[0] for name in said.scored_on)]
-    return said.tasks if isinstance(said, Trained) else []

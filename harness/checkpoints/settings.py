@@ -35,8 +35,8 @@ def check_settings(models: Sequence[Checkpoint]) -> None:
     for model in models:
         _check_heads(model)
     first = models[0]
-    said = [_deciding(model.config, model) for model in models]
-    if all(one == said[0] for one in said):
+    said = _deciding(first.config, first)
+    if all(_deciding(other.config, other) == said for other in models[1:]):
         return  # and transformers, which takes long to import, has nothing to add
     expected = settings_of(first)
     for other in models[1:]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,27 +58,25 @@ def write_file(
     whole = xxhash.xxh3_128()
     with path.open("wb") as file, ThreadPoolExecutor(1) as pool:
 
-        def put(name: str, tensor: torch.Tensor) -> None:
-            digests[name] = weights.finite_digest(name, tensor, what, NotFinite)
-            content = weights.flat_bytes(tensor)
+        def add(content: bytes | memoryview) -> None:
             whole.update(content)
             file.write(content)
 
+        def put(name: str, tensor: torch.Tensor) -> None:
+            digests[name] = weights.finite_digest(name, tensor, what, NotFinite)
+            add(weights.flat_bytes(tensor))
+
         header = _header(known, names, metadata)
-        whole.update(header)
-        file.write(header)
-        before: Future[None] | None = None
+        before = pool.submit(add, header)
         for name in names:
             tensor = state[name].contiguous()
             made = weights.Spec(tuple(tensor.shape), tensor.dtype)
             if made != known[name]:
                 raise IncompatibleWeights(f"'{name}' came out as {made}, expected {known[name]}")
-            if before is not None:
-                before.result()
+            before.result()
             before = pool.submit(put, name, tensor)
             step(1)
-        if before is not None:
-            before.result()
+        before.result()
     return Written(digests, whole.hexdigest())
 
 
@@ -91,11 +89,8 @@ def _header(
     for name in names:
         shape, dtype = known[name]
         start, end = end, end + known[name].bytes
-        described[name] = {
-            "dtype": CODES[dtype],
-            "shape": list(shape),
-            "data_offsets": [start, end],
-        }
+        about = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        described[name] = about
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

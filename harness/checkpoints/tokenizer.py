@@ -13,7 +13,7 @@ from typing import Any
 
 import xxhash
 
-from harness.checkpoints.layout import TOKENIZER_FILES, VOCABULARY_FILES, check_files
+from harness.checkpoints.layout import TOKENIZER_FILES, VOCABULARY_FILES, check_files, odd
 from harness.checkpoints.network import silent
 from harness.errors import BrokenCheckpoint
 from harness.files import read_json, read_text
@@ -40,18 +40,13 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
     check_tokenizer(path)
     # which reads config.json as well, and says in lines of its own what is odd there
     with using_tokenizer(path), silent():
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, trust_remote_code=False, local_files_only=True
-        )
+        given = {"trust_remote_code": False, "local_files_only": True}
+        tokenizer = AutoTokenizer.from_pretrained(path, **given)
         if words and getattr(tokenizer, "add_prefix_space", None) is False:
-            tokenizer = AutoTokenizer.from_pretrained(
-                path, trust_remote_code=False, local_files_only=True, add_prefix_space=True
-            )
+            tokenizer = AutoTokenizer.from_pretrained(path, **given, add_prefix_space=True)
         last = max(tokenizer.get_vocab().values(), default=0)
     if last > LAST_TOKEN:
-        raise BrokenCheckpoint(
-            f"{path} has a tokenizer with the token {last}, expected {LAST_TOKEN} at most"
-        )
+        raise odd(path, "tokenizer with the token", last, f"{LAST_TOKEN} at most")
     return tokenizer
 
 
@@ -60,7 +55,6 @@ def shared_tokenizer(path: Path, *, words: bool = False) -> Any:
 
     Of those that were asked for, a few are remembered: the rows of every task go through the same.
     """
-    check_tokenizer(path)
     config = path / "config.json"  # which may say of what class it is
     known = (tokenizer_digest(path), config.read_bytes() if config.is_file() else b"", words)
     tokenizer = _SHARED.get(known)
@@ -85,8 +79,7 @@ def tokenizer_digest(path: Path) -> str:
     state = xxhash.xxh3_128()
     for name in TOKENIZER_FILES:
         if (path / name).is_file():
-            state.update(name.encode())
-            state.update((path / name).read_bytes())
+            state.update(name.encode() + (path / name).read_bytes())
     return str(state.hexdigest())
 
 
@@ -98,21 +91,15 @@ def word_ids(
     Of a word that was cut off, or that has no token, that is -1. Raises BrokenCheckpoint in one
     line for a tokenizer that does not say which word a token is of.
     """
+    split = {"is_split_into_words": True, "truncation": True, "max_length": max_length}
     with using_tokenizer(path):
-        read = tokenizer(
-            [list(words) for words in rows],
-            is_split_into_words=True,
-            truncation=True,
-            max_length=max_length,
-        )
+        read = tokenizer([list(words) for words in rows], **split)
         if not getattr(read, "is_fast", False):
             raise BrokenCheckpoint("it does not say which word a token is of")
         places = []
         for number, words in enumerate(rows):
-            first: dict[int, int] = {}
-            for place, word in enumerate(read.word_ids(number)):
-                if word is not None:
-                    first.setdefault(word, place)
+            tokens = [*enumerate(read.word_ids(number))]
+            first = {word: place for place, word in reversed(tokens)}
             places.append([first.get(word, -1) for word in range(len(words))])
     return _checked(dict(read), path), places
 
@@ -127,9 +114,8 @@ def token_ids(
     `texts` are the first segments of all rows and, for pairs, the second ones; `path` is where the
     tokenizer was. Raises BrokenCheckpoint in one line for whatever it cannot do with them.
     """
-    segments = [list(segment) for segment in texts]
     with using_tokenizer(path):
-        encoded = tokens(segments)
+        encoded = tokens([list(segment) for segment in texts])
     return _checked(encoded, path)
 
 
@@ -196,8 +182,9 @@ def vocabulary(path: Path) -> dict[str, int] | None:
     if (path / "tokenizer.json").is_file():
         model = read_json(path / "tokenizer.json", "a tokenizer").get("model")
         words = model.get("vocab") if isinstance(model, dict) else None
-        if isinstance(words, list):
-            return _tokens({token: i for i, token in enumerate(map(_first, words))}, path)
+        if isinstance(words, list):  # of tokens, each with its score
+            tokens = [one[0] if isinstance(one, list) and one else one for one in words]
+            words = {str(token): number for number, token in enumerate(tokens)}
         if words is not None:
             return _tokens(words, path)
     if (path / "vocab.txt").is_file():
@@ -209,19 +196,11 @@ def vocabulary(path: Path) -> dict[str, int] | None:
     return None
 
 
-def _first(entry: object) -> str:
-    """The token of an entry of a vocabulary that is a list: token and score."""
-    return str(entry[0]) if isinstance(entry, list) and entry else str(entry)
-
-
 def _tokens(words: object, path: Path) -> dict[str, int]:
     """Tokens with their numbers. Raises BrokenCheckpoint for what is not that."""
     if not isinstance(words, dict):
-        raise BrokenCheckpoint(f"{path} has the vocabulary {words!r:.80}, expected tokens")
+        raise odd(path, "vocabulary", words, "tokens")
     for token, index in words.items():
         if not isinstance(index, int):
-            raise BrokenCheckpoint(
-                f"{path} has the token {token!r:.80} with {index!r:.80} for a number, expected a "
-                "whole one"
-            )
+            raise odd(path, f"token {token!r:.80} with the number", index, "a whole one")
     return words

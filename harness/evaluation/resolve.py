@@ -14,8 +14,7 @@ from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.heads import Making, making_of
 from harness.checkpoints.ingredients import Ingredients, Sources, opened
 from harness.checkpoints.mergekit import named_models
-from harness.checkpoints.provenance import Merged
-from harness.checkpoints.unchanged import check_unchanged
+from harness.checkpoints.provenance import Merged, check_unchanged
 from harness.data.claims import called_in
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
+from operator import add
 
 import torch
 
@@ -12,30 +13,24 @@ import torch
 class Comparison:
     """What two models differ by in some of their entries, as sums: that of two parts is their `+`.
 
-    `entries` is their number, `norms2` are the squared norms of the weights of both, `apart2` is
-    their squared distance. Of the entries that the base has, too: `moved2` are the squared norms of
-    both task vectors, `product` is their inner product, `both` the number of entries that are
-    nonzero in both, and `same` the number of those with the same sign.
+    `entries` is their number, `first2` and `second2` are the squared norms of the weights, `apart2`
+    is their squared distance. Of the entries that the base has, too: `moved2` and `other_moved2`
+    are the squared norms of the task vectors, `product` is their inner product, `both` the number
+    of entries that are nonzero in both, and `same` the number of those with the same sign.
     """
 
     entries: int = 0
-    norms2: tuple[float, float] = (0.0, 0.0)
+    first2: float = 0.0
+    second2: float = 0.0
     apart2: float = 0.0
-    moved2: tuple[float, float] = (0.0, 0.0)
+    moved2: float = 0.0
+    other_moved2: float = 0.0
     product: float = 0.0
     both: int = 0
     same: int = 0
 
     def __add__(self, other: Comparison) -> Comparison:
-        return Comparison(
-            self.entries + other.entries,
-            _both(self.norms2, other.norms2),
-            self.apart2 + other.apart2,
-            _both(self.moved2, other.moved2),
-            self.product + other.product,
-            self.both + other.both,
-            self.same + other.same,
-        )
+        return Comparison(*map(add, vars(self).values(), vars(other).values()))
 
     @property
     def distance(self) -> float:
@@ -45,13 +40,12 @@ class Comparison:
     @property
     def relative(self) -> float | None:
         """The distance over the root mean square of both norms: 0 to 2; None if both are 0."""
-        return _ratio(self.distance, sqrt(sum(self.norms2) / 2))
+        return _ratio(self.distance, sqrt((self.first2 + self.second2) / 2))
 
     @property
     def moved(self) -> tuple[float, float]:
         """The norms of both task vectors."""
-        first, second = self.moved2
-        return sqrt(first), sqrt(second)
+        return sqrt(self.moved2), sqrt(self.other_moved2)
 
     @property
     def ratio(self) -> float | None:
@@ -61,18 +55,13 @@ class Comparison:
     @property
     def cosine(self) -> float | None:
         """The cosine of the angle between the task vectors; None where one of them is 0."""
-        first, second = self.moved2
-        value = _ratio(self.product, sqrt(first * second))
+        value = _ratio(self.product, sqrt(self.moved2 * self.other_moved2))
         return None if value is None else max(-1.0, min(1.0, value))
 
     @property
     def agreement(self) -> float | None:
         """The share of entries nonzero in both task vectors that have the same sign in both."""
         return _ratio(self.same, self.both)
-
-
-def _both(mine: tuple[float, float], theirs: tuple[float, float]) -> tuple[float, float]:
-    return mine[0] + theirs[0], mine[1] + theirs[1]
 
 
 def _ratio(above: float, below: float) -> float | None:
@@ -90,18 +79,73 @@ def compared(
     """
     first, second = first.double(), second.double()
     apart = first - second
-    whole = Comparison(first.numel(), (_dot(first), _dot(second)), _dot(apart))
+    whole = first.numel(), _dot(first, first), _dot(second, second), _dot(apart, apart)
     if origin is None:
-        return whole
-    vectors = first - origin.double(), second - origin.double()
-    signs = vectors[0].sign() * vectors[1].sign()
-    return whole + Comparison(
-        moved2=(_dot(vectors[0]), _dot(vectors[1])),
-        product=_dot(*vectors),
-        both=int(signs.count_nonzero()),
-        same=int((signs > 0).sum()),
-    )
+        return Comparison(*whole)
+    mine, theirs = first - origin.double(), second - origin.double()
+    moved = _dot(mine, mine), _dot(theirs, theirs), _dot(mine, theirs)
+    signs = mine.sign() * theirs.sign()
+    return Comparison(*whole, *moved, int(signs.count_nonzero()), int((signs > 0).sum()))
 
 
-def _dot(first: torch.Tensor, second: torch.Tensor | None = None) -> float:
-    return float(torch.dot(first, first if second is None else second))
+def _dot(first: torch.Tensor, second: torch.Tensor) -> float:
+    return float(torch.dot(first, second))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number for each part of two models, the property of a `Comparison` of this name.
+
+    `title` says what it is of `{first}` and `{second}`, `unit` what a colour stands for. `low` is
+    where its scale begins, if no value is smaller, and `high` where it ends: None for the largest
+    value in a layer. `form` is how a number is written.
+    """
+
+    name: str
+    title: str
+    unit: str
+    of_vectors: bool = False
+    low: float = 0.0
+    high: float | None = None
+    form: str = ".3g"
+
+    def of(self, one: Comparison) -> float | None:
+        """Its value, None where it is not defined."""
+        value: float | None = getattr(one, self.name)
+        return value
+
+
+MEASURES = (
+    Measure(
+        "distance",
+        "Distance between the weights of {first} and {second}",
+        "L2 norm of the difference",
+    ),
+    Measure(
+        "relative",
+        "Distance between the weights of {first} and {second}, relative to their norm",
+        "L2 norm of the difference / root mean square of both norms",
+    ),
+    Measure(
+        "cosine",
+        "Cosine of the task vectors of {first} and {second}",
+        "cosine (1: same direction, 0: orthogonal)",
+        of_vectors=True,
+        high=1.0,
+        form=".3f",
+    ),
+    Measure(
+        "agreement",
+        "Signs that the task vectors of {first} and {second} share",
+        "share of entries nonzero in both (0.5: chance)",
+        of_vectors=True,
+        low=0.5,
+        high=1.0,
+        form=".3f",
+    ),
+)
+
+
+def shown(*, with_base: bool) -> list[Measure]:
+    """Those that can be had: task vectors need a base."""
+    return [measure for measure in MEASURES if with_base or not measure.of_vectors]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.checkpoints.families.role import ROLES
+from harness.checkpoints.families.symmetry import ROLES
 from harness.folders import Layout, new_folder
+from harness.inspecting.comparison import Measure, shown
 from harness.inspecting.inspection import Inspection, Pair, as_record
-from harness.inspecting.measures import Measure, shown
 from harness.reporting.figures import HeatMap, Panel, heat_map, save
 
 INSPECT_FILE = "inspect.json"
@@ -66,7 +66,7 @@ def map_of(pair: Pair, measure: Measure) -> HeatMap | None:
 def _panel(pair: Pair, measure: Measure, layers: Sequence[int | None], **labels: str) -> Panel:
     """Layers x those roles that the measure is defined for in one of them."""
     values = {
-        role: [measure.of(one) if (one := pair.at(layer, role)) else None for layer in layers]
+        role: [measure.of(one) if (one := pair.of([layer], role)) else None for layer in layers]
         for role in ROLES
     }
     known = {role: column for role, column in values.items() if set(column) != {None}}

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import combinations
 from math import isfinite
 from pathlib import Path
+from typing import NamedTuple
 
 from harness import weights
 from harness.checkpoints.align import (
@@ -18,7 +19,7 @@ from harness.checkpoints.align import (
 )
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.role import Place, place_in
+from harness.checkpoints.families.symmetry import Place, place_in
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadRecipe, NotFinite
 from harness.folders import check_output
@@ -30,16 +31,15 @@ from harness.passes.workload import Workload
 from harness.types import Checkpoint, Progress, StateDict
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """A checkpoint under the names of a classifier, whose tensors are checked as they are read."""
 
     checkpoint: Checkpoint
     observed: weights.Observed
 
-    @property
-    def state(self) -> StateDict:
-        return self.checkpoint.weights
+    def called(self, name: str) -> InspectedModel:
+        """What is said of it, once all has been read."""
+        return InspectedModel(name, self.checkpoint.source, self.observed.digest())
 
 
 TENSORS, UNITS = "comparing tensors", "matching feed-forward units"
@@ -70,10 +70,15 @@ class Work:
         """Every parameter that some model has, once."""
         return [*dict.fromkeys(name for state in self.states for name in state)]
 
+    def shapes(self, pair: Indices, name: str) -> list[tuple[int, ...] | None]:
+        """The shapes that a tensor has in both models of a pair, None where one has it not."""
+        found = [weights.specs(self.states[index]).get(name) for index in pair]
+        return [None if spec is None else spec.shape for spec in found]
+
     def shares(self, pair: Indices, name: str) -> bool:
         """Whether both models of a pair have a tensor of this name, in the same shape."""
-        first, second = (weights.specs(self.states[index]).get(name) for index in pair)
-        return first is not None and second is not None and first.shape == second.shape
+        first, second = self.shapes(pair, name)
+        return first is not None and first == second
 
     def place(self, name: str) -> Place:
         """The layer and the role of a parameter."""
@@ -113,31 +118,23 @@ def inspect(
         check_output(Path(out), INSPECTION, force=force)
     opened = [_opened(source, allow_pickle, base) for source in models]
     origin = _opened(base, allow_pickle) if base is not None else None
-    parts = [*opened, *([origin] if origin else [])]
-    check_architecture([part.checkpoint for part in parts])
+    check_architecture([part.checkpoint for part in (*opened, *([origin] if origin else []))])
+    checkpoints = [part.checkpoint for part in opened]
     if base is not None and not other_base:
-        given = open_checkpoint(base, allow_pickle=allow_pickle)
-        check_bases([part.checkpoint for part in opened], given)
-    work = _work([part.checkpoint for part in opened], origin.checkpoint if origin else None)
+        check_bases(checkpoints, open_checkpoint(base, allow_pickle=allow_pickle))
+    work = _work(checkpoints, origin.checkpoint if origin else None)
     workload = Workload(progress)
     workload.plan(TENSORS, len(work.names))
     workload.plan(UNITS, len(work.layers) * len(work.pairs))
     places, units = places_of(work, workload.tell), _units(work, workload.tell)
-    names = _names(opened)
-    known = [_model(part, name) for part, name in zip(opened, names, strict=True)]
-    pairs = tuple(
-        Pair(
-            known[pair[0]],
-            known[pair[1]],
-            places[pair],
-            units[pair],
-            tuple(_left_out(work, pair, names)),
-        )
-        for pair in work.pairs
-    )
-    inspection = Inspection(
-        tuple(known), _model(origin, origin.checkpoint.name) if origin else None, pairs
-    )
+    names = _names(checkpoints)
+    known = [part.called(name) for part, name in zip(opened, names, strict=True)]
+    pairs = [
+        Pair(known[i], known[j], places[i, j], units[i, j], tuple(_left_out(work, (i, j), names)))
+        for i, j in work.pairs
+    ]
+    of = origin.called(origin.checkpoint.name) if origin else None
+    inspection = Inspection(tuple(known), of, tuple(pairs))
     if out is not None:
         write(inspection, Path(out), force=force)
     return inspection
@@ -153,17 +150,10 @@ def _opened(source: str | Path, allow_pickle: bool, base: str | Path | None = No
     return Opened(under_prefix(replace(checkpoint, weights=state)), observed)
 
 
-def _model(part: Opened, name: str) -> InspectedModel:
-    return InspectedModel(name, part.checkpoint.source, part.observed.digest())
-
-
-def _names(parts: Sequence[Opened]) -> list[str]:
+def _names(models: Sequence[Checkpoint]) -> list[str]:
     """What tables call the models: the last parts of their sources, where these are clear."""
-    short = [part.checkpoint.name for part in parts]
-    called = [
-        name if short.count(name) == 1 else part.checkpoint.source
-        for name, part in zip(short, parts, strict=True)
-    ]
+    short = [model.name for model in models]
+    called = [one.name if short.count(one.name) == 1 else one.source for one in models]
     return [
         name if called.count(name) == 1 else f"{name} ({place})"
         for place, name in enumerate(called, start=1)
@@ -173,9 +163,7 @@ def _names(parts: Sequence[Opened]) -> list[str]:
 def _work(models: Sequence[Checkpoint], base: Checkpoint | None) -> Work:
     """The parameters that are compared; raises IncompatibleWeights unless all encoders agree."""
     family = models[0].family
-    states = tuple(
-        weights.select(model.weights, weights.floating(model.weights)) for model in models
-    )
+    states = tuple(weights.select(m.weights, weights.floating(m.weights)) for m in models)
     encoders = [weights.select(state, [n for n in state if _in_all(family, n)]) for state in states]
     weights.check_same(encoders, [model.source for model in models])
     return Work(family, states, _origin(models, states, base) if base else {})
@@ -235,7 +223,7 @@ def _of_tensor(work: Work, name: str) -> dict[Indices, Comparison]:
     pieces = weights.by_piece(of_piece, longest)
     comparisons = [total(piece[place] for piece in pieces) for place in range(len(pairs))]
     for one in comparisons:
-        if not isfinite(one.apart2 + sum(one.norms2) + sum(one.moved2)):
+        if not isfinite(sum(vars(one).values())):
             raise NotFinite(f"the norm of '{name}' is infinite, expected smaller weights")
     return dict(zip(pairs, comparisons, strict=True))
 
@@ -254,14 +242,10 @@ def _units(work: Work, tell: Progress) -> dict[Indices, dict[int, UnitsInPlace]]
 def _left_out(work: Work, pair: Indices, names: Sequence[str]) -> Iterator[str]:
     """A line for each parameter that a pair does not share."""
     for name in work.names:
-        shapes = [_shape(work.states[index], name) for index in pair]
-        if any(shapes) and not work.shares(pair, name):
+        shapes = work.shapes(pair, name)
+        if shapes != [None, None] and not work.shares(pair, name):
+            called = zip(shapes, (names[index] for index in pair), strict=True)
             said = [
-                f"{shape or 'none'} in {names[i]}" for shape, i in zip(shapes, pair, strict=True)
+                f"{'none' if shape is None else [*shape]} in {model}" for shape, model in called
             ]
             yield f"{name} ({', '.join(said)})"
-
-
-def _shape(state: StateDict, name: str) -> str | None:
-    spec = weights.specs(state).get(name)
-    return None if spec is None else f"[{', '.join(map(str, spec.shape))}]"

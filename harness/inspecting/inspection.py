@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.checkpoints.families.role import ROLES, Place, Role
+from harness.checkpoints.families.symmetry import ROLES, Place, Role
 from harness.inspecting.comparison import Comparison
 
 
@@ -50,30 +50,27 @@ class Pair:
         return total(one for place, one in self.places.items() if place.role != "head")
 
     @property
+    def kept(self) -> float | None:
+        """The share of units of all layers together that are matched to themselves."""
+        units = sum(one.units for one in self.units.values())
+        return sum(one.kept for one in self.units.values()) / units if units else None
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """The numbers of the layers, in order."""
         return tuple(sorted({p.layer for p in self.places if p.layer is not None}))
 
-    @property
-    def name(self) -> str:
-        return f"{self.first.name} and {self.second.name}"
+    def of(self, layers: Collection[int | None], role: Role | None = None) -> Comparison | None:
+        """A role in these layers together (None: outside of layers), or all roles there.
 
-    def at(self, layer: int | None, role: Role | None = None) -> Comparison | None:
-        """A role in a layer (None: outside of layers), or all of them; None where there is none."""
+        None where there is nothing.
+        """
         there = [
             one
             for place, one in self.places.items()
-            if place.layer == layer and role in (None, place.role)
+            if place.layer in layers and role in (None, place.role)
         ]
         return total(there) if there else None
-
-    def across(self, role: Role | None = None) -> Comparison:
-        """A role in all layers together, or all of them."""
-        return total(
-            one
-            for place, one in self.places.items()
-            if place.layer is not None and role in (None, place.role)
-        )
 
     def roles(self, *, in_layers: bool) -> tuple[Role, ...]:
         """What there is in layers, or outside of them, in the order of data through a model."""
@@ -109,10 +106,9 @@ def remarks(inspection: Inspection) -> list[str]:
 
 
 def _remark(pair: Pair, base: InspectedModel | None) -> str | None:
-    kept, units = (sum(getattr(one, of) for one in pair.units.values()) for of in ("kept", "units"))
-    if units and kept / units < ELSEWHERE:  # which says more than how far weights are apart
+    if pair.kept is not None and pair.kept < ELSEWHERE:  # says more than how far weights are apart
         return (
-            f"{1 - kept / units:.0%} of the feed-forward units of {pair.second.name} are matched "
+            f"{1 - pair.kept:.0%} of the feed-forward units of {pair.second.name} are matched "
             f"to others of {pair.first.name}: as they are, a merge mixes units that have nothing "
             "to do with one another; see --premerge permutation and rotation."
         )
@@ -163,17 +159,12 @@ def _pair(pair: Pair, *, with_base: bool) -> dict[str, Any]:
 
 
 def _measures(one: Comparison, with_base: bool) -> dict[str, Any]:
-    measures: dict[str, Any] = {
-        "entries": one.entries,
-        "distance": one.distance,
-        "relative": one.relative,
+    both = {"entries": one.entries, "distance": one.distance, "relative": one.relative}
+    vectors = {
+        "task_vector_norms": list(one.moved),
+        "ratio": one.ratio,
+        "cosine": one.cosine,
+        "moved_by_both": one.both,
+        "agreement": one.agreement,
     }
-    if with_base:
-        measures |= {
-            "task_vector_norms": list(one.moved),
-            "ratio": one.ratio,
-            "cosine": one.cosine,
-            "moved_by_both": one.both,
-            "agreement": one.agreement,
-        }
-    return measures
+    return {**both, **vectors} if with_base else both

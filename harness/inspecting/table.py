@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from harness.inspecting.comparison import Comparison
+from harness.inspecting.comparison import Comparison, Measure, shown
 from harness.inspecting.inspection import Inspection, Pair, remarks
-from harness.inspecting.measures import Measure, shown
-from harness.text import number, plain
+from harness.text import number, plain, wrapped
 
 WIDTH = 80
 SHORT = {"attention output": "attn.\noutput", "convolution": "conv."}
@@ -26,10 +24,10 @@ def report(inspection: Inspection, columns: int | None = None) -> str:
         parts += [
             _layers(inspection.pairs[0], one, wide) for one in measures if one.name != "distance"
         ]
-        parts += [_wrapped(text, wide) for text in _units(inspection.pairs[0])]
+        parts += [wrapped(plain(text), wide) for text in _units(inspection.pairs[0])]
     else:
         parts.append("Of two models every layer is shown; of more they are in --json and --out.")
-    parts += [_wrapped(text, wide) for text in (*_left_out(inspection), *remarks(inspection))]
+    parts += [wrapped(plain(text), wide) for text in (*_left_out(inspection), *remarks(inspection))]
     return "\n\n".join(parts)
 
 
@@ -52,10 +50,10 @@ def _pairs(inspection: Inspection) -> str:
         if inspection.base:
             row += [", ".join(map(_shown, one.moved)), _shown(one.ratio)]
             row += [_shown(one.cosine, ".3f"), _shown(one.agreement, ".3f")]
-        rows.append([*row, _kept(pair)])
+        rows.append([*row, _shown(pair.kept)])
     said = "norms, ratio, cosine and signs are of the task vectors; " if inspection.base else ""
     how = f"relative: to the norm; {said}units: matched to themselves"
-    return f"{_aligned(rows, headers)}\n\n{_wrapped(how, WIDTH)}"
+    return f"{_aligned(rows, headers)}\n\n{wrapped(plain(how), WIDTH)}"
 
 
 def _shown(value: float | None, form: str = ".3g") -> str:
@@ -66,12 +64,6 @@ def _numbers(inspection: Inspection, pair: Pair) -> str:
     return ", ".join(str(inspection.models.index(one) + 1) for one in (pair.first, pair.second))
 
 
-def _kept(pair: Pair) -> str:
-    """The share of units of all layers together that are matched to themselves."""
-    units = sum(one.units for one in pair.units.values())
-    return number(sum(one.kept for one in pair.units.values()) / units) if units else ""
-
-
 def _layers(pair: Pair, measure: Measure, wide: int) -> str:
     """Layers x roles, with those outside of layers below."""
     roles = pair.roles(in_layers=True)
@@ -79,15 +71,15 @@ def _layers(pair: Pair, measure: Measure, wide: int) -> str:
     def cell(one: Comparison | None) -> str:
         return "" if one is None else _shown(measure.of(one), measure.form)
 
+    within = {**{str(layer): [layer] for layer in pair.layers}, "all": pair.layers}
     rows = [
-        [str(layer), *(cell(pair.at(layer, role)) for role in roles), cell(pair.at(layer))]
-        for layer in pair.layers
+        [called, *(cell(pair.of(layers, role)) for role in (*roles, None))]
+        for called, layers in within.items()
     ]
-    rows.append(["all", *(cell(pair.across(role)) for role in roles), cell(pair.across())])
     headers = ["layer", *(SHORT.get(role, role) for role in roles), "all"]
-    outside = {role: cell(pair.at(None, role)) for role in pair.roles(in_layers=False)}
+    outside = {role: cell(pair.of([None], role)) for role in pair.roles(in_layers=False)}
     title = measure.title.format(first=pair.first.name, second=pair.second.name)
-    lines = [_wrapped(title, wide), ""]
+    lines = [wrapped(plain(title), wide), ""]
     if pair.layers:
         lines.append(_aligned(rows, headers))
     if any(outside.values()):
@@ -98,11 +90,6 @@ def _layers(pair: Pair, measure: Measure, wide: int) -> str:
 def _aligned(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
     align = ["left", *["right"] * (len(headers) - 1)]
     return tabulate(rows, headers, tablefmt="simple", disable_numparse=True, colalign=align)
-
-
-def _wrapped(text: str, wide: int) -> str:
-    lines = textwrap.wrap(plain(text), wide, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(lines)
 
 
 def _units(pair: Pair) -> list[str]:

@@ -8,8 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from harness.checkpoints.families.family import FFN, Family
-from harness.checkpoints.families.role import place_in
-from harness.checkpoints.families.symmetry import axes_of
+from harness.checkpoints.families.symmetry import axes_of, place_in
 from harness.inspecting.inspection import UnitsInPlace
 from harness.types import StateDict
 from harness.weights import Member, Symmetry, cross, select, specs

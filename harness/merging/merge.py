@@ -10,7 +10,7 @@ from pathlib import Path
 from harness import weights
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.layout import MERGE
-from harness.checkpoints.unchanged import check_unchanged
+from harness.checkpoints.provenance import check_unchanged
 from harness.errors import OutputExists
 from harness.folders import check_output
 from harness.merging.draws import check_one_draw

@@ -19,7 +19,7 @@ from harness import weights
 from harness.checkpoints.build import check_ready
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.unchanged import check_unchanged
+from harness.checkpoints.provenance import check_unchanged
 from harness.data.claims import check_claim
 from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task

@@ -1,197 +1,112 @@
 """Pure, lazy arithmetic on state dicts: a tensor is computed when it is asked for.
 
-The one door to the room, for methods of ours and of others.
+The one door to the room, for methods of ours and of others: `name as name` is what it gives.
 """
 
-from harness.weights.anchor import (
-    Alignment,
-    Finder,
-    Match,
-    alignment,
-    check_anchor,
-    place_of,
-    to_anchor,
-)
-from harness.weights.arithmetic import (
-    check_not_all_zero,
-    check_one_each,
-    each,
-    each_named,
-    entrywise,
-    in_pieces,
-    mean,
-    task_vectors,
-    total,
-    warn_unless_one,
-    where_shared,
-)
-from harness.weights.digests import (
-    Observed,
-    check_finite,
-    digest,
-    finite_digest,
-    flat_bytes,
-    join_digests,
-    tensor_digest,
-)
-from harness.weights.election import Trim, elected, elected_sign, global_trim, majority_sign
-from harness.weights.frank_wolfe import objective, universe
-from harness.weights.lazy import (
-    Digests,
-    Lazy,
-    Spec,
-    after,
-    cast,
-    cast_like,
-    check_same,
-    floating,
-    known_digests,
-    renamed,
-    select,
-    size,
-    specs,
-    stored,
-    union,
-)
-from harness.weights.line import SCALE, Line
-from harness.weights.matching import (
-    Pair,
-    Units,
-    assignment,
-    descent,
-    gainful,
-    matched,
-    matched_units,
-)
-from harness.weights.matrices import Matrices, Others, Vectors, by_matrix, is_matrix
-from harness.weights.order import smallest_magnitude
-from harness.weights.overlap import Overlap, cross, cross_of_blocks, distance, overlap, units_of
-from harness.weights.polar import polar
-from harness.weights.procrustes import Generalized, Rules, Turn, generalized, turns_to
-from harness.weights.solve import least_solution, tell
-from harness.weights.spectrum import ALIKE, EPSILON, compact_svd, isometry
-from harness.weights.symmetry import (
-    Axes,
-    Map,
-    Maps,
-    Member,
-    Permuted,
-    Symmetry,
-    Turned,
-    dual,
-    group_of,
-    moved,
-)
-from harness.weights.threads import (
-    by_piece,
-    cores,
-    flat_pieces,
-    latest,
-    once,
-    one_thread,
-    piece_size,
-    pieces_of,
-    spread,
-)
+from types import ModuleType as _Module
+
+from harness.weights.anchor import Alignment as Alignment
+from harness.weights.anchor import Finder as Finder
+from harness.weights.anchor import Match as Match
+from harness.weights.anchor import alignment as alignment
+from harness.weights.anchor import check_anchor as check_anchor
+from harness.weights.anchor import place_of as place_of
+from harness.weights.anchor import to_anchor as to_anchor
+from harness.weights.arithmetic import SCALE as SCALE
+from harness.weights.arithmetic import Line as Line
+from harness.weights.arithmetic import check_not_all_zero as check_not_all_zero
+from harness.weights.arithmetic import check_one_each as check_one_each
+from harness.weights.arithmetic import each as each
+from harness.weights.arithmetic import each_named as each_named
+from harness.weights.arithmetic import entrywise as entrywise
+from harness.weights.arithmetic import in_pieces as in_pieces
+from harness.weights.arithmetic import mean as mean
+from harness.weights.arithmetic import task_vectors as task_vectors
+from harness.weights.arithmetic import total as total
+from harness.weights.arithmetic import warn_unless_one as warn_unless_one
+from harness.weights.arithmetic import where_shared as where_shared
+from harness.weights.decompositions import ALIKE as ALIKE
+from harness.weights.decompositions import EPSILON as EPSILON
+from harness.weights.decompositions import compact_svd as compact_svd
+from harness.weights.decompositions import isometry as isometry
+from harness.weights.decompositions import least_solution as least_solution
+from harness.weights.decompositions import polar as polar
+from harness.weights.decompositions import tell as tell
+from harness.weights.digests import Observed as Observed
+from harness.weights.digests import check_finite as check_finite
+from harness.weights.digests import digest as digest
+from harness.weights.digests import finite_digest as finite_digest
+from harness.weights.digests import flat_bytes as flat_bytes
+from harness.weights.digests import join_digests as join_digests
+from harness.weights.digests import tensor_digest as tensor_digest
+from harness.weights.election import Trim as Trim
+from harness.weights.election import elected as elected
+from harness.weights.election import elected_sign as elected_sign
+from harness.weights.election import global_trim as global_trim
+from harness.weights.election import majority_sign as majority_sign
+from harness.weights.frank_wolfe import objective as objective
+from harness.weights.frank_wolfe import universe as universe
+from harness.weights.lazy import Digests as Digests
+from harness.weights.lazy import Lazy as Lazy
+from harness.weights.lazy import Spec as Spec
+from harness.weights.lazy import after as after
+from harness.weights.lazy import cast as cast
+from harness.weights.lazy import cast_like as cast_like
+from harness.weights.lazy import check_same as check_same
+from harness.weights.lazy import floating as floating
+from harness.weights.lazy import known_digests as known_digests
+from harness.weights.lazy import renamed as renamed
+from harness.weights.lazy import select as select
+from harness.weights.lazy import size as size
+from harness.weights.lazy import specs as specs
+from harness.weights.lazy import stored as stored
+from harness.weights.lazy import union as union
+from harness.weights.matching import Pair as Pair
+from harness.weights.matching import Units as Units
+from harness.weights.matching import assignment as assignment
+from harness.weights.matching import descent as descent
+from harness.weights.matching import gainful as gainful
+from harness.weights.matching import matched as matched
+from harness.weights.matching import matched_units as matched_units
+from harness.weights.matrices import Matrices as Matrices
+from harness.weights.matrices import Others as Others
+from harness.weights.matrices import Vectors as Vectors
+from harness.weights.matrices import by_matrix as by_matrix
+from harness.weights.matrices import is_matrix as is_matrix
+from harness.weights.order import smallest_magnitude as smallest_magnitude
+from harness.weights.overlap import Overlap as Overlap
+from harness.weights.overlap import cross as cross
+from harness.weights.overlap import cross_of_blocks as cross_of_blocks
+from harness.weights.overlap import distance as distance
+from harness.weights.overlap import overlap as overlap
+from harness.weights.overlap import units_of as units_of
+from harness.weights.procrustes import Generalized as Generalized
+from harness.weights.procrustes import Rules as Rules
+from harness.weights.procrustes import Turn as Turn
+from harness.weights.procrustes import generalized as generalized
+from harness.weights.procrustes import turns_to as turns_to
+from harness.weights.symmetry import Axes as Axes
+from harness.weights.symmetry import Map as Map
+from harness.weights.symmetry import Maps as Maps
+from harness.weights.symmetry import Member as Member
+from harness.weights.symmetry import Permuted as Permuted
+from harness.weights.symmetry import Symmetry as Symmetry
+from harness.weights.symmetry import Turned as Turned
+from harness.weights.symmetry import dual as dual
+from harness.weights.symmetry import group_of as group_of
+from harness.weights.symmetry import moved as moved
+from harness.weights.threads import by_piece as by_piece
+from harness.weights.threads import cores as cores
+from harness.weights.threads import flat_pieces as flat_pieces
+from harness.weights.threads import latest as latest
+from harness.weights.threads import once as once
+from harness.weights.threads import one_thread as one_thread
+from harness.weights.threads import piece_size as piece_size
+from harness.weights.threads import pieces_of as pieces_of
+from harness.weights.threads import spread as spread
 
 __all__ = [
-    "ALIKE",
-    "EPSILON",
-    "SCALE",
-    "Alignment",
-    "Axes",
-    "Digests",
-    "Finder",
-    "Generalized",
-    "Lazy",
-    "Line",
-    "Map",
-    "Maps",
-    "Match",
-    "Matrices",
-    "Member",
-    "Observed",
-    "Others",
-    "Overlap",
-    "Pair",
-    "Permuted",
-    "Rules",
-    "Spec",
-    "Symmetry",
-    "Trim",
-    "Turn",
-    "Turned",
-    "Units",
-    "Vectors",
-    "after",
-    "alignment",
-    "assignment",
-    "by_matrix",
-    "by_piece",
-    "cast",
-    "cast_like",
-    "check_anchor",
-    "check_finite",
-    "check_not_all_zero",
-    "check_one_each",
-    "check_same",
-    "compact_svd",
-    "cores",
-    "cross",
-    "cross_of_blocks",
-    "descent",
-    "digest",
-    "distance",
-    "dual",
-    "each",
-    "each_named",
-    "elected",
-    "elected_sign",
-    "entrywise",
-    "finite_digest",
-    "flat_bytes",
-    "flat_pieces",
-    "floating",
-    "gainful",
-    "generalized",
-    "global_trim",
-    "group_of",
-    "in_pieces",
-    "is_matrix",
-    "isometry",
-    "join_digests",
-    "known_digests",
-    "latest",
-    "least_solution",
-    "majority_sign",
-    "matched",
-    "matched_units",
-    "mean",
-    "moved",
-    "objective",
-    "once",
-    "one_thread",
-    "overlap",
-    "piece_size",
-    "pieces_of",
-    "place_of",
-    "polar",
-    "renamed",
-    "select",
-    "size",
-    "smallest_magnitude",
-    "specs",
-    "spread",
-    "stored",
-    "task_vectors",
-    "tell",
-    "tensor_digest",
-    "to_anchor",
-    "total",
-    "turns_to",
-    "union",
-    "units_of",
-    "universe",
-    "warn_unless_one",
-    "where_shared",
+    name
+    for name, value in dict(vars()).items()
+    if not name.startswith("_") and not isinstance(value, _Module)
 ]

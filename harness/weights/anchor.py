@@ -142,22 +142,21 @@ def to_anchor(what: Alignment, finders: Mapping[tuple[str, ...], Finder]) -> lis
 def _maps(
     what: Alignment, index: int, finders: Mapping[tuple[str, ...], Finder]
 ) -> dict[str, Maps]:
-    def told(groups: Sequence[str], find: Finder) -> dict[str, Match[Map]]:
+    def told(groups: Sequence[str], find: Finder) -> dict[str, list[Map]]:
         home = what.place() == index
-        matches = {} if home else dict(find(index))
+        matches = {} if home else find(index)
         for group in groups:
             match = matches.get(group)
             if match or home:
                 what.tell_of(index, "before", group, match.before if match else 0.0)
                 what.tell_of(index, "after", group, match.after if match else 0.0)
-        return matches
+        return {group: [match.map] for group, match in matches.items()}
 
-    def of(group: str, matches: Callable[[], Mapping[str, Match[Map]]]) -> list[Map]:
-        match = matches().get(group)
-        return [match.map] if match else []
+    def of(group: str, found: Callable[[], Mapping[str, list[Map]]]) -> list[Map]:
+        return found().get(group, [])
 
     maps: dict[str, Maps] = {}
     for groups, find in finders.items():
-        matches = once(partial(told, groups, find))
-        maps |= {group: partial(of, group, matches) for group in groups}
+        found = once(partial(told, groups, find))
+        maps |= {group: partial(of, group, found) for group in groups}
     return maps

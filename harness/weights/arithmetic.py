@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import reduce
+from typing import Any
 
 import torch
 
@@ -97,17 +98,11 @@ def _widened(states: Sequence[StateDict]) -> dict[str, Spec]:
                 f"'{lacking}' is not in every state of an entrywise formula; expected it in all: "
                 "the base has no head, where weights.where_shared leaves that as it is"
             )
+    types = {name: [known[name].dtype for known in (first, *others)] for name in first}
     return {
-        name: Spec(
-            one.shape,
-            reduce(torch.promote_types, (other[name].dtype for other in others), _float(one)),
-        )
+        name: Spec(one.shape, reduce(torch.promote_types, types[name], torch.float32))
         for name, one in first.items()
     }
-
-
-def _float(one: Spec) -> torch.dtype:
-    return torch.promote_types(one.dtype, torch.float32)
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -160,3 +155,34 @@ def total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     for tensor in tensors[1:]:
         result.add_(tensor)
     return result
+
+
+SCALE = "scale"
+"""The option of a merger that moves its result along a line, and moves nothing else."""
+
+
+class Line(Lazy):
+    """The lazy state dict base + scale * direction, in at least float32.
+
+    What is searched along a line needs its direction, the merged task vector, only once: whoever
+    has it on disk makes another Line of it, with the same bytes at the same scale. The report is
+    the direction's.
+    """
+
+    def __init__(self, base: StateDict, direction: StateDict, scale: float) -> None:
+        self.base, self.direction, self.scale = base, direction, scale
+
+        def add(origin: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+            return (step * scale).add_(origin)
+
+        def compute(name: str) -> torch.Tensor:
+            # before the pieces: a decomposition has all cores for itself
+            step = {name: direction[name]}
+            return entrywise(add, select(base, [name]), step)[name]
+
+        super().__init__(specs(entrywise(add, base, direction)), compute)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What was told of the direction."""
+        return self.direction.report if isinstance(self.direction, Lazy) else {}

@@ -6,6 +6,7 @@ Yadav et al. 2023 (arXiv:2306.01708), steps 1 and 2; what is merged of it is for
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -64,7 +65,7 @@ def global_trim(
 ) -> tuple[Trim, Callable[[], object]]:
     """The trim of pieces by thresholds over whole vectors, and what finds these thresholds."""
     pairs = zip(experts, shares, strict=True)
-    thresholds = [_threshold(expert, base, share, convention) for expert, share in pairs]
+    thresholds = [once(partial(_threshold, one, base, share, convention)) for one, share in pairs]
 
     def trim(origin: torch.Tensor, *tuned: torch.Tensor) -> list[torch.Tensor]:
         pairs = zip(tuned, thresholds, strict=True)
@@ -73,16 +74,14 @@ def global_trim(
     return trim, lambda: [threshold() for threshold in thresholds]
 
 
-def _threshold(
-    expert: StateDict, base: StateDict, density: float, convention: str
-) -> Callable[[], float]:
-    """The magnitude below which entries are zeroed, found when it is first asked for."""
+def _threshold(expert: StateDict, base: StateDict, density: float, convention: str) -> float:
+    """The magnitude below which entries are zeroed."""
     entries = size(base)
     # 1 - 0.9 is not 0.1 in binary; the count must be that of the decimal the user wrote
     dropped = int(entries * round(1 - density, 12))
     if convention == "original":
         dropped = entries - int(entries * density)
-    return once(lambda: smallest_magnitude(expert, dropped, minus=base) if dropped else 0.0)
+    return smallest_magnitude(expert, dropped, minus=base) if dropped else 0.0
 
 
 def _trim_entries(vector: torch.Tensor, threshold: float) -> torch.Tensor:

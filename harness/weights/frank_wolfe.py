@@ -61,7 +61,8 @@ def _stepped(mixtures: Sequence[Mixture]) -> list[Mixture] | None:
     slope = sum(float((y * step).sum()) for y, step in zip(rest, steps, strict=True))
     if slope <= STATIONARY * sum(float(one.units.square().sum()) for one in mixtures):
         return None
-    size = _size(slope, pairs(steps))
+    curvature = pairs(steps)  # the objective rises by slope * t + curvature * t^2
+    size = 1.0 if curvature >= 0 else min(1.0, slope / (-2 * curvature))
     return [one.towards(order, size) for one, order in zip(mixtures, orders, strict=True)]
 
 
@@ -75,11 +76,6 @@ def pairs(tensors: Sequence[torch.Tensor]) -> float:
     their squares."""
     squares = sum(float(one.square().sum()) for one in tensors)
     return (float(total(tensors).square().sum()) - squares) / 2
-
-
-def _size(slope: float, curvature: float) -> float:
-    """The step from 0 to 1 at which slope * t + curvature * t^2 is largest; the slope is upward."""
-    return 1.0 if curvature >= 0 else min(1.0, slope / (-2 * curvature))
 
 
 @dataclass(frozen=True)

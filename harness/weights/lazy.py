@@ -156,8 +156,7 @@ def union(*states: StateDict) -> StateDict:
 
 def cast_like(state: StateDict, template: StateDict) -> StateDict:
     """The state with every tensor in the template's type."""
-    types = specs(template)
-    return cast(state, {name: types[name].dtype for name in state})
+    return cast(state, {name: spec.dtype for name, spec in specs(template).items()})
 
 
 def cast(state: StateDict, types: Mapping[str, torch.dtype]) -> StateDict:
@@ -183,17 +182,12 @@ def check_same(states: Sequence[StateDict], called: Sequence[str]) -> None:
         for extra in sorted(other.keys() - first.keys()):
             raise IncompatibleWeights(f"{name} has a tensor '{extra}', which {called[0]} has not")
         for key, spec in first.items():
-            if spec.shape != other[key].shape:
+            found = other[key]
+            if found.shape != spec.shape:
                 raise IncompatibleWeights(
-                    f"'{key}' is {_shape(other[key])} in {name}, "
-                    f"expected {_shape(spec)} as in {called[0]}"
+                    f"'{key}' is {found.shape} in {name}, expected {spec.shape} as in {called[0]}"
                 )
-            if spec.dtype.is_floating_point != other[key].dtype.is_floating_point:
+            if found.dtype.is_floating_point != spec.dtype.is_floating_point:
                 raise IncompatibleWeights(
-                    f"'{key}' is {other[key].dtype} in {name}, "
-                    f"expected {spec.dtype} as in {called[0]}"
+                    f"'{key}' is {found.dtype} in {name}, expected {spec.dtype} as in {called[0]}"
                 )
-
-
-def _shape(spec: Spec) -> str:
-    return "(" + ", ".join(map(str, spec.shape)) + ")"

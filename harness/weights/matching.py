@@ -63,9 +63,7 @@ def matched_units(
         return Match(Permuted(torch.arange(size)), apart, apart)
     both = overlap(first, second, members)
     products = both.products[0]
-    order = gainful(products, float(both.first + both.second))
-    matched = products[order, torch.arange(len(order))]
-    return Match(Permuted(order), both.distance(both.traces), both.distance(matched))
+    return _match(both, products, gainful(products, float(both.first + both.second)))
 
 
 FEATURES = 64
@@ -122,25 +120,17 @@ def matched(
         return {group: matched_units(first, second, axes) for group, axes in members.items()}
     overlaps = {group: overlap(first, second, axes) for group, axes in members.items()}
     pairs = {group: in_blocks(one.products[0], units.heads) for group, one in overlaps.items()}
-    common = [_nuclear(one) if rotated else _traces(one) for one in pairs.values()]
-    squares = sum(float(one.first + one.second) for one in overlaps.values())
-    order = gainful(torch.stack(common).sum(0), squares)
-    return {group: _of_heads(one, pairs[group], order) for group, one in overlaps.items()}
+    traces = {group: one.diagonal(dim1=-2, dim2=-1).sum(-1) for group, one in pairs.items()}
+    nuclear = (torch.linalg.svdvals(one).sum(-1) for one in pairs.values())
+    common = torch.stack([*(nuclear if rotated else traces.values())]).sum(0)
+    order = gainful(common, sum(float(one.first + one.second) for one in overlaps.values()))
+    return {group: _match(one, traces[group], order) for group, one in overlaps.items()}
 
 
-def _of_heads(both: Overlap, pairs: torch.Tensor, order: torch.Tensor) -> Match[Permuted]:
-    after = _traces(pairs)[order, torch.arange(len(order))]
+def _match(both: Overlap, products: torch.Tensor, order: torch.Tensor) -> Match[Permuted]:
+    """The order of units, with the distances that their products with places make of it."""
+    after = products[order, torch.arange(len(order))]
     return Match(Permuted(order), both.distance(both.traces), both.distance(after))
-
-
-def _traces(pairs: torch.Tensor) -> torch.Tensor:
-    """[heads, heads] of products [heads, heads, size, size]."""
-    return pairs.diagonal(dim1=-2, dim2=-1).sum(-1)
-
-
-def _nuclear(pairs: torch.Tensor) -> torch.Tensor:
-    norms: torch.Tensor = torch.linalg.svdvals(pairs).sum(-1)
-    return norms
 
 
 # Groups that depend on one another ---------------------------------------------------------

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from harness.types import StateDict
 from harness.weights.arithmetic import entrywise, total
+from harness.weights.decompositions import EPSILON
 from harness.weights.lazy import Lazy, specs
-from harness.weights.spectrum import EPSILON
 
 Matrices: TypeAlias = Literal["all", "linear"]
 """Which tensors count as matrices: all that have two axes, or those that are no embeddings."""
@@ -30,13 +30,7 @@ class Vectors(Sequence[torch.Tensor]):
     def __init__(self, experts: Sequence[StateDict], base: StateDict, name: str) -> None:
         self._experts, self._base, self._name = experts, base, name
 
-    @overload
-    def __getitem__(self, place: int) -> torch.Tensor: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[torch.Tensor]: ...
-
-    def __getitem__(self, place: int | slice) -> torch.Tensor | list[torch.Tensor]:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[index] for index in range(*place.indices(len(self)))]
         vector = self._experts[place][self._name].double() - self._base[self._name].double()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -30,21 +30,20 @@ def smallest_magnitude(state: StateDict, rank: int, *, minus: StateDict | None =
     one tensor in memory at a time. Where the sample was wrong, two more passes count. Of few
     entries the sample is all there are.
     """
-    entries = size(state)
-    sample = _sample(state, minus, entries)
+    states, entries = [state] if minus is None else [state, minus], size(state)
+    sample = _sample(states, entries)
     if len(sample) == entries and 0 < rank <= entries:
         return float(np.partition(sample, rank - 1)[rank - 1])
     low, high = _bracket(np.sort(sample), rank / entries)
-    magnitude = _between(state, minus, rank, low, high)
-    return _counted(state, minus, rank) if magnitude is None else magnitude
+    magnitude = _between(states, rank, low, high)
+    return _counted(states, rank) if magnitude is None else magnitude
 
 
-def _sample(state: StateDict, minus: StateDict | None, entries: int) -> Magnitudes:
+def _sample(states: Sequence[StateDict], entries: int) -> Magnitudes:
     """The magnitudes of evenly spaced entries, about `_SAMPLE` of them, or of all."""
     stride = (entries // _SAMPLE) | 1  # odd: rows of a matrix have an even width
-    both = [state] if minus is None else [state, minus]
-    picked = [_magnitudes(*(wide(one[n].reshape(-1)[::stride]) for one in both)) for n in state]
-    return np.concatenate(picked)
+    rows = ((wide(one[name].reshape(-1)[::stride]) for one in states) for name in states[0])
+    return np.concatenate([_magnitudes(*row) for row in rows])
 
 
 def _bracket(ordered: Magnitudes, share: float) -> tuple[float, float]:
@@ -56,9 +55,7 @@ def _bracket(ordered: Magnitudes, share: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _between(
-    state: StateDict, minus: StateDict | None, rank: int, low: float, high: float
-) -> float | None:
+def _between(states: Sequence[StateDict], rank: int, low: float, high: float) -> float | None:
     """The value of this rank if it lies from `low` to `high`, with few entries between them."""
 
     def sort_out(values: Magnitudes) -> tuple[int, int, Magnitudes, int]:
@@ -69,10 +66,10 @@ def _between(
         at_high = len(near) - len(inside) - at_low
         return int(np.count_nonzero(values < low)), at_low, inside, at_high
 
-    most = max(_SAMPLE, _HELD * size(state))
+    most = max(_SAMPLE, _HELD * size(states[0]))
     smaller = at_low = held = at_high = 0
     kept: list[Magnitudes] = []
-    for piece in _passed(sort_out, state, minus):
+    for piece in _passed(sort_out, states):
         smaller, at_low, at_high = smaller + piece[0], at_low + piece[1], at_high + piece[3]
         kept.append(piece[2])
         held += len(piece[2])
@@ -87,7 +84,7 @@ def _between(
     return high if 0 < place - held <= at_high else None
 
 
-def _counted(state: StateDict, minus: StateDict | None, rank: int) -> float:
+def _counted(states: Sequence[StateDict], rank: int) -> float:
     """The value of this rank by counting the high halves of the bits, then the low halves.
 
     The bits of a non-negative float32 order as integers do.
@@ -98,9 +95,7 @@ def _counted(state: StateDict, minus: StateDict | None, rank: int) -> float:
         return np.bincount(values.view(np.int32) >> 16, minlength=half)
 
     def ends_of(part: Callable[[Magnitudes], Counts]) -> Counts:
-        counts = np.zeros(half, dtype=np.int64)
-        for piece in _passed(part, state, minus):
-            counts += piece
+        counts = sum(_passed(part, states), np.zeros(half, dtype=np.int64))
         return counts.cumsum()
 
     ends = ends_of(high_halves)
@@ -115,13 +110,9 @@ def _counted(state: StateDict, minus: StateDict | None, rank: int) -> float:
     return float(np.array(word, dtype=np.int32).view(np.float32))
 
 
-def _passed(
-    fn: Callable[[Magnitudes], T], state: StateDict, minus: StateDict | None
-) -> Iterator[T]:
+def _passed(fn: Callable[[Magnitudes], T], states: Sequence[StateDict]) -> Iterator[T]:
     """`fn` of the magnitudes of every piece of every tensor."""
-    return in_pieces(
-        lambda *piece: fn(_magnitudes(*piece)), *([state] if minus is None else [state, minus])
-    )
+    return in_pieces(lambda *piece: fn(_magnitudes(*piece)), *states)
 
 
 def _magnitudes(*piece: torch.Tensor) -> Magnitudes:

@@ -17,9 +17,8 @@ from typing import Literal, TypeAlias
 import torch
 
 from harness.weights.arithmetic import total
-from harness.weights.polar import polar, polar_and_values
+from harness.weights.decompositions import compact_svd, polar, polar_and_values
 from harness.weights.small_turns import Frame, frame_from, frame_of, small_turn
-from harness.weights.spectrum import compact_svd
 from harness.weights.threads import one_thread, spread
 
 Turn: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
@@ -53,7 +52,9 @@ def turns_to(reference: torch.Tensor, matrices: Sequence[torch.Tensor]) -> list[
         there = torch.linalg.qr(reference.mT)
 
         def turn(matrix: torch.Tensor) -> Turn:
-            return partial(_turned_within, *_paired(torch.linalg.qr(matrix.mT), there))
+            here = torch.linalg.qr(matrix.mT)
+            left, _, right = compact_svd(here.R @ there.R.mT)
+            return partial(_turned_within, here.Q @ left, there.Q @ right.mT)
     else:
 
         def turn(matrix: torch.Tensor) -> Turn:
@@ -72,16 +73,6 @@ def _by(turn: torch.Tensor) -> Turn:
 
 def _then(first: Turn, second: Turn) -> Turn:
     return lambda rows: second(first(rows))
-
-
-Factors: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-"""Q [columns, rows] and R [rows, rows] of the transposed of a matrix."""
-
-
-def _paired(here: Factors, there: Factors) -> tuple[torch.Tensor, torch.Tensor]:
-    """Orthonormal directions [columns, rank] of one row space, and those they are turned to."""
-    left, _, right = compact_svd(here[1] @ there[1].mT)
-    return here[0] @ left, there[0] @ right.mT
 
 
 def _turned_within(source: torch.Tensor, target: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

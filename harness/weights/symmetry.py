@@ -86,17 +86,12 @@ class Symmetry:
         Heads of different tasks differ in shape, and a base has none.
         """
         known = [specs(state) for state in states]
-        members = [
+        return sorted(
             Member(name, place, axis != group)
             for name, axes in self.axes.items()
             for place, axis in enumerate(axes)
             if axis is not None and group_of(axis) == group
-        ]
-        return sorted(
-            member
-            for member in members
-            if all(member.name in one for one in known)
-            and len({one[member.name].shape for one in known}) <= 1
+            if all(name in one and one[name].shape == known[0][name].shape for one in known)
         )
 
     def chosen(self, layers: str) -> tuple[int, ...]:
@@ -162,9 +157,7 @@ class Turned:
 
     def __call__(self, tensor: torch.Tensor, axis: int, *, dual: bool) -> torch.Tensor:
         """The tensor with one of its axes moved, in its own type."""
-        matrices = self.blocks.mT
-        if dual and self.inverse is not None:
-            matrices = self.inverse
+        matrices = self.inverse if dual and self.inverse is not None else self.blocks.mT
         front = tensor.movedim(axis, 0)
         parts = front.reshape(*matrices.shape[:2], -1).to(matrices.dtype)
         turned = torch.bmm(matrices, parts).reshape(front.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Lock, local
+from threading import Lock, Semaphore, local
 from typing import TypeVar
 
 import torch
@@ -16,28 +16,11 @@ K = TypeVar("K", bound=Hashable)
 _piece = 1 << 17
 
 
-class _Spare:
-    """Cores that have nothing to do, for whoever has parts left."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._lock = count, Lock()
-
-    def take(self, most: int) -> int:
-        with self._lock:
-            taken = max(0, min(most, self._count))
-            self._count -= taken
-            return taken
-
-    def give(self) -> None:
-        with self._lock:
-            self._count += 1
-
-
 class _Here(local):
     """How many cores a thread has that keeps torch to one of them, and those that it may borrow."""
 
     cores: int | None = None
-    spare: _Spare | None = None
+    spare: Semaphore | None = None
 
 
 _here = _Here()
@@ -83,11 +66,12 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
     Where a part is spread in turn, cores that have run out of parts help with those of it.
     """
     threads, own = torch.get_num_threads(), cores()
-    lent = _here.spare.take(len(parts) - own) if _here.spare else 0
-    workers = min(own + lent, len(parts))
+    workers = min(own, len(parts))
+    while _here.spare and workers < len(parts) and _here.spare.acquire(blocking=False):
+        workers += 1
     if workers < 2:
         return [fn(part) for part in parts]
-    spare = _here.spare or _Spare(own - workers)
+    spare = _here.spare or Semaphore(own - workers)
     values: dict[int, T] = {}
     waiting, left = iter(enumerate(parts)), iter(range(workers - 1, -1, -1))
 
@@ -103,7 +87,7 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
             raise
         finally:
             if next(left):  # the last has the core of whoever waits for all
-                spare.give()
+                spare.release()
 
     try:
         with ThreadPoolExecutor(workers) as pool:
@@ -138,15 +122,8 @@ def one_thread() -> Iterator[None]:
 
 def once(fn: Callable[[], T]) -> Callable[[], T]:
     """The function, which works when it is first called, even if two threads call at a time."""
-    lock, known = Lock(), list[T]()
-
-    def value() -> T:
-        with lock:
-            if not known:
-                known.append(fn())
-        return known[0]
-
-    return value
+    kept = latest(lambda _: fn())
+    return lambda: kept(None)
 
 
 def latest(fn: Callable[[K], T]) -> Callable[[K], T]:

@@ -1,26 +1,15 @@
 """BERT (Devlin et al. 2019, arXiv:1810.04805): a pooler, and one linear layer on it."""
 
-from harness.checkpoints.families.family import (
-    POOLED,
-    WIDTH,
-    Family,
-    embeddings,
-    layers,
-    linear,
-    one_linear,
-)
+from harness.checkpoints.families.family import POOLED, WIDTH, Family, embeddings, layers, linear
 
 BERT = Family(
     name="bert",
     model_types=("bert",),
     prefix="bert.",
-    row=one_linear(POOLED),
-    word=one_linear(WIDTH),
     pooler="bert.pooler",
     axes={
         **embeddings("bert.embeddings.", "word", "position", "token_type"),
         **layers("bert.encoder.layer."),
         **linear("bert.pooler.dense", POOLED, WIDTH),
     },
-    words="bert.embeddings.word_embeddings.weight",
 )

@@ -16,7 +16,6 @@ from harness.checkpoints.families.family import (
     layers,
     linear,
     norm,
-    one_linear,
 )
 from harness.weights import dual
 
@@ -30,8 +29,6 @@ DEBERTA = Family(
     name="deberta",
     model_types=("deberta-v2",),
     prefix="deberta.",
-    row=one_linear(POOLED),
-    word=one_linear(WIDTH),
     pooler="pooler",
     axes={
         **embeddings("deberta.embeddings.", "word", "position", "token_type", group=EMBEDDING),
@@ -46,7 +43,6 @@ DEBERTA = Family(
         **norm("deberta.encoder.conv.LayerNorm"),
         **linear("pooler.dense", POOLED, WIDTH),
     },
-    words="deberta.embeddings.word_embeddings.weight",
     projection=PROJECTION,
     settings={**SETTINGS, **RELATIVE, "conv_act": "tanh", "conv_groups": 1},
 )

@@ -11,7 +11,6 @@ from harness.checkpoints.families.family import (
     embeddings,
     linear,
     norm,
-    one_linear,
 )
 from harness.weights import dual
 
@@ -26,7 +25,6 @@ DISTILBERT = Family(
         "classifier",
         {**linear("pre_classifier", POOLED, WIDTH), **linear("classifier", None, POOLED)},
     ),
-    word=one_linear(WIDTH),
     axes={
         **embeddings("distilbert.embeddings.", "word", "position"),
         **linear(f"{AT}attention.q_lin", QK, WIDTH),
@@ -38,7 +36,6 @@ DISTILBERT = Family(
         **linear(f"{AT}ffn.lin2", WIDTH, dual(FFN)),
         **norm(f"{AT}output_layer_norm"),
     },
-    words="distilbert.embeddings.word_embeddings.weight",
     heads="n_heads",
     settings={},
 )

@@ -7,7 +7,6 @@ from harness.checkpoints.families.family import (
     embeddings,
     layers,
     linear,
-    one_linear,
     two_layers,
 )
 
@@ -19,12 +18,10 @@ ELECTRA = Family(
     model_types=("electra",),
     prefix="electra.",
     row=two_layers(),
-    word=one_linear(WIDTH),
     axes={
         **embeddings("electra.embeddings.", *KINDS, group=EMBEDDING, norms=EMBEDDING),
         **linear(PROJECTION, WIDTH, EMBEDDING),
         **layers("electra.encoder.layer."),
     },
-    words="electra.embeddings.word_embeddings.weight",
     projection=f"{PROJECTION}.weight",
 )

@@ -52,22 +52,19 @@ class Family:
     `model_types` is what config.json may call it. `prefix` is before the encoder's names, but for a
     pooler that stands beside it, and is left out by some pretrained bases. `row` and `word` are
     the tops of classifiers of rows and of words. A `pooler` is encoder and merged as such, though a
-    base may come without. `tied` are names of one and the same tensor. `axes` is the table of the
-    encoder's symmetries, which may have more names than a configuration leads to; a `projection`
-    is there if embeddings have a width of their own. `words` is the table of embeddings of tokens.
-    `heads` is the key of config.json that counts attention heads.
+    base may come without. `axes` is the table of the encoder's symmetries, which may have more
+    names than a configuration leads to; a `projection` is there if embeddings have a width of their
+    own. `heads` is the key of config.json that counts attention heads.
     """
 
     name: str
     model_types: tuple[str, ...]
     prefix: str
-    row: Top
-    word: Top | None
+    row: Top = field(default_factory=lambda: one_linear(POOLED))
+    word: Top | None = field(default_factory=lambda: one_linear(WIDTH))
     pooler: str | None = None
-    tied: tuple[tuple[str, ...], ...] = ()
     axes: Axes = field(default_factory=dict)
     projection: str | None = None
-    words: str = ""
     heads: str = "num_attention_heads"
     settings: Settings = field(default_factory=lambda: SETTINGS)
 
@@ -77,13 +74,14 @@ class Family:
         return {"family": self.name} if self.name == GENERIC else {}
 
     @property
+    def words(self) -> str:
+        """The table of embeddings of tokens, in a family with a table of axes."""
+        return f"{self.prefix}embeddings.word_embeddings.weight"
+
+    @property
     def tops(self) -> tuple[Top, ...]:
         """Those of classifiers of rows and of words, as far as there are any."""
         return (self.row,) if self.word is None else (self.row, self.word)
-
-    def top(self, unit: Unit) -> Top | None:
-        """That of classifiers of a unit, if there is one."""
-        return self.row if unit == "row" else self.word
 
     @cached_property
     def _of_heads(self) -> tuple[str, ...]:

@@ -1,23 +1,14 @@
 """RoBERTa (Liu et al. 2019, arXiv:1907.11692) and its like in other languages: no pooler."""
 
-from harness.checkpoints.families.family import (
-    WIDTH,
-    Family,
-    embeddings,
-    layers,
-    one_linear,
-    two_layers,
-)
+from harness.checkpoints.families.family import Family, embeddings, layers, two_layers
 
 ROBERTA = Family(
     name="roberta",
     model_types=("roberta", "xlm-roberta", "camembert"),
     prefix="roberta.",
     row=two_layers(),
-    word=one_linear(WIDTH),
     axes={
         **embeddings("roberta.embeddings.", "word", "position", "token_type"),
         **layers("roberta.encoder.layer."),
     },
-    words="roberta.embeddings.word_embeddings.weight",
 )

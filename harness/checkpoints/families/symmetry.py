@@ -1,13 +1,16 @@
-"""A family's table and a model's tensors -> what may be moved without moving its outputs."""
+"""A family's table and a model's tensors -> what may be moved without moving its outputs, and the
+layer and the role of each."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from harness.checkpoints.families.family import EMBEDDING, WIDTH, Family, Unit
+from harness.checkpoints.families.family import EMBEDDING, FFN, QK, VO, WIDTH, Family, Unit
 from harness.errors import IncompatibleWeights, UnknownName
 from harness.types import StateDict
-from harness.weights import Axes, floating, group_of, specs
+from harness.weights import Axes, Spec, dual, floating, group_of, specs
 
 NUMBER = re.compile(r"\.(\d+)\.")
 """The number of a layer, in the name of a tensor."""
@@ -28,7 +31,7 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     Raises UnknownName for a family without a table, and IncompatibleWeights for a tensor that is
     not in it or has another shape than it says.
     """
-    top = family.top(unit)
+    top = family.row if unit == "row" else family.word
     if not family.axes or top is None:
         from harness.checkpoints.families.known import FAMILIES
 
@@ -73,3 +76,69 @@ def _check_sizes(placed: Axes, state: StateDict) -> None:
                 raise IncompatibleWeights(
                     f"'{name}' is {shape}, expected {sizes[group]} for its axis of {group}"
                 )
+
+
+# What a tensor does -----------------------------------------------------------------------
+
+Role: TypeAlias = Literal[
+    "embeddings",
+    "query",
+    "key",
+    "value",
+    "attention output",
+    "up",
+    "down",
+    "convolution",
+    "norm",
+    "matrix",
+    "vector",
+    "pooler",
+    "head",
+]
+"""What a tensor does, a bias with the matrix that it is added to.
+
+Projections of relative positions count as queries and keys. Of an architecture without a table no
+more is known than `matrix`, two or more axes, and `vector`.
+"""
+ROLES: tuple[Role, ...] = get_args(Role)
+"""All of them, in the order of data through a model."""
+
+_BY_GROUP: Mapping[str | None, Role] = {
+    QK: "query",
+    dual(QK): "key",
+    VO: "value",
+    dual(VO): "attention output",
+    FFN: "up",
+    dual(FFN): "down",
+    EMBEDDING: "embeddings",
+}
+
+
+class Place(NamedTuple):
+    """Where a tensor stands in a model: its layer, None if it is in none, and its role."""
+
+    layer: int | None
+    role: Role
+
+
+def place_in(family: Family, name: str, spec: Spec) -> Place:
+    """The place of a tensor of a model of this family. Layers are numbered as in its names."""
+    if family.is_head(name):
+        return Place(None, "head")
+    if family.is_pooler(name):
+        return Place(None, "pooler")
+    number = NUMBER.search(name)
+    weight = in_any_layer(name).removesuffix("bias").removesuffix("weight")
+    axes = family.axes.get(f"{weight}weight")
+    role = _role(axes) if axes else "matrix" if len(spec.shape) > 1 else "vector"
+    return Place(int(number[1]) if number else None, role)
+
+
+def _role(axes: tuple[str | None, ...]) -> Role:
+    """What the weight of a module does, by the groups that its axes run over."""
+    if len(axes) == 1:
+        return "norm"
+    for axis in axes:
+        if axis in _BY_GROUP:
+            return _BY_GROUP[axis]
+    return "embeddings" if axes == (None, WIDTH) else "convolution"
