@@ -23,7 +23,7 @@ from harness.evaluation.evaluated import (
     teachers_of,
 )
 from harness.evaluation.model import OpenedModel
-from harness.evaluation.records import CHOICE_SPLIT, Adaptation, Saw, record_path
+from harness.evaluation.records import Adaptation, Saw, record_path
 from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.task_split import (
     ProtocolConfig,
@@ -36,7 +36,7 @@ from harness.kinds import kind_of
 from harness.passes.lengths import resolved, tell_of_cut
 from harness.presets import preset, read_as
 from harness.readout import LAST_LINEAR, Readout
-from harness.types import TRAINED_ON, Choice, Encoded, Scalar
+from harness.types import HELD_OUT, TRAINED_ON, Choice, Encoded, Scalar
 
 SAW: Mapping[tuple[bool, bool], Saw] = {
     (True, False): "chose the rows",
@@ -290,13 +290,13 @@ def _choice(
             "than one; leave out --best-single"
         )
     for data, experts in several:
-        if share_rows(data.task, data.split, CHOICE_SPLIT):
+        if share_rows(data.task, data.split, HELD_OUT):
             raise BadRecipe(
-                f"the best single expert is chosen on {data.task}@{CHOICE_SPLIT}, which "
+                f"the best single expert is chosen on {data.task}@{HELD_OUT}, which "
                 f"{data.name} reports; expected another split to score"
             )
-        rows = load_rows(data.task, CHOICE_SPLIT, folder=run.data_dir, limit=run.limit)
-        held = _with_length(run, TaskSplit(data.task, CHOICE_SPLIT, rows), experts)
+        rows = load_rows(data.task, HELD_OUT, folder=run.data_dir, limit=run.limit)
+        held = _with_length(run, TaskSplit(data.task, HELD_OUT, rows), experts)
         for expert in experts:
             yield Cell(run, model, held, expert, (expert,), configured(Choice("current")))
 

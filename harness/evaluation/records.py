@@ -27,10 +27,6 @@ Role = Literal["merged", "base", "expert", "single", "ensemble", "ceiling", "ref
 """An `expert` is read on its own task, a `single` is one read on a task of another. A `ceiling` has
 parts of its own for each task, and is not one model."""
 
-CHOICE_SPLIT = "heldout10"
-"""Experts' scores on this split choose the best single one; a choice on the reported split is an
-oracle."""
-
 
 class DrawScore(Frozen):
     """The score of one prediction: of one draw, or the only one where nothing is drawn.
