@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from harness.evaluation.counting import SUMS
 from harness.stats.estimate import Estimate
 from harness.types import Array64, Shots
 from harness.values import Frozen
@@ -32,9 +33,7 @@ DIGITS = 6
 BEYOND = 1e6
 """A metric of somebody's own may be larger than 1; what is larger than this is none."""
 CORRELATIONS = ("matthews", "pearson", "spearman")
-"""Metrics whose least value is -1."""
-SHARES = ("accuracy", "f1", "macro_f1", "micro_f1", "span_f1")
-"""Those whose least value is 0."""
+"""Metrics whose least value is -1; that of the other shipped ones is 0."""
 
 
 def range_of(metrics: Sequence[str]) -> tuple[float, float]:
@@ -48,7 +47,7 @@ def range_of(metrics: Sequence[str]) -> tuple[float, float]:
 def _range(metric: str) -> tuple[float, float]:
     if metric in CORRELATIONS:
         return -1.0, 1.0
-    return (0.0, 1.0) if metric in SHARES else (-BEYOND, BEYOND)
+    return (0.0, 1.0) if metric in SUMS else (-BEYOND, BEYOND)
 
 
 class Resamples(Frozen):
