@@ -170,11 +170,6 @@ def resampled_draws(predicted: Predicted, shots: Shots | None) -> Array64:
     return np.where(np.isfinite(made), made, 0.0)
 
 
-def resampled(predicted: Predicted, shots: Shots | None) -> Array64:
-    """The mean over the draws with so many shots: [resamples]."""
-    return np.asarray(resampled_draws(predicted, shots).mean(axis=0))
-
-
 def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[Resamples, ...]:
     """What a record with these scores keeps for every number of shots.
 
