@@ -20,7 +20,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadData, BrokenRecord
 from harness.evaluation import bootstrap
 from harness.evaluation.bootstrap import design_of, kept_resamples, resampled_draws
-from harness.evaluation.predictions import Predicted, reader
+from harness.evaluation.predictions import Predicted, read_predictions
 from harness.evaluation.records import DrawScore, Record, read_record, read_records
 from harness.evaluation.resamples import STEP, Resamples, bytes_of, estimate_of, read, written
 from harness.types import Array64
@@ -328,13 +328,12 @@ def test_resamples_are_kept_by_every_evaluation(tmp_path: Path, models: list[str
     task = talks(tmp_path / "data")
     found = evaluated(models, task, tmp_path / "records")
     assert len(found) == 4
-    read_again = reader()
     for path in sorted((tmp_path / "records").rglob("*.json")):
         record = read_record(path)
         for shots, kept in zip(record.shots, record.resamples, strict=True):
             assert (kept.shots, kept.unit, kept.units) == (shots, "document", 15)
         # what lies beside it gives the very same
-        beside = read_again(record, path.with_suffix(".parquet"))
+        beside = read_predictions(record, path.with_suffix(".parquet"))
         assert kept_resamples(beside, record.scores) == record.resamples
     assert len({kept.design for one in found.values() for kept in one.resamples}) == 1
     anew = (tmp_path / "records").rename(tmp_path / "before")
