@@ -11,11 +11,10 @@ from scipy.stats import binomtest
 from harness import METRICS, Task, metric
 from harness.data.metrics import score
 from harness.evaluation import bootstrap as resampling
-from harness.evaluation.bootstrap import kept_resamples, resampled_draws
+from harness.evaluation.bootstrap import intervals, kept_resamples, resampled_draws
 from harness.evaluation.counting import OneByOne, Read, counted, draws_of
-from harness.evaluation.inference import Interval, intervals
 from harness.evaluation.predictions import Predicted
-from harness.evaluation.records import DrawScore
+from harness.evaluation.records import DrawScore, Interval
 from harness.evaluation.resamples import estimates_of, range_of
 from harness.kinds import IGNORED
 from harness.stats.estimate import Estimate

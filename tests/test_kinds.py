@@ -423,7 +423,7 @@ def handed_to(room: Path, kind: str, protocol: str, tmp_path: Path, **values: An
 
     def spy(self: Reader, entry: Any) -> Encoded:
         made = encoded(self, entry)
-        if self._evaluated.role == "merged":
+        if self.cell.evaluated.role == "merged":
             handed.append(made)
         return made
 

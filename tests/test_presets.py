@@ -136,7 +136,7 @@ def spying() -> Iterator[Handed]:
     encoded = Reader.encoded
 
     def spy(self: Reader, protocol: Any) -> Encoded:
-        key = self._evaluated.role, protocol.name
+        key = self.cell.evaluated.role, protocol.name
         found[key] = encoded(self, protocol)
         return found[key]
 

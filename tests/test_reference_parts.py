@@ -21,7 +21,7 @@ import harness
 from harness import Head, Record, Run, Task
 from harness.data.rows import load_rows
 from harness.errors import BadData, BrokenCheckpoint
-from harness.evaluation.inference import intervals
+from harness.evaluation.bootstrap import intervals
 from harness.evaluation.records import predictions_of
 from harness.evaluation.resamples import estimates_of
 from harness.kinds import KINDS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -19,10 +19,12 @@ import numpy.typing as npt
 from harness.errors import BrokenRecord
 from harness.evaluation.counting import SUMS, draws_of
 from harness.evaluation.predictions import Predicted
-from harness.evaluation.records import DrawScore
-from harness.evaluation.resamples import Resamples, values_of, written
+from harness.evaluation.records import DrawScore, Interval
+from harness.evaluation.resamples import Resamples, range_of, values_of, written
 from harness.kinds import kind_of
 from harness.rng import rng
+from harness.stats.estimate import Estimate
+from harness.stats.intervals import LEVEL, interval
 from harness.types import Array64, Shots
 
 LEAST, MOST, TAKEN = 2000, 20_000, 1_200_000
@@ -192,4 +194,17 @@ def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[R
                 **numbers._asdict(),
             )
         )
+    return tuple(made)
+
+
+def intervals(
+    metrics: Sequence[str], estimates: Mapping[Shots | None, Estimate]
+) -> tuple[Interval, ...]:
+    """The interval over test units and draws, for every number of shots."""
+    ends = range_of(metrics)
+    bounds = ends if max(map(abs, ends)) <= 1 else None  # of one's own, nobody knows
+    made = []
+    for shots, one in estimates.items():
+        low, high = interval(one, bounds)
+        made.append(Interval(low=low, high=high, shots=shots, method="student", level=LEVEL))
     return tuple(made)

@@ -47,6 +47,9 @@ SAW: Mapping[tuple[bool, bool], Saw] = {
 """What labels of drawn rows did, by whether draws are stratified and the protocol reads them."""
 
 
+NO_SOURCES: Mapping[str, Any] = {"base": None, "experts": []}
+
+
 @dataclass(frozen=True)
 class Cell:
     """One unit of evaluation: a model on the rows of a task, under a protocol.
@@ -118,7 +121,8 @@ class Cell:
             "head": evaluated.head,
             "labels": run.labels,
             "preset": run.preset,
-            **self._sources,
+            # of a model that was not made of them nothing is said
+            **(self.model.sources if evaluated.role in ("merged", "ceiling") else NO_SOURCES),
             "teachers": [teacher.digest for teacher in self._teaching],
             "shown": list(evaluated.shown),
             "transductive": any(_seen(data, rows) for rows in evaluated.shown),
@@ -191,32 +195,6 @@ class Cell:
         gone = wanted - units_in(encoded.draws, self.sentences)
         unseen = sorted(pool.places[unit] if pool else unit for unit in gone)
         return {**values, "adaptation": {**saw, "unseen": unseen}}
-
-    @property
-    def _sources(self) -> dict[str, Any]:
-        """What a merge, or a ceiling, was made of; of another model nothing is said."""
-        model = self.model
-        if self.evaluated.role not in ("merged", "ceiling"):
-            return {"base": None, "experts": []}
-        experts = zip(
-            model.experts, model.expert_digests, model.expert_tasks, model.trained, strict=True
-        )
-        base = None
-        if model.base is not None:
-            base = {"source": model.base.source, "digest": model.base_digest}
-        return {
-            "base": base,
-            "experts": [
-                {
-                    "source": one.source,
-                    "digest": digest,
-                    "task": task,
-                    "seed": said.seed,
-                    "head_seed": said.head_seed,
-                }
-                for one, digest, task, said in experts
-            ],
-        }
 
     @property
     def _unusual(self) -> dict[str, Scalar]:

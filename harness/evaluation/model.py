@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from harness import weights
 from harness.checkpoints.heads import with_head
-from harness.checkpoints.provenance import Merged, Staged, Trained, merged_by, trained_by
+from harness.checkpoints.provenance import Merged, Staged, Trained, trained_by
 from harness.data.splits import parse_task
 from harness.evaluation.records import Recipe, Role, Stage
 from harness.kinds import kind_of
@@ -22,7 +23,7 @@ class OpenedModel:
 
     `kept` are complete checkpoints by task, for an encoder with one head per task. `references` are
     models to read beside it, which have neither base nor experts of their own here. `shown` are the
-    rows that a merge was shown, as `name@split`.
+    rows that a merge was shown, as `name@split`, `recipe` is how a merge of ours was made.
     """
 
     name: str
@@ -36,24 +37,20 @@ class OpenedModel:
     tasks: tuple[str, ...] = ()
     references: tuple[OpenedModel, ...] = ()
     shown: tuple[str, ...] = ()
+    recipe: Recipe | None = None
 
     @cached_property
-    def recipe(self) -> Recipe | None:
-        """How a merge of ours was made; None for what is none."""
-        return recipe_of(merged_by(self.checkpoint.path))
-
-    @cached_property
-    def trained(self) -> tuple[Trained, ...]:
-        """What the folders of the experts say of their training."""
-        return tuple(trained_by(expert.path) or Trained() for expert in self.experts)
-
-    @cached_property
-    def base_digest(self) -> str:
-        return weights.digest(self.base.weights) if self.base is not None else ""
-
-    @cached_property
-    def expert_digests(self) -> tuple[str, ...]:
-        return tuple(weights.digest(expert.weights) for expert in self.experts)
+    def sources(self) -> dict[str, Any]:
+        """Base and experts, as records of what they were made into name them."""
+        base, experts = self.base, []
+        for one, task in zip(self.experts, self.expert_tasks, strict=True):
+            said = trained_by(one.path) or Trained()
+            named = {"source": one.source, "digest": weights.digest(one.weights), "task": task}
+            experts.append({**named, "seed": said.seed, "head_seed": said.head_seed})
+        if base is None:
+            return {"base": None, "experts": experts}
+        named = {"source": base.source, "digest": weights.digest(base.weights)}
+        return {"base": named, "experts": experts}
 
     def has_head(self, task: Task) -> bool:
         """Whether it brings a head for a task: kept, recorded, or with the task's labels."""

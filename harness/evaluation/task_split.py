@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from harness.errors import BadOption, BadRecipe
 from harness.evaluation.records import DrawScore
 from harness.evaluation.run import Run
 from harness.kinds import kind_of
-from harness.options import resolve
+from harness.options import options, resolve
 from harness.presets import as_read, faithful, metrics_of, preset
 from harness.readout import LAST_LINEAR, OF_THE_ENCODER, Readout
 from harness.registry import PROTOCOLS
@@ -72,8 +73,13 @@ class ProtocolConfig:
     @cached_property
     def unusual(self) -> dict[str, Scalar]:
         """The options that are not the defaults."""
-        default = resolve("protocol", Choice(self.entry.name), self.entry.function)
-        return {key: value for key, value in self.options.items() if value != default[key]}
+        return unusual_of(self.entry.function, self.options)
+
+
+def unusual_of(function: Callable[..., Any], chosen: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Of all options of a function, those that are not the defaults."""
+    known = options(function)
+    return {name: value for name, value in chosen.items() if value != known[name].default}
 
 
 @dataclass(frozen=True)
