@@ -70,7 +70,6 @@ class _Drawn:
     seed: str
     metrics: tuple[str, ...]
     left: tuple[tuple[int, ...], ...]
-    count: int
     labels: Predicted = field(compare=False)
 
 
@@ -79,18 +78,10 @@ def design_of(predicted: Predicted) -> Design:
 
     Raises BrokenRecord where the labels leave a metric nothing to score.
     """
-    lefts = {tuple(predicted.left(key)) for key in predicted.values}
-    units = len(predicted.units)
-    if predicted.documents is not None:
-        units = int(predicted.documents.max()) + 1
+    lefts = sorted({tuple(predicted.left(key)) for key in predicted.values})
     # without the values: what is kept of the last design is small
     labels = replace(predicted, values={(None, None): predicted.labels})
-    metrics = predicted.task.metrics
-    return _design(
-        _Drawn(
-            _seed(predicted), metrics, tuple(sorted(lefts)), resamples_of(units, metrics), labels
-        )
-    )
+    return _design(_Drawn(_seed(predicted), predicted.task.metrics, tuple(lefts), labels))
 
 
 def resamples_of(units: int, metrics: Sequence[str]) -> int:
@@ -117,7 +108,8 @@ def _design(drawn: _Drawn) -> Design:
     """The last is kept: cells on the same rows follow one another."""
     known, rows = drawn.labels, len(drawn.labels.units)
     units = rows if known.documents is None else int(known.documents.max()) + 1
-    size = max(1, min(drawn.count, BLOCK // units))
+    count = resamples_of(units, drawn.metrics)
+    size = max(1, min(count, BLOCK // units))
     whole = Design(np.ones((1, units), dtype=np.uint8), known.documents, "")
     if not _defined(drawn, whole).all():
         raise BrokenRecord(
@@ -125,17 +117,17 @@ def _design(drawn: _Drawn) -> Design:
             f"{' and '.join(drawn.metrics)} has a value"
         )
     parts: list[Counts] = []
-    for first in range(0, TRIES * drawn.count, size):
+    for first in range(0, TRIES * count, size):
         made = _taken(drawn.seed, units, first, size)
         parts.append(made[_defined(drawn, replace(whole, counts=made))])
-        if sum(map(len, parts)) >= drawn.count:
+        if sum(map(len, parts)) >= count:
             break
     else:
         raise BrokenRecord(
             f"the labels on {known.task} leave {' and '.join(drawn.metrics)} nothing to score in "
             "nearly every resample of the rows; expected more rows"
         )
-    counts = np.concatenate(parts)[: drawn.count]
+    counts = np.concatenate(parts)[:count]
     counts.flags.writeable = False
     digest = hashlib.blake2b(counts.tobytes(), digest_size=8).hexdigest()
     return Design(counts, known.documents, digest)
@@ -181,17 +173,15 @@ def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[R
     made = []
     for shots in predicted.shots:
         each = resampled_draws(predicted, shots)
-        numbers = written(
-            values_of(scores, shots), each.mean(axis=0), each[:, : ALONE if len(each) > 1 else 0]
-        )
         made.append(
-            Resamples(
+            written(
+                values_of(scores, shots),
+                each.mean(axis=0),
+                each[:, : ALONE if len(each) > 1 else 0],
                 shots=shots,
                 unit=row if predicted.documents is None else "document",
                 units=design.counts.shape[1],
-                count=each.shape[1],
                 design=design.digest,
-                **numbers._asdict(),
             )
         )
     return tuple(made)

@@ -18,7 +18,7 @@ from harness.data.shots import amount
 from harness.errors import BrokenRecord
 from harness.evaluation.faults import check_record
 from harness.evaluation.packs import PREDICTED, SUFFIX, is_pack, unpacked, write_pack
-from harness.evaluation.resamples import Resamples
+from harness.evaluation.resamples import Resamples, values_of
 from harness.files import check_values, parse_json, read_json, read_text, write_json
 from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
@@ -173,7 +173,7 @@ class Record(Frozen):
 
     def values(self, shots: Shots | None) -> list[float]:
         """Values of the draws with so many shots (None where nothing is drawn)."""
-        return [score.value for score in self.scores if score.shots == shots]
+        return values_of(self.scores, shots)
 
     @property
     def shots(self) -> list[Shots | None]:

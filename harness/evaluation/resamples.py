@@ -11,7 +11,7 @@ import base64
 import binascii
 from collections.abc import Sequence
 from math import fsum
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -69,21 +69,17 @@ class Resamples(Frozen):
     by_draw: str = ""
 
 
-class Written(NamedTuple):
-    """Scores on resamples as a record says them."""
+def written(scores: Sequence[float], mean: Array64, by_draw: Array64, **of: Any) -> Resamples:
+    """Scores on resamples, [B] and [draws, K]; `scores` [draws] are those on all units.
 
-    step: float
-    values: str
-    by_draw: str
-
-
-def written(scores: Sequence[float], mean: Array64, by_draw: Array64) -> Written:
-    """Scores on resamples, [B] and [draws, K]; `scores` [draws] are those on all units."""
+    `of` are the other fields.
+    """
     points, step = np.asarray(scores), STEP
     while True:
         whole, alone = _steps(mean - points.mean(), step), _steps(by_draw - points[:, None], step)
         if max(np.abs(whole).max(), np.abs(alone).max(initial=0)) <= FARTHEST:
-            return Written(step, _text(whole), _text(alone))
+            kept, each = _text(whole), _text(alone)
+            return Resamples(count=len(mean), step=step, values=kept, by_draw=each, **of)
         step *= 2
 
 
