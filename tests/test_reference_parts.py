@@ -275,7 +275,7 @@ def test_a_head_is_tuned_by_the_reverse_kl_through_evaluate(tmp_path: Path) -> N
     out = tmp_path / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Reader, "encoded", lambda self, asked: handed.append(
-            (self._evaluated.role, encoded(self, asked))) or handed[-1][1])  # fmt: skip
+            (asked.evaluated.role, encoded(self, asked))) or handed[-1][1])  # fmt: skip
         options = "epochs=40,learning_rate=0.01"
         records = evaluated(
             folder, out, f"ft-classifier:kl=reverse,{options}", f"ft-classifier:{options}",

@@ -36,7 +36,7 @@ from harness.evaluation.predictions import (
     read_predictions,
     write_predictions,
 )
-from harness.evaluation.reader import Reader
+from harness.evaluation.reader import Reader, plan
 from harness.evaluation.records import (
     DrawScore,
     Record,
@@ -85,8 +85,8 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     failures: list[str] = []
     lost: list[str] = []
     workload = Workload(progress)
-    for cell, reader in _with_readers(to_read, workload):
-        reader.plan(cell.protocol)
+    for cell in to_read:
+        plan(cell, workload)
     for cell, reader in _with_readers(cells, workload, known.keys() - lacking):
         record = known.get(cell.path) or kept(cell)
         if record is None or cell.path in lacking:
@@ -153,7 +153,7 @@ def check_cells(cells: Iterable[Cell]) -> None:
 
 
 def _with_readers(
-    cells: Sequence[Cell], workload: Workload, known: Container[Path] = ()
+    cells: Sequence[Cell], workload: Workload, known: Container[Path]
 ) -> Iterator[tuple[Cell, Reader]]:
     """Every cell with the reader that it shares with others of its model, rows and readout.
 
@@ -166,7 +166,7 @@ def _with_readers(
         for cell in group:
             name = cell.readout.name
             if name not in readers:
-                readers[name] = Reader(cell, workload, tuple(readouts))
+                readers[name] = Reader(workload, tuple(readouts))
             yield cell, readers[name]
 
 
@@ -203,7 +203,7 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
     Raises HarnessError for what cannot be scored, WrongPredictions where those of a known record
     cannot be made again: another processor, or version of a library, may predict otherwise.
     """
-    encoded = reader.encoded(cell.protocol)
+    encoded = reader.encoded(cell)
     task, seen = cell.data.task, encoded.test.seen
     predictions = [
         replace(one, values=finished(task, one.values, seen))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from harness.errors import MissingHead
 from harness.evaluation.cells import Cell
 from harness.evaluation.evaluated import EvaluatedModel
-from harness.evaluation.task_split import ProtocolConfig
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
 from harness.passes.workload import Workload
@@ -32,70 +31,43 @@ from harness.weights import once
 
 
 class Reader:
-    """What protocols may read of the model of a cell; every set of rows is encoded once.
+    """What protocols may read of one model on one task; every set of rows is encoded once.
 
     All cells of a model on the same rows, and with the same readout, are read by one. What
     readouts `beside` are to read of these rows is kept from the same pass, where that shows it.
     """
 
-    def __init__(self, cell: Cell, workload: Workload, beside: Sequence[Readout] = ()) -> None:
-        self.cell, self._workload, self._beside = cell, workload, beside
+    def __init__(self, workload: Workload, beside: Sequence[Readout] = ()) -> None:
+        self._workload, self._beside = workload, beside
         self._known: dict[tuple[int, str], list[Features]] = {}
         self._again: dict[str, Callable[[], Again]] = {}
 
-    def encoded(self, protocol: ProtocolConfig) -> Encoded:
-        """What a protocol reads. Raises NotFinite for outputs that mean nothing."""
-        data, model = self.cell.data, self.cell.evaluated
-        task, kind = data.task, read_as(data.task, self.cell.run.preset)
-        classes, read = kind.outputs(task), self._through(model, data.test, data.name)
+    def encoded(self, cell: Cell) -> Encoded:
+        """What the protocol of a cell reads. Raises NotFinite for outputs that mean nothing."""
+        data, model = cell.data, cell.evaluated
+        task, kind = data.task, read_as(data.task, cell.run.preset)
+        classes, read = kind.outputs(task), self._through(model, cell, data.test, data.name)
         if len(read) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
             return Encoded(task.name, kind, classes, _ensemble(read), empty, None, (), None)
         head, outside = final_head(model.members[0], model.columns[0]), kind.outside(task)
         plain = Encoded(task.name, kind, classes, read[0], head, None, (), None, outside=outside)
-        if protocol.transductive:
-            rows, called, draws = data.test, data.name, self._every
-        elif (shots := data.pool_for(protocol)) is not None:
+        if cell.protocol.transductive:
+            rows, called, draws = data.test, data.name, _every(cell)
+        elif (shots := cell.pool) is not None:
             rows, called, draws = shots.rows, f"{task.name}@{TRAINED_ON} shots", shots.draws
         else:
             return plain
-        pool = self._through(model, rows, called)[0]
-        teachers = self.cell.teachers if protocol.teaches else ()
-        taught = [(self._through(one, rows, called)[0], _head_of(one)) for one in teachers]
-        again = self._again.setdefault(rows.digest, once(lambda: self._dropping(rows)))
-        adapting = _adapting(plain, pool, draws, taught)
+        pool, *taught = (self._through(one, cell, rows, called)[0] for one in cell.read_by)
+        again = self._again.setdefault(rows.digest, once(lambda: _dropping(cell, rows)))
+        heads = [_head_of(one) for one in cell.teachers]
+        adapting = _adapting(plain, pool, draws, [*zip(taught, heads, strict=True)])
         return replace(adapting, again=lambda units, seed: again()(units, seed))
 
-    def plan(self, protocol: ProtocolConfig) -> None:
-        """Count the passes that a protocol needs."""
-        for model, rows in self._passes(protocol):
-            for digest in model.digests:
-                self._workload.plan(self._pass(digest, rows), len(rows))
-
-    def _pass(self, digest: str, rows: Rows) -> Hashable:
-        """What one forward pass is told apart by."""
-        return digest, rows.digest, self.cell.readout.way
-
-    def _passes(self, protocol: ProtocolConfig) -> Iterator[tuple[EvaluatedModel, Rows]]:
-        data, teachers = self.cell.data, self.cell.teachers if protocol.teaches else ()
-        yield self.cell.evaluated, data.test
-        if protocol.transductive:
-            yield from ((teacher, data.test) for teacher in teachers)
-        elif (pool := data.pool_for(protocol)) is not None:
-            yield from ((model, pool.rows) for model in (self.cell.evaluated, *teachers))
-
-    @property
-    def _every(self) -> tuple[Draw, ...]:
-        """All test rows as one draw, of no group."""
-        kind, rows = kind_of(self.cell.data.task), self.cell.data.test
-        units = tuple(range(int(kind.units(rows).sum())))
-        examples = tuple(tuple(one) for one in kind.around(rows, units))
-        return (Draw(ALL, self.cell.run.seed, (units,), examples),)
-
-    def _through(self, model: EvaluatedModel, rows: Rows, called: str) -> list[Features]:
+    def _through(self, model: EvaluatedModel, cell: Cell, rows: Rows, what: str) -> list[Features]:
         """Rows through every member of a model, once."""
         if (id(model), rows.digest) not in self._known:
-            cell, what = self.cell, f"{model.name} · {called}"
+            called = f"{model.name} · {what}"
             self._known[id(model), rows.digest] = [
                 encode(
                     member,
@@ -107,7 +79,7 @@ class Reader:
                     beside=self._beside,
                     batch_size=cell.run.batch_size,
                     device=cell.run.device,
-                    progress=self._workload.steps(what, self._pass(digest, rows)),
+                    progress=self._workload.steps(called, _pass(cell, digest, rows)),
                 )
                 for member, digest, order in zip(
                     model.members, model.digests, model.columns, strict=True
@@ -115,16 +87,36 @@ class Reader:
             ]
         return self._known[id(model), rows.digest]
 
-    def _dropping(self, rows: Rows) -> Again:
-        """The model alone in memory: made when a protocol first asks for it."""
-        cell = self.cell
-        return dropping(
-            cell.evaluated.members[0],
-            rows,
-            max_length=cell.max_length,
-            readout=cell.readout,
-            device=cell.run.device,
-        )
+
+def plan(cell: Cell, workload: Workload) -> None:
+    """Count the passes that a cell needs."""
+    passes = [(cell.evaluated, cell.data.test)]
+    if cell.protocol.transductive:
+        passes += [(teacher, cell.data.test) for teacher in cell.teachers]
+    elif cell.pool is not None:
+        passes += [(model, cell.pool.rows) for model in cell.read_by]
+    for model, rows in passes:
+        for digest in model.digests:
+            workload.plan(_pass(cell, digest, rows), len(rows))
+
+
+def _pass(cell: Cell, digest: str, rows: Rows) -> Hashable:
+    """What one forward pass is told apart by."""
+    return digest, rows.digest, cell.readout.way
+
+
+def _every(cell: Cell) -> tuple[Draw, ...]:
+    """All test rows as one draw, of no group."""
+    kind, rows = kind_of(cell.data.task), cell.data.test
+    units = tuple(range(int(kind.units(rows).sum())))
+    examples = tuple(tuple(one) for one in kind.around(rows, units))
+    return (Draw(ALL, cell.run.seed, (units,), examples),)
+
+
+def _dropping(cell: Cell, rows: Rows) -> Again:
+    """The model alone in memory: made when a protocol first asks for it."""
+    model, length, device = cell.evaluated.members[0], cell.max_length, cell.run.device
+    return dropping(model, rows, max_length=length, readout=cell.readout, device=device)
 
 
 def _ensemble(read: Sequence[Features]) -> Features:

@@ -168,10 +168,6 @@ class TaskSplit:
             labels = self.test.labels[np.repeat(rows, units)]
             check_scored(self.task, labels, units[rows], self.name)
 
-    def pool_for(self, protocol: ProtocolConfig) -> ShotPool | None:
-        """What a protocol adapts to of the pool, if to anything."""
-        return self.pools.get(protocol.outside) if protocol.draws else None
-
     @cached_property
     def shared(self) -> int | None:
         """The test rows whose text stands in the training rows, too, if that is known."""
