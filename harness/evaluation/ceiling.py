@@ -11,8 +11,7 @@ from harness import weights
 from harness.errors import BadRecipe, UnknownName
 from harness.evaluation.ceilings.emr import emr
 from harness.evaluation.ceilings.tall import tall
-from harness.evaluation.evaluated import EvaluatedModel, evaluated_as
-from harness.evaluation.model import OpenedModel
+from harness.evaluation.evaluated import EvaluatedModel, OpenedModel, evaluated_as
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import unusual_of
 from harness.options import resolve

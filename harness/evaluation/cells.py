@@ -17,12 +17,12 @@ from harness.errors import BadRecipe, MissingTeacher
 from harness.evaluation.ceiling import ceilings_on, check_ceilings
 from harness.evaluation.evaluated import (
     EvaluatedModel,
+    OpenedModel,
     experts_on,
     joined,
     models_on,
     teachers_of,
 )
-from harness.evaluation.model import OpenedModel
 from harness.evaluation.records import Adaptation, Saw, record_path
 from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.task_split import (

@@ -317,7 +317,8 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
     """
     known: dict[str, tuple[Path, tuple[float, ...]]] = {}
     others: list[Path] = []
-    for path, record in _in_places(places, others):
+    for path, packed in files_in(places, others):
+        record = read_record(path) if packed is None else _packed(packed, path)
         values = tuple(round(one.value, 6) for one in record.scores)
         other, theirs = known.setdefault(identity_of(record), (path, values))
         if values != theirs:
@@ -338,22 +339,20 @@ def _tell_of_others(others: Sequence[Path], *, none: bool) -> None:
         warnings.warn(f"no records, and left out: {shown}", stacklevel=4)
 
 
-def _in_places(places: Iterable[str | Path], others: list[Path]) -> Iterator[tuple[Path, Record]]:
-    """Every record, each file once; what lies there and is none is added to `others`."""
-    for path, packed in files_in(places, others):
-        if packed is None:
-            yield path, read_record(path)
-            continue
-        try:
-            yield path, record_in(packed.decode(), path)
-        except UnicodeDecodeError as error:
-            raise BrokenRecord(f"{path} cannot be read as a record: {error}") from error
+def _packed(content: bytes, path: Path) -> Record:
+    try:
+        return record_in(content.decode(), path)
+    except UnicodeDecodeError as error:
+        raise BrokenRecord(f"{path} cannot be read as a record: {error}") from error
 
 
 def files_in(
     places: Iterable[str | Path], others: list[Path]
 ) -> Iterator[tuple[Path, bytes | None]]:
-    """The files of records in places, each once: those of a pack with what they hold."""
+    """The files of records in places, each once: those of a pack with what they hold.
+
+    What lies there and is none is added to `others`.
+    """
     seen: set[str] = set()
     real = cache(os.path.realpath)
     for place in map(Path, places):

@@ -20,7 +20,7 @@ from harness.data.claims import called_in
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, MissingHead
-from harness.evaluation.model import OpenedModel, recipe_of
+from harness.evaluation.evaluated import OpenedModel, recipe_of
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
 from harness.types import Checkpoint, Task

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import cast
@@ -268,17 +268,17 @@ def _asked(
         choice = parse_choice(need) if isinstance(need, str) else need
         asked = NEEDS[choice.name]
         if asked.rows != "own":
-            own = [name for name, one in NEEDS.items() if one.rows == "own"]
-            raise BadRecipe(f"{asked.name} is no statistic of one expert; expected {_any(own)}")
+            own = " or ".join(name for name, one in NEEDS.items() if one.rows == "own")
+            raise BadRecipe(f"{asked.name} is no statistic of one expert; expected {own}")
         return asked, resolve("need", choice, asked.function)
     choice = parse_choice(merger) if isinstance(merger, str) else merger or Choice("regmean")
     entry = MERGERS[choice.name]
     statistics = _statistics_of(entry)
     if not statistics:
-        needing = [name for name, one in MERGERS.items() if _statistics_of(one)]
-        raise BadRecipe(f"{entry.name} needs no statistics; expected {_any(needing)}")
+        needing = " or ".join(name for name, one in MERGERS.items() if _statistics_of(one))
+        raise BadRecipe(f"{entry.name} needs no statistics; expected {needing}")
     if len(statistics) > 1:
-        named = _any([one.name for one in statistics])
+        named = " or ".join(one.name for one in statistics)
         raise BadRecipe(f"{entry.name} needs several statistics; name one: --need {named}")
     chosen = resolved(entry, faithful(choice, preset))
     return statistics[0], {name: chosen[name] for name in options(statistics[0].function)}
@@ -286,10 +286,6 @@ def _asked(
 
 def _statistics_of(entry: Merger) -> list[Need]:
     return [one for one in needs_of(entry) if one.rows == "own"]
-
-
-def _any(names: Sequence[str]) -> str:
-    return " or ".join(names)
 
 
 def _check_free(path: Path) -> None:
