@@ -12,7 +12,7 @@ from harness import METRICS, Task, metric
 from harness.data.metrics import score
 from harness.evaluation import bootstrap as resampling
 from harness.evaluation.bootstrap import intervals, kept_resamples, resampled_draws
-from harness.evaluation.counting import OneByOne, Read, counted, draws_of
+from harness.evaluation.counting import OneByOne, Read, counted, scored
 from harness.evaluation.predictions import Predicted
 from harness.evaluation.records import DrawScore, Interval
 from harness.evaluation.resamples import estimates_of, range_of
@@ -149,8 +149,7 @@ def estimates(made: Predicted) -> dict[Shots | None, Estimate]:
     scores = []
     for shots in made.shots:
         for key in made.draws(shots):
-            alone = replace(made, values={key: made.values[key]}, left_out={0: made.left(key)})
-            value = float(draws_of(alone, shots).under(np.ones((1, len(made.units))))[0])
+            value = scored(made, key)
             scores.append(DrawScore(value=value, parts={"x": value}, shots=shots, seed=key[1]))
     return estimates_of(kept_resamples(made, scores), scores, made.task.metrics)
 

@@ -21,6 +21,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadData, BrokenRecord
 from harness.evaluation import bootstrap
 from harness.evaluation.bootstrap import design_of, kept_resamples, resampled_draws
+from harness.evaluation.counting import scored
 from harness.evaluation.predictions import Predicted, read_predictions
 from harness.evaluation.records import DrawScore, Record, read_record, read_records
 from harness.evaluation.resamples import STEP, bytes_of, estimate_of, read, written
@@ -44,13 +45,9 @@ def predicted(
 
 
 def scores(made: Predicted) -> list[DrawScore]:
-    one = np.ones((1, len(made.units)))
     return [
-        DrawScore(value=float(value), parts={}, shots=shots, seed=seed)
-        for shots in made.shots
-        for (_, seed), value in zip(
-            made.draws(shots), bootstrap.draws_of(made, shots).each(one)[:, 0], strict=True
-        )
+        DrawScore(value=scored(made, (shots, seed)), parts={}, shots=shots, seed=seed)
+        for shots, seed in made.values
     ]
 
 

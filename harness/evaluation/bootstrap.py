@@ -145,8 +145,8 @@ def _defined(drawn: _Drawn, design: Design) -> npt.NDArray[np.bool_]:
     """Which resamples leave every metric something to score: the labels decide alone."""
     good = np.ones(len(design.counts), dtype=np.bool_)
     for left in drawn.left:
-        right = draws_of(replace(drawn.labels, left_out={0: left}), None)
-        good &= ~np.isnan(np.concatenate([right.under(block) for block in design.blocks()]))
+        right = draws_of(replace(drawn.labels, left_out={0: left}), [(None, None)])
+        good &= ~np.isnan(np.concatenate([right.each(block)[0] for block in design.blocks()]))
     return good
 
 
@@ -159,7 +159,7 @@ def resampled_draws(predicted: Predicted, shots: Shots | None) -> Array64:
     0 where a metric of one's own has no value although the labels leave it something to score.
     Raises BrokenRecord where they do not.
     """
-    draws = draws_of(predicted, shots)
+    draws = draws_of(predicted, predicted.draws(shots))
     made = np.concatenate([draws.each(block) for block in design_of(predicted).blocks()], axis=1)
     return np.where(np.isfinite(made), made, 0.0)
 

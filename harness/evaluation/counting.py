@@ -17,7 +17,7 @@ import numpy as np
 from harness.data.metrics import Span, loose_spans, strict_spans
 from harness.kinds import IGNORED, kind_of
 from harness.registry import METRICS
-from harness.types import Array64, Shots, Task, Units
+from harness.types import Array64, Task, Units
 
 if TYPE_CHECKING:
     from harness.evaluation.predictions import DrawKey, Predicted
@@ -312,7 +312,7 @@ def counted(metric: str, read: Read) -> Counted:
 
 @dataclass(frozen=True)
 class Draws:
-    """The score of several draws of a model on a task, and their mean.
+    """The score of several draws of a model on a task.
 
     The score of each is the mean of the task's metrics; `left` are, for each, rows that are not
     scored.
@@ -330,10 +330,6 @@ class Draws:
             ]
         )
 
-    def under(self, counts: Array64) -> Array64:
-        """The mean over the draws where rows count so often: [resamples, rows] -> [resamples]."""
-        return np.asarray(self.each(counts).mean(axis=0))
-
 
 def _without(left: Sequence[int], counts: Array64) -> Array64:
     """Counts, [..., rows], with none of some rows."""
@@ -344,20 +340,16 @@ def _without(left: Sequence[int], counts: Array64) -> Array64:
     return counts
 
 
-def draws_of(predicted: Predicted, shots: Shots | None) -> Draws:
-    """What a model scores with so many shots, as a function of how often each row counts."""
-    keys = predicted.draws(shots)
-    return Draws(tuple(_counted(predicted, key) for key in keys), tuple(map(predicted.left, keys)))
-
-
-def _counted(predicted: Predicted, key: DrawKey) -> tuple[Counted, ...]:
-    task = predicted.task
-    read = Read(task, predicted.values[key], predicted.labels, predicted.units)
-    return tuple(counted(metric, read) for metric in task.metrics)
+def draws_of(predicted: Predicted, keys: Sequence[DrawKey]) -> Draws:
+    """What a model scores in some draws, as a function of how often each row counts."""
+    task, parts = predicted.task, []
+    for key in keys:
+        read = Read(task, predicted.values[key], predicted.labels, predicted.units)
+        parts.append(tuple(counted(metric, read) for metric in task.metrics))
+    return Draws(tuple(parts), tuple(map(predicted.left, keys)))
 
 
 def scored(predicted: Predicted, key: DrawKey) -> float:
     """The score of one prediction on the rows as they are, each once."""
     once = np.ones((1, len(predicted.units)))
-    alone = Draws((_counted(predicted, key),), (predicted.left(key),))
-    return float(alone.under(once)[0])
+    return float(draws_of(predicted, [key]).each(once)[0, 0])
