@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -76,9 +76,13 @@ def knn(
     anchors = sorted({unit for draw in encoded.draws for rows in draw.rows for unit in rows})
     place = {unit: at for at, unit in enumerate(anchors)}
     x, labels = encoded.pool.x[anchors], encoded.pool.labels[anchors]
+    if not (np.isfinite(encoded.test.x).all() and np.isfinite(x).all()):
+        raise NotFinite("features are NaN or infinite, expected finite ones")
     draws = [_placed(draw, place) for draw in encoded.draws]
     parts: list[list[Array64]] = [[] for _ in draws]
-    for decide in RULES[rule](encoded.test.x, x, neighbours):
+    count = max(1, min(BATCH, PAIRS // max(1, len(anchors))))
+    for start in range(0, len(encoded.test), count):
+        decide = RULES[rule](encoded.test.x[start : start + count], x, neighbours)
         for part, draw in zip(parts, draws, strict=True):
             part.append(encoded.kind.decided(decide, labels, draw))
     return [
@@ -167,31 +171,12 @@ class Centroid:
         return np.asarray(means[self.group(groups).astype(int)])
 
 
-def _blocks(x: Array, anchors: Array) -> Iterator[Array64]:
-    """Distances of all rows to the anchors, some rows at a time."""
-    count = max(1, min(BATCH, PAIRS // max(1, len(anchors))))
-    for start in range(0, len(x), count):
-        yield distances(x[start : start + count], anchors)
-
-
-def _means(x: Array, anchors: Array, neighbours: int) -> Iterator[Rule]:
-    return (Mean(far) for far in _blocks(x, anchors))
-
-
-def _votes(x: Array, anchors: Array, neighbours: int) -> Iterator[Rule]:
-    return (Vote(far, neighbours) for far in _blocks(x, anchors))
-
-
-def _centroids(x: Array, anchors: Array, neighbours: int) -> Iterator[Rule]:
-    _check_finite(x, anchors)
-    return (Centroid(x[start : start + BATCH], anchors) for start in range(0, len(x), BATCH))
-
-
-RULES: Mapping[str, Callable[[Array, Array, int], Iterator[Rule]]] = {
-    "mean": _means,
-    "vote": _votes,
-    "centroid": _centroids,
+RULES: Mapping[str, Callable[[Array, Array, int], Rule]] = {
+    "mean": lambda x, anchors, _: Mean(distances(x, anchors)),
+    "vote": lambda x, anchors, neighbours: Vote(distances(x, anchors), neighbours),
+    "centroid": lambda x, anchors, _: Centroid(x, anchors),
 }
+"""Of features of some rows, those of the anchors, and a number of neighbours."""
 
 
 # Distances ---------------------------------------------------------------------------------
@@ -201,20 +186,12 @@ def distances(x: Array, anchors: Array) -> Array64:
     """Euclidean distances [rows, anchors], by faiss.
 
     Each is that of a pair, subtracted before it is squared: the square expanded, as faiss has it
-    for a search of many, cancels where rows lie close together. Raises NotFinite for NaN.
+    for a search of many, cancels where rows lie close together.
     """
-    _check_finite(x, anchors)
     index: Any = faiss.IndexFlatL2(anchors.shape[1])
     index.add(np.ascontiguousarray(anchors))
-    squared = np.empty((len(x), len(anchors)), dtype=np.float32)
-    for start in range(0, len(x), BATCH):
-        rows = np.ascontiguousarray(x[start : start + BATCH])
-        every = np.tile(np.arange(len(anchors), dtype=np.int64), (len(rows), 1))
-        to, of = faiss.swig_ptr(squared[start : start + BATCH]), faiss.swig_ptr(every)
-        index.compute_distance_subset(len(rows), faiss.swig_ptr(rows), len(anchors), to, of)
+    rows, squared = np.ascontiguousarray(x), np.empty((len(x), len(anchors)), dtype=np.float32)
+    every = np.tile(np.arange(len(anchors), dtype=np.int64), (len(x), 1))
+    to, of = faiss.swig_ptr(squared), faiss.swig_ptr(every)
+    index.compute_distance_subset(len(x), faiss.swig_ptr(rows), len(anchors), to, of)
     return np.sqrt(squared.astype(np.float64))
-
-
-def _check_finite(x: Array, anchors: Array) -> None:
-    if not (np.isfinite(x).all() and np.isfinite(anchors).all()):
-        raise NotFinite("features are NaN or infinite, expected finite ones")

@@ -18,15 +18,8 @@ def kept(right: Sequence[Array64], shots: Shots | None = None, design: str = "0"
     each = np.asarray(right, dtype=np.float64)
     on = counts(each.shape[1]) @ each.T / each.shape[1]
     alone = on[:BY_DRAW].T if len(each) > 1 else np.empty((1, 0))
-    numbers = written([*each.mean(axis=1)], on.mean(axis=1), alone)
-    return Resamples(
-        shots=shots,
-        unit="row",
-        units=each.shape[1],
-        count=len(on),
-        design=design,
-        **numbers._asdict(),
-    )
+    about = {"shots": shots, "unit": "row", "units": each.shape[1], "design": design}
+    return written([*each.mean(axis=1)], on.mean(axis=1), alone, **about)
 
 
 def resampled(one: Record, design: str = "0" * 16) -> Record:
@@ -36,8 +29,6 @@ def resampled(one: Record, design: str = "0" * 16) -> Record:
         values = np.array(one.values(shots))
         noise = 0.01 * rng(0, one.task, one.digest, one.protocol).standard_normal(2000)
         drawn = values[:, None] + noise[:64] if len(values) > 1 else np.empty((1, 0))
-        said = written(values, values.mean() + noise, drawn)._asdict()
-        made.append(
-            Resamples(shots=shots, unit="row", units=100, count=2000, design=design, **said)
-        )
+        about = {"shots": shots, "unit": "row", "units": 100, "design": design}
+        made.append(written(values, values.mean() + noise, drawn, **about))
     return one.model_copy(update={"resamples": tuple(made), "schema_version": 5})

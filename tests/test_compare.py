@@ -20,7 +20,7 @@ from harness.cli import main
 from harness.data.metrics import score
 from harness.errors import BrokenRecord, UnknownName
 from harness.evaluation.bootstrap import kept_resamples
-from harness.evaluation.predictions import DrawKey, Predicted, shelf, write_predictions
+from harness.evaluation.predictions import DrawKey, Predicted, read_predictions, write_predictions
 from harness.evaluation.records import (
     DrawScore,
     Record,
@@ -149,8 +149,7 @@ def records(written: Path, tmp_path: Path) -> Path:
 def test_predictions_are_read_back(name: str, tmp_path: Path) -> None:
     """With all that their metrics need: neither task nor data is looked up."""
     record = read_once(tmp_path, "m", name, 0.2, protocol="knn", keys=[(1, 0), (1, 1), (5, 0)])
-    read = shelf([tmp_path])(record)
-    assert read is not None
+    read = read_predictions(record, next(tmp_path.rglob("*.parquet")))
     known = TASKS[name]
     assert (read.task.kind, read.task.labels, read.task.metrics) == (
         known.kind,
@@ -172,8 +171,7 @@ def test_rows_without_words_are_rows(tmp_path: Path) -> None:
     record = record.model_copy(update={"scores": (right,), "predictions": None})
     path = next(tmp_path.rglob("*.parquet"))
     write_predictions(path, Predicted(known, "", np.array([0, 2, 0]), labels, {ONE: labels}))
-    read = shelf([tmp_path])(record)
-    assert read is not None
+    read = read_predictions(record, next(tmp_path.rglob("*.parquet")))
     assert read.units.tolist() == [0, 2, 0]
 
 

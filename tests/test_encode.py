@@ -23,7 +23,7 @@ from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint, NotFinite
 from harness.files import cache_dir
 from harness.kinds import kind_of
-from harness.passes.features import encode, features_key, final_head, forward, one_pass
+from harness.passes.features import content_key, encode, final_head, forward, one_pass
 from harness.readout import CLS, MEAN_MASKED
 from tests.mistakes import mistake
 
@@ -234,7 +234,9 @@ def test_second_call_reads_the_cache(minis: Minis, monkeypatch: pytest.MonkeyPat
 
 def key(path: Path, rows: Rows, max_length: int = MAX_LENGTH) -> str:
     checkpoint = open_checkpoint(path)
-    return features_key(checkpoint, rows, weights.digest(checkpoint.weights), max_length)
+    return content_key(
+        checkpoint, rows, weights.digest(checkpoint.weights), max_length, "last_linear"
+    )
 
 
 def rewrite(path: Path, **changes: Any) -> None:

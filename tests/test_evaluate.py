@@ -25,10 +25,9 @@ from harness.data.metrics import score
 from harness.data.rows import load_rows, take
 from harness.data.shots import draw, scattered, selected
 from harness.evaluation import run
-from harness.evaluation.bootstrap import kept_resamples
-from harness.evaluation.inference import intervals
-from harness.evaluation.predictions import shelf
-from harness.evaluation.records import identity, read_record, read_records
+from harness.evaluation.bootstrap import intervals, kept_resamples
+from harness.evaluation.predictions import read_predictions
+from harness.evaluation.records import identity, predictions_of, read_record, read_records
 from harness.evaluation.resamples import estimates_of
 from harness.evaluation.task_split import protocols_of, task_split
 from harness.files import cache_dir
@@ -304,11 +303,9 @@ def test_intervals_and_the_constant_prediction_are_of_the_stored_predictions(
     room: Room, evaluate: Evaluate
 ) -> None:
     evaluate(room.across, "--shots", "1,2", "--draws", "2")
-    look = shelf([evaluate.out])
     constants = {PAIR: 9 / 17, "glue/mnli@validation": 7 / 20, "glue/stsb@validation": 0}
     for record in read_records([evaluate.out]):
-        predicted = look(record)
-        assert predicted is not None
+        predicted = read_predictions(record, predictions_of(record, evaluate.out))
         assert kept_resamples(predicted, record.scores) == record.resamples
         assert record.intervals == intervals(
             record.metrics, estimates_of(record.resamples, record.scores, record.metrics)

@@ -11,12 +11,11 @@ from scipy.stats import binomtest
 from harness import METRICS, Task, metric
 from harness.data.metrics import score
 from harness.evaluation import bootstrap as resampling
-from harness.evaluation.bootstrap import kept_resamples, resampled
-from harness.evaluation.counting import OneByOne, Read, counted, draws_of
-from harness.evaluation.inference import Interval, intervals
+from harness.evaluation.bootstrap import intervals, kept_resamples, resampled_draws
+from harness.evaluation.counting import OneByOne, Read, counted, scored
 from harness.evaluation.predictions import Predicted
-from harness.evaluation.records import DrawScore
-from harness.evaluation.resamples import estimates_of
+from harness.evaluation.records import DrawScore, Interval
+from harness.evaluation.resamples import estimates_of, range_of
 from harness.kinds import IGNORED
 from harness.stats.estimate import Estimate
 from harness.types import Array64, KindName, Shots
@@ -118,6 +117,15 @@ def test_large_values_that_hardly_vary_keep_their_digits() -> None:
     assert counted("pearson", far).under(counts) == pytest.approx(expected, abs=1e-6, nan_ok=True)
 
 
+def test_every_shipped_metric_has_a_range() -> None:
+    """So that a score of 97.3 is refused, and an interval ends within it."""
+    assert {name: range_of([name]) for name in METRICS} == {
+        name: (-1.0 if name in ("matthews", "pearson", "spearman") else 0.0, 1.0)
+        for name in METRICS
+    }
+    assert range_of(["odd_rows"]) == (-1e6, 1e6)
+
+
 def odd_rows(predicted: Array64, labels: Array64) -> float:
     """A metric of one's own that is no sum."""
     return float((predicted == labels)[1::2].mean())
@@ -130,7 +138,7 @@ def test_a_metric_of_ones_own_has_an_interval_too() -> None:
     made = predicted_of(replace(read, task=task("classification", "odd_rows")))
     found = interval(made, None)
     assert found.low < odd_rows(read.predicted, read.labels) < found.high
-    assert len(resampled(made, None)) == resampling.SLOW
+    assert len(resampled_draws(made, None)[0]) == resampling.SLOW
 
 
 # Intervals ------------------------------------------------------------------------------------
@@ -141,8 +149,7 @@ def estimates(made: Predicted) -> dict[Shots | None, Estimate]:
     scores = []
     for shots in made.shots:
         for key in made.draws(shots):
-            alone = replace(made, values={key: made.values[key]}, left_out={0: made.left(key)})
-            value = float(draws_of(alone, shots).under(np.ones((1, len(made.units))))[0])
+            value = scored(made, key)
             scores.append(DrawScore(value=value, parts={"x": value}, shots=shots, seed=key[1]))
     return estimates_of(kept_resamples(made, scores), scores, made.task.metrics)
 
@@ -196,7 +203,7 @@ def test_every_metric_has_an_interval_near_that_of_the_percentiles(
     kind: KindName, name: str
 ) -> None:
     made = predicted_of(random_read(kind, name, rows=300))
-    found, sample = interval(made, None), resampled(made, None)
+    found, sample = interval(made, None), resampled_draws(made, None)
     low, high = np.percentile(sample, [2.5, 97.5])
     width = high - low
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.12 * width)
@@ -204,17 +211,17 @@ def test_every_metric_has_an_interval_near_that_of_the_percentiles(
 
 def test_the_same_rows_are_drawn_for_every_model_and_however_many_are_held() -> None:
     read = random_read("classification", "accuracy", rows=50)
-    once = resampled(predicted_of(read), None)
-    assert np.array_equal(once, resampled(predicted_of(read), None))
+    once = resampled_draws(predicted_of(read), None)
+    assert np.array_equal(once, resampled_draws(predicted_of(read), None))
     wrong = replace(read, predicted=read.labels + 1)
-    none = resampled(predicted_of(wrong), None)
+    none = resampled_draws(predicted_of(wrong), None)
     assert not none.any()
-    assert not np.array_equal(once, resampled(predicted_of(read, digest="others"), None))
+    assert not np.array_equal(once, resampled_draws(predicted_of(read, digest="others"), None))
 
 
 def test_blocks_are_counted_like_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     read = random_read("regression", "spearman", rows=30)
     made = predicted_of(read)
-    values = resampled(made, None)
+    values = resampled_draws(made, None)[0]
     assert len(values) == resampling.resamples_of(30, ("spearman",)) == 20_000
     assert len({*values.round(12)}) > 19_000, "no block is drawn twice"

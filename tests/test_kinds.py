@@ -28,6 +28,7 @@ from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import draw
 from harness.data.splits import parse_task
 from harness.errors import BadData, BadOption, BadRecipe, LabelMismatch
+from harness.evaluation.cells import Cell
 from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
 from harness.evaluation.task_split import TaskSplit
@@ -421,9 +422,9 @@ def handed_to(room: Path, kind: str, protocol: str, tmp_path: Path, **values: An
     handed: list[Encoded] = []
     encoded = Reader.encoded
 
-    def spy(self: Reader, entry: Any) -> Encoded:
-        made = encoded(self, entry)
-        if self._evaluated.role == "merged":
+    def spy(self: Reader, cell: Cell) -> Encoded:
+        made = encoded(self, cell)
+        if cell.evaluated.role == "merged":
             handed.append(made)
         return made
 
@@ -766,7 +767,7 @@ def test_a_word_is_read_at_its_first_piece(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         encoded = Reader.encoded
         patch.setattr(
-            Reader, "encoded", lambda self, entry: handed.append(encoded(self, entry)) or handed[-1]
+            Reader, "encoded", lambda self, cell: handed.append(encoded(self, cell)) or handed[-1]
         )
         harness.evaluate(run(tmp_path, "tagging", tmp_path, protocols=(harness.Choice("current"),)))
     x, logits = plain_features(out, load_rows(TAGS, "test"), "tagging")

@@ -25,13 +25,14 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadData, BadRecipe, MissingScores
-from harness.evaluation.predictions import shelf
+from harness.evaluation.predictions import read_predictions
 from harness.evaluation.records import (
     Adaptation,
     DrawScore,
     Interval,
     Role,
     Source,
+    predictions_of,
     read_records,
 )
 from harness.evaluation.resamples import estimate_of
@@ -610,7 +611,7 @@ def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
     shared(tmp_path, ("e", "expert", 0.05), role="expert")
     own = (Source(source="e", digest="e".ljust(32, "0")),)
     shared(tmp_path, ("m", "ties", 0.3), ("n", "average", 0.05), experts=own)
-    records, look = read_records([tmp_path]), shelf([tmp_path])
+    records = read_records([tmp_path])
     shown = drop.drops(records, ALL)
     assert (shown.unit, shown.methods) == ("task", ("average", "ties"))
     for method, found in zip(shown.methods, shown.differences, strict=True):
@@ -619,8 +620,8 @@ def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
         next(one for one in records if (one.model, one.task) == (name, "toy/a@test"))
         for name in "me"
     )
-    read_of = [look(one) for one in (merge, expert)]
-    right = [one.values[None, None] == one.labels for one in read_of if one is not None]
+    read_of = [read_predictions(one, predictions_of(one, tmp_path)) for one in (merge, expert)]
+    right = [one.values[None, None] == one.labels for one in read_of]
     random = np.random.default_rng(1)
     drawn = []
     for _ in range(2000):

@@ -31,6 +31,7 @@ from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.data.shots import draw
 from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint
+from harness.evaluation.cells import Cell
 from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
 from harness.kinds import KINDS
@@ -135,9 +136,9 @@ def spying() -> Iterator[Handed]:
     found: Handed = {}
     encoded = Reader.encoded
 
-    def spy(self: Reader, protocol: Any) -> Encoded:
-        key = self._evaluated.role, protocol.name
-        found[key] = encoded(self, protocol)
+    def spy(self: Reader, cell: Cell) -> Encoded:
+        key = cell.evaluated.role, cell.protocol.name
+        found[key] = encoded(self, cell)
         return found[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -21,7 +21,7 @@ import harness
 from harness import Head, Record, Run, Task
 from harness.data.rows import load_rows
 from harness.errors import BadData, BrokenCheckpoint
-from harness.evaluation.inference import intervals
+from harness.evaluation.bootstrap import intervals
 from harness.evaluation.records import predictions_of
 from harness.evaluation.resamples import estimates_of
 from harness.kinds import KINDS
@@ -275,7 +275,7 @@ def test_a_head_is_tuned_by_the_reverse_kl_through_evaluate(tmp_path: Path) -> N
     out = tmp_path / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Reader, "encoded", lambda self, asked: handed.append(
-            (self._evaluated.role, encoded(self, asked))) or handed[-1][1])  # fmt: skip
+            (asked.evaluated.role, encoded(self, asked))) or handed[-1][1])  # fmt: skip
         options = "epochs=40,learning_rate=0.01"
         records = evaluated(
             folder, out, f"ft-classifier:kl=reverse,{options}", f"ft-classifier:{options}",

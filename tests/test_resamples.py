@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ from harness.data.splits import parse_task
 from harness.errors import BadData, BrokenRecord
 from harness.evaluation import bootstrap
 from harness.evaluation.bootstrap import design_of, kept_resamples, resampled_draws
-from harness.evaluation.predictions import Predicted, reader
+from harness.evaluation.counting import scored
+from harness.evaluation.predictions import Predicted, read_predictions
 from harness.evaluation.records import DrawScore, Record, read_record, read_records
-from harness.evaluation.resamples import STEP, Resamples, bytes_of, estimate_of, read, written
+from harness.evaluation.resamples import STEP, bytes_of, estimate_of, read, written
 from harness.types import Array64
 from tests.conftest import WORDS, model
 from tests.test_believed import change
@@ -43,13 +45,9 @@ def predicted(
 
 
 def scores(made: Predicted) -> list[DrawScore]:
-    one = np.ones((1, len(made.units)))
     return [
-        DrawScore(value=float(value), parts={}, shots=shots, seed=seed)
-        for shots in made.shots
-        for (_, seed), value in zip(
-            made.draws(shots), bootstrap.draws_of(made, shots).each(one)[:, 0], strict=True
-        )
+        DrawScore(value=scored(made, (shots, seed)), parts={}, shots=shots, seed=seed)
+        for shots, seed in made.values
     ]
 
 
@@ -61,9 +59,12 @@ def taken(made: Predicted) -> Array64:
 # What is kept ---------------------------------------------------------------------------------
 
 
+OF: dict[str, Any] = {"unit": "row", "units": 9, "design": ""}
+
+
 def test_by_hand() -> None:
     """Two draws that score 0.5 and 0.7 on four units, and twice on resampled ones."""
-    said = written([0.5, 0.7], np.array([0.55, 0.7]), np.array([[0.5, 0.6], [0.6, 0.8]]))
+    said = written([0.5, 0.7], np.array([0.55, 0.7]), np.array([[0.5, 0.6], [0.6, 0.8]]), **OF)
     # 0.55 is 100 steps of 0.0005 below 0.6, and 0.7 is 200 above: too far for a byte
     assert said.step == 2 * STEP
     assert bytes_of(said.values).tolist() == [-50, 100]
@@ -72,11 +73,10 @@ def test_by_hand() -> None:
 
 def test_no_score_on_a_resample_is_beyond_the_best() -> None:
     """1 is 24.75 steps of 0.004 above 0.901, and 25 were 1.001."""
-    said = written([0.901], np.array([1.0, 0.99, 0.5]), np.empty((1, 0)))
+    said = written([0.901], np.array([1.0, 0.99, 0.5]), np.empty((1, 0)), **OF)
     assert said.step == 8 * STEP
     assert bytes_of(said.values).tolist() == [25, 22, -100]
-    kept = Resamples(unit="row", units=9, count=3, design="", **said._asdict())
-    assert read(kept, [0.901], ["accuracy"]).resamples.tolist() == [1, 0.989, 0.501]
+    assert read(said, [0.901], ["accuracy"]).resamples.tolist() == [1, 0.989, 0.501]
 
 
 @pytest.mark.parametrize("draws", [1, 3])
@@ -328,13 +328,12 @@ def test_resamples_are_kept_by_every_evaluation(tmp_path: Path, models: list[str
     task = talks(tmp_path / "data")
     found = evaluated(models, task, tmp_path / "records")
     assert len(found) == 4
-    read_again = reader()
     for path in sorted((tmp_path / "records").rglob("*.json")):
         record = read_record(path)
         for shots, kept in zip(record.shots, record.resamples, strict=True):
             assert (kept.shots, kept.unit, kept.units) == (shots, "document", 15)
         # what lies beside it gives the very same
-        beside = read_again(record, path.with_suffix(".parquet"))
+        beside = read_predictions(record, path.with_suffix(".parquet"))
         assert kept_resamples(beside, record.scores) == record.resamples
     assert len({kept.design for one in found.values() for kept in one.resamples}) == 1
     anew = (tmp_path / "records").rename(tmp_path / "before")

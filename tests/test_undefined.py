@@ -19,7 +19,7 @@ from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.data.shots import left_out
 from harness.errors import BadData
-from harness.evaluation.bootstrap import resampled
+from harness.evaluation.bootstrap import resampled_draws
 from harness.evaluation.predictions import Predicted
 from harness.passes import features
 from tests.conftest import model
@@ -183,8 +183,8 @@ def test_resamples_without_anything_to_score_are_drawn_again(name: str) -> None:
         labels = np.stack([labels, 0 * labels, labels - 100], axis=1)
     units = np.ones(10, dtype=np.int64)
     predicted = Predicted(task, "digest", units, labels, {(None, None): labels})
-    samples = resampled(predicted, None)
+    samples = resampled_draws(predicted, None)[0]
     assert len(samples) in (200, 20_000)
     np.testing.assert_allclose(samples, 1)
     wrong = Predicted(task, "digest", units, labels, {(None, None): 0 * labels})
-    assert not resampled(wrong, None).any()
+    assert not resampled_draws(wrong, None).any()

@@ -26,8 +26,8 @@ from harness.data.rows import load_rows, units_of
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.evaluate import evaluate
-from harness.evaluation.predictions import shelf
-from harness.evaluation.records import Record, read_as, safe
+from harness.evaluation.predictions import read_predictions
+from harness.evaluation.records import Record, predictions_of, read_as, safe
 from harness.evaluation.run import DEFAULTS, Run
 from harness.files import check_place, write_json
 from harness.kinds import kind_of
@@ -286,8 +286,7 @@ def _ours() -> tuple[Choice, ...]:
 
 def _by_part(record: Record, records: Path) -> list[float]:
     """The score of each of some equal parts of the test rows, in their order."""
-    read = shelf([records])(record)
-    assert read is not None  # it was written a moment ago
+    read = read_predictions(record, predictions_of(record, records))
     labels, predicted = read.labels, read.values[None, None]
     test = load_rows(*parse_task(record.task))
     units = kind_of(test.task).units(test)

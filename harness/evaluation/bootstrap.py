@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -19,10 +19,12 @@ import numpy.typing as npt
 from harness.errors import BrokenRecord
 from harness.evaluation.counting import SUMS, draws_of
 from harness.evaluation.predictions import Predicted
-from harness.evaluation.records import DrawScore
-from harness.evaluation.resamples import Resamples, values_of, written
+from harness.evaluation.records import DrawScore, Interval
+from harness.evaluation.resamples import Resamples, range_of, values_of, written
 from harness.kinds import kind_of
 from harness.rng import rng
+from harness.stats.estimate import Estimate
+from harness.stats.intervals import LEVEL, interval
 from harness.types import Array64, Shots
 
 LEAST, MOST, TAKEN = 2000, 20_000, 1_200_000
@@ -68,7 +70,6 @@ class _Drawn:
     seed: str
     metrics: tuple[str, ...]
     left: tuple[tuple[int, ...], ...]
-    count: int
     labels: Predicted = field(compare=False)
 
 
@@ -77,18 +78,10 @@ def design_of(predicted: Predicted) -> Design:
 
     Raises BrokenRecord where the labels leave a metric nothing to score.
     """
-    lefts = {tuple(predicted.left(key)) for key in predicted.values}
-    units = len(predicted.units)
-    if predicted.documents is not None:
-        units = int(predicted.documents.max()) + 1
+    lefts = sorted({tuple(predicted.left(key)) for key in predicted.values})
     # without the values: what is kept of the last design is small
     labels = replace(predicted, values={(None, None): predicted.labels})
-    metrics = predicted.task.metrics
-    return _design(
-        _Drawn(
-            _seed(predicted), metrics, tuple(sorted(lefts)), resamples_of(units, metrics), labels
-        )
-    )
+    return _design(_Drawn(_seed(predicted), predicted.task.metrics, tuple(lefts), labels))
 
 
 def resamples_of(units: int, metrics: Sequence[str]) -> int:
@@ -115,7 +108,8 @@ def _design(drawn: _Drawn) -> Design:
     """The last is kept: cells on the same rows follow one another."""
     known, rows = drawn.labels, len(drawn.labels.units)
     units = rows if known.documents is None else int(known.documents.max()) + 1
-    size = max(1, min(drawn.count, BLOCK // units))
+    count = resamples_of(units, drawn.metrics)
+    size = max(1, min(count, BLOCK // units))
     whole = Design(np.ones((1, units), dtype=np.uint8), known.documents, "")
     if not _defined(drawn, whole).all():
         raise BrokenRecord(
@@ -123,17 +117,17 @@ def _design(drawn: _Drawn) -> Design:
             f"{' and '.join(drawn.metrics)} has a value"
         )
     parts: list[Counts] = []
-    for first in range(0, TRIES * drawn.count, size):
+    for first in range(0, TRIES * count, size):
         made = _taken(drawn.seed, units, first, size)
         parts.append(made[_defined(drawn, replace(whole, counts=made))])
-        if sum(map(len, parts)) >= drawn.count:
+        if sum(map(len, parts)) >= count:
             break
     else:
         raise BrokenRecord(
             f"the labels on {known.task} leave {' and '.join(drawn.metrics)} nothing to score in "
             "nearly every resample of the rows; expected more rows"
         )
-    counts = np.concatenate(parts)[: drawn.count]
+    counts = np.concatenate(parts)[:count]
     counts.flags.writeable = False
     digest = hashlib.blake2b(counts.tobytes(), digest_size=8).hexdigest()
     return Design(counts, known.documents, digest)
@@ -151,8 +145,8 @@ def _defined(drawn: _Drawn, design: Design) -> npt.NDArray[np.bool_]:
     """Which resamples leave every metric something to score: the labels decide alone."""
     good = np.ones(len(design.counts), dtype=np.bool_)
     for left in drawn.left:
-        right = draws_of(replace(drawn.labels, left_out={0: left}), None)
-        good &= ~np.isnan(np.concatenate([right.under(block) for block in design.blocks()]))
+        right = draws_of(replace(drawn.labels, left_out={0: left}), [(None, None)])
+        good &= ~np.isnan(np.concatenate([right.each(block)[0] for block in design.blocks()]))
     return good
 
 
@@ -165,14 +159,9 @@ def resampled_draws(predicted: Predicted, shots: Shots | None) -> Array64:
     0 where a metric of one's own has no value although the labels leave it something to score.
     Raises BrokenRecord where they do not.
     """
-    draws = draws_of(predicted, shots)
+    draws = draws_of(predicted, predicted.draws(shots))
     made = np.concatenate([draws.each(block) for block in design_of(predicted).blocks()], axis=1)
     return np.where(np.isfinite(made), made, 0.0)
-
-
-def resampled(predicted: Predicted, shots: Shots | None) -> Array64:
-    """The mean over the draws with so many shots: [resamples]."""
-    return np.asarray(resampled_draws(predicted, shots).mean(axis=0))
 
 
 def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[Resamples, ...]:
@@ -184,17 +173,28 @@ def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[R
     made = []
     for shots in predicted.shots:
         each = resampled_draws(predicted, shots)
-        numbers = written(
-            values_of(scores, shots), each.mean(axis=0), each[:, : ALONE if len(each) > 1 else 0]
-        )
         made.append(
-            Resamples(
+            written(
+                values_of(scores, shots),
+                each.mean(axis=0),
+                each[:, : ALONE if len(each) > 1 else 0],
                 shots=shots,
                 unit=row if predicted.documents is None else "document",
                 units=design.counts.shape[1],
-                count=each.shape[1],
                 design=design.digest,
-                **numbers._asdict(),
             )
         )
+    return tuple(made)
+
+
+def intervals(
+    metrics: Sequence[str], estimates: Mapping[Shots | None, Estimate]
+) -> tuple[Interval, ...]:
+    """The interval over test units and draws, for every number of shots."""
+    ends = range_of(metrics)
+    bounds = ends if max(map(abs, ends)) <= 1 else None  # of one's own, nobody knows
+    made = []
+    for shots, one in estimates.items():
+        low, high = interval(one, bounds)
+        made.append(Interval(low=low, high=high, shots=shots, method="student", level=LEVEL))
     return tuple(made)

@@ -11,9 +11,9 @@ from harness import weights
 from harness.errors import BadRecipe, UnknownName
 from harness.evaluation.ceilings.emr import emr
 from harness.evaluation.ceilings.tall import tall
-from harness.evaluation.evaluated import EvaluatedModel, evaluated_as
-from harness.evaluation.model import OpenedModel
+from harness.evaluation.evaluated import EvaluatedModel, OpenedModel, evaluated_as
 from harness.evaluation.run import Run
+from harness.evaluation.task_split import unusual_of
 from harness.options import resolve
 from harness.types import Checkpoint, Choice, Scalar, StateDict, Task
 
@@ -32,8 +32,8 @@ def ceilings_on(run: Run, model: OpenedModel, task: Task) -> Iterator[EvaluatedM
     place = model.expert_tasks.index(task.name)
     expert = model.experts[place]
     for asked in run.ceilings:
-        options, default = options_of(asked), options_of(Choice(asked.name))
-        unusual = {key: value for key, value in options.items() if value != default[key]}
+        options = options_of(asked)
+        unusual = unusual_of(CEILINGS[asked.name], options)
         encoder = CEILINGS[asked.name](*_encoders(model), **options)[place]
         whole = weights.union(weights.cast_like(encoder, expert.weights), expert.weights)
         read = replace(

@@ -17,16 +17,17 @@ from harness.errors import BadRecipe, MissingTeacher
 from harness.evaluation.ceiling import ceilings_on, check_ceilings
 from harness.evaluation.evaluated import (
     EvaluatedModel,
+    OpenedModel,
     experts_on,
     joined,
     models_on,
     teachers_of,
 )
-from harness.evaluation.model import OpenedModel
-from harness.evaluation.records import CHOICE_SPLIT, Adaptation, Saw, record_path
+from harness.evaluation.records import Adaptation, Saw, record_path
 from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.task_split import (
     ProtocolConfig,
+    ShotPool,
     TaskSplit,
     configured,
     task_split,
@@ -36,7 +37,7 @@ from harness.kinds import kind_of
 from harness.passes.lengths import resolved, tell_of_cut
 from harness.presets import preset, read_as
 from harness.readout import LAST_LINEAR, Readout
-from harness.types import TRAINED_ON, Choice, Encoded, Scalar
+from harness.types import HELD_OUT, TRAINED_ON, Choice, Encoded, Scalar
 
 SAW: Mapping[tuple[bool, bool], Saw] = {
     (True, False): "chose the rows",
@@ -47,12 +48,15 @@ SAW: Mapping[tuple[bool, bool], Saw] = {
 """What labels of drawn rows did, by whether draws are stratified and the protocol reads them."""
 
 
+NO_SOURCES: Mapping[str, Any] = {"base": None, "experts": []}
+
+
 @dataclass(frozen=True)
 class Cell:
     """One unit of evaluation: a model on the rows of a task, under a protocol.
 
-    `teachers` are those whose outputs a head may be fitted to; `model` is what the run evaluates,
-    which the one `evaluated` here is or stands beside.
+    `teachers` are those whose outputs the protocol fits something to; `model` is what the run
+    evaluates, which the one `evaluated` here is or stands beside.
     """
 
     run: Run
@@ -74,7 +78,12 @@ class Cell:
     @property
     def read_by(self) -> tuple[EvaluatedModel, ...]:
         """All models that the rows go through."""
-        return (self.evaluated, *self._teaching)
+        return (self.evaluated, *self.teachers)
+
+    @property
+    def pool(self) -> ShotPool | None:
+        """The drawn rows that the protocol adapts to, if it adapts to any."""
+        return self.data.pools.get(self.protocol.outside) if self.protocol.draws else None
 
     @property
     def max_length(self) -> int:
@@ -100,7 +109,7 @@ class Cell:
             "role": evaluated.role,
             "method": evaluated.method,
             "family": evaluated.family,
-            "recipe": evaluated.recipe and evaluated.recipe.model_dump(mode="json"),
+            "recipe": evaluated.recipe,
             "digest": evaluated.digest,
             "content": joined([one.content for one in self.read_by]),
             "task": data.name,
@@ -118,16 +127,12 @@ class Cell:
             "head": evaluated.head,
             "labels": run.labels,
             "preset": run.preset,
-            **self._sources,
-            "teachers": [teacher.digest for teacher in self._teaching],
+            # of a model that was not made of them nothing is said
+            **(self.model.sources if evaluated.role in ("merged", "ceiling") else NO_SOURCES),
+            "teachers": [teacher.digest for teacher in self.teachers],
             "shown": list(evaluated.shown),
             "transductive": any(_seen(data, rows) for rows in evaluated.shown),
         }
-
-    @property
-    def _teaching(self) -> tuple[EvaluatedModel, ...]:
-        """The teachers, if the protocol has any."""
-        return self.teachers if self.protocol.teaches else ()
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -144,10 +149,10 @@ class Cell:
         if data.left_out:
             seeds = sorted(data.left_out)[: None if self.protocol.draws else 1]
             settings["left_out"] = {str(seed): list(data.left_out[seed]) for seed in seeds}
-        if (pool := data.pool_for(self.protocol)) is not None:
+        if self.pool is not None:
             shots = sorted(set(run.shots), key=amount)
             settings |= {"shots": shots, "draws": run.draws, "seed": run.seed}
-            settings |= {"pool": pool.rows.digest}
+            settings |= {"pool": self.pool.rows.digest}
             if not run.stratified:
                 settings["stratified"] = False
         if self.protocol.transductive:
@@ -155,14 +160,14 @@ class Cell:
         return settings
 
     @property
-    def _adaptation(self) -> dict[str, Any] | None:
+    def _adaptation(self) -> Adaptation | None:
         """Which data the protocol sees beside the rows that it is scored on."""
-        data = self.data
+        data, pool = self.data, self.pool
         if self.protocol.transductive:
             return Adaptation(
                 split=data.name, rows=len(data.test), labels="were not read", transductive=True
-            ).model_dump(mode="json")
-        if (pool := data.pool_for(self.protocol)) is None:
+            )
+        if pool is None:
             return None
         read = self.protocol.entry.adapts == "labeled"
         return Adaptation(
@@ -171,7 +176,7 @@ class Cell:
             drawn={} if self.sentences else pool.units,
             sentences=pool.sentences if self.sentences else {},
             labels=SAW[self.run.stratified, read],
-        ).model_dump(mode="json")
+        )
 
     @property
     def sentences(self) -> bool:
@@ -185,38 +190,12 @@ class Cell:
         values = {**self.values, "dataset": {**self.values["dataset"], **shared}}
         if (saw := values["adaptation"]) is None:
             return values
-        pool = self.data.pool_for(self.protocol)
+        pool = self.pool
         units = sum(kind_of(self.data.task).units(self.data.test))
         wanted = units_in(pool.draws, self.sentences) if pool else {*range(units)}
         gone = wanted - units_in(encoded.draws, self.sentences)
         unseen = sorted(pool.places[unit] if pool else unit for unit in gone)
-        return {**values, "adaptation": {**saw, "unseen": unseen}}
-
-    @property
-    def _sources(self) -> dict[str, Any]:
-        """What a merge, or a ceiling, was made of; of another model nothing is said."""
-        model = self.model
-        if self.evaluated.role not in ("merged", "ceiling"):
-            return {"base": None, "experts": []}
-        experts = zip(
-            model.experts, model.expert_digests, model.expert_tasks, model.trained, strict=True
-        )
-        base = None
-        if model.base is not None:
-            base = {"source": model.base.source, "digest": model.base_digest}
-        return {
-            "base": base,
-            "experts": [
-                {
-                    "source": one.source,
-                    "digest": digest,
-                    "task": task,
-                    "seed": said.seed,
-                    "head_seed": said.head_seed,
-                }
-                for one, digest, task, said in experts
-            ],
-        }
+        return {**values, "adaptation": saw.model_copy(update={"unseen": unseen})}
 
     @property
     def _unusual(self) -> dict[str, Scalar]:
@@ -248,18 +227,20 @@ def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) 
     """
     check_ceilings(run, model)
     splits = [task_split(run, name, protocols) for name in model.tasks]
-    with_experts, cells = [], []
+    with_experts, cells, known = [], [], []
     for split in splits:
         experts = experts_on(run, model, split.task)
         models = [*models_on(run, model, split.task, experts), *ceilings_on(run, model, split.task)]
         data = _with_length(run, split, models)
         with_experts.append((data, experts))
+        taught = [(one, tuple(teachers_of(one, experts))) for one in models]
+        known += [(split.task.name, bool(teachers)) for _, teachers in taught]
         cells += [
-            Cell(run, model, data, one, tuple(teachers_of(one, experts)), protocol)
-            for one in models
+            Cell(run, model, data, one, teachers if protocol.teaches else (), protocol)
+            for one, teachers in taught
             for protocol in protocols
         ]
-    _check_teachers(run, cells)
+    _check_teachers(run, protocols, known)
     chosen = _choice(run, model, with_experts) if run.best_single else ()
     return [cell for cell in [*cells, *chosen] if cell.defined]
 
@@ -290,30 +271,33 @@ def _choice(
             "than one; leave out --best-single"
         )
     for data, experts in several:
-        if share_rows(data.task, data.split, CHOICE_SPLIT):
+        if share_rows(data.task, data.split, HELD_OUT):
             raise BadRecipe(
-                f"the best single expert is chosen on {data.task}@{CHOICE_SPLIT}, which "
+                f"the best single expert is chosen on {data.task}@{HELD_OUT}, which "
                 f"{data.name} reports; expected another split to score"
             )
-        rows = load_rows(data.task, CHOICE_SPLIT, folder=run.data_dir, limit=run.limit)
-        held = _with_length(run, TaskSplit(data.task, CHOICE_SPLIT, rows), experts)
+        rows = load_rows(data.task, HELD_OUT, folder=run.data_dir, limit=run.limit)
+        held = _with_length(run, TaskSplit(data.task, HELD_OUT, rows), experts)
         for expert in experts:
-            yield Cell(run, model, held, expert, (expert,), configured(Choice("current")))
+            yield Cell(run, model, held, expert, (), configured(Choice("current")))
 
 
-def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
+def _check_teachers(
+    run: Run, protocols: Sequence[ProtocolConfig], known: Sequence[tuple[str, bool]]
+) -> None:
     """Raise MissingTeacher where a protocol that somebody asked for has none.
 
-    Where only some tasks go without, a warning says so.
+    `known` says of the models on each task whether they have teachers. Where only some tasks go
+    without, a warning says so.
     """
-    untaught = list(dict.fromkeys(cell.data.task.name for cell in cells if not cell.teachers))
-    teaching = list(dict.fromkeys(c.protocol.name for c in cells if c.protocol.teaches))
+    untaught = list(dict.fromkeys(task for task, taught in known if not taught))
+    teaching = list(dict.fromkeys(one.name for one in protocols if one.teaches))
     if untaught and teaching and run.protocols:
         raise MissingTeacher(
             f"protocol '{teaching[0]}' needs an expert of task '{untaught[0]}' as teacher; name it "
             "with --experts"
         )
-    if untaught and teaching and any(cell.teachers for cell in cells):
+    if untaught and teaching and any(taught for _, taught in known):
         warnings.warn(
             f"no expert of {', '.join(untaught)} is known, so nothing is evaluated there by "
             f"{', '.join(teaching)}; name it with --experts",

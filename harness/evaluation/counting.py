@@ -17,7 +17,7 @@ import numpy as np
 from harness.data.metrics import Span, loose_spans, strict_spans
 from harness.kinds import IGNORED, kind_of
 from harness.registry import METRICS
-from harness.types import Array64, Shots, Task, Units
+from harness.types import Array64, Task, Units
 
 if TYPE_CHECKING:
     from harness.evaluation.predictions import DrawKey, Predicted
@@ -118,13 +118,16 @@ def _pearson(sums: Array64) -> Array64:
 
 def _right(read: Read) -> Sums:
     right = read.predicted == read.labels
-    return Sums(np.stack([right, np.ones(len(right))], axis=1).astype(np.float64), _share)
+    return Sums(np.column_stack([right, np.ones(len(right))]), _share)
 
 
 def _positive(read: Read) -> Sums:
-    predicted, true = read.predicted == 1, read.labels == 1
-    table = np.stack([predicted & true, 1.0 * predicted + true, true], axis=1)
-    return Sums(table, _f1)
+    return Sums(_overlap(read.predicted == 1, read.labels == 1), _f1)
+
+
+def _overlap(predicted: Any, true: Any) -> Array64:
+    """The columns (in both, predicted + true, true) of what was said, [rows] or [rows, k]."""
+    return np.column_stack([predicted & true, 1.0 * predicted + true, true])
 
 
 def _classes(read: Read) -> Sums:
@@ -136,8 +139,7 @@ def _classes(read: Read) -> Sums:
 
 def _bits(read: Read) -> Sums:
     known = read.labels != IGNORED
-    true, predicted = known & (read.labels == 1), known & (read.predicted == 1)
-    return Sums(np.hstack([predicted & true, 1.0 * predicted + true, true]), _held_f1)
+    return Sums(_overlap(known & (read.predicted == 1), known & (read.labels == 1)), _held_f1)
 
 
 def _one_hot(values: Array64, task: Task) -> Array64:
@@ -151,7 +153,7 @@ def _agreement(read: Read) -> Sums:
 
 def _moments(read: Read) -> Sums:
     x, y = (_standard(values) for values in (read.predicted, read.labels))
-    return Sums(np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1), _pearson)
+    return Sums(np.column_stack([np.ones_like(x), x, y, x * x, y * y, x * y]), _pearson)
 
 
 def _standard(values: Array64) -> Array64:
@@ -163,13 +165,9 @@ def _standard(values: Array64) -> Array64:
 def _spans(read: Read) -> Sums:
     predicted, true = (_entities(values, read) for values in (read.predicted, read.labels))
     there = true >= 0
-    both, either = (predicted == true) & there, 1.0 * (predicted >= 0) + there
-    row_of = np.repeat(np.arange(len(read.units)), read.units + 1)
-    sums = [
-        np.bincount(row_of, weights=each, minlength=len(read.units))
-        for each in (both, either, there)
-    ]
-    return Sums(np.stack(sums, axis=1), _f1)
+    each = np.column_stack([(predicted == true) & there, 1.0 * (predicted >= 0) + there, there])
+    # one end more than words in every row, so that none is empty
+    return Sums(np.add.reduceat(each, np.cumsum(read.units + 1) - read.units - 1), _f1)
 
 
 def _by_sentence(spans: Callable[[Sequence[str]], set[Span]], read: Read) -> Sums:
@@ -314,7 +312,7 @@ def counted(metric: str, read: Read) -> Counted:
 
 @dataclass(frozen=True)
 class Draws:
-    """The score of several draws of a model on a task, and their mean.
+    """The score of several draws of a model on a task.
 
     The score of each is the mean of the task's metrics; `left` are, for each, rows that are not
     scored.
@@ -332,10 +330,6 @@ class Draws:
             ]
         )
 
-    def under(self, counts: Array64) -> Array64:
-        """The mean over the draws where rows count so often: [resamples, rows] -> [resamples]."""
-        return np.asarray(self.each(counts).mean(axis=0))
-
 
 def _without(left: Sequence[int], counts: Array64) -> Array64:
     """Counts, [..., rows], with none of some rows."""
@@ -346,20 +340,16 @@ def _without(left: Sequence[int], counts: Array64) -> Array64:
     return counts
 
 
-def draws_of(predicted: Predicted, shots: Shots | None) -> Draws:
-    """What a model scores with so many shots, as a function of how often each row counts."""
-    keys = predicted.draws(shots)
-    return Draws(tuple(_counted(predicted, key) for key in keys), tuple(map(predicted.left, keys)))
-
-
-def _counted(predicted: Predicted, key: DrawKey) -> tuple[Counted, ...]:
-    task = predicted.task
-    read = Read(task, predicted.values[key], predicted.labels, predicted.units)
-    return tuple(counted(metric, read) for metric in task.metrics)
+def draws_of(predicted: Predicted, keys: Sequence[DrawKey]) -> Draws:
+    """What a model scores in some draws, as a function of how often each row counts."""
+    task, parts = predicted.task, []
+    for key in keys:
+        read = Read(task, predicted.values[key], predicted.labels, predicted.units)
+        parts.append(tuple(counted(metric, read) for metric in task.metrics))
+    return Draws(tuple(parts), tuple(map(predicted.left, keys)))
 
 
 def scored(predicted: Predicted, key: DrawKey) -> float:
     """The score of one prediction on the rows as they are, each once."""
     once = np.ones((1, len(predicted.units)))
-    alone = Draws((_counted(predicted, key),), (predicted.left(key),))
-    return float(alone.under(once)[0])
+    return float(draws_of(predicted, [key]).each(once)[0, 0])

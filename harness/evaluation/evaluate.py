@@ -18,18 +18,25 @@ from harness.checkpoints.build import check_ready
 from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
-from harness.errors import BadOption, BrokenRecord, CellsFailed, HarnessError, NotFinite
-from harness.evaluation.bootstrap import kept_resamples
+from harness.errors import (
+    BadOption,
+    BrokenRecord,
+    CellsFailed,
+    HarnessError,
+    NotFinite,
+    WrongPredictions,
+)
+from harness.evaluation.bootstrap import intervals, kept_resamples
 from harness.evaluation.cells import Cell, cells_of
 from harness.evaluation.evaluated import check_singles, warn_of_heads
-from harness.evaluation.inference import intervals
 from harness.evaluation.predictions import (
+    Predicted,
     fault_of,
     predicted_of,
     read_predictions,
     write_predictions,
 )
-from harness.evaluation.reader import Reader
+from harness.evaluation.reader import Reader, plan
 from harness.evaluation.records import (
     DrawScore,
     Record,
@@ -47,7 +54,7 @@ from harness.kinds import kind_of
 from harness.passes.features import check_readout
 from harness.passes.workload import Workload
 from harness.presets import preset
-from harness.types import Encoded, Predictions, Progress
+from harness.types import Predictions, Progress
 
 
 def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
@@ -78,20 +85,22 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     failures: list[str] = []
     lost: list[str] = []
     workload = Workload(progress)
-    for cell, reader in _with_readers(to_read, workload):
-        reader.plan(cell.protocol)
+    for cell in to_read:
+        plan(cell, workload)
     for cell, reader in _with_readers(cells, workload, known.keys() - lacking):
         record = known.get(cell.path) or kept(cell)
-        if record is None:
-            outcome = made(cell, reader)
-        else:
-            outcome = record
-            if cell.path in lacking and (fault := again(cell, reader, record)):
-                lost.append(fault)
-        if isinstance(outcome, Record):
-            records.append(outcome)
-        else:
-            failures.append(outcome)
+        if record is None or cell.path in lacking:
+            try:
+                made, predicted = computed(cell, reader, record)
+            except HarnessError as error:  # what only the forward pass shows of model and rows
+                (lost if record else failures).append(f"{cell}: {error}")
+            else:
+                write_predictions(cell.path.with_suffix(".parquet"), predicted)
+                if record is None:
+                    write_record(cell.path, made)
+                record = made
+        if record is not None:
+            records.append(record)
     _warn_of_few_rows(records)
     if lost:
         others = f", and {len(lost) - 1} more" if lost[1:] else ""
@@ -144,7 +153,7 @@ def check_cells(cells: Iterable[Cell]) -> None:
 
 
 def _with_readers(
-    cells: Sequence[Cell], workload: Workload, known: Container[Path] = ()
+    cells: Sequence[Cell], workload: Workload, known: Container[Path]
 ) -> Iterator[tuple[Cell, Reader]]:
     """Every cell with the reader that it shares with others of its model, rows and readout.
 
@@ -157,7 +166,7 @@ def _with_readers(
         for cell in group:
             name = cell.readout.name
             if name not in readers:
-                readers[name] = Reader(cell, workload, tuple(readouts))
+                readers[name] = Reader(workload, tuple(readouts))
             yield cell, readers[name]
 
 
@@ -188,58 +197,36 @@ def _has_predictions(path: Path, record: Record) -> bool:
         return False
 
 
-def made(cell: Cell, reader: Reader) -> Record | str:
-    """The record of a cell, computed and written; or why the cell could not be scored."""
-    try:
-        encoded, predictions = _read(cell, reader)
-        scores = _scores(cell.data, predictions)
-        predicted = predicted_of(cell.data, predictions)
-        resamples = kept_resamples(predicted, scores)
-    except HarnessError as error:  # what only the forward pass shows of a model and these rows
-        return f"{cell}: {error}"
+def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, Predicted]:
+    """The record of a cell with its predictions; of a record that is known, what lacks beside it.
+
+    Raises HarnessError for what cannot be scored, WrongPredictions where those of a known record
+    cannot be made again: another processor, or version of a library, may predict otherwise.
+    """
+    encoded = reader.encoded(cell)
+    task, seen = cell.data.task, encoded.test.seen
+    predictions = [
+        replace(one, values=finished(task, one.values, seen))
+        for one in cell.protocol.entry.function(encoded, **cell.protocol.options)
+    ]
+    predicted = predicted_of(cell.data, predictions)
+    if known is not None:
+        if fault := fault_of(known, predicted):
+            raise WrongPredictions(f"what is predicted here {fault}")
+        return known, predicted
+    scores = _scores(cell.data, predictions)
+    resamples = kept_resamples(predicted, scores)
     record = Record(
         **cell.recorded(encoded),
         scores=scores,
-        intervals=intervals(
-            cell.data.task.metrics, estimates_of(resamples, scores, cell.data.task.metrics)
-        ),
+        intervals=intervals(task.metrics, estimates_of(resamples, scores, task.metrics)),
         resamples=resamples,
         majority=cell.data.majority,
-        unseen=_unseen(encoded),
+        unseen=0 if seen is None else int((~seen).sum()),
         predictions=predicted.content,
         versions=dict(_versions()),
     )
-    write_predictions(cell.path.with_suffix(".parquet"), predicted)
-    write_record(cell.path, record)
-    return record
-
-
-def again(cell: Cell, reader: Reader, record: Record) -> str:
-    """Write the predictions of a record that lack; or why they cannot be made again, else ''.
-
-    Another processor, or another version of a library, may predict otherwise.
-    """
-    try:
-        predicted = predicted_of(cell.data, _read(cell, reader)[1])
-    except HarnessError as error:
-        return f"{cell}: {error}"
-    if fault := fault_of(record, predicted):
-        return f"{cell}: what is predicted here {fault}"
-    write_predictions(cell.path.with_suffix(".parquet"), predicted)
-    return ""
-
-
-def _read(cell: Cell, reader: Reader) -> tuple[Encoded, list[Predictions]]:
-    """What the protocol reads, and its predictions of all units, be they seen or not."""
-    encoded = reader.encoded(cell.protocol)
-    read = cell.protocol.entry.function(encoded, **cell.protocol.options)
-    task, seen = cell.data.task, encoded.test.seen
-    return encoded, [replace(one, values=finished(task, one.values, seen)) for one in read]
-
-
-def _unseen(encoded: Encoded) -> int:
-    """How many units the model did not see."""
-    return 0 if encoded.test.seen is None else int((~encoded.test.seen).sum())
+    return record, predicted
 
 
 def _scores(data: TaskSplit, predictions: Sequence[Predictions]) -> tuple[DrawScore, ...]:

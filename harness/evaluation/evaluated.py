@@ -1,24 +1,126 @@
-"""The models that are rows of the table: one and its references, as read on a task."""
+"""Models to evaluate: as they are opened, with base and experts, and as they are read on a task,
+a row of the table each."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from harness import weights
-from harness.checkpoints.heads import without_head
-from harness.checkpoints.provenance import Trained, merged_by, trained_by
+from harness.checkpoints.heads import with_head, without_head
+from harness.checkpoints.provenance import Merged, Trained, merged_by, trained_by
 from harness.data.claims import called_in
+from harness.data.splits import parse_task
 from harness.errors import BadRecipe, MissingHead
-from harness.evaluation.model import OpenedModel, experts_of, others_of
 from harness.evaluation.records import Recipe, Role
 from harness.evaluation.run import Run
 from harness.kinds import kind_of
+from harness.labels import fit, generic
 from harness.passes.features import model_key
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Checkpoint, StateDict, Task
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model to evaluate with its base, its experts and the task of each.
+
+    `kept` are complete checkpoints by task, for an encoder with one head per task. `references` are
+    models to read beside it, which have neither base nor experts of their own here. `shown` are the
+    rows that a merge was shown, as `name@split`, `recipe` is how a merge of ours was made.
+    """
+
+    name: str
+    role: Role
+    method: str
+    checkpoint: Checkpoint
+    kept: Mapping[str, Checkpoint]
+    base: Checkpoint | None = None
+    experts: tuple[Checkpoint, ...] = ()
+    expert_tasks: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    references: tuple[OpenedModel, ...] = ()
+    shown: tuple[str, ...] = ()
+    recipe: Recipe | None = None
+
+    @cached_property
+    def sources(self) -> dict[str, Any]:
+        """Base and experts, as records of what they were made into name them."""
+        base, experts = self.base, []
+        for one, task in zip(self.experts, self.expert_tasks, strict=True):
+            said = trained_by(one.path) or Trained()
+            named = {"source": one.source, "digest": weights.digest(one.weights), "task": task}
+            experts.append({**named, "seed": said.seed, "head_seed": said.head_seed})
+        if base is None:
+            return {"base": None, "experts": experts}
+        named = {"source": base.source, "digest": weights.digest(base.weights)}
+        return {"base": named, "experts": experts}
+
+    def has_head(self, task: Task) -> bool:
+        """Whether it brings a head for a task: kept, recorded, or with the task's labels."""
+        own = self.checkpoint
+        if self.kept or own.labels is None:
+            return task.name in self.kept
+        if own.tasks:
+            return task.name in own.tasks
+        return fit(own.labels, task) or (
+            generic(own.labels) and len(own.labels) == len(task.labels)
+        )
+
+    def on(self, task: Task) -> tuple[Checkpoint, str]:
+        """The checkpoint with the head for a task, and whose head that is.
+
+        'kept' is the one stored beside a merged encoder, 'own' the model's, 'expert' that of the
+        only expert of the task, for an encoder that came without a head for it.
+        """
+        if task.name in self.kept:
+            return self.kept[task.name], "kept"
+        own = self.checkpoint
+        experts = self.experts_of(task)
+        fits = own.labels is not None and len(own.labels) == len(task.labels)
+        if fits or len(experts) != 1 or (own.labels and not self.kept and not self.experts):
+            return own, "own"
+        return with_head(own, experts[0]), "expert"
+
+    def experts_of(self, task: Task) -> list[Checkpoint]:
+        """The experts whose task this is."""
+        return [expert for expert, name in self._experts if name == task.name]
+
+    def others_of(self, task: Task) -> list[Checkpoint]:
+        """The experts of other tasks whose labels are those of this one."""
+        kind = kind_of(task)
+        return [
+            expert
+            for expert, name in self._experts
+            if name != task.name
+            and kind_of(parse_task(name)[0]) is kind
+            and kind.fits(task, expert.labels or ())
+        ]
+
+    @property
+    def _experts(self) -> list[tuple[Checkpoint, str]]:
+        return [*zip(self.experts, self.expert_tasks, strict=True)]
+
+
+STAGE = {"name", "options"}
+
+
+def recipe_of(said: Merged | None) -> Recipe | None:
+    """The stages of a merge, as merge.json says them."""
+    if said is None or said.merger is None:
+        return None
+    several = {"__all__": STAGE}
+    known: dict[str, Any] = {"premerge": several, "merger": STAGE, "postmerge": several}
+    known |= {"heads": True, "seed": True, "preset": True}
+    tuned = said.tuned
+    return Recipe(
+        **said.model_dump(include=known),
+        tuned={tuned.tune.partition("=")[0]: tuned.chosen} if tuned else {},
+        tuned_on=tuple(tuned.on) if tuned else (),
+    )
 
 
 @dataclass(frozen=True)
@@ -86,9 +188,9 @@ def evaluated_as(
 
 def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]:
     """The experts of a task and, if asked for, those of other tasks that have its labels."""
-    experts: list[tuple[Role, Checkpoint]] = [("expert", one) for one in experts_of(model, task)]
+    experts: list[tuple[Role, Checkpoint]] = [("expert", one) for one in model.experts_of(task)]
     if run.singles:
-        experts += [("single", one) for one in others_of(model, task)]
+        experts += [("single", one) for one in model.others_of(task)]
     called = dict(zip((one.source for one in model.experts), names_of(model), strict=True))
     return [
         evaluated_as(task, run, role, called[one.source], (one,), "own") for role, one in experts
@@ -124,7 +226,7 @@ def models_on(
     one = evaluated_as(task, run, role, model.name, (merged,), head, method)
     yield replace(one, shown=model.shown, recipe=model.recipe)
     if model.base is not None:
-        heads = [one.members[0] for one in own] or others_of(model, task)
+        heads = [one.members[0] for one in own] or model.others_of(task)
         fresh = _fresh(merged, model.base, heads)
         known = weights.union(without_head(model.base), fresh, merged.weights)
         whole = weights.select(known, list(merged.weights))
@@ -194,7 +296,7 @@ def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
 
 def check_singles(model: OpenedModel, tasks: Sequence[Task]) -> None:
     """Raise BadRecipe where no expert can be read on a task of another."""
-    if not any(others_of(model, task) for task in tasks):
+    if not any(model.others_of(task) for task in tasks):
         raise BadRecipe(
             "experts are evaluated on one another's tasks where those have the same labels, found "
             "none that do; leave out --singles"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ import xxhash
 from harness.errors import BrokenRecord, WrongPredictions
 from harness.evaluation.counting import scored
 from harness.evaluation.faults import CLOSE
-from harness.evaluation.records import Record, identity_of
+from harness.evaluation.records import Record
 from harness.files import parse_json, replacing
 from harness.kinds import kind_of
 from harness.types import DERIVED, Array64, Predictions, Shots, Task, Units
@@ -88,10 +88,6 @@ def _hashed(*parts: bytes | Array64 | Units) -> str:
         # as little-endian numbers, whatever the machine; -0.0 is 0.0
         made.update(part if isinstance(part, bytes) else (part + 0.0).astype("<f8").tobytes())
     return made.hexdigest()
-
-
-Lookup: TypeAlias = Callable[[Record], Predicted | None]
-"""The predictions of a record; None where they are not at hand."""
 
 
 def predicted_of(part: TaskSplit, predictions: Sequence[Predictions]) -> Predicted:
@@ -256,34 +252,3 @@ def _documents(columns: Mapping[str, Array64], units: Units) -> Units | None:
 def _left_out(record: Record) -> dict[int, Sequence[int]]:
     """The rows that are not scored, by seed."""
     return {int(seed): rows for seed, rows in (record.settings.get("left_out") or {}).items()}
-
-
-def shelf(places: Iterable[str | Path]) -> Lookup:
-    """Looks records up among the predictions beside and below these files and folders."""
-    files: dict[str, Path] = {}
-    read = reader()
-    for place in map(Path, places):
-        below = place.rglob("*.parquet") if place.is_dir() else [place.with_suffix(".parquet")]
-        # a name ends with what its record is of, wherever the file was moved to
-        files |= {path.stem.rpartition("-")[2]: path for path in below}
-
-    def look(record: Record) -> Predicted | None:
-        path = files.get(identity_of(record)[:12])
-        return read(record, path) if path is not None and path.is_file() else None
-
-    return look
-
-
-def reader() -> Callable[[Record, Path], Predicted]:
-    """As `read_predictions`, of many: those of the same rows are of the same labels."""
-    truth: dict[tuple[str, str], tuple[str, Path]] = {}
-
-    def read(record: Record, path: Path) -> Predicted:
-        predicted = read_predictions(record, path)
-        rows = record.task, predicted.digest
-        known, other = truth.setdefault(rows, (predicted.truth, path))
-        if known != predicted.truth:
-            raise _wrong(path, f"has other labels than {other} of the same rows")
-        return predicted
-
-    return read

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from harness.errors import MissingHead
 from harness.evaluation.cells import Cell
 from harness.evaluation.evaluated import EvaluatedModel
-from harness.evaluation.task_split import ProtocolConfig
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropping, encode, final_head
 from harness.passes.workload import Workload
@@ -29,171 +27,136 @@ from harness.types import (
     Rows,
     Teacher,
 )
+from harness.weights import once
 
 
 class Reader:
-    """What protocols may read of the model of a cell; every set of rows is encoded once.
+    """What protocols may read of one model on one task; every set of rows is encoded once.
 
     All cells of a model on the same rows, and with the same readout, are read by one. What
     readouts `beside` are to read of these rows is kept from the same pass, where that shows it.
     """
 
-    def __init__(self, cell: Cell, workload: Workload, beside: Sequence[Readout] = ()) -> None:
-        self.cell, self._workload, self._beside = cell, workload, beside
-        self._data, self._evaluated, self._teachers = cell.data, cell.evaluated, cell.teachers
-        self._tested = _Pool(self, self._data.test, self._data.name)
-        self._pools: dict[int, _Pool] = {}
+    def __init__(self, workload: Workload, beside: Sequence[Readout] = ()) -> None:
+        self._workload, self._beside = workload, beside
+        self._known: dict[tuple[int, str], list[Features]] = {}
+        self._again: dict[str, Callable[[], Again]] = {}
 
-    def encoded(self, protocol: ProtocolConfig) -> Encoded:
-        """What a protocol reads. Raises NotFinite for outputs that mean nothing."""
-        task, data = self._data.task, self._data
-        kind = read_as(task, self.cell.run.preset)
-        classes = kind.outputs(task)
-        if len(self._evaluated.members) > 1:
+    def encoded(self, cell: Cell) -> Encoded:
+        """What the protocol of a cell reads. Raises NotFinite for outputs that mean nothing."""
+        data, model = cell.data, cell.evaluated
+        task, kind = data.task, read_as(data.task, cell.run.preset)
+        classes, read = kind.outputs(task), self._through(model, cell, data.test, data.name)
+        if len(read) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
-            return Encoded(task.name, kind, classes, self._ensemble, empty, None, (), None)
-        head = final_head(self._evaluated.members[0], self._evaluated.columns[0])
-        test = self._tested.features
-        plain = Encoded(
-            task.name, kind, classes, test, head, None, (), None, outside=kind.outside(task)
-        )
-        if protocol.transductive:
-            pool, draws = self._tested, self._every
-        elif (shots := data.pool_for(protocol)) is not None:
-            new = _Pool(self, shots.rows, f"{task.name}@{TRAINED_ON} shots")
-            pool, draws = self._pools.setdefault(protocol.outside, new), shots.draws
+            return Encoded(task.name, kind, classes, _ensemble(read), empty, None, (), None)
+        head, outside = final_head(model.members[0], model.columns[0]), kind.outside(task)
+        plain = Encoded(task.name, kind, classes, read[0], head, None, (), None, outside=outside)
+        if cell.protocol.transductive:
+            rows, called, draws = data.test, data.name, _every(cell)
+        elif (shots := cell.pool) is not None:
+            rows, called, draws = shots.rows, f"{task.name}@{TRAINED_ON} shots", shots.draws
         else:
             return plain
-        taught = pool.lessons if protocol.teaches else ()
-        adapting = _adapting(plain, pool.features, draws, taught)
-        return replace(adapting, again=lambda units, seed: pool.again(units, seed))
+        pool, *taught = (self._through(one, cell, rows, called)[0] for one in cell.read_by)
+        again = self._again.setdefault(rows.digest, once(lambda: _dropping(cell, rows)))
+        heads = [_head_of(one) for one in cell.teachers]
+        adapting = _adapting(plain, pool, draws, [*zip(taught, heads, strict=True)])
+        return replace(adapting, again=lambda units, seed: again()(units, seed))
 
-    def plan(self, protocol: ProtocolConfig) -> None:
-        """Count the passes that a protocol needs."""
-        for model, rows in self._passes(protocol):
-            for digest in model.digests:
-                self._workload.plan(self._pass(digest, rows), len(rows))
-
-    def _pass(self, digest: str, rows: Rows) -> Hashable:
-        """What one forward pass is told apart by."""
-        return digest, rows.digest, self.cell.readout.way
-
-    def _passes(self, protocol: ProtocolConfig) -> Iterator[tuple[EvaluatedModel, Rows]]:
-        data, teachers = self._data, self._teachers if protocol.teaches else ()
-        yield self._evaluated, data.test
-        if protocol.transductive:
-            yield from ((teacher, data.test) for teacher in teachers)
-        elif (pool := data.pool_for(protocol)) is not None:
-            yield from ((model, pool.rows) for model in (self._evaluated, *teachers))
-
-    @property
-    def _every(self) -> tuple[Draw, ...]:
-        """All test rows as one draw, of no group."""
-        kind, rows = kind_of(self._data.task), self._data.test
-        units = tuple(range(int(kind.units(rows).sum())))
-        examples = tuple(tuple(one) for one in kind.around(rows, units))
-        return (Draw(ALL, self.cell.run.seed, (units,), examples),)
-
-    @cached_property
-    def _ensemble(self) -> Features:
-        """The mean of the members' logits; an ensemble has no features."""
-        read = self.through(self._evaluated, self._data.test, self._data.name)
-        logits = np.mean([features.logits for features in read], axis=0)
-        none = np.empty((len(logits), 0), dtype=np.float32)
-        return Features(none, logits, self._data.test.labels, _seen(read))
-
-    def through(self, model: EvaluatedModel, rows: Rows, what: str) -> list[Features]:
-        """Rows through every member of a model."""
-        cell, called = self.cell, f"{model.name} · {what}"
-        return [
-            encode(
-                member,
-                rows,
-                digest=digest,
-                columns=order,
-                max_length=cell.max_length,
-                readout=cell.readout,
-                beside=self._beside,
-                batch_size=cell.run.batch_size,
-                device=cell.run.device,
-                progress=self._workload.steps(called, self._pass(digest, rows)),
-            )
-            for member, digest, order in zip(
-                model.members, model.digests, model.columns, strict=True
-            )
-        ]
+    def _through(self, model: EvaluatedModel, cell: Cell, rows: Rows, what: str) -> list[Features]:
+        """Rows through every member of a model, once."""
+        if (id(model), rows.digest) not in self._known:
+            called = f"{model.name} · {what}"
+            self._known[id(model), rows.digest] = [
+                encode(
+                    member,
+                    rows,
+                    digest=digest,
+                    columns=order,
+                    max_length=cell.max_length,
+                    readout=cell.readout,
+                    beside=self._beside,
+                    batch_size=cell.run.batch_size,
+                    device=cell.run.device,
+                    progress=self._workload.steps(called, _pass(cell, digest, rows)),
+                )
+                for member, digest, order in zip(
+                    model.members, model.digests, model.columns, strict=True
+                )
+            ]
+        return self._known[id(model), rows.digest]
 
 
-class _Pool:
-    """Rows to adapt to, through the model and its teachers, each when it is protocol for."""
+def plan(cell: Cell, workload: Workload) -> None:
+    """Count the passes that a cell needs."""
+    passes = [(cell.evaluated, cell.data.test)]
+    if cell.protocol.transductive:
+        passes += [(teacher, cell.data.test) for teacher in cell.teachers]
+    elif cell.pool is not None:
+        passes += [(model, cell.pool.rows) for model in cell.read_by]
+    for model, rows in passes:
+        for digest in model.digests:
+            workload.plan(_pass(cell, digest, rows), len(rows))
 
-    def __init__(self, reader: Reader, rows: Rows, called: str) -> None:
-        self._reader, self._rows, self._called = reader, rows, called
 
-    @cached_property
-    def features(self) -> Features:
-        return self._of(self._reader.cell.evaluated)
+def _pass(cell: Cell, digest: str, rows: Rows) -> Hashable:
+    """What one forward pass is told apart by."""
+    return digest, rows.digest, cell.readout.way
 
-    @cached_property
-    def lessons(self) -> tuple[Lesson, ...]:
-        """Through every teacher."""
-        return tuple(_lesson(one, self._of(one)) for one in self._reader.cell.teachers)
 
-    @cached_property
-    def again(self) -> Again:
-        """The model alone in memory: made when a protocol first asks for it."""
-        cell = self._reader.cell
-        return dropping(
-            cell.evaluated.members[0],
-            self._rows,
-            max_length=cell.max_length,
-            readout=cell.readout,
-            device=cell.run.device,
-        )
+def _every(cell: Cell) -> tuple[Draw, ...]:
+    """All test rows as one draw, of no group."""
+    kind, rows = kind_of(cell.data.task), cell.data.test
+    units = tuple(range(int(kind.units(rows).sum())))
+    examples = tuple(tuple(one) for one in kind.around(rows, units))
+    return (Draw(ALL, cell.run.seed, (units,), examples),)
 
-    def _of(self, model: EvaluatedModel) -> Features:
-        return self._reader.through(model, self._rows, self._called)[0]
+
+def _dropping(cell: Cell, rows: Rows) -> Again:
+    """The model alone in memory: made when a protocol first asks for it."""
+    model, length, device = cell.evaluated.members[0], cell.max_length, cell.run.device
+    return dropping(model, rows, max_length=length, readout=cell.readout, device=device)
+
+
+def _ensemble(read: Sequence[Features]) -> Features:
+    """The mean of the members' logits; an ensemble has no features."""
+    logits = np.mean([features.logits for features in read], axis=0)
+    none = np.empty((len(logits), 0), dtype=np.float32)
+    return Features(none, logits, read[0].labels, _seen(read))
 
 
 def _adapting(
-    plain: Encoded, pool: Features, draws: Sequence[Draw], taught: Sequence[Lesson]
+    plain: Encoded, pool: Features, draws: Sequence[Draw], taught: Sequence[tuple[Features, Head]]
 ) -> Encoded:
     """With what is adapted to, without units that the model, or a teacher, did not see."""
-    if (seen := _seen([pool, *(one.features for one in taught)])) is not None:
+    if (seen := _seen([pool, *(features for features, _ in taught)])) is not None:
         gone = {int(unit) for unit in np.flatnonzero(~seen)}
         draws = [_without(draw, gone) for draw in draws]
     return replace(
         plain,
         pool=pool,
         draws=tuple(draws),
-        teacher=plain.kind.taught([one.outputs for one in taught]) if taught else None,
-        teachers=tuple(Teacher(one.features.x, one.head) for one in taught),
+        teacher=plain.kind.taught([_outputs(*one) for one in taught]) if taught else None,
+        teachers=tuple(Teacher(features.x, head) for features, head in taught),
     )
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """Some rows through a model that teaches, and its head."""
+def _outputs(features: Features, head: Head) -> Array64:
+    """What a teacher says of some rows in float64, from its features.
 
-    features: Features
-    head: Head
-
-    @cached_property
-    def outputs(self) -> Array64:
-        """The model's outputs in float64, from its features.
-
-        Not the float32 logits: Adam scales any gradient up to a full step, so a student that equals
-        its teacher must see a difference of exactly zero, not of rounding.
-        """
-        weight, bias = self.head.weight.astype(np.float64), self.head.bias.astype(np.float64)
-        return np.asarray(self.features.x.astype(np.float64) @ weight.T + bias)
+    Not the float32 logits: Adam scales any gradient up to a full step, so a student that equals
+    its teacher must see a difference of exactly zero, not of rounding.
+    """
+    weight, bias = head.weight.astype(np.float64), head.bias.astype(np.float64)
+    return np.asarray(features.x.astype(np.float64) @ weight.T + bias)
 
 
-def _lesson(model: EvaluatedModel, features: Features) -> Lesson:
+def _head_of(model: EvaluatedModel) -> Head:
     head = final_head(model.members[0], model.columns[0])
     if head is None:
         raise MissingHead("an expert has no final linear layer to teach with")
-    return Lesson(features, head)
+    return head
 
 
 def _seen(read: Sequence[Features]) -> Seen | None:

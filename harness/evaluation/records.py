@@ -18,7 +18,7 @@ from harness.data.shots import amount
 from harness.errors import BrokenRecord
 from harness.evaluation.faults import check_record
 from harness.evaluation.packs import PREDICTED, SUFFIX, is_pack, unpacked, write_pack
-from harness.evaluation.resamples import Resamples
+from harness.evaluation.resamples import Resamples, values_of
 from harness.files import check_values, parse_json, read_json, read_text, write_json
 from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
@@ -26,10 +26,6 @@ from harness.values import Frozen, Value
 Role = Literal["merged", "base", "expert", "single", "ensemble", "ceiling", "reference"]
 """An `expert` is read on its own task, a `single` is one read on a task of another. A `ceiling` has
 parts of its own for each task, and is not one model."""
-
-CHOICE_SPLIT = "heldout10"
-"""Experts' scores on this split choose the best single one; a choice on the reported split is an
-oracle."""
 
 
 class DrawScore(Frozen):
@@ -177,7 +173,7 @@ class Record(Frozen):
 
     def values(self, shots: Shots | None) -> list[float]:
         """Values of the draws with so many shots (None where nothing is drawn)."""
-        return [score.value for score in self.scores if score.shots == shots]
+        return values_of(self.scores, shots)
 
     @property
     def shots(self) -> list[Shots | None]:
@@ -321,7 +317,8 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
     """
     known: dict[str, tuple[Path, tuple[float, ...]]] = {}
     others: list[Path] = []
-    for path, record in _in_places(places, others):
+    for path, packed in files_in(places, others):
+        record = read_record(path) if packed is None else _packed(packed, path)
         values = tuple(round(one.value, 6) for one in record.scores)
         other, theirs = known.setdefault(identity_of(record), (path, values))
         if values != theirs:
@@ -342,22 +339,20 @@ def _tell_of_others(others: Sequence[Path], *, none: bool) -> None:
         warnings.warn(f"no records, and left out: {shown}", stacklevel=4)
 
 
-def _in_places(places: Iterable[str | Path], others: list[Path]) -> Iterator[tuple[Path, Record]]:
-    """Every record, each file once; what lies there and is none is added to `others`."""
-    for path, packed in files_in(places, others):
-        if packed is None:
-            yield path, read_record(path)
-            continue
-        try:
-            yield path, record_in(packed.decode(), path)
-        except UnicodeDecodeError as error:
-            raise BrokenRecord(f"{path} cannot be read as a record: {error}") from error
+def _packed(content: bytes, path: Path) -> Record:
+    try:
+        return record_in(content.decode(), path)
+    except UnicodeDecodeError as error:
+        raise BrokenRecord(f"{path} cannot be read as a record: {error}") from error
 
 
 def files_in(
     places: Iterable[str | Path], others: list[Path]
 ) -> Iterator[tuple[Path, bytes | None]]:
-    """The files of records in places, each once: those of a pack with what they hold."""
+    """The files of records in places, each once: those of a pack with what they hold.
+
+    What lies there and is none is added to `others`.
+    """
     seen: set[str] = set()
     real = cache(os.path.realpath)
     for place in map(Path, places):

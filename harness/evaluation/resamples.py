@@ -11,10 +11,11 @@ import base64
 import binascii
 from collections.abc import Sequence
 from math import fsum
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from harness.evaluation.counting import SUMS
 from harness.stats.estimate import Estimate
 from harness.types import Array64, Shots
 from harness.values import Frozen
@@ -32,9 +33,7 @@ DIGITS = 6
 BEYOND = 1e6
 """A metric of somebody's own may be larger than 1; what is larger than this is none."""
 CORRELATIONS = ("matthews", "pearson", "spearman")
-"""Metrics whose least value is -1."""
-SHARES = ("accuracy", "f1", "macro_f1", "micro_f1", "span_f1")
-"""Those whose least value is 0."""
+"""Metrics whose least value is -1; that of the other shipped ones is 0."""
 
 
 def range_of(metrics: Sequence[str]) -> tuple[float, float]:
@@ -48,7 +47,7 @@ def range_of(metrics: Sequence[str]) -> tuple[float, float]:
 def _range(metric: str) -> tuple[float, float]:
     if metric in CORRELATIONS:
         return -1.0, 1.0
-    return (0.0, 1.0) if metric in SHARES else (-BEYOND, BEYOND)
+    return (0.0, 1.0) if metric in SUMS else (-BEYOND, BEYOND)
 
 
 class Resamples(Frozen):
@@ -70,21 +69,17 @@ class Resamples(Frozen):
     by_draw: str = ""
 
 
-class Written(NamedTuple):
-    """Scores on resamples as a record says them."""
+def written(scores: Sequence[float], mean: Array64, by_draw: Array64, **of: Any) -> Resamples:
+    """Scores on resamples, [B] and [draws, K]; `scores` [draws] are those on all units.
 
-    step: float
-    values: str
-    by_draw: str
-
-
-def written(scores: Sequence[float], mean: Array64, by_draw: Array64) -> Written:
-    """Scores on resamples, [B] and [draws, K]; `scores` [draws] are those on all units."""
+    `of` are the other fields.
+    """
     points, step = np.asarray(scores), STEP
     while True:
         whole, alone = _steps(mean - points.mean(), step), _steps(by_draw - points[:, None], step)
         if max(np.abs(whole).max(), np.abs(alone).max(initial=0)) <= FARTHEST:
-            return Written(step, _text(whole), _text(alone))
+            kept, each = _text(whole), _text(alone)
+            return Resamples(count=len(mean), step=step, values=kept, by_draw=each, **of)
         step *= 2
 
 

@@ -19,7 +19,7 @@ from harness.data.claims import called_in
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, MissingHead
-from harness.evaluation.model import OpenedModel
+from harness.evaluation.evaluated import OpenedModel, recipe_of
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
 from harness.types import Checkpoint, Task
@@ -130,12 +130,12 @@ def _model(checkpoint: Checkpoint, making: Making, *, alone: bool = True) -> Ope
     elif making.trained and alone:
         role, method = "expert", "expert"
     else:
-        role, method = (
-            "merged",
-            f"mergekit:{named_models(making.kit).method}" if making.kit else "given",
-        )
-    shown = merged.shown if merged else ()
-    return OpenedModel(checkpoint.name, role, method, checkpoint, making.kept, shown=shown)
+        kit = making.kit
+        role, method = "merged", f"mergekit:{named_models(kit).method}" if kit else "given"
+    shown, recipe = merged.shown if merged else (), recipe_of(merged)
+    return OpenedModel(
+        checkpoint.name, role, method, checkpoint, making.kept, shown=shown, recipe=recipe
+    )
 
 
 def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:

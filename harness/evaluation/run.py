@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import (
-    PositiveInt,
-)
+from pydantic import PositiveInt
 
 from harness.presets import PresetName
 from harness.types import Shots

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +20,11 @@ from harness.errors import BadOption, BadRecipe
 from harness.evaluation.records import DrawScore
 from harness.evaluation.run import Run
 from harness.kinds import kind_of
-from harness.options import resolve
+from harness.options import options, resolve
 from harness.presets import as_read, faithful, metrics_of, preset
 from harness.readout import LAST_LINEAR, OF_THE_ENCODER, Readout
 from harness.registry import PROTOCOLS
-from harness.types import ALL, TRAINED_ON, Choice, Draw, Predictions, Rows, Scalar, Task
+from harness.types import ALL, TRAINED_ON, Choice, Draw, Predictions, Rows, Scalar, Task, Units
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,13 @@ class ProtocolConfig:
     @cached_property
     def unusual(self) -> dict[str, Scalar]:
         """The options that are not the defaults."""
-        default = resolve("protocol", Choice(self.entry.name), self.entry.function)
-        return {key: value for key, value in self.options.items() if value != default[key]}
+        return unusual_of(self.entry.function, self.options)
+
+
+def unusual_of(function: Callable[..., Any], chosen: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Of all options of a function, those that are not the defaults."""
+    known = options(function)
+    return {name: value for name, value in chosen.items() if value != known[name].default}
 
 
 @dataclass(frozen=True)
@@ -155,16 +161,9 @@ class TaskSplit:
 
     def __post_init__(self) -> None:
         """Raise BadData where there is nothing to score."""
-        units = kind_of(self.task).units(self.test)
-        for out in self.left_out.values() or ((),):
-            rows = np.ones(len(self.test), dtype=np.bool_)
-            rows[[*out]] = False
-            labels = self.test.labels[np.repeat(rows, units)]
-            check_scored(self.task, labels, units[rows], self.name)
-
-    def pool_for(self, protocol: ProtocolConfig) -> ShotPool | None:
-        """What a protocol adapts to of the pool, if to anything."""
-        return self.pools.get(protocol.outside) if protocol.draws else None
+        for seed in self.left_out or (0,):
+            scored, units = self._scored(seed)
+            check_scored(self.task, self.test.labels[scored], units, self.name)
 
     @cached_property
     def shared(self) -> int | None:
@@ -180,10 +179,10 @@ class TaskSplit:
 
     def score(self, prediction: Predictions) -> DrawScore:
         """The score of a prediction on the rows that it is scored on."""
-        drawn, units = prediction.draw, kind_of(self.task).units(self.test)
-        rows = self.scored(drawn)
-        scored = np.repeat(rows, units)
-        one = score(self.task, prediction.values[scored], self.test.labels[scored], units[rows])
+        drawn = prediction.draw
+        # one without a draw is scored on the rows of the first seed
+        scored, units = self._scored(drawn.seed if drawn else min(self.left_out, default=0))
+        one = score(self.task, prediction.values[scored], self.test.labels[scored], units)
         return DrawScore(
             value=one.value,
             parts=dict(one.parts),
@@ -192,12 +191,11 @@ class TaskSplit:
             facts=dict(prediction.facts),
         )
 
-    def scored(self, draw: Draw | None) -> npt.NDArray[np.bool_]:
-        """Which test rows a prediction is scored on; one without a draw is of the first seed."""
-        seed = draw.seed if draw else min(self.left_out, default=0)
-        scored = np.ones(len(self.test), dtype=np.bool_)
-        scored[[*self.left_out.get(seed, ())]] = False
-        return scored
+    def _scored(self, seed: int) -> tuple[npt.NDArray[np.bool_], Units]:
+        """Which units a draw of this seed is scored on, and how many each row has that is."""
+        units, rows = kind_of(self.task).units(self.test), np.ones(len(self.test), dtype=np.bool_)
+        rows[[*self.left_out.get(seed, ())]] = False
+        return np.repeat(rows, units), units[rows]
 
     @property
     def name(self) -> str:

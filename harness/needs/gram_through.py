@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from harness.needs.gram import toy_grams
 from harness.options import Count
-from harness.passes.blocks import blocks_of
 from harness.passes.layerwise import LayerwiseGrams
 from harness.passes.reading import Readings
 from harness.registry import need
@@ -40,6 +39,5 @@ def gram_through(
     A function of the merged model gives them lazily: when a matrix is asked for, the merged model
     is asked for all its tensors of earlier layers, so that those may depend on their own matrices.
     """
-    made_of = ("gram_through", batch_size)
-    layerwise = LayerwiseGrams(readings, batch_size, made_of, blocks_of(readings.checkpoints[0]))
+    layerwise = LayerwiseGrams(readings, batch_size)
     return [partial(layerwise.through, place) for place in range(len(readings))]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from harness.checkpoints.build import build_model, unit_of
-from harness.files import cache_dir
 from harness.passes.cache import keep, recall
-from harness.passes.features import content_key, device_of, model_key, running
+from harness.passes.features import device_of, model_key, running
 from harness.passes.reading import Inputs, Readings
 from harness.types import Checkpoint, Products, StateDict
 
@@ -46,22 +44,15 @@ class Pairs:
         return Products(inner, (sums[0], sums[1]), (sums[2], sums[3]), count)
 
     def _obtained(self, first: int, second: int) -> tuple[StateDict, int]:
-        path = self._entry(first, second)
+        readings, digest = self.readings, self.readings.digest
+        other = model_key(readings.checkpoints[second], digest(second))
+        path = readings.of(first).entry(digest(first), "activations", self.batch_size, other)
         if (entry := recall(path)) is None:
             made, count = self._run(first, second)
             entry = recall(path) if keep(path, made, {COUNT: count}) else None
             if entry is None:
                 return made, count
         return entry[0], entry[1][COUNT]
-
-    def _entry(self, first: int, second: int) -> Path:
-        """Where the products of a pair are kept, by all that they depend on."""
-        readings, reading = self.readings, self.readings.of(first)
-        other = model_key(readings.checkpoints[second], readings.digest(second))
-        digest, longest = readings.digest(first), reading.max_length
-        made_of = ("activations", self.batch_size, other)
-        key = content_key(reading.checkpoint, reading.rows, digest, longest, *made_of)
-        return cache_dir("statistics") / f"{key}.safetensors"
 
     def _run(self, first: int, second: int) -> tuple[dict[str, torch.Tensor], int]:
         """The products of a pair by one pass over the rows."""

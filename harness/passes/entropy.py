@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 
 from harness.kinds import kind_of
-from harness.passes.features import FIRST, Tokens, device_of, padded, running, tokenize
+from harness.passes.features import FIRST, Tokens, device_of, of_words, padded, running, tokenize
 from harness.passes.reading import Reading, Readings
 from harness.types import StateDict, Steps
 from harness.weights import once
@@ -61,14 +61,12 @@ def _loss(
 class UnlabeledTask:
     """A task: its rows as tokens, and a network that takes the tensors of any model.
 
-    `own` are the tensors that a model may leave to it, `columns` the outputs that stand for labels.
+    A model may leave tensors to the expert that is read.
     """
 
     reading: Reading
     network: Any
-    own: StateDict
     tokens: Tokens
-    columns: tuple[int, ...]
 
     def batch(self, step: int, size: int) -> list[int]:
         """The rows of a step."""
@@ -80,32 +78,24 @@ class UnlabeledTask:
         self, rows: Sequence[int], tensors: StateDict
     ) -> tuple[float, dict[str, torch.Tensor]]:
         """The mean entropy over the units of some rows, and its gradient by the given tensors."""
-        device = device_of(self.reading.device)
+        checkpoint, device = self.reading.checkpoint, device_of(self.reading.device)
         parameters = dict(self.network.named_parameters())
         for name, parameter in parameters.items():
-            given = tensors[name] if name in tensors else self.own[name]
+            given = tensors[name] if name in tensors else checkpoint.weights[name]
             parameter.data = given.to(device, torch.float32)
         wanted = {name: parameters[name] for name in parameters if name in tensors}
-        checkpoint = self.reading.checkpoint
         with torch.enable_grad(), running(checkpoint.source):
             inputs = padded(self.tokens, rows, checkpoint, device)
-            outputs = self._units(self.network(**inputs).logits, rows)[:, list(self.columns)]
-            value = kind_of(self.reading.rows.task).entropy(outputs).mean()
+            outputs = self.network(**inputs).logits
+            if FIRST in self.tokens:
+                outputs = of_words(outputs, self.tokens, rows)
+            units = outputs[:, self.reading.places]
+            value = kind_of(self.reading.rows.task).entropy(units).mean()
             parts = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
         known = zip(wanted, parts, strict=True)
         return value.item(), {name: part.cpu() for name, part in known if part is not None}
 
-    def _units(self, outputs: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-        """The outputs of the units of a batch: its rows, or its words, each at its first token."""
-        if FIRST not in self.tokens:
-            return outputs
-        first = [[token for token in self.tokens[FIRST][row] if token >= 0] for row in rows]
-        lines = [line for line, tokens in enumerate(first) for _ in tokens]
-        return outputs[lines, [token for tokens in first for token in tokens]]
-
 
 def _unlabeled(reading: Reading) -> UnlabeledTask:
-    checkpoint, rows = reading.checkpoint, reading.rows
-    columns = kind_of(rows.task).columns(rows.task, checkpoint.labels or (), checkpoint.source)
-    tokens = tokenize(checkpoint, rows, reading.max_length)
-    return UnlabeledTask(reading, reading.model(), checkpoint.weights, tokens, tuple(columns))
+    tokens = tokenize(reading.checkpoint, reading.rows, reading.max_length)
+    return UnlabeledTask(reading, reading.model(), tokens)

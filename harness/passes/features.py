@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 import torch
 import xxhash
+from torch.nn.utils.rnn import pad_sequence
 
 from harness.checkpoints.build import LABEL_KEYS, build_model
 from harness.checkpoints.families.family import Family
@@ -22,15 +23,24 @@ from harness.files import cache_dir
 from harness.kinds import IGNORED, kind_of
 from harness.passes.cache import keep, recall
 from harness.readout import LAST_LINEAR, Readout
-from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps, Units
+from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from typing_extensions import Unpack
 
 Tokens: TypeAlias = dict[str, list[list[int]]]
 Seen: TypeAlias = "npt.NDArray[np.bool_]"
 Read: TypeAlias = tuple[Array, Array, Seen]
 FIRST = "first token of each word"
+
+
+class How(TypedDict, total=False):
+    """How a pass is run: `progress` is called with the number of rows done since the last call."""
+
+    batch_size: int
+    device: str
+    progress: Steps | None
 
 
 def encode(
@@ -42,9 +52,7 @@ def encode(
     max_length: int,
     readout: Readout = LAST_LINEAR,
     beside: Sequence[Readout] = (),
-    batch_size: int = 32,
-    device: str = "auto",
-    progress: Steps | None = None,
+    **how: Unpack[How],
 ) -> Features:
     """Features of the rows, from the cache or by one forward pass over them.
 
@@ -55,7 +63,7 @@ def encode(
     """
 
     def place(one: Readout) -> Path:
-        key = features_key(checkpoint, rows, digest, max_length, one)
+        key = content_key(checkpoint, rows, digest, max_length, one.name)
         return cache_dir("features") / f"{key}.safetensors"
 
     arrays = _read(place(readout), int(kind_of(rows.task).units(rows).sum()))
@@ -63,43 +71,27 @@ def encode(
     wanted = [] if arrays else [readout]
     wanted += [one for one in others if not place(one).is_file()]
     if wanted:
-        read, logits, seen = one_pass(
-            checkpoint,
-            rows,
-            wanted,
-            max_length=max_length,
-            batch_size=batch_size,
-            device=device,
-            progress=progress,
-        )
+        read, logits, seen = one_pass(checkpoint, rows, wanted, max_length=max_length, **how)
         for one, x in zip(wanted, read, strict=True):
             if one == readout:
                 _check_outputs(checkpoint, rows, x, logits)
             if _finite(x, logits).all():  # another's that are not are refused where they are read
                 _write(place(one), x, logits, seen)
         arrays = arrays or (read[0], logits, seen)
-    elif progress:
+    elif progress := how.get("progress"):
         progress(len(rows))
     assert arrays, "read back, or made just now"
     x, logits, seen = arrays
     return Features(x, logits[:, list(columns)], rows.labels, None if seen.all() else seen)
 
 
-def features_key(
-    checkpoint: Checkpoint,
-    rows: Rows,
-    digest: str,
-    max_length: int,
-    readout: Readout = LAST_LINEAR,
-) -> str:
-    """The content that features depend on, as one hash; never a name."""
-    return content_key(checkpoint, rows, digest, max_length, readout.name)
-
-
 def content_key(
     checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int, *parts: object
 ) -> str:
-    """The content that something made of a model and rows depends on, as one hash."""
+    """The content that something made of a model and rows depends on, as one hash, never a name.
+
+    Of features, the only one of the `parts` is the name of their readout.
+    """
     own = kind_of(rows.task).in_keys
     known = [model_key(checkpoint, digest), rows.digest, max_length, *parts, *own]
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
@@ -139,23 +131,13 @@ def forward(
     *,
     max_length: int,
     readout: Readout = LAST_LINEAR,
-    batch_size: int = 32,
-    device: str = "auto",
-    progress: Steps | None = None,
+    **how: Unpack[How],
 ) -> Read:
     """Features of the rows by a readout [units, width], outputs, and which units were seen.
 
     As `one_pass`, which gives those of several.
     """
-    (x,), logits, seen = one_pass(
-        checkpoint,
-        rows,
-        [readout],
-        max_length=max_length,
-        batch_size=batch_size,
-        device=device,
-        progress=progress,
-    )
+    (x,), logits, seen = one_pass(checkpoint, rows, [readout], max_length=max_length, **how)
     _check_outputs(checkpoint, rows, x, logits)
     return x, logits, seen
 
@@ -177,10 +159,9 @@ def one_pass(
     like length share a batch and are padded to the longest of it, with the attention mask, unless
     the readout says otherwise; the model is in eval mode.
     """
-    ready = _ready(checkpoint, rows, max_length, readouts, device_of(device))
-    lengths = [len(ids) for ids in ready.tokens["input_ids"]]
-    order = sorted(range(len(rows)), key=lambda i: -lengths[i])
-    count = int(ready.ends[-1])
+    ready = _Ready(checkpoint, rows, max_length, readouts, device)
+    order = by_length(ready.tokens)
+    count = ready.units[-1].stop
     arrays = [np.empty((0, 0), dtype=np.float32)] * (len(readouts) + 1)
     seen = np.zeros(count, dtype=bool)
     for start in range(0, len(order), batch_size):
@@ -204,11 +185,12 @@ def dropping(
 
     What it gives depends on the units and the seed alone, on one kind of device.
     """
-    ready = _ready(checkpoint, rows, max_length, [readout], device_of(device))
+    ready = _Ready(checkpoint, rows, max_length, [readout], device)
     ready.model.base_model.train()
+    row_of = {unit: row for row, units in enumerate(ready.units) for unit in units}
 
     def again(units: Sequence[int], seed: int) -> Array:
-        picked = np.searchsorted(ready.ends, units, side="right").tolist()
+        picked = [row_of[unit] for unit in units]
         picked = list(dict.fromkeys(picked)) if FIRST in ready.tokens else picked
         # so many rows at a time whatever the user's batch size: the draws go by the batch
         batches = [picked[start : start + DROPPING] for start in range(0, len(picked), DROPPING)]
@@ -218,7 +200,7 @@ def dropping(
         x = np.concatenate([x for _, x in read])
         if FIRST not in ready.tokens:
             return x
-        place = {unit: i for i, unit in enumerate(np.concatenate([u for u, _ in read]).tolist())}
+        place = {unit: i for i, unit in enumerate(chain(*(shown for shown, _ in read)))}
         return x[[place[unit] for unit in units]]
 
     return again
@@ -228,66 +210,42 @@ DROPPING = 32
 """Rows of a batch whose units are dropped."""
 
 
-@dataclass(frozen=True)
 class _Ready:
     """A model on its device, in eval mode, with the tokens of rows.
 
-    The units of a row are numbered on through all rows; `ends` is one above the last of each row.
+    `units` has those of each row, which are numbered on through all rows.
     """
 
-    checkpoint: Checkpoint
-    readouts: Sequence[Readout]
-    model: Any
-    final: Any
-    tokens: Tokens
-    ends: Units
-    device: torch.device
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        rows: Rows,
+        max_length: int,
+        readouts: Sequence[Readout],
+        device: str,
+    ) -> None:
+        kind, source = kind_of(rows.task), checkpoint.source
+        self.device = device_of(device)
+        model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit)
+        self.model: Any = model.to(self.device)
+        self.tokens = tokenize(checkpoint, rows, max_length, readouts[0])
+        counts = kind.units(rows)
+        self.units = [*map(range, np.cumsum(counts) - counts, np.cumsum(counts))]
+        self._checkpoint, self._readouts = checkpoint, readouts
+        self._final = final_module(self.model, checkpoint.family, source)
 
     def read(self, batch: Sequence[int]) -> tuple[Any, ...]:
         """The units that some rows show, their features by each readout, and their outputs."""
-        with torch.inference_mode(), running(self.checkpoint.source):
-            inputs = padded(self.tokens, batch, self.checkpoint, self.device)
-            outputs = self.readouts[0].run(self.model, self.final, inputs)
-            read = [*(one.features(outputs) for one in self.readouts), outputs.logits]
-        units, lines = self._shown(batch)
-        shown = (one if lines is None else one[lines] for one in read)
-        return units, *(one.float().cpu().numpy() for one in shown)
-
-    def _shown(self, batch: Sequence[int]) -> tuple[Units, Any]:
-        """The units that some rows show and, of words, where: the row of the batch and token."""
-        if FIRST not in self.tokens:
-            return np.array(batch), None
-        first = [np.array(self.tokens[FIRST][row], dtype=np.int64) for row in batch]
-        words = [np.flatnonzero(tokens >= 0) for tokens in first]
-        starts = [
-            int(self.ends[row]) - len(tokens) for row, tokens in zip(batch, first, strict=True)
-        ]
-        units = np.concatenate([one + start for one, start in zip(words, starts, strict=True)])
-        lines = np.repeat(np.arange(len(batch)), [len(one) for one in words])
-        tokens = np.concatenate([one[kept] for one, kept in zip(first, words, strict=True)])
-        return units, (torch.from_numpy(lines), torch.from_numpy(tokens))
-
-
-def _ready(
-    checkpoint: Checkpoint,
-    rows: Rows,
-    max_length: int,
-    readouts: Sequence[Readout],
-    device: torch.device,
-) -> _Ready:
-    kind, source = kind_of(rows.task), checkpoint.source
-    model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit).to(device)
-    tokens = tokenize(checkpoint, rows, max_length, readouts[0])
-    ends = np.cumsum(kind.units(rows))
-    return _Ready(
-        checkpoint,
-        readouts,
-        model,
-        final_module(model, checkpoint.family, source),
-        tokens,
-        ends,
-        device,
-    )
+        with torch.inference_mode(), running(self._checkpoint.source):
+            inputs = padded(self.tokens, batch, self._checkpoint, self.device)
+            outputs = self._readouts[0].run(self.model, self._final, inputs)
+            read = [*(one.features(outputs) for one in self._readouts), outputs.logits]
+        units = [unit for row in batch for unit in self.units[row]]
+        if FIRST in self.tokens:
+            read = [of_words(one, self.tokens, batch) for one in read]
+            first = [token for row in batch for token in self.tokens[FIRST][row]]
+            units = [unit for unit, token in zip(units, first, strict=True) if token >= 0]
+        return units, *(one.float().cpu().numpy() for one in read)
 
 
 def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> None:
@@ -375,8 +333,14 @@ def stacked(labels: Sequence[Any], *, whole: bool) -> torch.Tensor:
     kind = torch.int64 if whole else torch.float32
     if not whole or not isinstance(labels[0], list):
         return torch.tensor(labels, dtype=kind)
-    longest = max(map(len, labels))
-    return torch.tensor([[*one, *[IGNORED] * (longest - len(one))] for one in labels], dtype=kind)
+    return pad_sequence([torch.tensor(one, dtype=kind) for one in labels], True, IGNORED)
+
+
+def of_words(outputs: torch.Tensor, encoded: Tokens, batch: Sequence[int]) -> torch.Tensor:
+    """The outputs of the words of a batch, of [rows, tokens, ...], each at its first token."""
+    first = [[token for token in encoded[FIRST][row] if token >= 0] for row in batch]
+    lines = [line for line, tokens in enumerate(first) for _ in tokens]
+    return outputs[lines, [*chain(*first)]]
 
 
 @contextmanager
@@ -396,23 +360,21 @@ def running(what: str) -> Iterator[None]:
         ) from error
 
 
+def by_length(encoded: Tokens) -> list[int]:
+    """The rows by their number of tokens, the longest first."""
+    lengths = [len(ids) for ids in encoded["input_ids"]]
+    return sorted(range(len(lengths)), key=lambda i: -lengths[i])
+
+
 def padded(
-    encoded: Tokens,
-    batch: Sequence[int],
-    checkpoint: Checkpoint,
-    device: torch.device,
+    encoded: Tokens, batch: Sequence[int], checkpoint: Checkpoint, device: torch.device
 ) -> dict[str, torch.Tensor]:
     """The rows of a batch as tensors [rows, longest], padded at the end, with their mask."""
-    longest = max(len(encoded["input_ids"][i]) for i in batch)
     fill = {"input_ids": int(checkpoint.config.get("pad_token_id") or 0)}
     tensors = {}
-    for key, lists in encoded.items():
-        if key == FIRST:
-            continue
-        tensor = torch.full((len(batch), longest), fill.get(key, 0), dtype=torch.long)
-        for row, i in enumerate(batch):
-            tensor[row, : len(lists[i])] = torch.tensor(lists[i], dtype=torch.long)
-        tensors[key] = tensor.to(device)
+    for key in (key for key in encoded if key != FIRST):
+        rows = [torch.tensor(encoded[key][i], dtype=torch.long) for i in batch]
+        tensors[key] = pad_sequence(rows, True, fill.get(key, 0)).to(device)
     return tensors
 
 

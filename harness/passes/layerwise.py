@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from threading import RLock
 
 import torch
 
 from harness import weights
 from harness.errors import NotFinite
-from harness.files import cache_dir
-from harness.passes.blocks import Blocks, TruncatedModel
+from harness.passes.blocks import Blocks, TruncatedModel, blocks_of
 from harness.passes.cache import keep, recall
-from harness.passes.features import content_key
 from harness.passes.gram import gram_shapes
 from harness.passes.reading import Readings
 from harness.types import StateDict
 
+MADE = "gram_through"
+"""What the matrices are called in keys and in progress: the need that they are made for."""
 SHARED = "shared"
 """Where an entry of the cache says which weights have the matrix of another."""
 
@@ -33,17 +32,15 @@ SHARED = "shared"
 class LayerwiseGram:
     """All experts, each on its own rows, behind the blocks of one merged model.
 
-    `names` are the weights that have matrices. `made_of` is what those depend on beside the
-    experts, their rows and the merged model. Runs begin when the first matrix is asked for that is
-    not in the cache, and models and rows are let go after the last block that is merged.
+    `names` are the weights that have matrices. Runs begin when the first matrix is asked for that
+    is not in the cache, and models and rows are let go after the last block that is merged.
     """
 
     readings: Readings
+    batch_size: int
+    blocks: Blocks
     merged: StateDict
     names: tuple[str, ...]
-    batch_size: int
-    made_of: tuple[object, ...]
-    blocks: Blocks
     _grams: dict[int, list[StateDict]] = field(default_factory=dict, init=False)
     _digests: list[str] = field(default_factory=list, init=False)
     _last: tuple[int, StateDict] | None = field(default=None, init=False)
@@ -82,9 +79,11 @@ class LayerwiseGram:
         return self._last[1]
 
     def _of(self, place: int, block: int) -> StateDict:
-        path, expert = self._entry(place, block), self.readings.checkpoints[place]
-        rows = len(self.readings.rows(place))
-        step = self.readings.steps(f"{self.made_of[0]} of {expert.name}", rows * len(self._wanted))
+        reading, digest = self.readings.of(place), self.readings.digest(place)
+        path = reading.entry(digest, MADE, self.batch_size, block, self._digests[:block])
+        expert = reading.checkpoint
+        rows = len(reading.rows)
+        step = self.readings.steps(f"{MADE} of {expert.name}", rows * len(self._wanted))
         if (entry := recall(path)) is not None:
             if step:
                 step(rows)
@@ -96,22 +95,11 @@ class LayerwiseGram:
         entry = recall(path) if kept else None
         return _shared(entry[0] if entry else stored, shared)
 
-    def _entry(self, place: int, block: int) -> Path:
-        """Where the matrices of an expert's block are kept, by all that they depend on."""
-        reading = self.readings.of(place)
-        made_of = (*self.made_of, block, self._digests[:block])
-        digest, longest = self.readings.digest(place), reading.max_length
-        key = content_key(reading.checkpoint, reading.rows, digest, longest, *made_of)
-        return cache_dir("statistics") / f"{key}.safetensors"
-
     def _at(self, block: int) -> list[TruncatedModel]:
         """All experts behind the merged blocks before this one."""
         if not self._experts:
-            places = range(len(self.readings))
-            of = self.readings.of
-            self._experts = [
-                TruncatedModel(of(place), self.blocks, self.batch_size) for place in places
-            ]
+            readings = map(self.readings.of, range(len(self.readings)))
+            self._experts = [TruncatedModel(one, self.blocks, self.batch_size) for one in readings]
         for before in range(self._experts[0].block, block):
             tensors = self._merged(before)
             for expert in self._experts:
@@ -124,27 +112,22 @@ def _shared(stored: StateDict, shared: Mapping[str, str]) -> StateDict:
     return weights.renamed(stored, {**{name: name for name in stored}, **shared})
 
 
-@dataclass
 class LayerwiseGrams:
     """Gram matrices of all experts through any merged model; those of the last at hand."""
 
-    readings: Readings
-    batch_size: int
-    made_of: tuple[object, ...]
-    blocks: Blocks
-    _latest: LayerwiseGram | None = field(default=None, init=False)
+    def __init__(self, readings: Readings, batch_size: int) -> None:
+        self._checkpoints = readings.checkpoints
+        self._given = readings, batch_size, blocks_of(readings.checkpoints[0])
+        self._latest: LayerwiseGram | None = None
 
     def through(self, place: int, merged: StateDict) -> StateDict:
         """The matrices of one expert's linear layers through a merged model, lazily.
 
         That of a layer which no row reaches is zero.
         """
-        known = gram_shapes(self.readings.checkpoints[place])
+        known = gram_shapes(self._checkpoints[place])
         if self._latest is None or self._latest.merged is not merged:
-            names, size = tuple(known), self.batch_size
-            self._latest = LayerwiseGram(
-                self.readings, merged, names, size, self.made_of, self.blocks
-            )
+            self._latest = LayerwiseGram(*self._given, merged, tuple(known))
         grams = self._latest
 
         def read(name: str) -> torch.Tensor:

@@ -37,12 +37,12 @@ class Cut:
         return self.lost / self.count if self.count else 0.0
 
 
-def length_of(value: object, name: str = "max_length") -> Length:
+def length_of(value: object) -> Length:
     """A maximum length as somebody gives it. Raises BadOption."""
     try:
         return tokens(value)
     except ValueError as error:
-        raise BadOption(f"{name}: {error}") from error
+        raise BadOption(f"max_length: {error}") from error
 
 
 def token_counts(checkpoint: Checkpoint, rows: Rows) -> list[int]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
 from harness import weights
 from harness.checkpoints.build import build_model
+from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.features import (
     Tokens,
+    by_length,
+    content_key,
     device_of,
     padded,
     row_labels,
@@ -40,11 +44,23 @@ class Reading:
 
     def model(self) -> torch.nn.Module:
         """The expert in eval mode, without dropout, on the device."""
-        where = device_of(self.device)
-        state = self.checkpoint.weights
-        unit = kind_of(self.rows.task).unit
-        config, source = self.checkpoint.config, self.checkpoint.source
-        return build_model(config, state, source, unit=unit).to(where)
+        one, unit = self.checkpoint, kind_of(self.rows.task).unit
+        model = build_model(one.config, one.weights, one.source, unit=unit)
+        return model.to(device_of(self.device))
+
+    def entry(self, digest: str, *made_of: object) -> Path:
+        """Where the cache keeps what was made of it, by all that this depends on.
+
+        `digest` is that of the expert's weights.
+        """
+        key = content_key(self.checkpoint, self.rows, digest, self.max_length, *made_of)
+        return cache_dir("statistics") / f"{key}.safetensors"
+
+    @property
+    def places(self) -> list[int]:
+        """For each label of the task, the output of the expert that stands for it."""
+        task, one = self.rows.task, self.checkpoint
+        return kind_of(task).columns(task, one.labels or (), one.source)
 
     def batches(self, size: int, *, as_drawn: bool) -> Batches:
         """Inputs and labels of the rows, in the order of the draw or, padding less, by length."""
@@ -64,18 +80,17 @@ class Reading:
     def _padded(
         self, encoded: Tokens, size: int, *, as_drawn: bool
     ) -> Iterator[tuple[list[int], Inputs]]:
-        where, order = device_of(self.device), list(range(len(self.rows)))
-        if not as_drawn:
-            order.sort(key=lambda i: -len(encoded["input_ids"][i]))
+        where = device_of(self.device)
+        order = [*range(len(self.rows))] if as_drawn else by_length(encoded)
         for start in range(0, len(order), size):
             picked = order[start : start + size]
             yield picked, padded(encoded, picked, self.checkpoint, where)
 
     def _labels(self, encoded: Tokens) -> list[Any]:
         """Gold labels of every row, by the place they have in the model's outputs."""
-        task, labels = self.rows.task, self.checkpoint.labels or ()
-        places = kind_of(task).columns(task, labels, self.checkpoint.source)
-        return row_labels(encoded, self.rows, places, max(1, len(labels)))
+        return row_labels(
+            encoded, self.rows, self.places, max(1, len(self.checkpoint.labels or ()))
+        )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import cast
@@ -25,12 +25,11 @@ from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
 from harness.entries import Merger
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights, OutputExists
-from harness.files import cache_dir, check_name, check_place
+from harness.files import check_name, check_place
 from harness.kinds import kind_of
 from harness.methods import needs_of, resolved
 from harness.options import options, parse_choice, resolve
 from harness.passes.cache import keep, recall
-from harness.passes.features import content_key
 from harness.passes.lengths import at_length, length_of
 from harness.passes.reading import Reading
 from harness.passes.statistic_file import (
@@ -134,14 +133,10 @@ def collect(
 
 def _entry(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Path | None:
     """Where a statistic is kept, by all that it depends on; None where that cannot be said."""
-    checkpoint, rows = reading.checkpoint, reading.rows
-    task, code = rows.task, code_of(need.function)
-    if code is None:
+    if (code := code_of(need.function)) is None:
         return None
-    order = kind_of(task).columns(task, checkpoint.labels or (), checkpoint.source)
-    made_of = [need.name, dict(chosen), list(order), *([code] if code else [])]
-    key = content_key(checkpoint, rows, digest, reading.max_length, *made_of)
-    return cache_dir("statistics") / f"{key}.safetensors"
+    own = [code] if code else []
+    return reading.entry(digest, need.name, dict(chosen), list(reading.places), *own)
 
 
 def _recalled(path: Path) -> Statistic | None:
@@ -160,9 +155,9 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)
-    told = said(need, chosen, reading, digest).model_copy(update={"shared": shared})
+    told = said(need, chosen, reading, digest)
     facts = told.facts.model_copy(update={"not_run": missed})
-    told = told.model_copy(update={"facts": facts})
+    told = told.model_copy(update={"shared": shared, "facts": facts})
     return Statistic(told, tensors, f"{need.name} of {reading.checkpoint.source}")
 
 
@@ -273,17 +268,17 @@ def _asked(
         choice = parse_choice(need) if isinstance(need, str) else need
         asked = NEEDS[choice.name]
         if asked.rows != "own":
-            own = [name for name, one in NEEDS.items() if one.rows == "own"]
-            raise BadRecipe(f"{asked.name} is no statistic of one expert; expected {_any(own)}")
+            own = " or ".join(name for name, one in NEEDS.items() if one.rows == "own")
+            raise BadRecipe(f"{asked.name} is no statistic of one expert; expected {own}")
         return asked, resolve("need", choice, asked.function)
     choice = parse_choice(merger) if isinstance(merger, str) else merger or Choice("regmean")
     entry = MERGERS[choice.name]
     statistics = _statistics_of(entry)
     if not statistics:
-        needing = [name for name, one in MERGERS.items() if _statistics_of(one)]
-        raise BadRecipe(f"{entry.name} needs no statistics; expected {_any(needing)}")
+        needing = " or ".join(name for name, one in MERGERS.items() if _statistics_of(one))
+        raise BadRecipe(f"{entry.name} needs no statistics; expected {needing}")
     if len(statistics) > 1:
-        named = _any([one.name for one in statistics])
+        named = " or ".join(one.name for one in statistics)
         raise BadRecipe(f"{entry.name} needs several statistics; name one: --need {named}")
     chosen = resolved(entry, faithful(choice, preset))
     return statistics[0], {name: chosen[name] for name in options(statistics[0].function)}
@@ -291,10 +286,6 @@ def _asked(
 
 def _statistics_of(entry: Merger) -> list[Need]:
     return [one for one in needs_of(entry) if one.rows == "own"]
-
-
-def _any(names: Sequence[str]) -> str:
-    return " or ".join(names)
 
 
 def _check_free(path: Path) -> None:

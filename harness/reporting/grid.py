@@ -12,11 +12,11 @@ from typing import TypeAlias, TypeVar
 
 from harness.data.shots import amount, counted
 from harness.errors import BrokenRecord
-from harness.evaluation.records import CHOICE_SPLIT, Record, Role
+from harness.evaluation.records import Record, Role
 from harness.reporting.lines import TUNED, Line, flag, label, lines_of
 from harness.reporting.names import row_names
 from harness.text import points
-from harness.types import Shots
+from harness.types import HELD_OUT, Shots
 
 __all__ = ["label"]
 
@@ -26,7 +26,7 @@ PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
 SINGLES = ("expert", "single")
 MAX = "experts, max"
 SUMMARY = ("experts, min", "experts, mean", MAX)
-BEST_SINGLE = f"best single ({CHOICE_SPLIT})"
+BEST_SINGLE = f"best single ({HELD_OUT})"
 AVERAGE_SINGLE = "average single"
 CONSTANT = "best constant"
 """The best constant prediction: the most frequent label, or the mean of a regression."""
@@ -395,7 +395,7 @@ def _best_single(lines: Sequence[Line]) -> dict[str, str]:
     pools = {
         task: frozenset(read)
         for task, read in read_on.items()
-        if task.partition("@")[2] != CHOICE_SPLIT
+        if task.partition("@")[2] != HELD_OUT
     }
     best: dict[str, str] = {}
     for pool in dict.fromkeys(pools.values()):
@@ -414,7 +414,7 @@ def _best_single(lines: Sequence[Line]) -> dict[str, str]:
 
 def _heldout(lines: Sequence[Line], task: str, pool: Collection[str]) -> dict[str, float]:
     """Current Eval of these experts on the held-out rows of a task, by digest; {} unless all."""
-    held = f"{task}@{CHOICE_SPLIT}"
+    held = f"{task}@{HELD_OUT}"
     by_rows: dict[str, dict[str, float]] = {}
     for line in lines:
         if (line.task, line.protocol) == (held, "current") and line.role in SINGLES:
@@ -432,7 +432,7 @@ def reported(records: Sequence[Read]) -> list[Read]:
     choosing = set()
     for task in {record.task for record in records} - others:
         name, _, split = task.partition("@")
-        if split == CHOICE_SPLIT and name in names:
+        if split == HELD_OUT and name in names:
             choosing.add(task)
     return [record for record in records if record.task not in choosing]
 

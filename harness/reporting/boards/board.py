@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from harness.data.shots import amount
-from harness.evaluation.records import CHOICE_SPLIT
 from harness.reporting.boards.best import Best, best_of
 from harness.reporting.boards.credit import Credits, credits_of
 from harness.reporting.boards.gains import Gain, counterparts, gained, gaps, settled
@@ -28,11 +27,12 @@ from harness.reporting.grid import (
     reading_of,
 )
 from harness.reporting.lines import TUNED, Line, tasks_by
+from harness.types import HELD_OUT
 
 MEAN = "mean"
 HOW = {
     AVERAGE_SINGLE: "the mean over all experts with the labels of a task, each of them read on it",
-    BEST_SINGLE: f"the expert with the best Current Eval on {CHOICE_SPLIT}, over the tasks that "
+    BEST_SINGLE: f"the expert with the best Current Eval on {HELD_OUT}, over the tasks that "
     "the same experts are read on",
     MAX: "the best on the reported rows themselves, an oracle",
     CONSTANT: "the best prediction that is the same for every row: of accuracy the majority label, "
