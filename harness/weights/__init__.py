@@ -62,6 +62,7 @@ from harness.weights.matching import (
     gainful,
     matched,
     matched_units,
+    reordered,
 )
 from harness.weights.matrices import Matrices, Others, Vectors, by_matrix, is_matrix
 from harness.weights.order import smallest_magnitude
@@ -177,6 +178,7 @@ __all__ = [
     "place_of",
     "polar",
     "renamed",
+    "reordered",
     "select",
     "size",
     "smallest_magnitude",
