@@ -8,19 +8,9 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from harness import StateDict, merger
+from harness import StateDict, merger, weights
 from harness.errors import BadOption
 from harness.options import Share
-from harness.weights import (
-    Line,
-    Matrices,
-    Others,
-    Vectors,
-    by_matrix,
-    compact_svd,
-    isometry,
-    spread,
-)
 
 COMMON = 0.8
 """The authors' share of the common subspace."""
@@ -36,8 +26,8 @@ def iso(
     variant: Literal["common", "common_and_task"] = "common",
     common: Share = COMMON,
     combine: Literal["sum", "mean"] = "sum",
-    matrices: Matrices = "all",
-    others: Others = "mean",
+    matrices: weights.Matrices = "all",
+    others: weights.Others = "mean",
     scale: float = 1.0,
 ) -> StateDict:
     """base + scale * (a matrix whose singular values are all their mean).
@@ -64,7 +54,7 @@ def iso(
         )
     share = len(experts) if combine == "mean" else 1
 
-    def merge(name: str, vectors: Vectors) -> torch.Tensor:
+    def merge(name: str, vectors: weights.Vectors) -> torch.Tensor:
         summed = vectors[0]
         largest = max(vectors.origin, float(summed.norm()))
         for place in range(1, len(vectors)):
@@ -72,18 +62,18 @@ def iso(
             largest = max(largest, float(vector.norm()))
             summed += vector
         # where experts cancel, and outside of what they share, rounding may be all that is left
-        decomposed = partial(compact_svd, part_of=largest)
+        decomposed = partial(weights.compact_svd, part_of=largest)
         left, values, right = decomposed(summed.div_(share))
         if variant == "common_and_task":
             left, values, right = _with_tasks(vectors, left, values, right, common, decomposed)
         return (left @ right).mul_(values.sum() / min(len(left), right.shape[1]))
 
-    direction = by_matrix(merge, experts, base, matrices=matrices, others=others)
-    return Line(base, direction, scale)
+    direction = weights.by_matrix(merge, experts, base, matrices=matrices, others=others)
+    return weights.Line(base, direction, scale)
 
 
 def _with_tasks(
-    vectors: Vectors,
+    vectors: weights.Vectors,
     left: torch.Tensor,
     values: torch.Tensor,
     right: torch.Tensor,
@@ -102,9 +92,13 @@ def _with_tasks(
 
     if not own:
         return left, values, right
-    parts = [(left, values, right), *spread(outside, range(len(vectors)))]
+    parts = [(left, values, right), *weights.spread(outside, range(len(vectors)))]
     lefts, sizes, rights = zip(*parts, strict=True)
-    return isometry(torch.cat(lefts, dim=1)), torch.cat(sizes), isometry(torch.cat(rights))
+    return (
+        weights.isometry(torch.cat(lefts, dim=1)),
+        torch.cat(sizes),
+        weights.isometry(torch.cat(rights)),
+    )
 
 
 def _own(rank: int, experts: int, common: float) -> int:
