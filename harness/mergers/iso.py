@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 import torch
 
 from harness import StateDict, merger, weights
-from harness.errors import BadOption
 from harness.options import Share
 
 COMMON = 0.8
@@ -47,11 +46,9 @@ def iso(
     By hand: ((2, 0), (0, 0)) and ((1, 0), (0, 1)) sum to ((3, 0), (0, 1)), of which the singular
     values 3 and 1 become 2 each: ((2, 0), (0, 2)).
     """
-    if variant == "common" and common != COMMON:
-        raise BadOption(
-            f"common is {common} with variant 'common', which takes all from the sum; "
-            "expected variant=common_and_task, or leave it out"
-        )
+    if variant == "common":
+        where = "variant=common, which takes all from the sum"
+        weights.check_idle({"common": common != COMMON}, where, "variant=common_and_task")
     share = len(experts) if combine == "mean" else 1
 
     def merge(name: str, vectors: weights.Vectors) -> torch.Tensor:
@@ -63,9 +60,10 @@ def iso(
             summed += vector
         # where experts cancel, and outside of what they share, rounding may be all that is left
         decomposed = partial(weights.compact_svd, part_of=largest)
-        left, values, right = decomposed(summed.div_(share))
+        whole = decomposed(summed.div_(share))
         if variant == "common_and_task":
-            left, values, right = _with_tasks(vectors, left, values, right, common, decomposed)
+            whole = _with_tasks(vectors, whole, common, decomposed)
+        left, values, right = whole
         return (left @ right).mul_(values.sum() / min(len(left), right.shape[1]))
 
     direction = weights.by_matrix(merge, experts, base, matrices=matrices, others=others)
@@ -74,15 +72,15 @@ def iso(
 
 def _with_tasks(
     vectors: weights.Vectors,
-    left: torch.Tensor,
-    values: torch.Tensor,
-    right: torch.Tensor,
+    whole: Decomposed,
     common: float,
     decomposed: Callable[[torch.Tensor], Decomposed],
 ) -> Decomposed:
     """The common and the experts' own singular vectors as two isometries, and their values."""
-    own = _own(min(len(left), right.shape[1]), len(vectors), common)
-    shared = min(len(left), right.shape[1]) - own * len(vectors)
+    left, values, right = whole
+    rank = min(len(left), right.shape[1])
+    own = _own(rank, len(vectors), common)
+    shared = rank - own * len(vectors)
     left, values, right = left[:, :shared], values[:shared], right[:shared]
 
     def outside(place: int) -> Decomposed:

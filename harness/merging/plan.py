@@ -306,12 +306,11 @@ def _folded(draft: Plan, fold: Fold) -> Plan:
     wholes: Sequence[StateDict] = [
         weights.select(expert.weights, weights.floating(expert.weights)) for expert in experts
     ]
-    weights.check_same([_without(whole, fresh) for whole in wholes], called)
-    body = [name for name in wholes[0] if name not in fresh]
-    origin: StateDict = _part(base.weights, body) if base else {}
+    encoders = [_without(whole, fresh) for whole in wholes]
+    weights.check_same(encoders, called)
+    body, origin = tuple(encoders[0]), _part(base.weights, encoders[0]) if base else {}
     if base:
-        encoder = weights.select(wholes[0], body)
-        weights.check_same([encoder, origin], [experts[0].source, f"the base {base.source}"])
+        weights.check_same([encoders[0], origin], [called[0], f"the base {base.source}"])
     steps: list[PremergeStep] = []
     clock = StageClock()
     before, methods = len(draft.recipe.premerge), methods_of(draft.recipe)
@@ -323,17 +322,16 @@ def _folded(draft: Plan, fold: Fold) -> Plan:
         if isinstance(entry, Premerge) and entry.costly and fold.spool is not None:
             after = fold.spool.states(after)
         latest = tuple(map(LastRead, after))
-        steps.append(PremergeStep(stage, tuple(wholes), latest, tuple(body), clock, number))
+        steps.append(PremergeStep(stage, tuple(wholes), latest, body, clock, number))
         wholes = steps[-1].leaving
     bodies = [weights.select(whole, body) for whole in wholes]
-    tops = [weights.select(whole, [n for n in whole if n in fresh]) for whole in wholes]
+    tops = [_without(whole, {*body}) for whole in wholes]
     heads = draft.recipe.heads
     if heads != "keep":
         weights.check_same(tops, called)
     if heads == "merge":
-        head = [name for name in wholes[0] if name in fresh]
         own = ordered_as(base, experts[0].labels) if base else None
-        origin = _with_head(origin, own, head, MERGERS[draft.recipe.merger.name])
+        origin = _with_head(origin, own, tops[0], MERGERS[draft.recipe.merger.name])
         bodies = [weights.union(b, top) for b, top in zip(bodies, tops, strict=True)]
     averaged = None
     if heads == "average":
@@ -351,7 +349,7 @@ def _folded(draft: Plan, fold: Fold) -> Plan:
 
 
 def _with_head(
-    origin: StateDict, base: Checkpoint | None, head: Sequence[str], merger: Merger
+    origin: StateDict, base: Checkpoint | None, head: Iterable[str], merger: Merger
 ) -> StateDict:
     """The base with its head, where there is one and the merger subtracts it."""
     if not (merger.task_vectors and base):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from harness import weights
 from harness.checkpoints.build import check_ready, unit_of
@@ -20,24 +20,6 @@ from harness.passes.reading import Readings
 from harness.passes.statistic_file import Statistic, check_statistic
 from harness.passes.statistics import called, collect, drawn_as, promised, said, steps
 from harness.types import TRAINED_ON, Checkpoint, Need, Progress, Rows, Scalar, StateDict
-
-
-class Provider(Protocol):
-    """What one need is met with."""
-
-    @property
-    def need(self) -> Need:
-        """The need."""
-
-    @property
-    def given(self) -> Any:
-        """What the method is handed; no row is read before it is used."""
-
-    def prepare(self, progress: Progress | None) -> None:
-        """Read rows, or files, now."""
-
-    def described(self) -> list[dict[str, Any]]:
-        """What was prepared, for the record."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +242,14 @@ class StatisticsProvider:
                 f"{file.source} was computed on {file.task}, expected rows of "
                 f"{wanted}, on which {self.checkpoints[index].source} was trained"
             )
+
+
+Provider: TypeAlias = ReadyProvider | JointProvider | StatisticsProvider
+"""What one need is met with.
+
+Each has `given`, what the method is handed, for which no row is read before it is used; `prepare`
+reads rows, or files, now; `described` says for the record what was prepared.
+"""
 
 
 def _listed(files: Sequence[Statistic]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -28,6 +28,9 @@ from harness.merging.premerge_report import DistanceTracker, measured
 from harness.merging.stages import Stage, reported
 from harness.text import markdown, plain
 from harness.types import Checkpoint, Choice, Progress, StateDict
+
+if TYPE_CHECKING:
+    from huggingface_hub import StateDictSplit
 
 SHARD_BYTES = 5 * 10**9
 TENSORS = "merging tensors"
@@ -67,36 +70,32 @@ def _write_weights(
     state: StateDict, folder: Path, progress: Progress, hashes: dict[str, str]
 ) -> str:
     """The digest of all weights, and into `hashes` that of every file by its path."""
-    parts = shards(state)
+    split = shards(state)
 
     def step(done: int) -> None:
         progress(TENSORS, done, len(state))
 
     digests: dict[str, str] = {}
-    placed: dict[str, str] = {}
-    for number, names in enumerate(parts, start=1):
-        file = SINGLE if len(parts) == 1 else f"model-{number:05}-of-{len(parts):05}.safetensors"
+    for file, names in split.filename_to_tensors.items():
         written = write_file(folder / file, weights.select(state, names), step)
         digests |= written.digests
         hashes[file] = written.hash
-        placed |= dict.fromkeys(names, file)
-    if len(parts) > 1:
-        size = sum(spec.bytes for spec in weights.specs(state).values())
-        write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": placed})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        write_json(folder / INDEX, index)
     return weights.join_digests(digests)
 
 
-def shards(state: StateDict) -> list[list[str]]:
-    """The names of a state's tensors by the file that they go into."""
-    parts: list[list[str]] = [[]]
-    filled = 0
-    for name, spec in weights.specs(state).items():
-        if parts[-1] and filled + spec.bytes > SHARD_BYTES:
-            parts.append([])
-            filled = 0
-        parts[-1].append(name)
-        filled += spec.bytes
-    return parts
+def shards(state: StateDict) -> StateDictSplit:
+    """The files that a state goes into, and which tensors go into each."""
+    from huggingface_hub import split_state_dict_into_shards_factory
+
+    return split_state_dict_into_shards_factory(
+        weights.specs(state),
+        get_storage_size=lambda spec: spec.bytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=SHARD_BYTES,
+    )
 
 
 def _write_heads(plan: Plan, folder: Path, hashes: dict[str, str]) -> dict[str, str]:

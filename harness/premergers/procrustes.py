@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 
 from harness import StateDict, premerge, weights
-from harness.errors import BadOption
 from harness.options import Count, Layers, NotNegative
 from harness.rng import rng
 
@@ -70,13 +69,10 @@ def procrustes(
     (4, 0), to which both are turned by nothing, twice: 2 passes, and from 17 to 2.
     """
     rules, count = weights.Rules(variant, max_iter, tol), len(experts)
-    given = {"max_iter": max_iter != weights.Rules.max_iter, "tol": tol != weights.Rules.tol}
-    idle = [name for name, one in given.items() if one]
-    if variant == "fixed_reference" and idle:
-        raise BadOption(
-            f"{idle[0]} is given with variant 'fixed_reference', whose second pass is the "
-            "last; expected variant=algorithm1, or leave it out"
-        )
+    if variant == "fixed_reference":
+        given = {"max_iter": max_iter != weights.Rules.max_iter, "tol": tol != weights.Rules.tol}
+        where = "variant=fixed_reference, whose second pass is the last"
+        weights.check_idle(given, where, "variant=algorithm1")
 
     def starts(name: str) -> tuple[int, ...]:
         """The places of the references; the one after the last is the base's."""
@@ -191,11 +187,9 @@ def _aligned(
     expert that of the base; with `out` matrices are analysed transposed. `together` are the names
     that are analysed with a name, itself among them, unless it is alone.
     """
-    if rotate_bias and not out:
-        raise BadOption(
-            "rotate_bias is true with orientation 'in', where a bias is not turned; "
-            "expected orientation=out, or leave it out"
-        )
+    if not out:
+        where = "orientation=in, where a bias is not turned"
+        weights.check_idle({"rotate_bias": rotate_bias}, where, "orientation=out")
     report: dict[str, Any] = {}
     biases = {f"{name.removesuffix('.weight')}.bias": name for name in starts if rotate_bias}
 

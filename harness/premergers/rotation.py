@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from harness import StateDict, premerge, weights
-from harness.errors import BadOption
 from harness.options import Anchor, Layers
 
 REAL = 1e-9
@@ -55,11 +54,10 @@ def rotation(
     By hand, one head of two units: queries ((1, 0), (0, 2)) over the anchor's ((0, -2), (1, 0)),
     and keys of zero: A = ((0, 1), (-4, 0)), R = ((0, 1), (-1, 0)), and R^T Wq is the anchor's.
     """
-    if parts == "ffn" and (scaling or proper):
-        raise BadOption(
-            f"{'scaling' if scaling else 'proper'} is true with parts 'ffn', where no head is "
-            "turned; expected parts=both or parts=attention, or leave it out"
-        )
+    if parts == "ffn":
+        given = {"scaling": scaling, "proper": proper}
+        where = "parts=ffn, where no head is turned"
+        weights.check_idle(given, where, "parts=both or parts=attention")
     what = weights.alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from functools import reduce
 
 import torch
@@ -138,6 +138,27 @@ def check_one_each(method: str, given: Sized, count: int, what: str = "weights")
     """Raise BadOption unless a method got one number for each expert."""
     if len(given) != count:
         raise BadOption(f"{method} got {len(given)} {what} for {count} experts; expected one each")
+
+
+def one_each(
+    method: str, given: Sequence[float] | float, count: int, what: str = "weights"
+) -> Sequence[float]:
+    """A number for each expert, be one given for all or a list. Raises BadOption for too many."""
+    values = [given] * count if isinstance(given, float | int) else given
+    check_one_each(method, values, count, what)
+    return values
+
+
+def check_at_most_all(what: str, given: int, count: int) -> None:
+    """Raise BadOption for more experts than there are."""
+    if given > count:
+        raise BadOption(f"{what} is {given} for {count} experts, expected at most their number")
+
+
+def check_idle(given: Mapping[str, bool], where: str, expected: str) -> None:
+    """Raise BadOption, naming the first of the options given, as none makes a difference there."""
+    for name in (name for name, one in given.items() if one):
+        raise BadOption(f"{name} is given with {where}; expected {expected}, or leave it out")
 
 
 def check_not_all_zero(method: str, given: Sequence[float]) -> None:
