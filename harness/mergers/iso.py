@@ -48,7 +48,7 @@ def iso(
     """
     if variant == "common":
         where = "variant=common, which takes all from the sum"
-        weights.check_idle({"common": common != COMMON}, where, "variant=common_and_task")
+        weights.check_idle("iso", where, "variant=common_and_task", common=(common, COMMON))
     share = len(experts) if combine == "mean" else 1
 
     def merge(name: str, vectors: weights.Vectors) -> torch.Tensor:

@@ -52,9 +52,9 @@ def wudi(
     side (1, 0) + (1, 1) = (2, 1). T = (1, 1) is T_2 along (1, 1), and T_1 along (1, 0). Adam starts
     at (2, 1), where the slope is (3, 1), and its first step at a rate of 0.1 leads to (1.9, 0.9).
     """
-    given = {"steps": steps != STEPS, "learning_rate": learning_rate != LEARNING_RATE}
-    idle, other = ({"ridge": ridge > 0}, "exact") if solver == "adam" else (given, "adam")
-    weights.check_idle(idle, f"solver={solver}, which has none", f"solver={other}")
+    own = {"steps": (steps, STEPS), "learning_rate": (learning_rate, LEARNING_RATE)}
+    idle, other = ({"ridge": (ridge, 0.0)}, "exact") if solver == "adam" else (own, "adam")
+    weights.check_idle("wudi", f"solver={solver}, which has none", f"solver={other}", **idle)
     report: dict[str, Any] = {"condition": {}} if solver == "exact" else {}
 
     def merge(name: str, vectors: weights.Vectors) -> torch.Tensor:

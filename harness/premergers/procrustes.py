@@ -70,9 +70,9 @@ def procrustes(
     """
     rules, count = weights.Rules(variant, max_iter, tol), len(experts)
     if variant == "fixed_reference":
-        given = {"max_iter": max_iter != weights.Rules.max_iter, "tol": tol != weights.Rules.tol}
         where = "variant=fixed_reference, whose second pass is the last"
-        weights.check_idle(given, where, "variant=algorithm1")
+        given = {"max_iter": (max_iter, weights.Rules.max_iter), "tol": (tol, weights.Rules.tol)}
+        weights.check_idle("procrustes", where, "variant=algorithm1", **given)
 
     def starts(name: str) -> tuple[int, ...]:
         """The places of the references; the one after the last is the base's."""
@@ -189,7 +189,8 @@ def _aligned(
     """
     if not out:
         where = "orientation=in, where a bias is not turned"
-        weights.check_idle({"rotate_bias": rotate_bias}, where, "orientation=out")
+        bias = (rotate_bias, False)
+        weights.check_idle("procrustes", where, "orientation=out", rotate_bias=bias)
     report: dict[str, Any] = {}
     biases = {f"{name.removesuffix('.weight')}.bias": name for name in starts if rotate_bias}
 

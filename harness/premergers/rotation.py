@@ -55,9 +55,9 @@ def rotation(
     and keys of zero: A = ((0, 1), (-4, 0)), R = ((0, 1), (-1, 0)), and R^T Wq is the anchor's.
     """
     if parts == "ffn":
-        given = {"scaling": scaling, "proper": proper}
-        where = "parts=ffn, where no head is turned"
-        weights.check_idle(given, where, "parts=both or parts=attention")
+        where, given = "parts=ffn, where no head is turned", {"scaling": scaling, "proper": proper}
+        idle = {name: (value, False) for name, value in given.items()}
+        weights.check_idle("rotation", where, "parts=both or parts=attention", **idle)
     what = weights.alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]
 

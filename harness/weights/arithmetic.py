@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import reduce
 
 import torch
@@ -155,10 +155,12 @@ def check_at_most_all(what: str, given: int, count: int) -> None:
         raise BadOption(f"{what} is {given} for {count} experts, expected at most their number")
 
 
-def check_idle(given: Mapping[str, bool], where: str, expected: str) -> None:
-    """Raise BadOption, naming the first of the options given, as none makes a difference there."""
-    for name in (name for name, one in given.items() if one):
-        raise BadOption(f"{name} is given with {where}; expected {expected}, or leave it out")
+def check_idle(method: str, where: str, expected: str, **given: tuple[float, float]) -> None:
+    """Raise BadOption for options, each with its default, that are given where they do nothing."""
+    for name, (value, default) in given.items():
+        if value != default:
+            found = f"{name} of {method} is {str(value).lower()} with {where}"
+            raise BadOption(f"{found}; expected {expected}, or leave it out")
 
 
 def check_not_all_zero(method: str, given: Sequence[float]) -> None:
