@@ -227,17 +227,15 @@ def test_blocks_of_rows_do_not_matter(orientation: str, monkeypatch: pytest.Monk
 
 def test_matrices_of_a_group_are_analysed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are cores to share, and to the same end; an analysis is made once."""
-    from harness.premergers import procrustes as door
-
     base, *experts = (toys.model(seed, toys.NETWORK) for seed in range(4))
     shapes: list[tuple[int, ...]] = []
-    whole = door.generalized
+    whole = weights.generalized
 
     def watched(matrices: Sequence[torch.Tensor], *rest: Any, **more: Any) -> Any:
         shapes.append(tuple(matrices[0].shape))
         return whole(matrices, *rest, **more)
 
-    monkeypatch.setattr(door, "generalized", watched)
+    monkeypatch.setattr(weights, "generalized", watched)
     at = "bert.encoder.layer.0"
     names = [f"{at}.{part}.dense.weight" for part in ("intermediate", "output")]
     found = {}
@@ -696,11 +694,9 @@ def test_a_model_is_turned_to_itself_by_nothing(count: int) -> None:
 
 def test_a_matrix_is_analysed_once_for_all_experts(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    whole = harness.PREMERGE["procrustes"].function.__globals__["generalized"]
-    monkeypatch.setattr(
-        "harness.premergers.procrustes.generalized",
-        partial(lambda *given, **more: (calls.append(1), whole(*given, **more))[1]),
-    )
+    whole = weights.generalized
+    watched = partial(lambda *given, **more: (calls.append(1), whole(*given, **more))[1])
+    monkeypatch.setattr(weights, "generalized", watched)
     base, *experts = (toys.model(seed, toys.NETWORK) for seed in range(4))
     found = run(experts, base)
     for name in found[0]:

@@ -448,8 +448,7 @@ def test_a_family_whose_table_forgets_a_projection_moves_the_outputs() -> None:
 def test_a_scale_that_is_not_undone_moves_the_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     symmetry = symmetry_of("bert", "row", network("bert")[1])
     assert drift(symmetry, scaling=True) < 1e-10
-    name = "harness.premergers.rotation.Turned"
-    monkeypatch.setattr(name, lambda blocks, inverse: Turned(blocks))
+    monkeypatch.setattr(weights, "Turned", lambda blocks, inverse: Turned(blocks))
     assert drift(symmetry, scaling=True) > 1e-3
 
 

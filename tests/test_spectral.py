@@ -15,7 +15,7 @@ from scipy.linalg import polar as scipy_polar
 from torch.testing import assert_close
 
 import harness
-from harness import Recipe, StateDict, merge
+from harness import Recipe, StateDict, merge, weights
 from harness.cli import main
 from harness.errors import BadOption, BadRecipe
 from harness.merging.validation import ValidationScorer
@@ -625,8 +625,8 @@ def counted(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> list[str]
 WORK = {
     "tsv": (torch.linalg, "svd"),
     "iso:variant=common_and_task": (torch.linalg, "svd"),
-    "wudi:matrices=all": ("harness.mergers.wudi", "least_solution"),
-    "pcb": ("harness.mergers.pcb", "smallest_magnitude"),
+    "wudi:matrices=all": (weights, "least_solution"),
+    "pcb": (weights, "smallest_magnitude"),
 }
 """What takes the time of a merger."""
 
@@ -635,9 +635,7 @@ WORK = {
 def test_a_sweep_over_scale_does_the_work_once(
     text: str, swept: Sweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    place, function = WORK[text]
-    module = __import__(place, fromlist=[function]) if isinstance(place, str) else place
-    calls = counted(monkeypatch, module, function)
+    calls = counted(monkeypatch, *WORK[text])
     swept("plain", merger=text)
     once = len(calls)
     assert once > 5

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from harness import StateDict, merger
-from harness.errors import BadOption
 from harness.options import Count, NotNegative
-from harness.weights import entrywise, total
+from harness.weights import check_at_most_all, entrywise, total
 
 
 @merger("consensus", paper="arXiv:2405.07813", breaks=("copies",))
@@ -31,11 +30,7 @@ def consensus(
     By hand: at threshold 1/2 and scale 1, vectors (4, 1) and (3, -4) give (7, 0): in the second
     entry only -4 outweighs half of what the other adds.
     """
-    if agree > len(experts):
-        raise BadOption(
-            f"agree of consensus is {agree} for {len(experts)} experts, expected at most their "
-            "number"
-        )
+    check_at_most_all("agree of consensus", agree, len(experts))
 
     def merge(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
         vectors = [weight - origin for weight in tuned]

@@ -13,9 +13,9 @@ from harness.options import NotNegative
 from harness.weights import (
     Lazy,
     check_not_all_zero,
-    check_one_each,
     entrywise,
     mean,
+    one_each,
     select,
     specs,
     total,
@@ -50,10 +50,8 @@ def fisher(
 
     By hand: theta = (0, 4), F = (3, 1), no floor, not normalised: (0 * 3 + 4 * 1) / 4 = 1.
     """
-    if weights is not None:
-        check_one_each("fisher", weights, len(experts))
-        check_not_all_zero("fisher", weights)
-    scales = weights or [1.0] * len(experts)
+    scales = one_each("fisher", 1.0 if weights is None else weights, len(experts))
+    check_not_all_zero("fisher", scales)
     known = specs(mean(experts))
     share = _share(fisher, list(known), normalize, floor)
     unreached: dict[str, int] = {}

@@ -7,9 +7,8 @@ from functools import cache
 from typing import Any
 
 from harness import StateDict, merger
-from harness.errors import BadOption
 from harness.options import Count
-from harness.weights import Lazy, mean, specs
+from harness.weights import Lazy, check_at_most_all, mean, specs
 
 
 @merger("incremental", paper="arXiv:2212.09849", task_vectors=False)
@@ -27,11 +26,7 @@ def incremental(
     order holds for any merger that is given the experts in it. The base is not read.
     """
     taken = len(experts) if count is None else count
-    if taken > len(experts):
-        raise BadOption(
-            f"count of incremental is {count} for {len(experts)} experts, expected at most their "
-            "number"
-        )
+    check_at_most_all("count of incremental", taken, len(experts))
     report: dict[str, Any] = {}
 
     @cache

@@ -8,19 +8,8 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from harness import StateDict, merger
-from harness.errors import BadOption
+from harness import StateDict, merger, weights
 from harness.options import Share
-from harness.weights import (
-    Line,
-    Matrices,
-    Others,
-    Vectors,
-    by_matrix,
-    compact_svd,
-    isometry,
-    spread,
-)
 
 COMMON = 0.8
 """The authors' share of the common subspace."""
@@ -36,8 +25,8 @@ def iso(
     variant: Literal["common", "common_and_task"] = "common",
     common: Share = COMMON,
     combine: Literal["sum", "mean"] = "sum",
-    matrices: Matrices = "all",
-    others: Others = "mean",
+    matrices: weights.Matrices = "all",
+    others: weights.Others = "mean",
     scale: float = 1.0,
 ) -> StateDict:
     """base + scale * (a matrix whose singular values are all their mean).
@@ -57,14 +46,12 @@ def iso(
     By hand: ((2, 0), (0, 0)) and ((1, 0), (0, 1)) sum to ((3, 0), (0, 1)), of which the singular
     values 3 and 1 become 2 each: ((2, 0), (0, 2)).
     """
-    if variant == "common" and common != COMMON:
-        raise BadOption(
-            f"common is {common} with variant 'common', which takes all from the sum; "
-            "expected variant=common_and_task, or leave it out"
-        )
+    if variant == "common":
+        where = "variant=common, which takes all from the sum"
+        weights.check_idle("iso", where, "variant=common_and_task", common=(common, COMMON))
     share = len(experts) if combine == "mean" else 1
 
-    def merge(name: str, vectors: Vectors) -> torch.Tensor:
+    def merge(name: str, vectors: weights.Vectors) -> torch.Tensor:
         summed = vectors[0]
         largest = max(vectors.origin, float(summed.norm()))
         for place in range(1, len(vectors)):
@@ -72,27 +59,28 @@ def iso(
             largest = max(largest, float(vector.norm()))
             summed += vector
         # where experts cancel, and outside of what they share, rounding may be all that is left
-        decomposed = partial(compact_svd, part_of=largest)
-        left, values, right = decomposed(summed.div_(share))
+        decomposed = partial(weights.compact_svd, part_of=largest)
+        whole = decomposed(summed.div_(share))
         if variant == "common_and_task":
-            left, values, right = _with_tasks(vectors, left, values, right, common, decomposed)
+            whole = _with_tasks(vectors, whole, common, decomposed)
+        left, values, right = whole
         return (left @ right).mul_(values.sum() / min(len(left), right.shape[1]))
 
-    direction = by_matrix(merge, experts, base, matrices=matrices, others=others)
-    return Line(base, direction, scale)
+    direction = weights.by_matrix(merge, experts, base, matrices=matrices, others=others)
+    return weights.Line(base, direction, scale)
 
 
 def _with_tasks(
-    vectors: Vectors,
-    left: torch.Tensor,
-    values: torch.Tensor,
-    right: torch.Tensor,
+    vectors: weights.Vectors,
+    whole: Decomposed,
     common: float,
     decomposed: Callable[[torch.Tensor], Decomposed],
 ) -> Decomposed:
     """The common and the experts' own singular vectors as two isometries, and their values."""
-    own = _own(min(len(left), right.shape[1]), len(vectors), common)
-    shared = min(len(left), right.shape[1]) - own * len(vectors)
+    left, values, right = whole
+    rank = min(len(left), right.shape[1])
+    own = _own(rank, len(vectors), common)
+    shared = rank - own * len(vectors)
     left, values, right = left[:, :shared], values[:shared], right[:shared]
 
     def outside(place: int) -> Decomposed:
@@ -102,9 +90,13 @@ def _with_tasks(
 
     if not own:
         return left, values, right
-    parts = [(left, values, right), *spread(outside, range(len(vectors)))]
+    parts = [(left, values, right), *weights.spread(outside, range(len(vectors)))]
     lefts, sizes, rights = zip(*parts, strict=True)
-    return isometry(torch.cat(lefts, dim=1)), torch.cat(sizes), isometry(torch.cat(rights))
+    return (
+        weights.isometry(torch.cat(lefts, dim=1)),
+        torch.cat(sizes),
+        weights.isometry(torch.cat(rights)),
+    )
 
 
 def _own(rank: int, experts: int, common: float) -> int:

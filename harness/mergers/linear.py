@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness import StateDict, merger
 from harness.errors import BadOption
-from harness.weights import check_one_each, mean
+from harness.weights import mean, one_each
 
 
 @merger(
@@ -31,8 +31,7 @@ def linear(
 
     By hand: entries 1 and 5 with weights 3 and 1 give (3 + 5) / 4 = 2, or 8 unnormalised.
     """
-    given = [1.0] * len(experts) if weights is None else weights
-    check_one_each("linear", given, len(experts))
+    given = one_each("linear", 1.0 if weights is None else weights, len(experts))
     total = math.fsum(given)
     # 0.1 + 0.2 - 0.3 is 2.8e-17 in binary, and 0 to who wrote it
     if normalize and abs(total) <= 1e-12 * math.fsum(map(abs, given)):

@@ -10,18 +10,8 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Interval
 
-from harness import StateDict, merger
+from harness import StateDict, merger, weights
 from harness.options import PositiveShare
-from harness.weights import (
-    Line,
-    after,
-    entrywise,
-    in_pieces,
-    once,
-    size,
-    smallest_magnitude,
-    total,
-)
 
 NOBODY = 1e-12
 """The least that the coefficients of an entry are divided by: where all are 0 nothing is merged."""
@@ -55,7 +45,7 @@ def pcb(
     By hand, with density 1 and no clamp: v = (4, 0) and (2, 2) have u = (1, 0) and (0, 0), balances
     (e^2 tanh 24, 0) and (tanh 12, tanh 4), and c = (1, 0) both: (4 + 2) / 2 = 3, then nothing.
     """
-    bounds = once(lambda: [_bounds(expert, base, clamp) for expert in experts])
+    bounds = weights.once(lambda: [_bounds(expert, base, clamp) for expert in experts])
 
     def balance(place: int, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
         return _balance(place, vectors, bounds(), inter)
@@ -64,22 +54,24 @@ def pcb(
         def of_one(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
             return balance(place, [weight - origin for weight in tuned])
 
-        found = _highest(entrywise(of_one, base, *experts), density)
-        if not size(base):
+        found = _highest(weights.entrywise(of_one, base, *experts), density)
+        if not weights.size(base):
             return found
         most = _most(place, bounds(), inter) * CANCELLED
         return found if max(abs(found.low), abs(found.high)) > most else Bounds(0.0, 0.0)
 
-    winning = once(lambda: [contest(place) for place in range(len(experts))])
+    winning = weights.once(lambda: [contest(place) for place in range(len(experts))])
 
     def merge(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
         vectors = [weight - origin for weight in tuned]
         shares = [winning()[i].moved(balance(i, vectors)) for i in range(len(vectors))]
         held = [known.held(v) for known, v in zip(bounds(), vectors, strict=True)]
-        above = total([v * share for v, share in zip(held, shares, strict=True)])
-        return above.div_(total(shares).clamp_(min=NOBODY))
+        above = weights.total([v * share for v, share in zip(held, shares, strict=True)])
+        return above.div_(weights.total(shares).clamp_(min=NOBODY))
 
-    return Line(base, after(winning, entrywise(merge, base, *experts)), scale)
+    return weights.Line(
+        base, weights.after(winning, weights.entrywise(merge, base, *experts)), scale
+    )
 
 
 @dataclass(frozen=True)
@@ -103,11 +95,11 @@ class Bounds:
 
 def _bounds(expert: StateDict, base: StateDict, clamp: float) -> Bounds:
     """The magnitudes of the task vector between which all are held, by rank."""
-    entries = size(base)
+    entries = weights.size(base)
     low = int(entries * clamp) + 1
     # the authors' index from above; 1 - 0.9 is not 0.1 in binary
     high = max(low, int(entries * round(1 - clamp, 12) - 1) + 1)
-    first, last = (smallest_magnitude(expert, rank, minus=base) for rank in (low, high))
+    first, last = (weights.smallest_magnitude(expert, rank, minus=base) for rank in (low, high))
     return Bounds(first, last)
 
 
@@ -118,14 +110,14 @@ def _balance(
     mine = bounds[place].moved(vectors[place].abs())
     intra = mine.square().mul_(len(vectors)).exp_()
     if inter == "plain":
-        return (vectors[place] * total(vectors)).tanh_().mul_(intra).float()
+        return (vectors[place] * weights.total(vectors)).tanh_().mul_(intra).float()
     signed = [
         known.moved(vector.abs()).mul_(vector.sign())
         for known, vector in zip(bounds, vectors, strict=True)
     ]
     if inter == "normalized":
-        return (vectors[place] * total(signed)).tanh_().mul_(intra).float()
-    return total([(signed[place] * other).tanh_() for other in signed]).mul_(intra).float()
+        return (vectors[place] * weights.total(signed)).tanh_().mul_(intra).float()
+    return weights.total([(signed[place] * other).tanh_() for other in signed]).mul_(intra).float()
 
 
 def _most(place: int, bounds: Sequence[Bounds], inter: str) -> float:
@@ -137,19 +129,19 @@ def _most(place: int, bounds: Sequence[Bounds], inter: str) -> float:
 
 def _highest(balances: StateDict, density: float) -> Bounds:
     """The balance above which entries win, and the highest of all."""
-    entries = size(balances)
+    entries = weights.size(balances)
     if not entries:
         return Bounds(0.0, 0.0)
     # the decimal that the user wrote: 1 - 0.9 is not 0.1 in binary
     rank = min(int(entries * round(1 - density, 12)) + 1, entries)
-    top = max(float(highest) for highest in in_pieces(torch.max, balances))
+    top = max(float(highest) for highest in weights.in_pieces(torch.max, balances))
     return Bounds(_ranked(balances, rank), top)
 
 
 def _ranked(values: StateDict, rank: int) -> float:
     """The value of this rank (1-based) from below, exactly: on the positive side, or the other."""
-    above = smallest_magnitude(entrywise(torch.relu, values), rank)
+    above = weights.smallest_magnitude(weights.entrywise(torch.relu, values), rank)
     if above:
         return above
-    below = entrywise(lambda entries: (-entries).relu_(), values)
-    return -smallest_magnitude(below, size(values) - rank + 1)
+    below = weights.entrywise(lambda entries: (-entries).relu_(), values)
+    return -weights.smallest_magnitude(below, weights.size(values) - rank + 1)

@@ -13,13 +13,13 @@ from harness.options import PositiveShare
 from harness.weights import (
     Trim,
     after,
-    check_one_each,
     each,
     elected_sign,
     entrywise,
     flat_pieces,
     global_trim,
     majority_sign,
+    one_each,
     smallest_magnitude,
     task_vectors,
     total,
@@ -57,53 +57,34 @@ def ties(
     By hand: vectors (4, 1) and (-1, 3) at density 0.5, `tensor`: trimmed (4, 0) and (0, 3), elected
     (+, +), merged (4, 3).
     """
-    shares = _one_each("densities", density, len(experts))
-    factors = None if weights is None else _one_each("weights", weights, len(experts))
-    merge = partial(
-        _elect_and_merge, base, scale=scale, weights=factors, undecided=undecided, combine=combine
-    )
+    shares = one_each("ties", density, len(experts), "densities")
+    factors = None if weights is None else one_each("ties", weights, len(experts))
+
+    def merged(states: Sequence[StateDict], trimmed: Trim) -> StateDict:
+        """base + scale * merged, of task vectors made of pieces of the base and the states."""
+
+        def weighted(*pieces: torch.Tensor) -> Sequence[torch.Tensor]:
+            parts = trimmed(*pieces)
+            if factors is None:
+                return parts
+            return [part * factor for part, factor in zip(parts, factors, strict=True)]
+
+        majority = (
+            (lambda: 1.0) if undecided == "positive" else majority_sign(weighted, base, states)
+        )
+
+        def merge(origin: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+            parts = weighted(origin, *tensors)
+            return _disjoint(parts, majority, combine, factors).mul_(scale).add_(origin)
+
+        return after(majority, entrywise(merge, base, *states))
+
     if trim == "tensor":
         vectors = zip(task_vectors(experts, base), shares, strict=True)
-        return merge([_trimmed(*pair) for pair in vectors], lambda _, *parts: parts)
+        trimmed = [each(partial(_trim_tensor, density=share), one) for one, share in vectors]
+        return merged(trimmed, lambda _, *parts: parts)
     trim_entries, ready = global_trim(experts, base, shares, convention)
-    return after(ready, merge(experts, trim_entries))
-
-
-def _one_each(what: str, given: float | list[float], count: int) -> list[float]:
-    values = given if isinstance(given, list) else [given] * count
-    check_one_each("ties", values, count, what)
-    return values
-
-
-def _elect_and_merge(
-    base: StateDict,
-    states: Sequence[StateDict],
-    trimmed: Trim,
-    *,
-    scale: float,
-    weights: Sequence[float] | None,
-    undecided: str,
-    combine: str,
-) -> StateDict:
-    """base + scale * merged; `trimmed` are task vectors made of pieces of the base and states."""
-
-    def trim(*pieces: torch.Tensor) -> Sequence[torch.Tensor]:
-        parts = trimmed(*pieces)
-        if weights is None:
-            return parts
-        return [part * weight for part, weight in zip(parts, weights, strict=True)]
-
-    majority = (lambda: 1.0) if undecided == "positive" else majority_sign(trim, base, states)
-
-    def merge(origin: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
-        parts = trim(origin, *tensors)
-        return _disjoint(parts, majority, combine, weights).mul_(scale).add_(origin)
-
-    return after(majority, entrywise(merge, base, *states))
-
-
-def _trimmed(vector: StateDict, density: float) -> StateDict:
-    return each(lambda tensor: _trim_tensor(tensor, density), vector)
+    return after(ready, merged(experts, trim_entries))
 
 
 def _trim_tensor(vector: torch.Tensor, density: float) -> torch.Tensor:

@@ -8,20 +8,8 @@ from typing import Annotated
 import torch
 from annotated_types import Interval
 
-from harness import StateDict, merger
+from harness import StateDict, merger, weights
 from harness.options import PositiveShare
-from harness.weights import (
-    Line,
-    Matrices,
-    Others,
-    Vectors,
-    by_matrix,
-    compact_svd,
-    is_matrix,
-    isometry,
-    specs,
-    spread,
-)
 
 
 @merger("tsv", paper="arXiv:2412.00081", breaks=("copies",))
@@ -31,8 +19,8 @@ def tsv(
     *,
     keep: PositiveShare | None = None,
     at_least: Annotated[int, Interval(ge=0)] = 0,
-    matrices: Matrices = "all",
-    others: Others = "mean",
+    matrices: weights.Matrices = "all",
+    others: weights.Others = "mean",
     scale: float = 1.0,
 ) -> StateDict:
     """base + scale * (a matrix of decorrelated singular vectors; the mean of other task vectors).
@@ -50,30 +38,32 @@ def tsv(
     By hand: ((3, 0), (0, 1)) and ((0, 0), (2, 0)) keep one each, 3 e1 e1^T and 2 e2 e1^T. U is
     (e1, e2) and stays, V is (e1, e1) and becomes (e1, e1) / sqrt(2): ((3, 0), (2, 0)) / sqrt(2).
     """
-    shapes = {name: spec.shape for name, spec in specs(base).items()}
+    shapes = {name: spec.shape for name, spec in weights.specs(base).items()}
     kept = {
         name: _kept(min(shape), len(experts), keep, at_least)
         for name, shape in shapes.items()
-        if is_matrix(name, shape, matrices)
+        if weights.is_matrix(name, shape, matrices)
     }
 
-    def merge(name: str, vectors: Vectors) -> torch.Tensor:
+    def merge(name: str, vectors: weights.Vectors) -> torch.Tensor:
         def first(place: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            left, values, right = compact_svd(vectors[place], vectors.origin)
+            left, values, right = weights.compact_svd(vectors[place], vectors.origin)
             count = kept[name]
             # copies: views would keep the whole decomposition alive
             return left[:, :count].clone(), values[:count].clone(), right[:count].clone()
 
         if not kept[name]:
             return torch.zeros(shapes[name])
-        lefts, values, rights = zip(*spread(first, range(len(vectors))), strict=True)
-        left, right = isometry(torch.cat(lefts, dim=1)), isometry(torch.cat(rights))
+        lefts, values, rights = zip(*weights.spread(first, range(len(vectors))), strict=True)
+        left, right = weights.isometry(torch.cat(lefts, dim=1)), weights.isometry(torch.cat(rights))
         return (left * torch.cat(values)) @ right
 
     narrow = [name for name, count in kept.items() if not count]
     report = {"too narrow for a singular vector each": narrow} if narrow else {}
-    direction = by_matrix(merge, experts, base, matrices=matrices, others=others, report=report)
-    return Line(base, direction, scale)
+    direction = weights.by_matrix(
+        merge, experts, base, matrices=matrices, others=others, report=report
+    )
+    return weights.Line(base, direction, scale)
 
 
 def _kept(rank: int, experts: int, keep: float | None, at_least: int) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Literal
 
 import torch
 
-from harness import StateDict, merger
-from harness.errors import BadOption
+from harness import StateDict, merger, weights
 from harness.options import Count, NotNegative, Positive
-from harness.weights import Line, Matrices, Others, Vectors, by_matrix, least_solution, tell
 
 STEPS, LEARNING_RATE = 300, 1e-5
 """The authors'."""
@@ -25,8 +24,8 @@ def wudi(
     steps: Count = STEPS,
     learning_rate: Positive = LEARNING_RATE,
     ridge: NotNegative = 0.0,
-    matrices: Matrices = "linear",
-    others: Others = "zero",
+    matrices: weights.Matrices = "linear",
+    others: weights.Others = "zero",
     scale: float = 1.0,
 ) -> StateDict:
     """base + scale * T, with T of every matrix the least interference between task vectors.
@@ -53,41 +52,27 @@ def wudi(
     side (1, 0) + (1, 1) = (2, 1). T = (1, 1) is T_2 along (1, 1), and T_1 along (1, 0). Adam starts
     at (2, 1), where the slope is (3, 1), and its first step at a rate of 0.1 leads to (1.9, 0.9).
     """
-    _check(solver, steps=steps != STEPS, learning_rate=learning_rate != LEARNING_RATE, ridge=ridge)
+    own = {"steps": (steps, STEPS), "learning_rate": (learning_rate, LEARNING_RATE)}
+    idle, other = ({"ridge": (ridge, 0.0)}, "exact") if solver == "adam" else (own, "adam")
+    weights.check_idle("wudi", f"solver={solver}, which has none", f"solver={other}", **idle)
     report: dict[str, Any] = {"condition": {}} if solver == "exact" else {}
 
-    def merge(name: str, vectors: Vectors) -> torch.Tensor:
+    def merge(name: str, vectors: weights.Vectors) -> torch.Tensor:
         if solver == "adam":
             return descended(vectors, steps, learning_rate)
-        solution, facts = nearest(vectors, ridge)
-        tell(report, name, facts)
+        solution, facts = least_interference(vectors, reduce(torch.add, vectors), _square, ridge)
+        weights.tell(report, name, facts)
         return solution
 
-    direction = by_matrix(merge, experts, base, matrices=matrices, others=others, report=report)
-    return Line(base, direction, scale)
-
-
-def _check(solver: str, **given: float) -> None:
-    """Raise BadOption for options that the solver has not."""
-    other, idle = (
-        ("exact", ("ridge",)) if solver == "adam" else ("adam", ("steps", "learning_rate"))
+    direction = weights.by_matrix(
+        merge, experts, base, matrices=matrices, others=others, report=report
     )
-    for name in idle:
-        if given[name]:
-            raise BadOption(
-                f"{name} of wudi is given with solver={solver}, which has none; "
-                f"expected solver={other}, or leave it out"
-            )
-
-
-def nearest(vectors: Sequence[torch.Tensor], ridge: float) -> tuple[torch.Tensor, dict[str, Any]]:
-    """The minimiser nearest to the sum of the task vectors [out, in], all float64, and facts."""
-    return least_interference(vectors, _summed(vectors), _square, ridge)
+    return weights.Line(base, direction, scale)
 
 
 def descended(vectors: Sequence[torch.Tensor], steps: int, learning_rate: float) -> torch.Tensor:
     """Where Adam is after some steps from the sum of the task vectors [out, in], all float64."""
-    start = _summed(vectors)
+    start = reduce(torch.add, vectors)
     left, right = _equations(vectors, start, _square)
     moved = torch.zeros_like(start)
     adam = torch.optim.Adam([moved], lr=learning_rate)
@@ -95,13 +80,6 @@ def descended(vectors: Sequence[torch.Tensor], steps: int, learning_rate: float)
         moved.grad = 2 * (moved @ left - right.T)
         adam.step()
     return start + moved
-
-
-def _summed(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-    start = vectors[0].clone()
-    for place in range(1, len(vectors)):
-        start += vectors[place]
-    return start
 
 
 def _square(vector: torch.Tensor) -> float:
@@ -121,11 +99,13 @@ def least_interference(
     they do not span the inputs. With a `ridge` r, T_i^T T_i + r I stands for T_i^T T_i.
     """
     facts: dict[str, Any] = {"condition": 1.0}
-    basis = _row_basis(vectors) if len(vectors) * start.shape[0] < start.shape[1] else None
+    basis = None
+    if len(vectors) * start.shape[0] < start.shape[1]:
+        basis = torch.linalg.qr(torch.cat([vector.T for vector in vectors], dim=1))[0]
     left, right = _equations(vectors, start, divisor, ridge, basis)
     if not bool(left.any()):
         return start, facts
-    step, facts["condition"], missing = least_solution(left, right)
+    step, facts["condition"], missing = weights.least_solution(left, right)
     if missing := missing + start.shape[1] - len(left):
         facts["directions that no task vector has"] = missing
     return start + (step.T if basis is None else step.T @ basis.T), facts
@@ -150,9 +130,3 @@ def _equations(
             missed = vector - start
             right += gram @ (missed if basis is None else missed @ basis).T
     return left, right
-
-
-def _row_basis(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Orthonormal columns [in, n * out] that span the rows of all task vectors."""
-    basis: torch.Tensor = torch.linalg.qr(torch.cat([v.T for v in vectors], dim=1))[0]
-    return basis

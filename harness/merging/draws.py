@@ -29,22 +29,19 @@ def check_one_draw(plan: Plan) -> None:
     tops = plan.tops[0] if plan.recipe.heads != "keep" else {}
     merged = weights.specs(weights.union(plan.bodies[0], tops))
     matrices = [name for name, spec in merged.items() if len(spec.shape) == 2]
-    states = [expert.weights for expert in plan.experts]
     rest = [n for n in matrices if not family.is_pooler(n) and not family.is_head(n)]
-    for name in matrices:
-        if not family.is_pooler(name):
-            continue
-        for first, second in combinations(range(len(states)), 2):
-            pair = states[first], states[second]
-            how = _apart(plan.experts[first], plan.experts[second], name)
+    for name in filter(family.is_pooler, matrices):
+        for first, second in combinations(plan.experts, 2):
+            pair = first.weights, second.weights
+            how = _apart(first, second, name)
             if how is None and _cosine(*pair, name) < ALIKE <= _cosine(*pair, rest[-1]):
                 how = f"a cosine of {_cosine(*pair, name):.2f}"
             if how:
                 raise IncompatibleWeights(
-                    f"'{name}' of {plan.experts[first].source} and {plan.experts[second].source} "
-                    f"was drawn apart ({how}), {_lacking(plan, name)}; a mean of the two is none "
-                    "of either: expected one draw, as `harness finetune` has for all experts of a "
-                    "base, or experts of different tasks and their base, where each keeps its own"
+                    f"'{name}' of {first.source} and {second.source} was drawn apart ({how}), "
+                    f"{_lacking(plan, name)}; a mean of the two is none of either: "
+                    "expected one draw, as `harness finetune` has for all experts of a base, or "
+                    "experts of different tasks and their base, where each keeps its own"
                 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness import weights
@@ -16,7 +15,7 @@ from harness.folders import check_output
 from harness.merging.draws import check_one_draw
 from harness.merging.label_rows import as_stored
 from harness.merging.plan import Plan, plan, read_once, short_method
-from harness.merging.providers import Provider, passes, prepare
+from harness.merging.providers import passes, prepare
 from harness.merging.recipes import Recipe, read_recipe
 from harness.merging.spool import Spool
 from harness.merging.tune import candidates, found_once, scored, tuned
@@ -63,7 +62,10 @@ def merge(
             check_unchanged(as_stored(expert))
         if not asked.other_base:
             check_bases(draft.experts, draft.given)
-        _count(workload, draft, providers, tried)
+        # what a method asks for while it merges, as to score a selection, is counted when it does
+        for what, rows in (*passes(providers).items(), *scored(tried).items()):
+            workload.plan(what, rows)
+        workload.plan(TENSORS, len(draft.state))
         prepare(providers, workload.tell)
         check_one_draw(draft)
         trials = None
@@ -71,18 +73,6 @@ def merge(
             draft, trials = tuned(found_once(tried, spool), Path(out))
         draft = read_once(draft, spool)
         return write(draft, Path(out), observed, workload.tell, trials=trials, force=force)
-
-
-def _count(
-    workload: Workload, draft: Plan, providers: Sequence[Provider], tried: Mapping[float, Plan]
-) -> None:
-    """Count all work that is known before any is done.
-
-    What a method asks for while it merges, as to score a selection, is counted when it does.
-    """
-    for what, rows in (*passes(providers).items(), *scored(tried).items()):
-        workload.plan(what, rows)
-    workload.plan(TENSORS, len(draft.state))
 
 
 def _warn_of_one(draft: Plan) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from harness import weights
@@ -14,20 +13,20 @@ from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
 from harness.data.claims import check_claim
 from harness.data.splits import parse_task
-from harness.entries import Merger, Method
+from harness.entries import Merger, Method, Premerge
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import kind_of
 from harness.labels import same
 from harness.merging.candidates import checked_values
 from harness.merging.label_rows import of_those_who_know, ordered_as
 from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeStep, StageClock
-from harness.merging.recipes import Recipe, printed
+from harness.merging.recipes import Recipe, methods_of, with_choices
 from harness.merging.spool import Spool
-from harness.merging.stages import Fold, Stage, entering
+from harness.merging.stages import Fold, Stage, entering, reported
 from harness.merging.validation import ValidationScorer
 from harness.methods import reads_base, rereads, resolved
 from harness.presets import faithful
-from harness.registry import MERGERS, POSTMERGE, PREMERGE
+from harness.registry import MERGERS
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
 
@@ -90,11 +89,6 @@ class Plan:
         return reported(self.merged)
 
 
-def reported(state: StateDict) -> Mapping[str, Any]:
-    """What a method tells of its work on a state that it made."""
-    return state.report if isinstance(state, weights.Lazy) else {}
-
-
 def plan(
     recipe: Recipe,
     *,
@@ -122,9 +116,7 @@ def plan(
         watched = weights.Observed(checkpoint.weights, source)
         if observed is not None:
             observed[source] = watched
-        known = weights.specs(checkpoint.weights)
-        digests = partial(weights.known_digests, checkpoint.weights)
-        return replace(checkpoint, weights=weights.Lazy(known, watched.__getitem__, None, digests))
+        return replace(checkpoint, weights=weights.stored(checkpoint.weights, watched.__getitem__))
 
     experts = tuple(opened(source, recipe.base) for source in recipe.experts)
     given = base = opened(recipe.base) if recipe.base is not None else None
@@ -178,14 +170,11 @@ def completed(draft: Plan, merged: StateDict, spool: Spool | None = None) -> Pla
     if recipe.heads == "average" or (recipe.heads == "merge" and not by_label):
         whole = of_those_who_know(draft.experts, draft.tops, whole)
     first = draft.experts[0]
-    sources = [draft.base, first] if draft.base else [first]
     moving = set(weights.floating(first.weights))
     unmerged = [name for name in first.weights if name not in moving]
-    buffers = [_part(source, unmerged) for source in sources if source is not None]
+    buffers = [_part(model.weights, unmerged) for model in (draft.base, first) if model]
     whole = weights.cast(weights.cast_like(whole, first.weights), first.narrow)
-    whole = weights.union(whole, *buffers)
-    written = [name for name in first.weights if name in weights.specs(whole)]
-    state = weights.select(whole, written)
+    state = _part(weights.union(whole, *buffers), first.weights)
     return replace(draft, merged=merged, after=tuple(after), state=state)
 
 
@@ -213,22 +202,12 @@ def _filled(recipe: Recipe) -> Recipe:
             known["seed"] = recipe.seed
         return Choice(choice.name, known)
 
-    return recipe.model_copy(
-        update={
-            "merger": filled(MERGERS[recipe.merger.name], recipe.merger),
-            "premerge": tuple(filled(PREMERGE[one.name], one) for one in recipe.premerge),
-            "postmerge": tuple(filled(POSTMERGE[one.name], one) for one in recipe.postmerge),
-        }
-    )
+    return with_choices(recipe, filled)
 
 
 def short_method(recipe: Recipe) -> str:
     """The method as the papers print it, `dare[ties]+lines`, with the options that are unusual."""
-    return printed(
-        [_short(PREMERGE[choice.name], choice) for choice in recipe.premerge],
-        _short(MERGERS[recipe.merger.name], recipe.merger),
-        [_short(POSTMERGE[choice.name], choice) for choice in recipe.postmerge],
-    )
+    return with_choices(recipe, _short).method
 
 
 def _short(entry: Method, choice: Choice) -> Choice:
@@ -242,12 +221,7 @@ def _short(entry: Method, choice: Choice) -> Choice:
 
 def _check_without_base(recipe: Recipe) -> None:
     """Raise BadRecipe, naming the first, for a method that reads the base."""
-    methods: list[tuple[Method, Choice]] = [
-        *((PREMERGE[choice.name], choice) for choice in recipe.premerge),
-        (MERGERS[recipe.merger.name], recipe.merger),
-        *((POSTMERGE[choice.name], choice) for choice in recipe.postmerge),
-    ]
-    for entry, choice in methods:
+    for entry, choice in methods_of(recipe):
         if reads_base(entry, choice.options):
             raise BadRecipe(
                 f"{_short(entry, choice)} is given the base as well; name it with --base"
@@ -316,9 +290,9 @@ def one_space(tasks: Sequence[str]) -> bool:
 # What goes into the merger -----------------------------------------------------------------
 
 
-def _part(checkpoint: Checkpoint, names: Sequence[str]) -> StateDict:
-    """The tensors of these names that a checkpoint has."""
-    return weights.select(checkpoint.weights, [n for n in names if n in checkpoint.weights])
+def _part(state: StateDict, names: Iterable[str]) -> StateDict:
+    """The tensors of these names that a state has."""
+    return weights.select(state, [name for name in names if name in state])
 
 
 def _folded(draft: Plan, fold: Fold) -> Plan:
@@ -329,55 +303,53 @@ def _folded(draft: Plan, fold: Fold) -> Plan:
     """
     experts, base, fresh = draft.experts, draft.base, set(fold.fresh)
     called = [expert.source for expert in experts]
-    wholes: Sequence[StateDict] = [_part(e, weights.floating(e.weights)) for e in experts]
-    weights.check_same([_without(whole, fresh) for whole in wholes], called)
-    body = [name for name in wholes[0] if name not in fresh]
-    origin: StateDict = _part(base, body) if base else {}
+    wholes: Sequence[StateDict] = [
+        weights.select(expert.weights, weights.floating(expert.weights)) for expert in experts
+    ]
+    encoders = [_without(whole, fresh) for whole in wholes]
+    weights.check_same(encoders, called)
+    body, origin = tuple(encoders[0]), _part(base.weights, encoders[0]) if base else {}
     if base:
-        encoder = weights.select(wholes[0], body)
-        weights.check_same([encoder, origin], [experts[0].source, f"the base {base.source}"])
+        weights.check_same([encoders[0], origin], [called[0], f"the base {base.source}"])
     steps: list[PremergeStep] = []
     clock = StageClock()
-    for number, (entry, choice) in enumerate(fold.before):
+    before, methods = len(draft.recipe.premerge), methods_of(draft.recipe)
+    for number, (entry, choice) in enumerate(methods[:before]):
         stage = fold.stage(entry, choice, entering(experts, wholes))
         with clock.running(number):
             made = _premerged(stage, wholes, origin)
         after: Sequence[StateDict] = [clock.timed(number, state) for state in made]
-        if entry.costly and fold.spool is not None:
+        if isinstance(entry, Premerge) and entry.costly and fold.spool is not None:
             after = fold.spool.states(after)
         latest = tuple(map(LastRead, after))
-        after = [one.state for one in latest]
-        names, both = tuple(body), (tuple(wholes), tuple(after))
-        steps.append(PremergeStep(stage, *both, tuple(made), names, clock, number, latest))
-        wholes = after
+        steps.append(PremergeStep(stage, tuple(wholes), latest, body, clock, number))
+        wholes = steps[-1].leaving
     bodies = [weights.select(whole, body) for whole in wholes]
-    tops = [weights.select(whole, [n for n in whole if n in fresh]) for whole in wholes]
+    tops = [_without(whole, {*body}) for whole in wholes]
     heads = draft.recipe.heads
     if heads != "keep":
         weights.check_same(tops, called)
     if heads == "merge":
-        head = [name for name in wholes[0] if name in fresh]
         own = ordered_as(base, experts[0].labels) if base else None
-        origin = _with_head(origin, own, head, fold.merger)
+        origin = _with_head(origin, own, tops[0], MERGERS[draft.recipe.merger.name])
         bodies = [weights.union(b, top) for b, top in zip(bodies, tops, strict=True)]
     averaged = None
     if heads == "average":
         averaged = of_those_who_know(experts, tops, weights.mean(tops))
     entered = entering(experts, wholes)
-    merging = fold.stage(fold.merger, draft.recipe.merger, entered, averaged)
-    finishing = [fold.stage(entry, choice, entered, averaged) for entry, choice in fold.after]
+    later = [fold.stage(*method, entered, averaged) for method in methods[before:]]
     return replace(
         draft,
         bodies=tuple(bodies),
         origin=origin,
         tops=tuple(tops),
         steps=tuple(steps),
-        stages=(*(step.stage for step in steps), merging, *finishing),
+        stages=(*(step.stage for step in steps), *later),
     )
 
 
 def _with_head(
-    origin: StateDict, base: Checkpoint | None, head: Sequence[str], merger: Merger
+    origin: StateDict, base: Checkpoint | None, head: Iterable[str], merger: Merger
 ) -> StateDict:
     """The base with its head, where there is one and the merger subtracts it."""
     if not (merger.task_vectors and base):
@@ -387,7 +359,7 @@ def _with_head(
             f"the base {base.source} has no tensor '{lacking[0]}', so {merger.name} has "
             "no task vector for the head; use --heads average"
         )
-    return weights.union(origin, _part(base, head))
+    return weights.union(origin, _part(base.weights, head))
 
 
 def _without(state: StateDict, names: Collection[str]) -> StateDict:

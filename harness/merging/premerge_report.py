@@ -17,12 +17,11 @@ from harness.data.splits import parse_task
 from harness.errors import HarnessError, UnknownName
 from harness.merging.plan import Plan
 from harness.merging.premerge_steps import PremergeReport, PremergeStep
-from harness.merging.recipes import Recipe
 from harness.merging.stages import entering
 from harness.passes.features import forward
 from harness.passes.lengths import at_length
 from harness.presets import as_read, preset
-from harness.types import TRAINED_ON, Array, Checkpoint, Rows, StateDict
+from harness.types import TRAINED_ON, Rows, StateDict
 
 Squares: TypeAlias = dict[str, list[float]]
 """By the name of a tensor the squared distance of each pair of experts."""
@@ -57,13 +56,18 @@ class DistanceTracker:
 
         return weights.Lazy(weights.specs(merged), compute)
 
-    def distances(self) -> list[float | None]:
-        """Before the first stage and after each one; None for a single expert."""
-        stages = [self._steps[0].entering, *(one.leaving for one in self._steps)]
-        return [
+    def distances(self) -> list[tuple[float, float] | None]:
+        """Before and after each stage; None for a single expert."""
+        far = [
             distance([weights.select(state, self._names) for state in states], known)
-            for states, known in zip(stages, self._squares, strict=True)
+            for states, known in zip(_between(self._steps), self._squares, strict=True)
         ]
+        return [None if a is None or b is None else (a, b) for a, b in pairwise(far)]
+
+
+def _between(steps: Sequence[PremergeStep]) -> list[tuple[StateDict, ...]]:
+    """The experts before the first stage and after each one."""
+    return [steps[0].entering, *(one.leaving for one in steps)]
 
 
 def measured(plan: Plan, tracker: DistanceTracker) -> tuple[PremergeReport, ...]:
@@ -75,19 +79,13 @@ def measured(plan: Plan, tracker: DistanceTracker) -> tuple[PremergeReport, ...]
     if not plan.steps:
         return ()
     seconds = [one.seconds for one in plan.steps]  # before anything is computed again
-    stages = [plan.steps[0].entering, *(one.leaving for one in plan.steps)]
-    between = tracker.distances()
-    for step, both in zip(plan.steps, pairwise(between), strict=True):
-        _call_out(step, both)
-    drift = _drifts(plan, stages) if plan.recipe.drift else None
+    distances = tracker.distances()
+    for step, both in zip(plan.steps, distances, strict=True):
+        if both:
+            _call_out(step, *both)
+    reports = zip(distances, seconds, plan.steps, _drifts(plan), strict=True)
     return tuple(
-        PremergeReport(
-            _both(between[number : number + 2]),
-            seconds[number],
-            step.report,
-            drift[number] if drift else (),
-        )
-        for number, step in enumerate(plan.steps)
+        PremergeReport(both, took, one.report, moved) for both, took, one, moved in reports
     )
 
 
@@ -95,16 +93,13 @@ APART = 1.01
 """How many times as far apart as before experts were driven: what is less makes no other merge."""
 
 
-def _call_out(step: PremergeStep, between: tuple[float | None, float | None]) -> None:
+def _call_out(step: PremergeStep, before: float, after: float) -> None:
     """Warn of an alignment after which experts are farther apart: it did not do what it is for.
 
     A method that asks for the symmetry of a model moves its units to bring experts together.
     """
-    before, after = between
     method, options = step.stage.entry, step.stage.options
-    if "symmetry" not in method.needs or before is None or after is None:
-        return
-    if after > before * APART:
+    if "symmetry" in method.needs and after > before * APART:
         instead = [
             "leave it out (experts of one base are mostly in one order)",
             *(["try fewer layers (layers=last:1)"] if options.get("layers") == "all" else []),
@@ -116,11 +111,6 @@ def _call_out(step: PremergeStep, between: tuple[float | None, float | None]) ->
             "method: permutation and rotation match weights",
             stacklevel=2,
         )
-
-
-def _both(between: Sequence[float | None]) -> tuple[float, float] | None:
-    before, after = between
-    return None if before is None or after is None else (before, after)
 
 
 def distance(states: Sequence[StateDict], known: Squares | None = None) -> float | None:
@@ -151,18 +141,15 @@ def _squares(states: Sequence[StateDict], name: str) -> list[float]:
 # Drift -------------------------------------------------------------------------------------
 
 
-def _drifts(
-    plan: Plan, stages: Sequence[Sequence[StateDict]]
-) -> list[tuple[float | None, ...]] | None:
-    """For each stage, how far it moves the logits of each expert."""
-    rows = {name: _probes(name, plan) for name in dict.fromkeys(plan.tasks)}
-    of_experts = [_drift(plan, stages, place, rows[name]) for place, name in enumerate(plan.tasks)]
-    if all(one is None for one in of_experts):
-        return None
-    return [
-        tuple(None if one is None else one[number] for one in of_experts)
-        for number in range(len(plan.steps))
-    ]
+def _drifts(plan: Plan) -> list[tuple[float | None, ...]]:
+    """For each stage, how far it moves the logits of each expert; () where none is known."""
+    tasks = plan.tasks if plan.recipe.drift else ()
+    rows = {name: _probes(name, plan) for name in dict.fromkeys(tasks)}
+    of_experts = [_drift(plan, place, rows[name]) for place, name in enumerate(tasks)]
+    if not any(of_experts):
+        return [()] * len(plan.steps)
+    unknown = [None] * len(plan.steps)
+    return list(zip(*(one or unknown for one in of_experts), strict=True))
 
 
 def _probes(name: str, plan: Plan) -> Rows | None:
@@ -170,44 +157,32 @@ def _probes(name: str, plan: Plan) -> Rows | None:
     recipe = plan.recipe
     try:
         task = parse_task(name)[0]
+        if at_hand(task, TRAIN, recipe.data_dir):
+            task = as_read(task, recipe.preset)
+            rows = load_rows(task, TRAINED_ON, folder=recipe.data_dir, limit=PROBES)
+            return at_length(rows, recipe.max_length, plan.experts)
     except UnknownName:
-        return None
-    if not at_hand(task, TRAIN, recipe.data_dir):
-        return None
-    try:
-        task = as_read(task, recipe.preset)
-        rows = load_rows(task, TRAINED_ON, folder=recipe.data_dir, limit=PROBES)
-        return at_length(rows, recipe.max_length, plan.experts)
+        pass
     except HarnessError as error:
         _warn(error)
-        return None
+    return None
 
 
-def _drift(
-    plan: Plan, stages: Sequence[Sequence[StateDict]], place: int, rows: Rows | None
-) -> list[float] | None:
+def _drift(plan: Plan, place: int, rows: Rows | None) -> list[float] | None:
     """How far each stage moves the logits of one expert."""
     if rows is None:
         return None
+    length, readout = rows.task.finetune.max_length, preset(plan.recipe.preset).readout
+    logits = []
     try:
-        logits = [
-            _logits(plan.recipe, entering(plan.experts, states)[place], rows) for states in stages
-        ]
+        for states in _between(plan.steps):
+            expert, device = entering(plan.experts, states)[place], plan.recipe.device
+            made = forward(expert, rows, max_length=length, readout=readout, device=device)
+            logits.append(made[1])
     except HarnessError as error:
         _warn(error)
         return None
     return [float(np.abs(after - before).max()) for before, after in pairwise(logits)]
-
-
-def _logits(recipe: Recipe, expert: Checkpoint, rows: Rows) -> Array:
-    _, logits, _ = forward(
-        expert,
-        rows,
-        max_length=rows.task.finetune.max_length,
-        readout=preset(recipe.preset).readout,
-        device=recipe.device,
-    )
-    return logits
 
 
 def _warn(error: HarnessError) -> None:

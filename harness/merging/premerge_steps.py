@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from threading import Lock
 from time import perf_counter
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from harness import weights
-from harness.merging.stages import Stage
+from harness.merging.stages import Stage, reported
 from harness.types import StateDict
 
 
@@ -54,8 +53,7 @@ class StageClock:
             with self.running(number):
                 return state[name]
 
-        digests = partial(weights.known_digests, state)
-        return weights.Lazy(weights.specs(state), compute, digests=digests)
+        return weights.stored(state, compute)
 
     def seconds(self, number: int) -> float:
         """How long a stage has been at work until now."""
@@ -72,8 +70,7 @@ class LastRead:
     def __init__(self, state: StateDict) -> None:
         self._of = state
         self._held: tuple[str, torch.Tensor, int] | None = None
-        digests = partial(weights.known_digests, state)
-        self.state: StateDict = weights.Lazy(weights.specs(state), self._compute, digests=digests)
+        self.state: StateDict = weights.stored(state, self._compute)
 
     def _compute(self, name: str) -> torch.Tensor:
         tensor = self._of[name]
@@ -93,19 +90,21 @@ class LastRead:
 class PremergeStep:
     """A pre-merging stage with the experts as they enter it and as they leave it.
 
-    `made` is what the method returned, which tells of its work. `encoder` are the names of the
-    encoder's parameters. `clock` counts the time of the stage under its `number`. `latest` are the
-    experts that leave, with what each was last asked for.
+    `latest` are the experts that leave, with what each was last asked for. `encoder` are the names
+    of the encoder's parameters. `clock` counts the time of the stage under its `number`.
     """
 
     stage: Stage
     entering: tuple[StateDict, ...]
-    leaving: tuple[StateDict, ...]
-    made: tuple[StateDict, ...]
+    latest: tuple[LastRead, ...]
     encoder: tuple[str, ...]
     clock: StageClock
     number: int
-    latest: tuple[LastRead, ...]
+
+    @property
+    def leaving(self) -> tuple[StateDict, ...]:
+        """The experts as they leave it."""
+        return tuple(one.state for one in self.latest)
 
     @property
     def seconds(self) -> float:
@@ -115,11 +114,7 @@ class PremergeStep:
     @property
     def report(self) -> Mapping[str, Any]:
         """What the method tells of its work, which its states share: that of the first that has."""
-        told = (one.report for one in self.made if isinstance(one, weights.Lazy))
-        return next((report for report in told if report), {})
-
-
-ENDS = ("before", "after")
+        return next((told for one in self.leaving if (told := reported(one))), {})
 
 
 @dataclass(frozen=True)
@@ -137,12 +132,14 @@ class PremergeReport:
     drift: tuple[float | None, ...] = ()
 
     def recorded(self) -> dict[str, Any]:
-        """As merge.json says it."""
+        """As merge.json says it, where there is something to say."""
+        distance = dict(zip(("before", "after"), self.distance or (), strict=False))
+        seconds = round(self.seconds, 3)
         return {
-            **({"distance": dict(zip(ENDS, self.distance, strict=True))} if self.distance else {}),
-            **({"drift": list(self.drift)} if self.drift else {}),
-            "seconds": round(self.seconds, 3),
-            **({"report": dict(self.report)} if self.report else {}),
+            "distance": distance,
+            "drift": list(self.drift),
+            "seconds": seconds,
+            "report": dict(self.report),
         }
 
     @property

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from pathlib import Path
-from typing import Any, Protocol
+from functools import cache, cached_property, partial
+from typing import Any, TypeAlias
 
 from harness import weights
 from harness.checkpoints.build import check_ready, unit_of
@@ -15,29 +14,12 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe
 from harness.kinds import kind_of
 from harness.merging.label_rows import as_stored, tensors_ordered_as
+from harness.merging.recipes import Recipe
 from harness.passes.lengths import at_length
 from harness.passes.reading import Readings
 from harness.passes.statistic_file import Statistic, check_statistic
 from harness.passes.statistics import called, collect, drawn_as, promised, said, steps
-from harness.types import TRAINED_ON, Checkpoint, Length, Need, Progress, Rows, Scalar, StateDict
-
-
-class Provider(Protocol):
-    """What one need is met with."""
-
-    @property
-    def need(self) -> Need:
-        """The need."""
-
-    @property
-    def given(self) -> Any:
-        """What the method is handed; no row is read before it is used."""
-
-    def prepare(self, progress: Progress | None) -> None:
-        """Read rows, or files, now."""
-
-    def described(self) -> list[dict[str, Any]]:
-        """What was prepared, for the record."""
+from harness.types import TRAINED_ON, Checkpoint, Need, Progress, Rows, Scalar, StateDict
 
 
 @dataclass(frozen=True)
@@ -55,22 +37,6 @@ class ReadyProvider:
         return []
 
 
-@dataclass(frozen=True)
-class StatisticSources:
-    """Where statistics come from: files, and rows of the task of each expert.
-
-    `files` are those of one need. With `elsewhere` another method of the merge has the same need,
-    and those that do not fit here may be meant for it.
-    """
-
-    tasks: tuple[str, ...]
-    files: tuple[Statistic, ...] = ()
-    elsewhere: bool = False
-    data_dir: str | Path | None = None
-    device: str = "auto"
-    max_length: Length | None = None
-
-
 def check_kinds(need: Need, tasks: Sequence[str]) -> None:
     """Raise BadRecipe for a task whose rows a need cannot read."""
     for name in tasks:
@@ -82,21 +48,17 @@ def check_kinds(need: Need, tasks: Sequence[str]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class DrawnRows:
-    """The rows of tasks that the options of a need say, read once for all experts of a task."""
+def drawn_rows(
+    chosen: Mapping[str, Scalar], recipe: Recipe, checkpoints: Sequence[Checkpoint]
+) -> Callable[[str], Rows]:
+    """Reads the rows of a task that the options of a need say, once for all experts of it."""
 
-    chosen: Mapping[str, Scalar]
-    sources: StatisticSources
-    checkpoints: tuple[Checkpoint, ...]
-    _rows: dict[str, Rows] = field(default_factory=dict, init=False, repr=False)
+    @cache
+    def rows(name: str) -> Rows:
+        drawn = drawn_as(chosen, parse_task(name)[0], recipe.data_dir)
+        return at_length(drawn, recipe.max_length, checkpoints)
 
-    def __call__(self, name: str) -> Rows:
-        """The rows of a task by name."""
-        if name not in self._rows:
-            rows = drawn_as(self.chosen, parse_task(name)[0], self.sources.data_dir)
-            self._rows[name] = at_length(rows, self.sources.max_length, self.checkpoints)
-        return self._rows[name]
+    return rows
 
 
 @dataclass(frozen=True)
@@ -111,17 +73,15 @@ class JointProvider:
     need: Need
     chosen: Mapping[str, Scalar]
     checkpoints: tuple[Checkpoint, ...]
-    sources: StatisticSources
+    recipe: Recipe
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        if self.need.check:
-            self.need.check(self.chosen)
-        known, same = len(self.sources.tasks), self.need.rows == "same"
+        known, same = len(self.recipe.tasks), self.need.rows == "same"
         if not known or (not same and known != len(self.checkpoints)):
             whose = "the first expert's task" if same else "each expert's own task"
             raise BadRecipe(f"{self.need.name} needs rows of {whose}; name it with --tasks")
-        check_kinds(self.need, self.sources.tasks)
+        check_kinds(self.need, self.recipe.tasks)
 
     @cached_property
     def given(self) -> Any:
@@ -145,13 +105,13 @@ class JointProvider:
 
     @cached_property
     def _readings(self) -> Readings:
-        draws, tasks = DrawnRows(self.chosen, self.sources, self.checkpoints), self.sources.tasks
+        draws = drawn_rows(self.chosen, self.recipe, self.checkpoints)
         same = self.need.rows == "same"
 
         def rows(place: int) -> Rows:
-            return draws(tasks[0 if same else place])
+            return draws(self.recipe.tasks[0 if same else place])
 
-        return Readings(self.checkpoints, rows, self.sources.device, self.progress)
+        return Readings(self.checkpoints, rows, self.recipe.device, self.progress)
 
 
 @dataclass(frozen=True)
@@ -159,22 +119,24 @@ class StatisticsProvider:
     """A need of each expert's own rows: from files, else from the cache, else by a pass.
 
     `chosen` are all options of the need; `checkpoints` the experts as they enter the method, with
-    heads. Nothing but headers is read before `prepare` or before the first
-    tensor is asked for. Raises BadRecipe or BadOption, where it is made, for files that cannot fit.
+    heads. `files` are those of the need: with `elsewhere` another method of the merge has it too,
+    and those that do not fit here may be meant for it. Nothing but headers is read before `prepare`
+    or before the first tensor is asked for. Raises BadRecipe or BadOption, where it is made, for
+    files that cannot fit.
     """
 
     need: Need
     chosen: Mapping[str, Scalar]
     checkpoints: tuple[Checkpoint, ...]
-    sources: StatisticSources
+    recipe: Recipe
+    files: tuple[Statistic, ...] = ()
+    elsewhere: bool = False
     _statistics: dict[int, Statistic] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.need.check:
-            self.need.check(self.chosen)
-        if not self.sources.files:
+        if not self.files:
             self._check_tasks()
-        elif not self.sources.elsewhere:
+        elif not self.elsewhere:
             self._check_files()
 
     @property
@@ -199,9 +161,9 @@ class StatisticsProvider:
     @property
     def rows(self) -> list[tuple[str, int]]:
         """What is told of the rows of each expert, and how many they are; none where files are."""
-        if self.sources.files:
+        if self.files:
             return []
-        pairs = zip(self.checkpoints, self.sources.tasks, strict=True)
+        pairs = zip(self.checkpoints, self.recipe.tasks, strict=True)
         return [(called(self.need, one), len(self._draws(task))) for one, task in pairs]
 
     def described(self) -> list[dict[str, Any]]:
@@ -215,21 +177,21 @@ class StatisticsProvider:
         return self._statistics[index]
 
     def _check_tasks(self) -> None:
-        if len(self.sources.tasks) != len(self.checkpoints):
+        if len(self.recipe.tasks) != len(self.checkpoints):
             raise BadRecipe(
                 f"{self.need.name} statistics are computed on each expert's own task; name it with "
                 "--tasks, or give files with --statistics"
             )
-        check_kinds(self.need, self.sources.tasks)
+        check_kinds(self.need, self.recipe.tasks)
 
     def _check_files(self) -> None:
-        for file in self.sources.files:
+        for file in self.files:
             if odd := self._odd_option(file):
                 raise BadOption(
                     f"{file.source} was computed with {odd}={file.options.get(odd)}, "
                     f"expected {self.chosen[odd]}: give that option, or another file"
                 )
-        count, files = len(self.checkpoints), len(self.sources.files)
+        count, files = len(self.checkpoints), len(self.files)
         if files != count:
             raise BadRecipe(f"{files} files of statistics for {count} experts; expected one each")
 
@@ -239,20 +201,19 @@ class StatisticsProvider:
         return next(odd, None)
 
     @cached_property
-    def _draws(self) -> DrawnRows:
-        return DrawnRows(self.chosen, self.sources, self.checkpoints)
+    def _draws(self) -> Callable[[str], Rows]:
+        return drawn_rows(self.chosen, self.recipe, self.checkpoints)
 
     def _collected(self, index: int, progress: Progress | None) -> Statistic:
         self._check_tasks()
-        rows, checkpoint = self._draws(self.sources.tasks[index]), self.checkpoints[index]
-        step = steps(progress, self.need, checkpoint, rows)
-        device = self.sources.device
+        rows, checkpoint = self._draws(self.recipe.tasks[index]), self.checkpoints[index]
+        step, device = steps(progress, self.need, checkpoint, rows), self.recipe.device
         return collect(self.need, self.chosen, checkpoint, rows, device=device, progress=step)
 
     def _from_files(self, index: int) -> Statistic | None:
         """The file of one expert; None where there are none, or those there are meant elsewhere."""
-        files, elsewhere = self.sources.files, self.sources.elsewhere
-        if elsewhere:
+        files = self.files
+        if self.elsewhere:
             files = tuple(file for file in files if self._odd_option(file) is None)
         if not files:
             return None
@@ -260,7 +221,7 @@ class StatisticsProvider:
         digest = weights.digest(as_stored(checkpoint).weights)
         of_it = next((file for file in files if file.said.digest == digest), None)
         if of_it is None:
-            if elsewhere:
+            if self.elsewhere:
                 return None
             raise BadRecipe(
                 f"no file of statistics was computed on {checkpoint.source} as it goes into the "
@@ -274,13 +235,21 @@ class StatisticsProvider:
     def _check_rows(self, file: Statistic, index: int) -> None:
         # as text: a name in a file is never looked up, which could import what it names
         task, _, split = file.task.partition("@")
-        tasks = self.sources.tasks
+        tasks = self.recipe.tasks
         if split != TRAINED_ON or (tasks and task != tasks[index]):
             wanted = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"a task's @{TRAINED_ON}"
             raise BadRecipe(
                 f"{file.source} was computed on {file.task}, expected rows of "
                 f"{wanted}, on which {self.checkpoints[index].source} was trained"
             )
+
+
+Provider: TypeAlias = ReadyProvider | JointProvider | StatisticsProvider
+"""What one need is met with.
+
+Each has `given`, what the method is handed, for which no row is read before it is used; `prepare`
+reads rows, or files, now; `described` says for the record what was prepared.
+"""
 
 
 def _listed(files: Sequence[Statistic]) -> str:
@@ -302,7 +271,7 @@ def prepare(providers: Sequence[Provider], progress: Progress | None) -> None:
         provider.prepare(progress)
     own = [provider for provider in providers if isinstance(provider, StatisticsProvider)]
     taken = {(one.need, one.said.digest) for provider in own for one in provider.obtained}
-    files = {file.source: file for provider in own for file in provider.sources.files}.values()
+    files = {file.source: file for provider in own for file in provider.files}.values()
     if unused := [file for file in files if (file.need, file.said.digest) not in taken]:
         raise BadRecipe(
             f"{_listed(unused)} was computed on no expert as it enters a method that asks for "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.files import read_yaml
 from harness.presets import PresetName
@@ -48,13 +49,25 @@ class Recipe(Frozen):
     @property
     def method(self) -> str:
         """The method as the papers print it: `procrustes+dare[ties]+lines`."""
-        return printed(self.premerge, self.merger, self.postmerge)
+        first = "+".join(map(str, self.premerge))
+        merger = f"{first}[{self.merger}]" if first else str(self.merger)
+        return "+".join([merger, *map(str, self.postmerge)])
 
 
-def printed(before: Sequence[Choice], merger: Choice, after: Sequence[Choice]) -> str:
-    """The stages of a merge as the papers print them."""
-    first = "+".join(map(str, before))
-    return "+".join([f"{first}[{merger}]" if first else str(merger), *map(str, after)])
+def methods_of(recipe: Recipe) -> list[tuple[Method, Choice]]:
+    """The methods of all stages in order, each with what is chosen of it."""
+    return [
+        *((PREMERGE[choice.name], choice) for choice in recipe.premerge),
+        (MERGERS[recipe.merger.name], recipe.merger),
+        *((POSTMERGE[choice.name], choice) for choice in recipe.postmerge),
+    ]
+
+
+def with_choices(recipe: Recipe, fn: Callable[[Method, Choice], Choice]) -> Recipe:
+    """The recipe with what `fn` makes of the choice of every stage."""
+    first, made = len(recipe.premerge), tuple(fn(*one) for one in methods_of(recipe))
+    chosen = {"premerge": made[:first], "merger": made[first], "postmerge": made[first + 1 :]}
+    return recipe.model_copy(update=chosen)
 
 
 def read_recipe(path: str | Path) -> Recipe:

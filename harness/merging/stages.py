@@ -10,24 +10,17 @@ from typing import Any
 
 from harness import weights
 from harness.data.splits import parse_task, share_rows
-from harness.entries import Merger, Method, Postmerge, Premerge
+from harness.entries import Merger, Method
 from harness.errors import BadRecipe
-from harness.merging.providers import (
-    JointProvider,
-    Provider,
-    ReadyProvider,
-    StatisticSources,
-    StatisticsProvider,
-)
-from harness.merging.recipes import Recipe
+from harness.merging.providers import JointProvider, Provider, ReadyProvider, StatisticsProvider
+from harness.merging.recipes import Recipe, methods_of
 from harness.merging.spool import Spool
-from harness.merging.validation import ValidationScorer
+from harness.merging.validation import ValidationScorer, with_tensors
 from harness.methods import needs_of, own_options
 from harness.options import options
 from harness.passes.features import check_readout
 from harness.passes.statistic_file import Statistic, read_statistic
 from harness.presets import as_read, preset
-from harness.registry import MERGERS, POSTMERGE, PREMERGE
 from harness.types import DRAWN, HELD_OUT, Checkpoint, Choice, Need, Progress, Scalar, StateDict
 
 
@@ -54,6 +47,11 @@ class Stage:
         return [one for provider in self.providers for one in provider.described()]
 
 
+def reported(state: StateDict) -> Mapping[str, Any]:
+    """What a method tells of its work on a state that it made."""
+    return state.report if isinstance(state, weights.Lazy) else {}
+
+
 @dataclass(frozen=True)
 class Fold:
     """What the stages of a merge have in common.
@@ -67,30 +65,10 @@ class Fold:
     progress: Progress | None = None
     spool: Spool | None = None
 
-    @property
-    def before(self) -> tuple[tuple[Premerge, Choice], ...]:
-        """The pre-merging methods with their options."""
-        return tuple((PREMERGE[choice.name], choice) for choice in self.recipe.premerge)
-
-    @property
-    def merger(self) -> Merger:
-        """The merger, which comes next."""
-        return MERGERS[self.recipe.merger.name]
-
-    @property
-    def after(self) -> tuple[tuple[Postmerge, Choice], ...]:
-        """The post-merging methods with their options."""
-        return tuple((POSTMERGE[choice.name], choice) for choice in self.recipe.postmerge)
-
-    @property
-    def entries(self) -> tuple[Method, ...]:
-        """The methods of all stages in order."""
-        return (*(one for one, _ in self.before), self.merger, *(one for one, _ in self.after))
-
     @cached_property
     def needs(self) -> tuple[Need, ...]:
         """The needs of all stages, one after the other."""
-        return tuple(need for entry in self.entries for need in needs_of(entry))
+        return tuple(need for entry, _ in methods_of(self.recipe) for need in needs_of(entry))
 
     @cached_property
     def files(self) -> tuple[Statistic, ...]:
@@ -117,9 +95,12 @@ class Fold:
 
     @property
     def _called(self) -> str:
-        before = ", ".join(entry.name for entry, _ in self.before)
-        called = f"{self.merger.name} after {before}" if before else self.merger.name
-        return ", then ".join([called, *(entry.name for entry, _ in self.after)])
+        names, first = (
+            [entry.name for entry, _ in methods_of(self.recipe)],
+            len(self.recipe.premerge),
+        )
+        called = f"{names[first]} after {', '.join(names[:first])}" if first else names[first]
+        return ", then ".join([called, *names[first + 1 :]])
 
     def stage(
         self,
@@ -136,7 +117,7 @@ class Fold:
         tuned = isinstance(entry, Merger) and self.recipe.tune is not None
         shared = any(need.rows == "shared" for need in needs)
         scorer = scorer_of(self, entering, averaged or {}) if tuned or shared else None
-        under = _under(averaged, entering) if averaged else entering
+        under = tuple(with_tensors(one, averaged or {}) for one in entering)
         providers = [
             self._provider(need, choice, under if need.rows == "tasks" else entering, scorer)
             for need in needs
@@ -151,12 +132,14 @@ class Fold:
         scorer: ValidationScorer | None,
     ) -> Provider:
         chosen = {name: choice.options[name] for name in options(need.function)}
-        if need.rows == "own":
-            return StatisticsProvider(need, chosen, entering, self._sources(need))
-        if need.rows in DRAWN:
-            return JointProvider(need, chosen, entering, self._sources(need), self.progress)
         if need.check:
             need.check(chosen)
+        if need.rows == "own":
+            files = tuple(file for file in self.files if file.need == need.name)
+            elsewhere = self.needs.count(need) > 1
+            return StatisticsProvider(need, chosen, entering, self.recipe, files, elsewhere)
+        if need.rows in DRAWN:
+            return JointProvider(need, chosen, entering, self.recipe, self.progress)
         made_of = scorer if need.rows == "shared" else self._of_tasks(entering)
         return ReadyProvider(need, need.function(made_of, **chosen))
 
@@ -166,34 +149,10 @@ class Fold:
         pairs = zip(entering, tasks, strict=True)
         return tuple(replace(one, tasks=(task,)) if task else one for one, task in pairs)
 
-    def _sources(self, need: Need) -> StatisticSources:
-        return StatisticSources(
-            self.recipe.tasks,
-            tuple(file for file in self.files if file.need == need.name),
-            [one.name for one in self.needs].count(need.name) > 1,
-            self.recipe.data_dir,
-            self.recipe.device,
-            self.recipe.max_length,
-        )
-
 
 def entering(experts: Sequence[Checkpoint], wholes: Sequence[StateDict]) -> tuple[Checkpoint, ...]:
     """The experts as they enter a stage: with what the stages before it made of their weights."""
-    return tuple(
-        replace(
-            expert,
-            weights=weights.select(weights.union(whole, expert.weights), expert.weights),
-        )
-        for expert, whole in zip(experts, wholes, strict=True)
-    )
-
-
-def _under(head: StateDict, experts: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
-    """The experts, each with the same head."""
-    return tuple(
-        replace(one, weights=weights.select(weights.union(head, one.weights), one.weights))
-        for one in experts
-    )
+    return tuple(map(with_tensors, experts, wholes))
 
 
 def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) -> ValidationScorer:
@@ -217,11 +176,9 @@ def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) ->
         of_task = [e for e, t in zip(experts, recipe.tasks, strict=False) if t == task.name]
         if recipe.heads == "keep" and not of_task:
             raise BadRecipe(f"no expert is of task {task}, so no head is kept that reads it")
-        template = of_task[0] if of_task else experts[0]
-        rest = weights.union(averaged, template.weights) if averaged else template.weights
-        read = as_read(task, recipe.preset)
+        template, read = of_task[0] if of_task else experts[0], as_read(task, recipe.preset)
         check_readout(template, readout, read.finetune.max_length)
-        places.append((replace(template, weights=rest), read, split))
+        places.append((with_tensors(template, averaged), read, split))
     return ValidationScorer(
         tuple(places),
         recipe.data_dir,

@@ -75,9 +75,10 @@ def _shown(value: Scalar) -> str:
 
 def _files(plan: Plan) -> list[str]:
     """The files of a merge, as they are called in its folder."""
-    parts = len(shards(plan.state))
+    split = shards(plan.state)
     first = plan.experts[0].tokenizer
     words = [name for name in TOKENIZER_FILES if (first / name).is_file()]
-    weights = [SINGLE] if parts == 1 else [f"model-*-of-{parts:05}.safetensors", INDEX]
+    many = [f"model-*-of-{len(split.filename_to_tensors):05}.safetensors", INDEX]
+    weights = many if split.is_sharded else [SINGLE]
     heads = [f"heads/{task}/" for task in plan.tasks] if plan.recipe.heads == "keep" else []
     return [*weights, "config.json", *words, *heads, MERGE_FILE, "README.md"]

@@ -32,24 +32,16 @@ def found_once(candidates: dict[float, Plan], spool: Spool) -> dict[float, Plan]
     A sweep along it decomposes every matrix once, and what is written of the best has the bytes of
     a merge that is not tuned.
     """
-    lines = {
-        value: plan.merged
-        for value, plan in candidates.items()
-        if isinstance(plan.merged, weights.Line) and _option(plan) == weights.SCALE
-    }
-    if len(lines) < len(candidates):
+    merged = {value: plan.merged for value, plan in candidates.items()}
+    lines = {value: one for value, one in merged.items() if isinstance(one, weights.Line)}
+    tune = next(iter(candidates.values())).recipe.tune
+    if len(lines) < len(candidates) or values_of(str(tune))[0] != weights.SCALE:
         return candidates
-    first = next(iter(lines.values()))
-    direction = spool.states([first.direction])[0]
+    (direction,) = spool.states([next(iter(lines.values())).direction])
     return {
         value: completed(candidates[value], weights.Line(line.base, direction, line.scale))
         for value, line in lines.items()
     }
-
-
-def _option(candidate: Plan) -> str | None:
-    """The option that is tuned."""
-    return values_of(candidate.recipe.tune)[0] if candidate.recipe.tune else None
 
 
 def _scorer(candidates: Mapping[float, Plan]) -> ValidationScorer:

@@ -22,6 +22,12 @@ CANDIDATES = "scoring candidates"
 """What is told of rows that candidates are scored on."""
 
 
+def with_tensors(model: Checkpoint, state: StateDict) -> Checkpoint:
+    """The model with the tensors of a state in place of its own of these names."""
+    whole = weights.select(weights.union(state, model.weights), model.weights)
+    return replace(model, weights=whole)
+
+
 @dataclass(frozen=True)
 class ValidationScorer:
     """The score of a candidate under Current Eval, averaged over tasks; higher is better.
@@ -82,11 +88,8 @@ class ValidationScorer:
         for (template, task, _), rows in zip(self.places, self.rows, strict=True):
             kind = kind_of(task)
             order = kind.columns(task, template.labels or (), template.source)
-            both = weights.union(state, template.weights)
-            whole = weights.select(both, list(template.weights))
-            model = replace(template, weights=whole, source="a candidate")
             _, logits, seen = forward(
-                model,
+                replace(with_tensors(template, state), source="a candidate"),
                 rows,
                 max_length=rows.task.finetune.max_length,
                 readout=self.readout,

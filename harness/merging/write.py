@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -23,11 +23,14 @@ from harness.checkpoints.tokenizer import copy_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.files import write_json, write_text
 from harness.folders import new_folder
-from harness.merging.plan import Plan, reported, short_method
+from harness.merging.plan import Plan, short_method
 from harness.merging.premerge_report import DistanceTracker, measured
-from harness.merging.stages import Stage
+from harness.merging.stages import Stage, reported
 from harness.text import markdown, plain
-from harness.types import Checkpoint, Progress, StateDict
+from harness.types import Checkpoint, Choice, Progress, StateDict
+
+if TYPE_CHECKING:
+    from huggingface_hub import StateDictSplit
 
 SHARD_BYTES = 5 * 10**9
 TENSORS = "merging tensors"
@@ -67,36 +70,32 @@ def _write_weights(
     state: StateDict, folder: Path, progress: Progress, hashes: dict[str, str]
 ) -> str:
     """The digest of all weights, and into `hashes` that of every file by its path."""
-    parts = shards(state)
+    split = shards(state)
 
     def step(done: int) -> None:
         progress(TENSORS, done, len(state))
 
     digests: dict[str, str] = {}
-    placed: dict[str, str] = {}
-    for number, names in enumerate(parts, start=1):
-        file = SINGLE if len(parts) == 1 else f"model-{number:05}-of-{len(parts):05}.safetensors"
+    for file, names in split.filename_to_tensors.items():
         written = write_file(folder / file, weights.select(state, names), step)
         digests |= written.digests
         hashes[file] = written.hash
-        placed |= dict.fromkeys(names, file)
-    if len(parts) > 1:
-        size = sum(spec.bytes for spec in weights.specs(state).values())
-        write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": placed})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        write_json(folder / INDEX, index)
     return weights.join_digests(digests)
 
 
-def shards(state: StateDict) -> list[list[str]]:
-    """The names of a state's tensors by the file that they go into."""
-    parts: list[list[str]] = [[]]
-    filled = 0
-    for name, spec in weights.specs(state).items():
-        if parts[-1] and filled + spec.bytes > SHARD_BYTES:
-            parts.append([])
-            filled = 0
-        parts[-1].append(name)
-        filled += spec.bytes
-    return parts
+def shards(state: StateDict) -> StateDictSplit:
+    """The files that a state goes into, and which tensors go into each."""
+    from huggingface_hub import split_state_dict_into_shards_factory
+
+    return split_state_dict_into_shards_factory(
+        weights.specs(state),
+        get_storage_size=lambda spec: spec.bytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=SHARD_BYTES,
+    )
 
 
 def _write_heads(plan: Plan, folder: Path, hashes: dict[str, str]) -> dict[str, str]:
@@ -119,8 +118,7 @@ def _write_heads(plan: Plan, folder: Path, hashes: dict[str, str]) -> dict[str, 
 def _config(plan: Plan) -> dict[str, Any]:
     config = dict(plan.experts[0].config)
     if plan.recipe.heads == "keep":
-        for key in OF_THE_HEAD:
-            config.pop(key, None)
+        config = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
         if plan.base is not None and "architectures" in plan.base.config:
             config["architectures"] = plan.base.config["architectures"]
     return config
@@ -139,53 +137,66 @@ def _record(
             named["relative"] = os.path.relpath(checkpoint.path, out)
         return named
 
-    recipe = plan.recipe
-    statistics = plan.merging.statistics()
-    scored_on = _scored_on(plan, tried=bool(trials or plan.report))
-    return {
+    recipe, tried = plan.recipe, bool(trials or plan.report)
+    measured = (one.recorded() for one in plan.measured)
+    stages = [stage for stage in plan.stages if tried or stage is not plan.merging]
+    record = {
         "method": short_method(recipe),
         **digests,
         "tasks": list(dict.fromkeys(plan.tasks)),
         "base": origin(plan.base) if plan.base else None,
-        **({"base_weights": known} if (known := _base_weights(plan)) else {}),
+        "base_weights": _base_weights(plan),
         "experts": [
             {**origin(expert), **({"task": plan.tasks[i]} if plan.tasks else {})}
             for i, expert in enumerate(plan.experts)
         ],
         "premerge": [
-            {
-                "name": choice.name,
-                "options": dict(choice.options),
-                **_needed(step.stage),
-                **said.recorded(),
-            }
-            for choice, step, said in zip(recipe.premerge, plan.steps, plan.measured, strict=True)
+            _said(_chosen(choice) | _needed([step.stage]) | told)
+            for choice, step, told in zip(recipe.premerge, plan.steps, measured, strict=True)
         ],
-        "merger": {"name": recipe.merger.name, "options": dict(recipe.merger.options)},
+        "merger": _chosen(recipe.merger),
         "postmerge": [
-            {
-                "name": choice.name,
-                "options": dict(choice.options),
-                **_needed(stage),
-                **({"report": dict(told)} if (told := reported(made)) else {}),
-            }
+            _said(_chosen(choice) | _needed([stage]) | {"report": reported(made)})
             for choice, stage, made in zip(
                 recipe.postmerge, plan.finishing, plan.after, strict=True
             )
         ],
         "heads": recipe.heads,
-        **({"kept": kept} if (kept := _kept(plan)) else {}),
+        "kept": _kept(plan),
         **plan.experts[0].family.recorded,
         "seed": recipe.seed,
-        **({"preset": recipe.preset} if recipe.preset else {}),
+        "preset": recipe.preset,
         **({"max_length": _lengths(plan)} if recipe.max_length else {}),
-        **{key: True for key in ("other_base", "other_tasks") if getattr(recipe, key)},
+        "other_base": recipe.other_base,
+        "other_tasks": recipe.other_tasks,
         **described(plan.tasks, out),
-        **({"statistics": statistics} if statistics else {}),
-        **({"scored_on": scored_on} if scored_on else {}),
-        **({"tuned": dict(trials)} if trials else {}),
-        **({"report": dict(plan.report)} if plan.report else {}),
+        "statistics": plan.merging.statistics(),
+        "scored_on": _needed(stages)["scored_on"],
+        "tuned": dict(trials or {}),
+        "report": dict(plan.report),
         "versions": dict(_versions()),
+    }
+    return _said(record)
+
+
+ALWAYS = ("tasks", "base", "premerge", "options", "postmerge", "seed", "seconds", "max_length")
+"""What a record says also where there is nothing; all else is left out then."""
+
+
+def _said(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if value or name in ALWAYS}
+
+
+def _chosen(choice: Choice) -> dict[str, Any]:
+    return {"name": choice.name, "options": dict(choice.options)}
+
+
+def _needed(stages: Sequence[Stage]) -> dict[str, Any]:
+    """What methods were given beside weights: statistics, and rows to score candidates on."""
+    splits = [split for stage in stages if stage.scorer for split in stage.scorer.splits]
+    return {
+        "statistics": [one for stage in stages for one in stage.statistics()],
+        "scored_on": list(dict.fromkeys(splits)),
     }
 
 
@@ -227,23 +238,6 @@ def _lengths(plan: Plan) -> dict[str, int]:
     return {
         **{str(one["task"]): int(one["max_length"]) for one in told},
         **{f"{rows.task}@{rows.split}": rows.task.finetune.max_length for rows in validated},
-    }
-
-
-def _scored_on(plan: Plan, *, tried: bool) -> list[str]:
-    """The rows that candidates were scored on, by whichever stage; by the merger only if it did."""
-    stages = [stage for stage in plan.stages if tried or stage is not plan.merging]
-    scorers = [stage.scorer for stage in stages if stage.scorer]
-    return list(dict.fromkeys(split for scorer in scorers for split in scorer.splits))
-
-
-def _needed(stage: Stage) -> dict[str, Any]:
-    """What a method was given beside weights: statistics, and scores of rows."""
-    statistics = stage.statistics()
-    scored_on = list(stage.scorer.splits) if stage.scorer else []
-    return {
-        **({"statistics": statistics} if statistics else {}),
-        **({"scored_on": scored_on} if scored_on else {}),
     }
 
 

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
 
-from harness import StateDict, premerge
+from harness import StateDict, premerge, weights
 from harness.options import ExpertAnchor, Layers
 from harness.types import Activations, Products
-from harness.weights import (
-    Alignment,
-    Match,
-    Permuted,
-    Symmetry,
-    alignment,
-    gainful,
-    to_anchor,
-    units_of,
-)
 
 
 @premerge(
@@ -35,7 +24,7 @@ def activation_matching(
     base: StateDict,
     *,
     activations: Sequence[Activations],
-    symmetry: Symmetry,
+    symmetry: weights.Symmetry,
     pearson: bool = False,
     layers: Layers = "all",
     anchor: ExpertAnchor = "central",
@@ -58,29 +47,19 @@ def activation_matching(
     By hand, two units on two tokens: z = ((1, 0), (0, 2)) and z' = ((0, 1), (3, 0)), so that
     C = ((0, 1), (6, 0)): the two change places.
     """
-    what = alignment(experts, base, symmetry, anchor)
+    what = weights.alignment(experts, base, symmetry, anchor)
 
-    def matches(group: str, index: int) -> Mapping[str, Match[Permuted]]:
+    def matches(group: str, index: int) -> Mapping[str, weights.Match[weights.Permuted]]:
         place = what.place()
         assert place is not None  # the base has seen no rows and is no anchor here
         products = activations[index].products(activations[place], group)
         alike = correlation(products) if pearson else products.inner
         squares = 2 * len(alike) if pearson else float(sum(map(torch.sum, products.squares)))
-        return {group: _match(what, index, group, gainful(alike, squares))}
+        both, order = (experts[index], what.anchor), weights.gainful(alike, squares)
+        return {group: weights.reordered(*both, symmetry.members(group, *both), order)}
 
     groups = [f"ffn.{layer}" for layer in symmetry.chosen(layers)]
-    return to_anchor(what, {(group,): partial(matches, group) for group in groups})
-
-
-def _match(what: Alignment, index: int, group: str, order: torch.Tensor) -> Match[Permuted]:
-    """The order with what it does to the distance from the anchor."""
-    first, second = what.experts[index], what.anchor
-    before = after = 0.0
-    for member in what.symmetry.members(group, first, second):
-        here, there = units_of(first, member), units_of(second, member)
-        before += float((here - there).square().sum())
-        after += float((here[order] - there).square().sum())
-    return Match(Permuted(order), math.sqrt(before), math.sqrt(after))
+    return weights.to_anchor(what, {(group,): partial(matches, group) for group in groups})
 
 
 def correlation(products: Products) -> torch.Tensor:
@@ -92,10 +71,6 @@ def correlation(products: Products) -> torch.Tensor:
     covariance = products.inner / products.count - torch.outer(*means)
     pairs = zip(products.squares, means, strict=True)
     spreads = [(q / products.count - mean.square()).clamp(min=0).sqrt() for q, mean in pairs]
-    moving = torch.outer(*map(_moves, spreads, means))
-    return torch.where(moving, covariance / torch.outer(*spreads), 0)
-
-
-def _moves(spread: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """Whether a unit moves by more than the rounding of its mean square."""
-    return spread > 1e-7 * mean.abs()
+    # by more than the rounding of its mean square
+    moving = [spread > 1e-7 * mean.abs() for spread, mean in zip(spreads, means, strict=True)]
+    return torch.where(torch.outer(*moving), covariance / torch.outer(*spreads), 0)

@@ -8,22 +8,9 @@ from functools import partial
 
 import torch
 
-from harness import StateDict, premerge
+from harness import StateDict, premerge, weights
 from harness.options import ExpertAnchor, Layers, Positive
 from harness.types import Activations, Products
-from harness.weights import (
-    Alignment,
-    Lazy,
-    Spec,
-    Symmetry,
-    Turned,
-    alignment,
-    group_of,
-    latest,
-    once,
-    polar,
-    specs,
-)
 
 
 @premerge("cca", paper="arXiv:2407.05385", breaks=("order",), costly=True, reads_base=False)
@@ -32,7 +19,7 @@ def cca(
     base: StateDict,
     *,
     activations: Sequence[Activations],
-    symmetry: Symmetry,
+    symmetry: weights.Symmetry,
     gamma: Positive = 0.1,
     layers: Layers = "all",
     anchor: ExpertAnchor = 1,
@@ -55,7 +42,7 @@ def cca(
 
     By hand, one unit each, with the covariances Sxx = 4 and Syy = 1 and hardly any gamma: A = 2.
     """
-    what = alignment(experts, base, symmetry, anchor)
+    what = weights.alignment(experts, base, symmetry, anchor)
     chosen = {f"ffn.{layer}" for layer in symmetry.chosen(layers)}
 
     def home() -> int:
@@ -63,44 +50,35 @@ def cca(
         assert place is not None  # the base has seen no rows and is no anchor here
         return place
 
-    def find(group: str, index: int) -> Turned:
+    def find(group: str, index: int) -> weights.Turned:
         anchors, mine = activations[home()], activations[index]
-        both = mine.products(anchors, group)
-        found = mapped(
-            covariance(anchors.products(anchors, group)),
-            covariance(both).mT,
-            covariance(mine.products(mine, group)),
-            gamma,
-        )
+        pairs = (anchors, anchors), (mine, anchors), (mine, mine)
+        of_anchor, between, own = (covariance(one.products(two, group)) for one, two in pairs)
+        found = mapped(of_anchor, between.mT, own, gamma)
         _tell(what, index, group, found)
         return found
 
-    def of_all(group: str) -> list[Callable[[], Turned]]:
+    def of_all(group: str) -> list[Callable[[], weights.Turned]]:
         for when in ("before", "after"):
             what.tell_of(home(), when, group, 0.0)
-        return [once(partial(find, group, index)) for index in range(len(experts))]
+        return [weights.once(partial(find, group, index)) for index in range(len(experts))]
 
-    maps = latest(of_all)  # of one layer: two matrices for each expert, as wide as its units
+    # of one layer: two matrices for each expert, as wide as its units
+    maps = weights.latest(of_all)
 
     def compute(index: int, name: str) -> torch.Tensor:
         tensor = experts[index][name]
         tensor = tensor.to(torch.promote_types(tensor.dtype, torch.float32)).clone()
         for place, axis in enumerate(symmetry.axes.get(name, ())):
-            if axis and (group := group_of(axis)) in chosen and index != home():
+            if axis and (group := weights.group_of(axis)) in chosen and index != home():
                 tensor = maps(group)[index]()(tensor, place, dual=axis != group).contiguous()
         return tensor
 
-    return [
-        Lazy(
-            {name: _wide(spec) for name, spec in specs(expert).items()},
-            partial(compute, index),
-            report=what.report,
-        )
-        for index, expert in enumerate(experts)
-    ]
+    wide = [weights.specs(weights.each(torch.clone, expert)) for expert in experts]
+    return [weights.Lazy(one, partial(compute, i), what.report) for i, one in enumerate(wide)]
 
 
-def _tell(what: Alignment, index: int, group: str, found: Turned) -> None:
+def _tell(what: weights.Alignment, index: int, group: str, found: weights.Turned) -> None:
     """Report how far an expert is from the anchor in a group, before and after it is mapped."""
     before = after = 0.0
     for name, axis, dual in what.symmetry.members(group, what.experts[index], what.anchor):
@@ -111,10 +89,6 @@ def _tell(what: Alignment, index: int, group: str, found: Turned) -> None:
     what.tell_of(index, "after", group, math.sqrt(after))
 
 
-def _wide(spec: Spec) -> Spec:
-    return Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
-
-
 def covariance(products: Products) -> torch.Tensor:
     """The covariances [units, units] of units of the first model with those of the second."""
     first, second = (one / products.count for one in products.sums)
@@ -123,11 +97,11 @@ def covariance(products: Products) -> torch.Tensor:
 
 def mapped(
     anchors: torch.Tensor, between: torch.Tensor, mine: torch.Tensor, gamma: float
-) -> Turned:
+) -> weights.Turned:
     """A and its inverse, of the covariances Sxx, Sxy and Syy of the anchor x and an expert y."""
     (root, back), (my_root, my_back) = (_roots(one, gamma) for one in (anchors, mine))
     turn = _rotation(back @ between @ my_back)
-    return Turned((my_back @ turn.mT @ root)[None], (back @ turn @ my_root)[None])
+    return weights.Turned((my_back @ turn.mT @ root)[None], (back @ turn @ my_root)[None])
 
 
 UNCORRELATED = 1e-10
@@ -139,7 +113,7 @@ def _rotation(correlations: torch.Tensor) -> torch.Tensor:
     be."""
     left, values, right = torch.linalg.svd(correlations)
     told = values > UNCORRELATED
-    return left @ right if bool(told.all()) else polar(left[:, told] @ right[told])
+    return left @ right if bool(told.all()) else weights.polar(left[:, told] @ right[told])
 
 
 def _roots(covariances: torch.Tensor, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:

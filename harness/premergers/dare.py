@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -11,7 +12,7 @@ from harness import StateDict, premerge
 from harness.errors import BadOption
 from harness.options import Share
 from harness.rng import rng
-from harness.weights import check_one_each, each, flat_pieces, select, specs, where_shared
+from harness.weights import check_one_each, each, flat_pieces, specs, where_shared
 
 
 @premerge(
@@ -37,7 +38,6 @@ def dare(
     what ties with the largest of them. What stays is divided by 1 - drop_rate if `rescale`.
     `with_masks` does the same for a draw that is given.
     """
-    divisor = 1 - drop_rate if rescale else 1.0
 
     def drawn(index: int, name: str, vector: torch.Tensor) -> torch.Tensor:
         if strategy == "magnitude":
@@ -46,7 +46,7 @@ def dare(
 
     if not drop_rate:
         return [each(torch.clone, expert) for expert in experts]
-    return _masked(experts, base, drawn, divisor, on)
+    return _masked(experts, base, drawn, 1 - drop_rate if rescale else 1.0, on)
 
 
 def with_masks(
@@ -84,13 +84,12 @@ def check_masks(
     """Raise BadOption, naming the tensor, unless every tensor with a task vector has a mask."""
     check_one_each(method, masks, len(experts), "sets of masks")
     for place, (expert, given) in enumerate(zip(experts, masks, strict=True)):
-        known = specs(given)
-        shared = select(expert, [name for name in expert if name in base])
-        for name, spec in specs(shared).items():
-            shape = known[name].shape if name in known else "missing"
-            if shape != spec.shape:
+        known, wanted = specs(given), specs(expert)
+        for name in filter(base.__contains__, wanted):
+            shape, expected = known[name].shape if name in known else "missing", wanted[name].shape
+            if shape != expected:
                 raise BadOption(
-                    f"the mask of '{name}' of expert {place + 1} is {shape}, expected {spec.shape}"
+                    f"the mask of '{name}' of expert {place + 1} is {shape}, expected {expected}"
                 )
 
 
@@ -101,26 +100,18 @@ def _masked(
     divisor: float,
     on: str,
 ) -> list[StateDict]:
-    """The experts whose vectors keep what `keep(index, name, vector)` says, divided."""
+    """The experts whose vectors keep what `keep(index, name, vector)` says, divided.
 
-    def dropped(index: int, expert: StateDict) -> StateDict:
-        def fn(name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
-            vector = weight - origin if on == "task_vector" else weight.clone()
-            drop(vector, keep(index, name, vector), divisor)
-            return vector.add_(origin) if on == "task_vector" else vector
+    All is zero if the divisor is.
+    """
 
-        return where_shared(fn, expert, base)
+    def drop(index: int, name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
+        vector = weight - origin if on == "task_vector" else weight.clone()
+        vector.mul_(keep(index, name, vector))
+        vector = vector.div_(divisor) if divisor else vector.zero_()
+        return vector.add_(origin) if on == "task_vector" else vector
 
-    return [dropped(index, expert) for index, expert in enumerate(experts)]
-
-
-def drop(vector: torch.Tensor, keep: torch.Tensor, divisor: float) -> None:
-    """Zero the vector where `keep` is false, divide the rest (all is zero if the divisor is)."""
-    vector.mul_(keep)
-    if divisor:
-        vector.div_(divisor)
-    else:
-        vector.zero_()
+    return [where_shared(partial(drop, i), expert, base) for i, expert in enumerate(experts)]
 
 
 def random_keep(

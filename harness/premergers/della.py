@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -37,13 +37,7 @@ def della(
     By hand: of the row (3, -1, 2) at drop_rate 0.5 and epsilon 0.2, p is (0.4, 0.6, 0.5); if all
     stay they become (5, -2.5, 4).
     """
-    window = _window(drop_rate, epsilon)
-
-    def draw(index: int, name: str) -> Draw:
-        numbers = rng(seed, "della", index, name)
-        return lambda drop: torch.from_numpy(numbers.random(drop.shape)) >= drop
-
-    return _pruned(experts, base, window, draw, rescale)
+    return _pruned(experts, base, drop_rate, epsilon, rescale, seed)
 
 
 def with_masks(
@@ -62,59 +56,44 @@ def with_masks(
     BadOption for a mask that is missing or of another shape.
     """
     check_masks("della", experts, base, masks)
-
-    def draw(index: int, name: str) -> Draw:
-        kept = ~masks[index][name].to(torch.bool).reshape(-1)
-        place = 0
-
-        def following(drop: torch.Tensor) -> torch.Tensor:
-            nonlocal place
-            start, place = place, place + drop.numel()
-            return kept[start:place].view_as(drop)
-
-        return following
-
-    return _pruned(experts, base, _window(drop_rate, epsilon), draw, rescale)
+    return _pruned(experts, base, drop_rate, epsilon, rescale, masks=masks)
 
 
-Draw: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-"""Which entries of the next rows of a tensor stay, of the probabilities by which they fall."""
-
-
-def _window(drop_rate: float, epsilon: float) -> tuple[float, float]:
-    """Both as they are. Raises BadOption unless the probabilities lie in [0, 1]."""
+def _pruned(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    drop_rate: float,
+    epsilon: float,
+    rescale: bool,
+    seed: int = 0,
+    masks: Sequence[Mapping[str, torch.Tensor]] | None = None,
+) -> list[StateDict]:
+    """The experts pruned by a draw, or by the masks. Raises BadOption for a window past [0, 1]."""
     low, high = drop_rate - epsilon / 2, drop_rate + epsilon / 2
     if not 0 <= low <= high <= 1:
         raise BadOption(
             f"drop_rate {drop_rate:g} and epsilon {epsilon:g} of della drop with probabilities "
             f"{low:g} to {high:g}, expected a window within [0, 1]"
         )
-    return drop_rate, epsilon
 
+    def prune(index: int, name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
+        vector, numbers = (weight - origin).contiguous(), rng(seed, "della", index, name)
+        rows = vector.flatten(1) if vector.ndim > 1 else vector.view(1, -1)
+        step = max(1, piece_size() // max(1, rows.shape[1]))
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            drop = _probabilities(part, drop_rate, epsilon)
+            if masks is None:
+                part *= torch.from_numpy(numbers.random(drop.shape)) >= drop
+            else:
+                mask = masks[index][name].reshape(rows.shape)
+                part *= ~mask[start : start + step].to(torch.bool)
+            if rescale:
+                # where p is 1 nothing stays that could be divided
+                part /= (1 - drop).masked_fill_(drop == 1, 1)
+        return vector.add_(origin)
 
-def _pruned(
-    experts: Sequence[StateDict],
-    base: StateDict,
-    window: tuple[float, float],
-    draw: Callable[[int, str], Draw],
-    rescale: bool,
-) -> list[StateDict]:
-    def pruned(index: int, expert: StateDict) -> StateDict:
-        def fn(name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
-            vector = (weight - origin).contiguous()
-            rows = vector.flatten(1) if vector.ndim > 1 else vector.view(1, -1)
-            stay = draw(index, name)
-            for part in torch.split(rows, max(1, piece_size() // max(1, rows.shape[1]))):
-                drop = _probabilities(part, *window)
-                part *= stay(drop)
-                if rescale:
-                    # where p is 1 nothing stays that could be divided
-                    part /= (1 - drop).masked_fill_(drop == 1, 1)
-            return vector.add_(origin)
-
-        return where_shared(fn, expert, base)
-
-    return [pruned(index, expert) for index, expert in enumerate(experts)]
+    return [where_shared(partial(prune, i), expert, base) for i, expert in enumerate(experts)]
 
 
 def _probabilities(rows: torch.Tensor, drop_rate: float, epsilon: float) -> torch.Tensor:

@@ -8,20 +8,9 @@ from functools import partial
 
 import torch
 
-from harness import StateDict, premerge
+from harness import StateDict, premerge, weights
 from harness.errors import BadOption
 from harness.options import Anchor, Layers
-from harness.weights import (
-    Alignment,
-    Match,
-    Member,
-    Permuted,
-    Symmetry,
-    alignment,
-    assignment,
-    to_anchor,
-    units_of,
-)
 
 TINY = 1e-9
 """Added to the norm of a row that is divided by it."""
@@ -44,7 +33,7 @@ def ot_fusion(
     experts: Sequence[StateDict],
     base: StateDict,
     *,
-    symmetry: Symmetry,
+    symmetry: weights.Symmetry,
     reference_quirks: bool = False,
     layers: Layers = "all",
     anchor: Anchor = "central",
@@ -74,18 +63,18 @@ def ot_fusion(
             f"reference_quirks of ot_fusion is for 2 experts, found {len(experts)}; "
             "expected 2, or leave it out"
         )
-    chosen = symmetry.chosen(layers)
-    what = alignment(experts, base, _quirky(symmetry) if reference_quirks else symmetry, anchor)
     kinds = ("ffn", OUT) if reference_quirks else ("ffn",)
-    groups = [tuple(f"{kind}.{layer}" for kind in kinds) for layer in chosen]
-    return to_anchor(what, {one: partial(_transported, what, one) for one in groups})
+    groups = [tuple(f"{kind}.{layer}" for kind in kinds) for layer in symmetry.chosen(layers)]
+    table = _quirky(symmetry) if reference_quirks else symmetry
+    what = weights.alignment(experts, base, table, anchor)
+    return weights.to_anchor(what, {one: partial(_transported, what, one) for one in groups})
 
 
 OUT = "out"
 """What the rows of a second layer are said to run over, as if they were units of its own."""
 
 
-def _quirky(symmetry: Symmetry) -> Symmetry:
+def _quirky(symmetry: weights.Symmetry) -> weights.Symmetry:
     """The table of which no bias is moved, and rows of second layers are by themselves."""
 
     def of(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
@@ -98,19 +87,19 @@ def _quirky(symmetry: Symmetry) -> Symmetry:
 
 
 def _transported(
-    what: Alignment, groups: Sequence[str], index: int
-) -> Mapping[str, Match[Permuted]]:
+    what: weights.Alignment, groups: Sequence[str], index: int
+) -> Mapping[str, weights.Match[weights.Permuted]]:
     """The order of the units of an expert; of rows that are moved once more, after the columns."""
-    matches: dict[str, Match[Permuted]] = {}
-    mine = what.experts[index]
+    matches: dict[str, weights.Match[weights.Permuted]] = {}
+    both = mine, _ = what.experts[index], what.anchor
     for group in groups:
-        members = what.symmetry.members(group, mine, what.anchor)
+        members = what.symmetry.members(group, *both)
         maker = next(one for one in members if not one.dual and mine[one.name].ndim == 2)
-        rows, goals = (units_of(state, maker) for state in (mine, what.anchor))
+        rows, goals = (weights.units_of(state, maker) for state in both)
         if matches:  # the columns of these rows have gone where the units went
             (before,) = matches.values()
             rows = before.map(rows, 1, dual=True)
-        matches[group] = _told(what, index, members, transport(rows, goals))
+        matches[group] = weights.reordered(*both, members, transport(rows, goals))
     return matches
 
 
@@ -118,18 +107,6 @@ def transport(rows: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
     """The order of rows [units, features] that costs least: j gets the row order[j]."""
     here, there = (one / (one.norm(dim=1, keepdim=True) + TINY) for one in (rows, goals))
     cost = torch.cdist(here, there)
-    order, same = assignment(-cost), torch.arange(len(cost))
+    order, same = weights.assignment(-cost), torch.arange(len(cost))
     better = float(cost[order, same].sum()) < NEARER * float(cost.trace())
     return order if better else same
-
-
-def _told(
-    what: Alignment, index: int, members: Sequence[Member], order: torch.Tensor
-) -> Match[Permuted]:
-    """The order, with the distance from the anchor in all that it moves, before and after."""
-    before, after = 0.0, 0.0
-    for one in members:
-        rows, goals = (units_of(state, one) for state in (what.experts[index], what.anchor))
-        before += float((rows - goals).square().sum())
-        after += float((rows[order] - goals).square().sum())
-    return Match(Permuted(order), before**0.5, after**0.5)

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import torch
 
-from harness import StateDict, premerge
+from harness import StateDict, premerge, weights
 from harness.errors import BadOption
 from harness.options import Anchor, Layers
-from harness.weights import (
-    Alignment,
-    Finder,
-    Match,
-    Pair,
-    Permuted,
-    Symmetry,
-    Units,
-    alignment,
-    assignment,
-    descent,
-    matched,
-    objective,
-    once,
-    to_anchor,
-    units_of,
-    universe,
-)
 
 RESIDUAL = ("width", "embedding", "pooled")
 """The groups of no one layer, those with most tensors first."""
+Matches: TypeAlias = Mapping[str, weights.Match[weights.Permuted]]
+"""The order of the units of an expert, by group."""
 
 
 @premerge(
@@ -44,7 +29,7 @@ def permutation(
     experts: Sequence[StateDict],
     base: StateDict,
     *,
-    symmetry: Symmetry,
+    symmetry: weights.Symmetry,
     ffn: bool = True,
     heads: bool = False,
     rotated: bool = False,
@@ -83,36 +68,7 @@ def permutation(
     ((0, 3), (2, 0)), so the rows change places.
     """
     asked = {"ffn": ffn, "heads": heads, "residual": residual}
-    _check(
-        any(asked.values()),
-        heads=heads,
-        rotated=rotated,
-        residual=residual,
-        cycle_consistent=cycle_consistent,
-    )
-    if layers != "all" and not (ffn or heads):
-        raise BadOption(
-            f"layers is '{layers}', and only the width is permuted, which all layers share; "
-            "expected ffn=true or heads=true with it, or leave it out"
-        )
-    what = alignment(experts, base, symmetry, anchor)
-    units = _units(symmetry, symmetry.chosen(layers), asked)
-    if residual:
-        groups = tuple(group for one in units for group in one.groups)
-        return to_anchor(what, {groups: partial(_in_turn, what, units)})
-    if cycle_consistent:
-        return to_anchor(what, {one.groups: _at_once(what, one) for one in units})
-
-    def pairwise(one: Units, index: int) -> Mapping[str, Match[Permuted]]:
-        return matched(experts[index], what.anchor, one, symmetry, rotated=rotated)
-
-    return to_anchor(what, {one.groups: partial(pairwise, one) for one in units})
-
-
-def _check(
-    anything: bool, *, heads: bool, rotated: bool, residual: bool, cycle_consistent: bool
-) -> None:
-    if not anything:
+    if not any(asked.values()):
         raise BadOption("permutation leaves all as it is; expected one of ffn, heads and residual")
     if rotated and not heads:
         raise BadOption("rotated is about the order of heads; expected heads=true with it")
@@ -122,20 +78,40 @@ def _check(
             f"{both[0]} and {both[1]} are both given, and no objective is for both; "
             "expected one of them, or one after the other: the width first"
         )
+    if layers != "all" and not (ffn or heads):
+        raise BadOption(
+            f"layers is '{layers}', and only the width is permuted, which all layers share; "
+            "expected ffn=true or heads=true with it, or leave it out"
+        )
+    what = weights.alignment(experts, base, symmetry, anchor)
+    units = _units(symmetry, symmetry.chosen(layers), asked)
+    if residual:
+        groups = tuple(group for one in units for group in one.groups)
+        return weights.to_anchor(what, {groups: partial(_in_turn, what, units)})
+    if cycle_consistent:
+        return weights.to_anchor(what, {one.groups: _at_once(what, one) for one in units})
+
+    def pairwise(one: weights.Units, index: int) -> Matches:
+        return weights.matched(experts[index], what.anchor, one, symmetry, rotated=rotated)
+
+    return weights.to_anchor(what, {one.groups: partial(pairwise, one) for one in units})
 
 
-def _units(symmetry: Symmetry, layers: Sequence[int], asked: Mapping[str, bool]) -> list[Units]:
+def _units(
+    symmetry: weights.Symmetry, layers: Sequence[int], asked: Mapping[str, bool]
+) -> list[weights.Units]:
     """What is permuted, as far as the model has it."""
-    residual = [Units(group, (group,)) for group in RESIDUAL if group in symmetry.groups]
-    ffn = [Units(f"ffn.{layer}", (f"ffn.{layer}",)) for layer in layers]
-    heads = [Units(f"heads.{n}", (f"qk.{n}", f"vo.{n}"), symmetry.heads) for n in layers]
+    residual = [weights.Units(group, (group,)) for group in RESIDUAL if group in symmetry.groups]
+    ffn = [weights.Units(f"ffn.{layer}", (f"ffn.{layer}",)) for layer in layers]
+    heads = [weights.Units(f"heads.{n}", (f"qk.{n}", f"vo.{n}"), symmetry.heads) for n in layers]
     kinds = {"residual": residual, "ffn": ffn, "heads": heads}
     return [one for kind, units in kinds.items() if asked[kind] for one in units]
 
 
-def _in_turn(what: Alignment, units: Sequence[Units], index: int) -> Mapping[str, Match[Permuted]]:
+def _in_turn(what: weights.Alignment, units: Sequence[weights.Units], index: int) -> Matches:
     """The orders of groups that depend on one another."""
-    matches, sweeps = descent(Pair(what.experts[index], what.anchor, what.symmetry, units))
+    pair = weights.Pair(what.experts[index], what.anchor, what.symmetry, units)
+    matches, sweeps = weights.descent(pair)
     what.tell_of(index, "iterations", "residual", sweeps)
     return matches
 
@@ -143,24 +119,25 @@ def _in_turn(what: Alignment, units: Sequence[Units], index: int) -> Mapping[str
 # All experts at once -----------------------------------------------------------------------
 
 
-def _at_once(what: Alignment, units: Units) -> Finder:
+def _at_once(what: weights.Alignment, units: weights.Units) -> weights.Finder:
     """What moves every expert to the anchor by way of the universe of all, which has the base in it
     where that is the anchor."""
-    solved = once(partial(_solved, what, units))
+    solved = weights.once(partial(_solved, what, units))
     return lambda index: solved()[index]
 
 
-def _solved(what: Alignment, units: Units) -> list[dict[str, Match[Permuted]]]:
+def _solved(what: weights.Alignment, units: weights.Units) -> list[Matches]:
     place = what.place()
     models = [*what.experts, *([what.base] if place is None else [])]
     at = len(models) - 1 if place is None else place
     by_group = [_stacked(what.symmetry, group, units.heads, models) for group in units.groups]
     whole = [torch.cat(parts, 1) for parts in zip(*by_group, strict=True)]
-    pairwise = [assignment(one @ whole[at].mT) for one in whole]
-    solution = universe(whole, pairwise)
+    pairwise = [weights.assignment(one @ whole[at].mT) for one in whole]
+    solution = weights.universe(whole, pairwise)
     same = [torch.arange(len(one)) for one in whole]
-    objectives = {"before": objective(whole, same), "pairwise": objective(whole, pairwise)}
-    what.tell("objective", units.label, {**objectives, "cycle_consistent": solution.objective})
+    before, matched = (weights.objective(whole, orders) for orders in (same, pairwise))
+    objectives = {"before": before, "pairwise": matched, "cycle_consistent": solution.objective}
+    what.tell("objective", units.label, objectives)
     what.tell("iterations", units.label, solution.iterations)
     back = solution.orders[at].argsort()
     return [
@@ -173,14 +150,16 @@ def _solved(what: Alignment, units: Units) -> list[dict[str, Match[Permuted]]]:
 
 
 def _stacked(
-    symmetry: Symmetry, group: str, heads: int, models: Sequence[StateDict]
+    symmetry: weights.Symmetry, group: str, heads: int, models: Sequence[StateDict]
 ) -> list[torch.Tensor]:
     """[units, features] of every model: all that its tensors have for a unit, or for a head."""
     members = symmetry.members(group, *models)
-    stacks = [torch.cat([units_of(model, one) for one in members], 1) for model in models]
+    stacks = [torch.cat([weights.units_of(model, one) for one in members], 1) for model in models]
     return [one.reshape(heads, -1) for one in stacks] if heads else stacks
 
 
-def _told(mine: torch.Tensor, anchors: torch.Tensor, order: torch.Tensor) -> Match[Permuted]:
+def _told(
+    mine: torch.Tensor, anchors: torch.Tensor, order: torch.Tensor
+) -> weights.Match[weights.Permuted]:
     before, after = (float((one - anchors).norm()) for one in (mine, mine[order]))
-    return Match(Permuted(order), before, after)
+    return weights.Match(weights.Permuted(order), before, after)

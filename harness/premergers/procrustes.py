@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
 import torch
 
-from harness import StateDict, premerge
-from harness.errors import BadOption
+from harness import StateDict, premerge, weights
 from harness.options import Count, Layers, NotNegative
 from harness.rng import rng
-from harness.weights import (
-    Generalized,
-    Lazy,
-    Rules,
-    Spec,
-    Symmetry,
-    Turn,
-    cores,
-    generalized,
-    group_of,
-    latest,
-    one_thread,
-    specs,
-    spread,
-)
 
 BASE = "base"
 
@@ -45,7 +28,7 @@ def procrustes(
     experts: Sequence[StateDict],
     base: StateDict,
     *,
-    symmetry: Symmetry,
+    symmetry: weights.Symmetry,
     reference: Literal[
         "first", "random_per_matrix", "random_shared", "base", "both_ends"
     ] = "first",
@@ -53,8 +36,8 @@ def procrustes(
     rotate_bias: bool = False,
     matrix_set: Literal["paper", "all_2d"] = "paper",
     variant: Literal["algorithm1", "fixed_reference"] = "algorithm1",
-    max_iter: Count = Rules.max_iter,
-    tol: NotNegative = Rules.tol,
+    max_iter: Count = weights.Rules.max_iter,
+    tol: NotNegative = weights.Rules.tol,
     layers: Layers = "all",
     seed: int = 0,
 ) -> list[StateDict]:
@@ -85,8 +68,11 @@ def procrustes(
     By hand: heads (3, 0) and (0, 5) of two experts: the second is turned to (5, 0), the mean is
     (4, 0), to which both are turned by nothing, twice: 2 passes, and from 17 to 2.
     """
-    rules = _rules(variant, max_iter, tol)
-    count = len(experts)
+    rules, count = weights.Rules(variant, max_iter, tol), len(experts)
+    if variant == "fixed_reference":
+        where = "variant=fixed_reference, whose second pass is the last"
+        given = {"max_iter": (max_iter, weights.Rules.max_iter), "tol": (tol, weights.Rules.tol)}
+        weights.check_idle("procrustes", where, "variant=algorithm1", **given)
 
     def starts(name: str) -> tuple[int, ...]:
         """The places of the references; the one after the last is the base's."""
@@ -99,28 +85,14 @@ def procrustes(
 
     names = _matrices(experts, symmetry, matrix_set, layers)
     return _aligned(
-        _Analysis(
-            experts,
-            base,
-            {name: starts(name) for name in names},
-            rules,
-            orientation == "out",
-            _together(names, symmetry),
-        ),
+        experts,
+        base,
+        {name: starts(name) for name in names},
+        rules,
+        out=orientation == "out",
         rotate_bias=rotate_bias,
+        together=_together(names, symmetry),
     )
-
-
-def _rules(variant: Literal["algorithm1", "fixed_reference"], passes: int, tol: float) -> Rules:
-    """Raises BadOption for what makes no difference to a reference that is fixed."""
-    given = {"max_iter": passes != Rules.max_iter, "tol": tol != Rules.tol}
-    idle = [name for name, one in given.items() if one]
-    if variant == "fixed_reference" and idle:
-        raise BadOption(
-            f"{idle[0]} is given with variant 'fixed_reference', whose second pass is the "
-            "last; expected variant=algorithm1, or leave it out"
-        )
-    return Rules(variant, passes, tol)
 
 
 def with_references(
@@ -132,18 +104,18 @@ def with_references(
     was made elsewhere.
     """
     starts = {name: (place,) for name, place in references.items()}
-    return _aligned(_Analysis(experts, base, starts, Rules(), False), rotate_bias=False)
+    return _aligned(experts, base, starts, weights.Rules())
 
 
 # Which matrices ----------------------------------------------------------------------------
 
 
 def _matrices(
-    experts: Sequence[StateDict], symmetry: Symmetry, matrix_set: str, layers: str
+    experts: Sequence[StateDict], symmetry: weights.Symmetry, matrix_set: str, layers: str
 ) -> list[str]:
     """The names of the matrices that are turned. Raises BadOption for layers that are not there."""
     chosen = symmetry.chosen(layers)
-    known = [specs(expert) for expert in experts]
+    known = [weights.specs(expert) for expert in experts]
 
     def taken(name: str, shape: tuple[int, ...]) -> bool:
         axes = symmetry.axes[name]
@@ -161,7 +133,7 @@ def _matrices(
     ]
 
 
-def _of_the_paper(name: str, axes: Sequence[str | None], symmetry: Symmetry) -> bool:
+def _of_the_paper(name: str, axes: Sequence[str | None], symmetry: weights.Symmetry) -> bool:
     """Whether a matrix makes queries, keys, values or feed-forward units, or reads the units, or is
     that of the tokens or of the head.
 
@@ -174,117 +146,88 @@ def _of_the_paper(name: str, axes: Sequence[str | None], symmetry: Symmetry) -> 
 
 
 def _kind(axis: str | None) -> str:
-    return group_of(axis or "").partition(".")[0]
+    return weights.group_of(axis or "").partition(".")[0]
 
 
 def _layer(axes: Sequence[str | None]) -> int | None:
-    numbers = [group_of(axis).partition(".")[2] for axis in axes if axis]
+    numbers = [weights.group_of(axis).partition(".")[2] for axis in axes if axis]
     return next((int(number) for number in numbers if number), None)
 
 
-def _together(names: Sequence[str], symmetry: Symmetry) -> dict[str, tuple[str, ...]]:
+def _together(names: Sequence[str], symmetry: weights.Symmetry) -> dict[str, tuple[str, ...]]:
     """By each name those that are analysed when it is asked for, on all cores.
 
     They are of one hidden group, and come one after the other in a file.
     """
 
     def group(name: str) -> frozenset[str] | str:
-        groups = frozenset(group_of(axis) for axis in symmetry.axes[name] if axis)
+        groups = frozenset(weights.group_of(axis) for axis in symmetry.axes[name] if axis)
         return frozenset(one for one in groups if "." in one) or name
 
     runs = [tuple(run) for _, run in groupby(sorted(names), group)]
-    return {name: run for run in runs for name in run if cores() > 1}
+    return {name: run for run in runs for name in run if weights.cores() > 1}
 
 
 # Turning them ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Analysis:
-    """What is analysed, and by what rules.
+def _aligned(
+    experts: Sequence[StateDict],
+    base: StateDict,
+    starts: Mapping[str, tuple[int, ...]],
+    rules: weights.Rules,
+    *,
+    out: bool = False,
+    rotate_bias: bool = False,
+    together: Mapping[str, tuple[str, ...]] | None = None,
+) -> list[StateDict]:
+    """The experts, turned. Raises BadOption for biases that no turn of the outputs moves.
 
     `starts` are the places of the references by the names of the matrices, the one after the last
     expert that of the base; with `out` matrices are analysed transposed. `together` are the names
     that are analysed with a name, itself among them, unless it is alone.
     """
+    if not out:
+        where = "orientation=in, where a bias is not turned"
+        bias = (rotate_bias, False)
+        weights.check_idle("procrustes", where, "orientation=out", rotate_bias=bias)
+    report: dict[str, Any] = {}
+    biases = {f"{name.removesuffix('.weight')}.bias": name for name in starts if rotate_bias}
 
-    experts: Sequence[StateDict]
-    base: StateDict
-    starts: Mapping[str, tuple[int, ...]]
-    rules: Rules
-    out: bool
-    together: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    report: dict[str, dict[str, Any]] = field(default_factory=dict)
+    def oriented(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.mT if out else tensor
 
-    def oriented(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A matrix as it is analysed, and back."""
-        return tensor.mT if self.out else tensor
+    def analysed(name: str) -> weights.Generalized:
+        places, count = starts[name], len(experts)
+        fixed = oriented(base[name]) if count in places else None
+        matrices = [oriented(expert[name]) for expert in experts]
+        found = weights.generalized(matrices, places, rules, fixed, turns=rotate_bias)
+        called = [BASE if place == count else place + 1 for place in places]
+        facts = {"iterations": found.iterations, "before": found.before, "after": found.after}
+        reference = called[0] if len(called) == 1 else called
+        weights.tell(report, name, {"reference": reference, **facts})
+        return found
 
-    def analyses(self, names: Sequence[str], *, turns: bool) -> dict[str, Generalized]:
-        """Those of the matrices of these names, with turns for other rows if asked for."""
-        analysed = spread(partial(self._analysis, turns=turns), names)
-        return dict(zip(names, analysed, strict=True))
+    def all_analysed(names: Sequence[str]) -> dict[str, weights.Generalized]:
+        return dict(zip(names, weights.spread(analysed, names), strict=True))
 
-    def _analysis(self, name: str, *, turns: bool) -> Generalized:
-        starts, count = self.starts[name], len(self.experts)
-        fixed = self.oriented(self.base[name]) if count in starts else None
-        matrices = [self.oriented(expert[name]) for expert in self.experts]
-        analysis = generalized(matrices, starts, self.rules, fixed, turns=turns)
-        called = [BASE if place == count else place + 1 for place in starts]
-        self._tell(name, called[0] if len(called) == 1 else called, analysis)
-        return analysis
+    latest = weights.latest(all_analysed)  # those that are handed out now; no tensor is kept
 
-    def _tell(self, name: str, reference: Any, analysis: Generalized) -> None:
-        told = {
-            "reference": reference,
-            "iterations": analysis.iterations,
-            "before": analysis.before,
-            "after": analysis.after,
-        }
-        for what, value in told.items():
-            self.report.setdefault(what, {})[name] = value
-
-
-def _aligned(what: _Analysis, *, rotate_bias: bool) -> list[StateDict]:
-    """The experts, turned. Raises BadOption for biases that no turn of the outputs moves."""
-    if rotate_bias and not what.out:
-        raise BadOption(
-            "rotate_bias is true with orientation 'in', where a bias is not turned; "
-            "expected orientation=out, or leave it out"
-        )
-    # of the matrices that are handed out now; no tensor is kept
-    latest_of = latest(partial(what.analyses, turns=rotate_bias))
-    biases = {_bias(name): name for name in what.starts} if rotate_bias else {}
-
-    def analysis(name: str) -> Generalized:
-        return latest_of(what.together.get(name, (name,)))[name]
+    def analysis(name: str) -> weights.Generalized:
+        return latest((together or {}).get(name, (name,)))[name]
 
     def compute(place: int, name: str) -> torch.Tensor:
-        tensor = what.experts[place][name]
+        tensor = experts[place][name]
         dtype = torch.promote_types(tensor.dtype, torch.float32)
-        if name in what.starts:
-            turned = _turned(what.oriented(tensor), analysis(name), place, dtype)
-            return what.oriented(turned).contiguous()
+        if name in starts:
+            turned = _turned(oriented(tensor), analysis(name), place, dtype)
+            return oriented(turned).contiguous()
         if name in biases and tensor.ndim == 1:
             return _rows_turned(tensor[None], analysis(biases[name]).turns[place], dtype)[0]
         return tensor.to(dtype).clone()
 
-    return [
-        Lazy(
-            {name: _wide(spec) for name, spec in specs(expert).items()},
-            partial(compute, place),
-            report=what.report,
-        )
-        for place, expert in enumerate(what.experts)
-    ]
-
-
-def _bias(weight: str) -> str:
-    return f"{weight.removesuffix('.weight')}.bias"
-
-
-def _wide(spec: Spec) -> Spec:
-    return Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
+    wide = [weights.specs(weights.each(torch.clone, expert)) for expert in experts]
+    return [weights.Lazy(one, partial(compute, i), report) for i, one in enumerate(wide)]
 
 
 BLOCK = 4096
@@ -292,7 +235,7 @@ BLOCK = 4096
 
 
 def _turned(
-    matrix: torch.Tensor, analysis: Generalized, place: int, dtype: torch.dtype
+    matrix: torch.Tensor, analysis: weights.Generalized, place: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """A matrix as the analysis has it, or with its rows turned."""
     if analysis.turned is not None:
@@ -300,13 +243,13 @@ def _turned(
     return _rows_turned(matrix, analysis.turns[place], dtype)
 
 
-@one_thread()
-def _rows_turned(rows: torch.Tensor, turn: Turn, dtype: torch.dtype) -> torch.Tensor:
+@weights.one_thread()
+def _rows_turned(rows: torch.Tensor, turn: weights.Turn, dtype: torch.dtype) -> torch.Tensor:
     result = torch.empty(rows.shape, dtype=dtype)
 
     def fill(start: int) -> None:
         part = slice(start, start + BLOCK)
         result[part] = turn(rows[part].double())
 
-    spread(fill, range(0, len(rows), BLOCK))
+    weights.spread(fill, range(0, len(rows), BLOCK))
     return result

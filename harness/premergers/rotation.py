@@ -9,22 +9,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from harness import StateDict, premerge
-from harness.errors import BadOption
+from harness import StateDict, premerge, weights
 from harness.options import Anchor, Layers
-from harness.weights import (
-    Alignment,
-    Map,
-    Match,
-    Overlap,
-    Symmetry,
-    Turned,
-    alignment,
-    matched_units,
-    overlap,
-    polar,
-    to_anchor,
-)
 
 REAL = 1e-9
 """A root whose imaginary part is smaller than this share of it is a real one."""
@@ -41,7 +27,7 @@ def rotation(
     experts: Sequence[StateDict],
     base: StateDict,
     *,
-    symmetry: Symmetry,
+    symmetry: weights.Symmetry,
     parts: Literal["both", "attention", "ffn"] = "both",
     scaling: bool = False,
     proper: bool = False,
@@ -68,54 +54,48 @@ def rotation(
     By hand, one head of two units: queries ((1, 0), (0, 2)) over the anchor's ((0, -2), (1, 0)),
     and keys of zero: A = ((0, 1), (-4, 0)), R = ((0, 1), (-1, 0)), and R^T Wq is the anchor's.
     """
-    _check(parts, scaling=scaling, proper=proper)
-    what = alignment(experts, base, symmetry, anchor)
+    if parts == "ffn":
+        where, given = "parts=ffn, where no head is turned", {"scaling": scaling, "proper": proper}
+        idle = {name: (value, False) for name, value in given.items()}
+        weights.check_idle("rotation", where, "parts=both or parts=attention", **idle)
+    what = weights.alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]
 
-    def matches(group: str, index: int) -> Mapping[str, Match[Map]]:
+    def matches(group: str, index: int) -> Mapping[str, weights.Match[weights.Map]]:
         if group.startswith("ffn"):
             members = symmetry.members(group, experts[index], what.anchor)
-            return {group: matched_units(experts[index], what.anchor, members)}
+            return {group: weights.matched_units(experts[index], what.anchor, members)}
         return {group: _turned(what, index, group, scaling=scaling, proper=proper)}
 
     groups = [f"{kind}.{layer}" for layer in symmetry.chosen(layers) for kind in kinds]
-    return to_anchor(what, {(group,): partial(matches, group) for group in groups})
-
-
-def _check(parts: str, **of_heads: bool) -> None:
-    idle = [name for name, given in of_heads.items() if given]
-    if parts == "ffn" and idle:
-        raise BadOption(
-            f"{idle[0]} is true with parts 'ffn', where no head is turned; "
-            "expected parts=both or parts=attention, or leave it out"
-        )
+    return weights.to_anchor(what, {(group,): partial(matches, group) for group in groups})
 
 
 def _turned(
-    what: Alignment, index: int, group: str, *, scaling: bool, proper: bool
-) -> Match[Turned]:
+    what: weights.Alignment, index: int, group: str, *, scaling: bool, proper: bool
+) -> weights.Match[weights.Turned]:
     """The turn of every head, within it, that brings an expert nearest to the anchor."""
     first, second = what.experts[index], what.anchor
     members, heads = what.symmetry.members(group, first, second), what.symmetry.heads
     made, read = (
-        overlap(first, second, [one for one in members if one.dual is dual], heads)
+        weights.overlap(first, second, [one for one in members if one.dual is dual], heads)
         for dual in (False, True)
     )
-    both = Overlap(
+    both = weights.Overlap(
         made.products + read.products, made.first + read.first, made.second + read.second
     )
-    turn = polar(both.products)
+    turn = weights.polar(both.products)
     if proper:
         turn = rotations(turn, both.products)
     scale = _scales(made, read, turn) if scaling else torch.ones(heads, dtype=torch.float64)
-    after = Overlap(turn, made.first * scale**2 + read.first / scale**2, both.second).distance(
-        _matched(made, turn) * scale + _matched(read, turn) / scale
-    )
+    after = weights.Overlap(
+        turn, made.first * scale**2 + read.first / scale**2, both.second
+    ).distance(_matched(made, turn) * scale + _matched(read, turn) / scale)
     by = scale[:, None, None]
-    return Match(Turned(turn * by, turn.mT / by), both.distance(both.traces), after)
+    return weights.Match(weights.Turned(turn * by, turn.mT / by), both.distance(both.traces), after)
 
 
-def _matched(part: Overlap, turn: torch.Tensor) -> torch.Tensor:
+def _matched(part: weights.Overlap, turn: torch.Tensor) -> torch.Tensor:
     """The inner product of every head with the anchor's after the turn, [heads]."""
     return (part.products * turn).sum((-2, -1))
 
@@ -134,7 +114,7 @@ def rotations(turn: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
     return turn
 
 
-def _scales(made: Overlap, read: Overlap, turn: torch.Tensor) -> torch.Tensor:
+def _scales(made: weights.Overlap, read: weights.Overlap, turn: torch.Tensor) -> torch.Tensor:
     """The scale of every head, [heads]."""
     sizes = made.first.expand(len(turn)), read.first.expand(len(turn))
     products = _matched(made, turn), _matched(read, turn)

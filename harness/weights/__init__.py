@@ -14,6 +14,8 @@ from harness.weights.anchor import place_of as place_of
 from harness.weights.anchor import to_anchor as to_anchor
 from harness.weights.arithmetic import SCALE as SCALE
 from harness.weights.arithmetic import Line as Line
+from harness.weights.arithmetic import check_at_most_all as check_at_most_all
+from harness.weights.arithmetic import check_idle as check_idle
 from harness.weights.arithmetic import check_not_all_zero as check_not_all_zero
 from harness.weights.arithmetic import check_one_each as check_one_each
 from harness.weights.arithmetic import each as each
@@ -21,6 +23,7 @@ from harness.weights.arithmetic import each_named as each_named
 from harness.weights.arithmetic import entrywise as entrywise
 from harness.weights.arithmetic import in_pieces as in_pieces
 from harness.weights.arithmetic import mean as mean
+from harness.weights.arithmetic import one_each as one_each
 from harness.weights.arithmetic import task_vectors as task_vectors
 from harness.weights.arithmetic import total as total
 from harness.weights.arithmetic import warn_unless_one as warn_unless_one
@@ -68,6 +71,7 @@ from harness.weights.matching import descent as descent
 from harness.weights.matching import gainful as gainful
 from harness.weights.matching import matched as matched
 from harness.weights.matching import matched_units as matched_units
+from harness.weights.matching import reordered as reordered
 from harness.weights.matrices import Matrices as Matrices
 from harness.weights.matrices import Others as Others
 from harness.weights.matrices import Vectors as Vectors

@@ -135,6 +135,29 @@ def check_one_each(method: str, given: Sized, count: int, what: str = "weights")
         raise BadOption(f"{method} got {len(given)} {what} for {count} experts; expected one each")
 
 
+def one_each(
+    method: str, given: Sequence[float] | float, count: int, what: str = "weights"
+) -> Sequence[float]:
+    """A number for each expert, be one given for all or a list. Raises BadOption for too many."""
+    values = [given] * count if isinstance(given, float | int) else given
+    check_one_each(method, values, count, what)
+    return values
+
+
+def check_at_most_all(what: str, given: int, count: int) -> None:
+    """Raise BadOption for more experts than there are."""
+    if given > count:
+        raise BadOption(f"{what} is {given} for {count} experts, expected at most their number")
+
+
+def check_idle(method: str, where: str, expected: str, **given: tuple[float, float]) -> None:
+    """Raise BadOption for options, each with its default, that are given where they do nothing."""
+    for name, (value, default) in given.items():
+        if value != default:
+            found = f"{name} of {method} is {str(value).lower()} with {where}"
+            raise BadOption(f"{found}; expected {expected}, or leave it out")
+
+
 def check_not_all_zero(method: str, given: Sequence[float]) -> None:
     """Raise BadOption for weights of which nothing is left to divide by."""
     if not any(given):

@@ -66,6 +66,18 @@ def matched_units(
     return _match(both, products, gainful(products, float(both.first + both.second)))
 
 
+def reordered(
+    first: StateDict, second: StateDict, members: Sequence[Member], order: torch.Tensor
+) -> Match[Permuted]:
+    """An order of the first model's units, with its distances from the second in all `members`."""
+    before = after = 0.0
+    for one in members:
+        here, there = units_of(first, one), units_of(second, one)
+        before += float((here - there).square().sum())
+        after += float((here[order] - there).square().sum())
+    return Match(Permuted(order), math.sqrt(before), math.sqrt(after))
+
+
 FEATURES = 64
 """Of each tensor, as many entries of a unit are looked at to tell that units are far apart."""
 

@@ -56,7 +56,7 @@ def family(method: str) -> Merger:
                 )
         kit = installed()
         config = _config(method, len(experts), parameters)
-        states = [*experts, base] if method not in (*BASELESS, *ENDPOINTS) else experts
+        states = [*experts, base] if reads_base else experts
         made = cache(lambda: _run(kit, config, states, seed))
         known = specs(each(lambda tensor: tensor, *states))
         return Lazy(known, lambda name: made()[name], {"mergekit": kit.version})
@@ -73,13 +73,9 @@ def _config(method: str, count: int, parameters: Mapping[str, Any]) -> dict[str,
         {"model": file, "parameters": {name: value[index] for name, value in own.items()}}
         for index, file in enumerate(files[:count])
     ]
-    config: dict[str, Any] = {"merge_method": method, "models": models}
-    config["parameters"] = {k: v for k, v in parameters.items() if k not in own}
-    if method in ENDPOINTS:
-        config["base_model"] = files[0]
-    elif method not in BASELESS:
-        config["base_model"] = files[count]
-    return config
+    shared = {name: value for name, value in parameters.items() if name not in own}
+    base = {} if method in BASELESS else {"base_model": files[0 if method in ENDPOINTS else count]}
+    return {"merge_method": method, "models": models, "parameters": shared, **base}
 
 
 def _file(index: int) -> str:

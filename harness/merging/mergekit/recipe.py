@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -33,7 +33,9 @@ def recipe_of(values: Mapping[str, Any], path: str | Path) -> Recipe:
             f"merge_method {config.method} has no equal here, expected one of "
             f"{', '.join(TRANSLATED)}; try --merger mergekit:{config.method}"
         )
-    experts, base, merger = TRANSLATED[config.method](config)
+    shared, each, translate = TRANSLATED[config.method]
+    _check_parameters(config, shared, each)
+    experts, base, merger = translate(config)
     opened = list(_opened([*experts, *([base] if base else [])]))
     _check_types(config, opened)
     if config.rebuilt:
@@ -122,21 +124,19 @@ def _type(name: str, config: Config) -> str:
 # Parameters --------------------------------------------------------------------------------
 
 
-def _known(config: Config, shared: tuple[str, ...], each: tuple[str, ...]) -> None:
+def _check_parameters(config: Config, shared: tuple[str, ...], each: tuple[str, ...]) -> None:
     """Raise BadRecipe for a parameter that mergekit would pass over in silence."""
-    for name in config.parameters:
-        if name not in (*shared, *each):
-            raise config.refuse(
-                f"parameter '{name}' is not one of {config.method}, which has "
-                f"{', '.join((*shared, *each))}"
-            )
+    known = (*shared, *each)
+    for name in (one for one in config.parameters if one not in known):
+        raise config.refuse(
+            f"parameter '{name}' is not one of {config.method}, which has {', '.join(known)}"
+        )
     for model, own in config.models:
-        for name in own:
-            if name not in each:
-                raise config.refuse(
-                    f"parameter '{name}' of {model} is not one that {config.method} reads there, "
-                    f"expected {', '.join(each) or 'none'}"
-                )
+        for name in (one for one in own if one not in each):
+            raise config.refuse(
+                f"parameter '{name}' of {model} is not one that {config.method} reads there, "
+                f"expected {', '.join(each) or 'none'}"
+            )
 
 
 def _each(config: Config, models: Models, name: str, default: float | None = None) -> list[float]:
@@ -195,7 +195,7 @@ def _needs_base(config: Config) -> str:
 
 # Methods -----------------------------------------------------------------------------------
 
-Translated = tuple[list[str], str | None, Choice]
+Translated: TypeAlias = tuple[list[str], str | None, Choice]
 """Experts, base and merger of a recipe."""
 
 SPARSE = ("normalize", "rescale", "int8_mask", "lambda")
@@ -208,7 +208,6 @@ def _names(models: Models) -> list[str]:
 
 def _linear(config: Config) -> Translated:
     """A base that is not in the list is one more model, of the weight given for all."""
-    _known(config, ("normalize",), ("weight",))
     models = config.models
     if config.base is not None and config.base not in _names(models):
         models = (*models, (config.base, {}))
@@ -221,18 +220,16 @@ def _linear(config: Config) -> Translated:
 
 def _slerp(config: Config) -> Translated:
     """The base is the first of the two: the end at t = 0."""
-    _known(config, ("t",), ())
-    base = _needs_base(config)
+    base, t = _needs_base(config), config.parameters.get("t")
     if len(config.experts) != 1:
         raise config.refuse(f"slerp got {len(config.experts)} models beside the base, expected 1")
-    if config.parameters.get("t") is None:
+    if t is None:
         raise config.refuse("slerp has no t, which mergekit requires")
-    merger = Choice("slerp", {"t": _number(config, "t", config.parameters["t"])})
+    merger = Choice("slerp", {"t": _number(config, "t", t)})
     return [base, *_names(config.experts)], None, merger
 
 
 def _task_arithmetic(config: Config) -> Translated:
-    _known(config, SPARSE, ("weight", "density"))
     base = _needs_base(config)
     weights = _each(config, config.experts, "weight")
     factor = _shared(config, "lambda", 1.0)
@@ -243,7 +240,6 @@ def _task_arithmetic(config: Config) -> Translated:
 
 
 def _ties(config: Config) -> Translated:
-    _known(config, SPARSE, ("weight", "density"))
     _no_rescale(config)
     base = _needs_base(config)
     _flag(config, "int8_mask", False)
@@ -259,7 +255,6 @@ def _ties(config: Config) -> Translated:
 
 
 def _breadcrumbs(config: Config) -> Translated:
-    _known(config, SPARSE, ("weight", "density", "gamma"))
     _no_rescale(config)
     base, experts = _needs_base(config), config.experts
     weight = _all_equal(config, "weight", _each(config, experts, "weight"))
@@ -283,10 +278,12 @@ def _no_rescale(config: Config) -> None:
         raise config.refuse("parameter 'rescale' is true, which ours has not; expected false")
 
 
-TRANSLATED: Mapping[str, Callable[[Config], Translated]] = {
-    "linear": _linear,
-    "slerp": _slerp,
-    "task_arithmetic": _task_arithmetic,
-    "ties": _ties,
-    "breadcrumbs": _breadcrumbs,
+Translation: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], Callable[[Config], Translated]]
+TRANSLATED: Mapping[str, Translation] = {
+    "linear": (("normalize",), ("weight",), _linear),
+    "slerp": (("t",), (), _slerp),
+    "task_arithmetic": (SPARSE, ("weight", "density"), _task_arithmetic),
+    "ties": (SPARSE, ("weight", "density"), _ties),
+    "breadcrumbs": (SPARSE, ("weight", "density", "gamma"), _breadcrumbs),
 }
+"""Of a method of mergekit's its parameters, of all models and of each, and what translates it."""
