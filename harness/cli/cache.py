@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.app import Json, app
+from harness.cli import flags
+from harness.cli.app import app
+from harness.cli.flags import option
 from harness.errors import BadOption
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ app.add_typer(cache)
 
 
 @cache.command()
-def info(as_json: Json = False) -> None:
+def info(as_json: flags.Json = False) -> None:
     """Say where the cache is and how much of each kind is in it."""
     from harness.caches import cache_kinds
     from harness.files import cache_dir
@@ -34,9 +36,9 @@ def info(as_json: Json = False) -> None:
 
 @cache.command()
 def clear(
-    all_: Annotated[bool, typer.Option("--all", help="Every entry.")] = False,
+    all_: Annotated[bool, option("Every entry.", "--all")] = False,
     older_than: Annotated[
-        float | None, typer.Option(min=0, help="Entries written so many DAYS ago or more.")
+        float | None, option("Entries written so many DAYS ago or more.", min=0)
     ] = None,
 ) -> None:
     """Take entries away; what is needed again is made again."""
@@ -49,10 +51,7 @@ def clear(
 
 
 def _size(kinds: Sequence[CacheKind]) -> str:
-    entries, size = (
-        sum(len(one.entries) for one in kinds),
-        sum(one.bytes for one in kinds),
-    )
+    entries, size = sum(len(one.entries) for one in kinds), sum(one.bytes for one in kinds)
     return f"{entries} {'entry' if entries == 1 else 'entries'}, {size / 1e6:.1f} MB"
 
 

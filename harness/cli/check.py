@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from harness.cli.app import Plugins, app
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import bars
+from harness.cli.flags import option
 from harness.errors import BadOption
 
 
@@ -16,13 +18,13 @@ from harness.errors import BadOption
 def check(
     stage: Annotated[Literal["merger", "premerge", "postmerge"], typer.Argument()],
     name: Annotated[str, typer.Argument(help="NAME or module:function[:key=value,...]")],
-    baselines: Annotated[
-        Path, typer.Option(help="Where the recorded scores of mergers are.")
-    ] = Path("tests/baselines"),
+    baselines: Annotated[Path, option("Where the recorded scores of mergers are.")] = Path(
+        "tests/baselines"
+    ),
     record: Annotated[
-        bool, typer.Option("--record", help="Write the merger's scores there as its baseline.")
+        bool, option("Write the merger's scores there as its baseline.", "--record")
     ] = False,
-    plugins: Plugins = None,
+    plugins: flags.Plugins = None,
 ) -> int:
     """Hold a method to its laws and, a merger, to its recorded quality; exit 1 if one fails."""
     from harness.checking.battery import battery, ok

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import Json, Limit, Plugins, app, limit_of, listed, names_of, shots_of
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import width
+from harness.cli.flags import Names, limit_of, option, several, shots_of
 
 
 @app.command()
@@ -21,46 +23,31 @@ def compare(
         ),
     ] = None,
     tasks: Annotated[
-        str | None,
-        typer.Option(
-            help="T1,T2@split,...; default: all that they share.", autocompletion=names_of("tasks")
-        ),
-    ] = None,
+        Names, several("T1,T2@split,...; default: all that they share.", of="tasks")
+    ] = (),
     protocol: Annotated[
-        str,
-        typer.Option(
-            "--protocol",
-            "--protocols",
-            help="P or P:key=value,...",
-            autocompletion=names_of("protocols"),
-        ),
+        str, option("P or P:key=value,...", "--protocol", "--protocols", of="protocols")
     ] = "current",
     shots: Annotated[
-        str | None, typer.Option(help="Rows per class, or all. Default: what is nearest to 5.")
+        str | None, option("Rows per class, or all. Default: what is nearest to 5.")
     ] = None,
-    limit: Limit = None,
-    models: Annotated[
-        str | None, typer.Option("--models", help="M1,M2,...: the same as MODELS.")
-    ] = None,
-    records: Annotated[Path, typer.Option(help="The folder that evaluate wrote.")] = Path(
-        "records"
-    ),
+    limit: flags.Limit = None,
+    models: Annotated[Names, several("M1,M2,...: the same as MODELS.")] = (),
+    records: Annotated[Path, option("The folder that evaluate wrote.")] = Path("records"),
     margin: Annotated[
-        float | None,
-        typer.Option(help="Points within which two models are practically equal."),
+        float | None, option("Points within which two models are practically equal.")
     ] = None,
-    as_json: Json = False,
-    plugins: Plugins = None,
+    as_json: flags.Json = False,
+    plugins: flags.Plugins = None,
 ) -> None:
     """Compare two models, or rank several, on the rows that they were evaluated on."""
     from harness.reporting.compare import compare as run
 
-    count = next(iter(shots_of("--shots", shots or "")), None)
     made = run(
-        [*(names or ()), *listed(models)],
-        tasks=listed(tasks),
+        [*(names or ()), *models],
+        tasks=tasks,
         protocol=protocol,
-        shots=count,
+        shots=next(iter(shots_of(shots)), None),
         limit=limit_of(limit),
         records=records,
         margin=margin,

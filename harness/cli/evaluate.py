@@ -8,21 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from harness.cli.app import (
-    DataDir,
-    Json,
-    MaxLength,
-    Plugins,
-    PresetOption,
-    app,
-    listed,
-    methods,
-    names_of,
-    shots_of,
-)
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import bars, say, width
+from harness.cli.flags import Names, chosen, fields_of, option, several, shots_of
 from harness.errors import CellsFailed
 from harness.text import plain
 
@@ -32,67 +21,49 @@ if TYPE_CHECKING:
 
 @app.command()
 def evaluate(
-    model: Annotated[str, typer.Option(help="A folder that merge wrote, or any HF classifier.")],
-    experts: Annotated[
-        str | None, typer.Option(help="E1,E2,...: the experts, where the folder does not say.")
-    ] = None,
-    base: Annotated[
-        str | None, typer.Option(help="The base, where the folder does not say.")
-    ] = None,
-    other_base: Annotated[
-        bool, typer.Option("--other-base", help="The models were made from another; it is meant.")
-    ] = False,
-    references: Annotated[
-        str | None, typer.Option(help="R1,R2,...: other models to read on the same tasks.")
-    ] = None,
+    model: Annotated[str, option("A folder that merge wrote, or any HF classifier.")],
+    experts: Annotated[Names, several("The experts, where the folder does not say.")] = (),
+    base: Annotated[str | None, option("The base, where the folder does not say.")] = None,
+    other_base: flags.OtherBase = False,
+    references: Annotated[Names, several("Other models to read on the same tasks.")] = (),
     ceilings: Annotated[
-        str | None, typer.Option(help="emr,tall:threshold=0.4: masks for each task, as references.")
-    ] = None,
+        Names, chosen("emr,tall:threshold=0.4: masks for each task, as references.")
+    ] = (),
     best_single: Annotated[
-        bool, typer.Option("--best-single", help="Also choose one of several experts on heldout10.")
+        bool, option("Also choose one of several experts on heldout10.", "--best-single")
     ] = False,
     singles: Annotated[
-        bool, typer.Option("--singles", help="Also read each expert on tasks with its labels.")
+        bool, option("Also read each expert on tasks with its labels.", "--singles")
     ] = False,
-    tasks: Annotated[
-        str | None, typer.Option(help="T1,T2@split,...", autocompletion=names_of("tasks"))
-    ] = None,
+    tasks: Annotated[Names, several("T1,T2@split,...", of="tasks")] = (),
     protocols: Annotated[
-        str | None,
-        typer.Option(
-            help="P1,P2:key=value,...; default: current,knn,ft-classifier.",
-            autocompletion=names_of("protocols"),
-        ),
-    ] = None,
+        Names,
+        chosen("P1,P2:key=value,...; default: current,knn,ft-classifier.", of="protocols"),
+    ] = (),
     shots: Annotated[
-        str, typer.Option(help="Rows per class that a protocol adapts on; all: each.")
+        str, option("Rows per class that a protocol adapts on; all: each.")
     ] = "1,5,10",
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            help="M1,M2,...: instead of those of the tasks.", autocompletion=names_of("metrics")
-        ),
-    ] = None,
-    preset: PresetOption = None,
-    draws: Annotated[int, typer.Option(help="Draws of those rows.")] = 5,
-    seed: Annotated[int, typer.Option(help="The first draw's seed.")] = 0,
+    metrics: Annotated[Names, several("Instead of those of the tasks.", of="metrics")] = (),
+    preset: flags.PresetOption = None,
+    draws: Annotated[int, option("Draws of those rows.")] = 5,
+    seed: Annotated[int, option("The first draw's seed.")] = 0,
     unstratified: Annotated[
-        bool, typer.Option("--unstratified", help="Draw them whatever their labels.")
+        bool, option("Draw them whatever their labels.", "--unstratified")
     ] = False,
     labels: Annotated[
-        Literal["by-name", "by-index"], typer.Option(help="by-index: trust the order of LABEL_n.")
+        Literal["by-name", "by-index"], option("by-index: trust the order of LABEL_n.")
     ] = "by-name",
-    limit: Annotated[int | None, typer.Option(help="Score the first N rows only.")] = None,
-    max_length: MaxLength = None,
-    batch_size: Annotated[int, typer.Option(help="Rows per forward pass.")] = 32,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    output_path: Annotated[Path, typer.Option(help="Where records are written.")] = Path("records"),
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
-    ] = False,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-    plugins: Plugins = None,
+    limit: Annotated[int | None, option("Score the first N rows only.")] = None,
+    max_length: flags.MaxLength = None,
+    batch_size: Annotated[int, option("Rows per forward pass.")] = 32,
+    device: flags.Device = "auto",
+    output: Annotated[Path, option("Where records are written.", "--output-path")] = Path(
+        "records"
+    ),
+    allow_pickle: flags.AllowPickle = False,
+    data_dir: flags.DataDir = None,
+    as_json: flags.Json = False,
+    plugins: flags.Plugins = None,
 ) -> None:
     """Evaluate a model and its references under the protocols; print the table and a verdict."""
     given = locals()  # a flag of a field's name is that field
@@ -102,17 +73,10 @@ def evaluate(
     from harness.values import validated
 
     values = {
-        **{name: value for name, value in given.items() if name in Run.model_fields},
-        "experts": listed(experts),
-        "references": listed(references),
-        "ceilings": methods(ceilings),
-        "tasks": listed(tasks),
-        "protocols": methods(protocols),
-        "metrics": listed(metrics),
-        "shots": shots_of("--shots", shots),
+        **fields_of(Run, given),
+        "shots": shots_of(shots),
         "stratified": not unstratified,
-        "data_dir": str(data_dir) if data_dir else None,
-        "output": str(output_path),
+        "output": str(output),
     }
     asked = validated(Run, values, "evaluate")
     with bars() as advance:
@@ -125,7 +89,7 @@ def evaluate(
     if as_json:
         print(json.dumps([record.model_dump(mode="json") for record in records], sort_keys=True))
     elif records:
-        print_evaluation(records, output_path)
+        print_evaluation(records, output)
     if failed is not None:
         raise failed
 

@@ -5,47 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
-from harness.cli.app import (
-    Limit,
-    Models,
-    Plugins,
-    Protocols,
-    Tasks,
-    app,
-    limit_of,
-    listed,
-    methods,
-)
+from harness.cli import flags
+from harness.cli.app import app
+from harness.cli.flags import limit_of, option
 
 
 @app.command()
 def export(
-    records: Annotated[list[Path], typer.Argument(help="Record files, or folders of them.")],
+    records: flags.RecordFiles,
     format: Annotated[
         Literal["model-index", "every-eval-ever", "lm-eval", "csv"],
-        typer.Option("--format", help="Which program is to read them."),
+        option("Which program is to read them."),
     ],
-    out: Annotated[Path, typer.Option(help="The folder to write to.")],
+    out: Annotated[Path, option("The folder to write to.")],
     organization: Annotated[
-        str | None, typer.Option(help="Who made the results: every-eval-ever wants to know.")
+        str | None, option("Who made the results: every-eval-ever wants to know.")
     ] = None,
-    tasks: Tasks = None,
-    protocols: Protocols = None,
-    limit: Limit = None,
-    models: Models = None,
-    plugins: Plugins = None,
+    tasks: flags.Tasks = (),
+    protocols: flags.Protocols = (),
+    limit: flags.Limit = None,
+    models: flags.Models = (),
+    plugins: flags.Plugins = None,
 ) -> None:
     """Write records for others: model cards, lm-evaluation-harness, Every Eval Ever, a table."""
     from harness.reporting.chosen import Chosen
     from harness.reporting.exports.export import export as run
 
     which = Chosen(
-        tasks=listed(tasks),
-        protocols=methods(protocols),
-        limit=limit_of(limit),
-        models=listed(models),
+        tasks=tuple(tasks), protocols=tuple(protocols), limit=limit_of(limit), models=tuple(models)
     )
     for path in run(records, format=format, out=out, organization=organization, which=which):
         print(f"wrote {path}")

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from harness.cli.app import Json, Plugins, app
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import width
 
 
@@ -17,8 +18,8 @@ def list_(
         Literal["mergers", "premerge", "postmerge", "needs", "tasks", "protocols", "metrics"],
         typer.Argument(),
     ],
-    as_json: Json = False,
-    plugins: Plugins = None,
+    as_json: flags.Json = False,
+    plugins: flags.Plugins = None,
 ) -> None:
     """List what is registered: name, what it is, source, options with defaults and ranges."""
     from harness.catalogue import remembered, rendered

@@ -8,21 +8,10 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import (
-    DataDir,
-    Limit,
-    Models,
-    Plugins,
-    PresetOption,
-    Tasks,
-    app,
-    limit_of,
-    listed,
-    methods,
-    names_of,
-    shots_of,
-)
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import bars
+from harness.cli.flags import Names, chosen, fields_of, limit_of, option, several, shots_of
 from harness.errors import BadOption
 
 
@@ -58,37 +47,32 @@ def plot(
             autocompletion=_pictures,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="FIG, for FIG.png and FIG.svg.")],
+    out: Annotated[Path, option("FIG, for FIG.png and FIG.svg.")],
     records: Annotated[
         list[Path] | None, typer.Argument(help="Record files, or folders of them; tsne: none.")
     ] = None,
-    tasks: Tasks = None,
+    tasks: flags.Tasks = (),
     protocols: Annotated[
-        str | None,
-        typer.Option(
-            help="P1,P2:key=value,...; default: those of the picture.",
-            autocompletion=names_of("protocols"),
-        ),
-    ] = None,
+        Names, chosen("P1,P2:key=value,...; default: those of the picture.", of="protocols")
+    ] = (),
     shots: Annotated[
-        str | None, typer.Option(help="Of protocols that adapt, or all. Default: nearest to 5.")
+        str | None, option("Of protocols that adapt, or all. Default: nearest to 5.")
     ] = None,
-    limit: Limit = None,
-    models: Models = None,
+    limit: flags.Limit = None,
+    models: flags.Models = (),
     model: Annotated[
-        str | None, typer.Option(help="tsne: a folder that merge wrote, or any HF classifier.")
+        str | None, option("tsne: a folder that merge wrote, or any HF classifier.")
     ] = None,
-    experts: Annotated[
-        str | None, typer.Option(help="tsne: E1,E2,..., where the folder does not say.")
-    ] = None,
-    rows: Annotated[int, typer.Option(help="tsne: rows of each task, by class.")] = 500,
-    seed: Annotated[int, typer.Option(help="tsne: which rows, and where they start.")] = 0,
-    preset: PresetOption = None,
-    device: Annotated[str, typer.Option(help="tsne: auto, cpu, cuda, ...")] = "auto",
-    data_dir: DataDir = None,
-    plugins: Plugins = None,
+    experts: Annotated[Names, several("tsne: where the folder does not say.")] = (),
+    rows: Annotated[int, option("tsne: rows of each task, by class.")] = 500,
+    seed: Annotated[int, option("tsne: which rows, and where they start.")] = 0,
+    preset: flags.PresetOption = None,
+    device: Annotated[str, option("tsne: auto, cpu, cuda, ...")] = "auto",
+    data_dir: flags.DataDir = None,
+    plugins: flags.Plugins = None,
 ) -> None:
     """Draw scores of records, or a model's features (tsne), as PNG and SVG."""
+    given = locals()  # a flag of a field's name is that field
     from harness.evaluation.run import Run
     from harness.reporting.plots.plot import OF_FEATURES
     from harness.reporting.plots.plot import plot as run_plot
@@ -96,28 +80,13 @@ def plot(
     from harness.values import validated
 
     _check_flags(context, what, OF_SCORES if what == OF_FEATURES else OF_A_MODEL)
-    asked = {
-        "tasks": listed(tasks),
-        "protocols": methods(protocols),
-        "shots": next(iter(shots_of("--shots", shots or "")), None),
-        "rows": rows,
-        "limit": limit_of(limit),
-        "models": listed(models),
-    }
+    of_scores = {"shots": next(iter(shots_of(shots)), None), "limit": limit_of(limit)}
     run = None
     if model is not None:
-        given = {
-            "model": model,
-            "experts": listed(experts),
-            "tasks": listed(tasks),
-            "seed": seed,
-            "preset": preset,
-            "device": device,
-            "data_dir": str(data_dir) if data_dir else None,
-        }
-        run = validated(Run, given, "plot")
+        of_run = {name: value for name, value in given.items() if name not in OF_SCORES}
+        run = validated(Run, fields_of(Run, of_run), "plot")
     with bars() as advance:
-        view = validated(View, asked, "plot")
+        view = validated(View, {**fields_of(View, given), **of_scores}, "plot")
         paths = run_plot(what, records or (), out=out, view=view, run=run, progress=advance)
     for path in paths:
         print(f"wrote {path}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.app import app
+from harness.cli.flags import option
 
 records = typer.Typer(name="records", help="Many records as one Parquet file, and back.")
 app.add_typer(records)
@@ -16,7 +17,7 @@ app.add_typer(records)
 @records.command()
 def pack(
     folders: Annotated[list[Path], typer.Argument(help="Folders of records, or packs.")],
-    out: Annotated[Path, typer.Option(help="The file to write, ending in .parquet.")],
+    out: Annotated[Path, option("The file to write, ending in .parquet.")],
 ) -> None:
     """Pack records into one file, which every command reads like a folder of them."""
     from harness.evaluation.records import pack as run
@@ -27,7 +28,7 @@ def pack(
 @records.command()
 def unpack(
     file: Annotated[Path, typer.Argument(help="A pack of records.")],
-    out: Annotated[Path, typer.Option(help="The folder to write to.")],
+    out: Annotated[Path, option("The folder to write to.")],
 ) -> None:
     """Write the files of a pack, byte for byte as they were packed."""
     from harness.evaluation.packs import unpack as run

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import DataDir, Json, MaxLength, Plugins, app, names_of
+from harness.cli import flags
+from harness.cli.app import app
+from harness.cli.flags import names_of, option, tokens_of
 
 
 @app.command()
@@ -17,17 +19,16 @@ def show(
         typer.Argument(help="A task by name, or ./mine.yaml.", autocompletion=names_of("tasks")),
     ],
     model: Annotated[
-        str | None,
-        typer.Option("--model", "--base", help="Whose tokens lengths are in. Default: words."),
+        str | None, option("Whose tokens lengths are in. Default: words.", "--model", "--base")
     ] = None,
-    max_length: MaxLength = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-    plugins: Plugins = None,
+    max_length: flags.MaxLength = None,
+    data_dir: flags.DataDir = None,
+    as_json: flags.Json = False,
+    plugins: flags.Plugins = None,
 ) -> None:
     """Print what a task is read as: rows, labels, lengths, what is cut off, shared texts."""
     from harness.inspecting.show import report
     from harness.inspecting.show import show as run
 
-    shown = run(task, model=model, max_length=max_length, data_dir=data_dir)  # type: ignore[arg-type]  # text, which is parsed there
+    shown = run(task, model=model, max_length=tokens_of(max_length), data_dir=data_dir)
     print(json.dumps(shown, sort_keys=True) if as_json else report(shown))

@@ -7,41 +7,31 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.app import DataDir, MaxLength, Plugins, PresetOption, app, names_of
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import bars, say
+from harness.cli.flags import option, tokens_of
 
 
 @app.command()
 def statistics(
     expert: Annotated[str, typer.Argument(help="The expert: a folder or a Hub id.")],
-    task: Annotated[
-        str,
-        typer.Option(
-            help="The task whose training rows it is run on.", autocompletion=names_of("tasks")
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="The file: FILE.safetensors.")],
+    task: Annotated[str, option("The task whose training rows it is run on.", of="tasks")],
+    out: Annotated[Path, option("The file: FILE.safetensors.")],
     merger: Annotated[
         str | None,
-        typer.Option(
-            help="Which merger they are for, with its options: regmean.",
-            autocompletion=names_of("mergers"),
-        ),
+        option("Which merger they are for, with its options: regmean.", of="mergers"),
     ] = None,
     need: Annotated[
-        str | None, typer.Option(help="NAME[:key=value,...]: a need by itself, of any method.")
+        str | None, option("NAME[:key=value,...]: a need by itself, of any method.")
     ] = None,
-    preset: PresetOption = None,
-    max_length: MaxLength = None,
-    other_tasks: Annotated[
-        bool, typer.Option("--other-tasks", help="The expert's is called otherwise; this is meant.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
-    ] = False,
-    data_dir: DataDir = None,
-    plugins: Plugins = None,
+    preset: flags.PresetOption = None,
+    max_length: flags.MaxLength = None,
+    other_tasks: flags.OtherTasks = False,
+    device: flags.Device = "auto",
+    allow_pickle: flags.AllowPickle = False,
+    data_dir: flags.DataDir = None,
+    plugins: flags.Plugins = None,
 ) -> None:
     """Write what a method asks of an expert's data, to hand over instead of the data."""
     from harness.passes.statistics import statistic as run
@@ -54,7 +44,7 @@ def statistics(
             merger=merger,
             need=need,
             preset=preset,
-            max_length=max_length,  # type: ignore[arg-type]  # text, which is parsed there
+            max_length=tokens_of(max_length),
             other_tasks=other_tasks,
             data_dir=data_dir,
             device=device,
