@@ -17,28 +17,9 @@ from harness.methods import functions
 from harness.options import options
 from harness.plugins import files_of_ours
 from harness.ranges import SEVERAL, bounds, choices, is_list_of
-from harness.registry import (
-    MERGERS,
-    METRICS,
-    NEEDS,
-    POSTMERGE,
-    PREMERGE,
-    PROTOCOLS,
-    TASKS,
-    Registry,
-)
+from harness.registry import REGISTRIES
 from harness.text import wrapped
 from harness.types import Task
-
-REGISTRIES: Mapping[str, Registry[Any]] = {
-    "mergers": MERGERS,
-    "premerge": PREMERGE,
-    "postmerge": POSTMERGE,
-    "needs": NEEDS,
-    "tasks": TASKS,
-    "protocols": PROTOCOLS,
-    "metrics": METRICS,
-}
 
 
 def catalogue(what: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from harness.options import needs
-from harness.types import FeaturesName, KindName, Predictions, StateDict
+from harness.types import FeaturesName, KindName
 
 MetricFn: TypeAlias = Callable[[Any, Any], float]
 ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
@@ -27,87 +27,76 @@ Claim: TypeAlias = bool | tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Merger:
+class Entry:
+    """A function that is registered by a name; `paper` is where it is from."""
+
+    called: ClassVar[str]
+    name: str
+    function: Callable[..., Any]
+    paper: str = ""
+
+
+@dataclass(frozen=True)
+class Method(Entry):
+    """A method of any stage of a merge.
+
+    `breaks`: the laws of `harness check` that it rightly breaks with its default options;
+    `breaks_with`: those it may break with others.
+    """
+
+    breaks: tuple[str, ...] = ()
+    breaks_with: BreaksWith = field(default_factory=dict, hash=False)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The needs it has, by name: keyword-only parameters without a default."""
+        return needs(self.function)
+
+
+@dataclass(frozen=True)
+class Merger(Method):
     """A merging method.
 
-    `task_vectors`: it subtracts the base, so it needs one. `breaks`: the laws of
-    `harness check merger` that it rightly breaks with its default options; `breaks_with`: those it
-    may break with others. `by_label`: a row of a head counts for nothing where an expert's data
-    said nothing of its label; of all other methods the harness leaves such rows out.
+    `task_vectors`: it subtracts the base, so it needs one. `by_label`: a row of a head counts for
+    nothing where an expert's data said nothing of its label; of all other methods the harness
+    leaves such rows out.
     """
 
-    called: ClassVar[str] = "merger"
-    name: str
-    function: Callable[..., StateDict]
-    paper: str = ""
+    called = "merger"
     task_vectors: bool = True
-    breaks: tuple[str, ...] = ()
     by_label: bool = False
-    breaks_with: BreaksWith = field(default_factory=dict, hash=False)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The needs it has, by name: keyword-only parameters without a default."""
-        return needs(self.function)
 
 
 @dataclass(frozen=True)
-class Premerge:
+class Premerge(Method):
     """A pre-merging method. `exact`: every expert computes the same function afterwards.
 
-    `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options;
-    `breaks_with`: those it may break with others, `exact` and `family` where these cost exactness.
-    `costly`: a tensor takes long to compute, and that of one expert as long as that of all; the
-    harness keeps what it made on disk while the merge lasts. `reads_base`: whether it is given the
-    base, or with which options alone, as in `breaks_with`; else it is given an empty one.
+    Options that cost exactness have the laws `exact` and `family` in `breaks_with`. `costly`: a
+    tensor takes long to compute, and that of one expert as long as that of all; the harness keeps
+    what it made on disk while the merge lasts. `reads_base`: whether it is given the base, or with
+    which options alone, as in `breaks_with`; else it is given an empty one.
     """
 
-    called: ClassVar[str] = "pre-merging method"
-    name: str
-    function: Callable[..., Sequence[StateDict]]
-    paper: str = ""
+    called = "pre-merging method"
     exact: bool = False
-    breaks: tuple[str, ...] = ()
     costly: bool = False
-    breaks_with: BreaksWith = field(default_factory=dict, hash=False)
     reads_base: Claim = True
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The needs it has, by name: keyword-only parameters without a default."""
-        return needs(self.function)
-
 
 @dataclass(frozen=True)
-class Postmerge:
+class Postmerge(Method):
     """A post-merging method: what is merged, the experts as they entered the merger, and the base.
 
-    `breaks`: the laws of `harness check postmerge` that it rightly breaks with its default options;
-    `breaks_with`: those it may break with others. `rereads`: whether it reads what was merged more
-    than once, or with which options alone, as in `breaks_with`; the harness then keeps that on disk
-    while the merge lasts.
+    `rereads`: whether it reads what was merged more than once, or with which options alone, as in
+    `breaks_with`; the harness then keeps that on disk while the merge lasts.
     """
 
-    called: ClassVar[str] = "post-merging method"
-    name: str
-    function: Callable[..., StateDict]
-    paper: str = ""
-    breaks: tuple[str, ...] = ()
-    breaks_with: BreaksWith = field(default_factory=dict, hash=False)
+    called = "post-merging method"
     rereads: Claim = False
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The needs it has, by name: keyword-only parameters without a default."""
-        return needs(self.function)
-
-
-Method: TypeAlias = Merger | Premerge | Postmerge
-"""A method of any stage of a merge."""
 
 
 @dataclass(frozen=True)
-class EvaluationProtocol:
+class EvaluationProtocol(Entry):
     """A way to read labels off features.
 
     `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
@@ -120,9 +109,7 @@ class EvaluationProtocol:
     `last_linear`, `cls`, `mean_masked` or `mean_padded`.
     """
 
-    name: str
-    function: Callable[..., Sequence[Predictions]]
-    paper: str = ""
+    called = "protocol"
     adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
     check: Callable[..., None] | None = None
     transductive: Callable[..., bool] | None = None
@@ -133,7 +120,7 @@ class EvaluationProtocol:
 
 
 @dataclass(frozen=True)
-class Metric:
+class Metric(Entry):
     """A number of two arrays, `function(predicted, labels)`.
 
     `kinds` are the kinds of task it is fit for, `classes` the only number of classes, if there is
@@ -142,9 +129,7 @@ class Metric:
     reads, where these are not all.
     """
 
-    name: str
-    function: MetricFn
-    paper: str = ""
+    called = "metric"
     kinds: tuple[KindName, ...] = ALL_KINDS
     classes: int | None = None
     undefined: Callable[[Any], str | None] | None = None

@@ -23,6 +23,7 @@ from harness.entries import (
     ALL_KINDS,
     BreaksWith,
     Claim,
+    Entry,
     EvaluationProtocol,
     Merger,
     Metric,
@@ -82,6 +83,7 @@ class Named(Protocol):
 
 
 V = TypeVar("V", bound=Named)
+E = TypeVar("E", bound=Entry)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -244,7 +246,7 @@ class Registry(Mapping[str, V], Generic[V]):
 def undone_by_errors() -> Iterator[None]:
     """What is registered in the block, anywhere, stays only if the block succeeds."""
     with ExitStack() as stack:
-        for registry in (MERGERS, PREMERGE, POSTMERGE, NEEDS, PROTOCOLS, METRICS, TASKS):
+        for registry in REGISTRIES.values():
             stack.enter_context(registry.undone_by_errors())
         yield
 
@@ -262,12 +264,6 @@ def _origin(function: Callable[..., Any]) -> str:
     """Who registers a function: the module that it is of, or the file of a user's folder."""
     module = function.__module__
     return registrar() if module.startswith(PREFIX) else module
-
-
-def _callable(kind: str, name: str, target: object) -> Callable[..., Any]:
-    if not callable(target):
-        raise UnknownName(f"{kind} '{name}' is a {type(target).__name__}, expected a function")
-    return target
 
 
 def _check_labels(value: Task) -> None:
@@ -289,34 +285,39 @@ def _need(name: str, target: object) -> Need:
     )
 
 
-MERGERS: Registry[Merger] = Registry(
-    "merger",
-    "harness.mergers",
-    lambda name, f: Merger(name, _callable("merger", name, f)),
-    families={"mergekit": "harness.merging.mergekit.methods:family"},
+def _of(entry: type[E], package: str, families: Mapping[str, str] | None = None) -> Registry[E]:
+    """The registry of functions of a package, each held with what is said of it."""
+
+    def adopted(name: str, target: object) -> E:
+        if not callable(target):
+            found = type(target).__name__
+            raise UnknownName(f"{entry.called} '{name}' is a {found}, expected a function")
+        return entry(name, target)
+
+    return Registry(entry.called, package, adopted, families)
+
+
+MERGERS = _of(
+    Merger, "harness.mergers", families={"mergekit": "harness.merging.mergekit.methods:family"}
 )
-PREMERGE: Registry[Premerge] = Registry(
-    "pre-merging method",
-    "harness.premergers",
-    lambda name, f: Premerge(name, _callable("pre-merging method", name, f)),
-)
-POSTMERGE: Registry[Postmerge] = Registry(
-    "post-merging method",
-    "harness.postmergers",
-    lambda name, f: Postmerge(name, _callable("post-merging method", name, f)),
-)
+PREMERGE = _of(Premerge, "harness.premergers")
+POSTMERGE = _of(Postmerge, "harness.postmergers")
 NEEDS: Registry[Need] = Registry("need", "harness.needs", _need)
-PROTOCOLS: Registry[EvaluationProtocol] = Registry(
-    "protocol",
-    "harness.protocols",
-    lambda name, f: EvaluationProtocol(name, _callable("protocol", name, f)),
-)
-METRICS: Registry[Metric] = Registry(
-    "metric", "harness.data.metrics", lambda name, f: Metric(name, _callable("metric", name, f))
-)
+PROTOCOLS = _of(EvaluationProtocol, "harness.protocols")
+METRICS = _of(Metric, "harness.data.metrics")
 TASKS: Registry[Task] = Registry(
     "task", "harness.tasks", _task, files="harness.data.own:task_of_file"
 )
+REGISTRIES: Mapping[str, Registry[Any]] = {
+    "mergers": MERGERS,
+    "premerge": PREMERGE,
+    "postmerge": POSTMERGE,
+    "needs": NEEDS,
+    "tasks": TASKS,
+    "protocols": PROTOCOLS,
+    "metrics": METRICS,
+}
+"""All of them, by what `harness list` calls them."""
 
 
 def _adding(registry: Registry[V], made: Callable[[Any], V]) -> Callable[[F], F]:
@@ -341,7 +342,7 @@ def merger(
     """Register a merging method under a name."""
 
     return _adding(
-        MERGERS, lambda f: Merger(name, f, paper, task_vectors, breaks, by_label, breaks_with)
+        MERGERS, lambda f: Merger(name, f, paper, breaks, breaks_with, task_vectors, by_label)
     )
 
 
@@ -358,7 +359,7 @@ def premerge(
     """Register a pre-merging method under a name."""
 
     return _adding(
-        PREMERGE, lambda f: Premerge(name, f, paper, exact, breaks, costly, breaks_with, reads_base)
+        PREMERGE, lambda f: Premerge(name, f, paper, breaks, breaks_with, exact, costly, reads_base)
     )
 
 
