@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from harness.options import needs
@@ -33,16 +33,13 @@ class Entry:
     called: ClassVar[str]
     name: str
     function: Callable[..., Any]
+    _: KW_ONLY
     paper: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Method(Entry):
-    """A method of any stage of a merge.
-
-    `breaks`: the laws of `harness check` that it rightly breaks with its default options;
-    `breaks_with`: those it may break with others.
-    """
+    """A method of any stage of a merge, and what its stages share."""
 
     breaks: tuple[str, ...] = ()
     breaks_with: BreaksWith = field(default_factory=dict, hash=False)
@@ -53,13 +50,14 @@ class Method(Entry):
         return needs(self.function)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Merger(Method):
     """A merging method.
 
-    `task_vectors`: it subtracts the base, so it needs one. `by_label`: a row of a head counts for
-    nothing where an expert's data said nothing of its label; of all other methods the harness
-    leaves such rows out.
+    `breaks`: the laws of `harness check merger` that it rightly breaks with its default options;
+    `breaks_with`: those it may break with others. `task_vectors`: it subtracts the base, so it
+    needs one. `by_label`: a row of a head counts for nothing where an expert's data said nothing of
+    its label; of all other methods the harness leaves such rows out.
     """
 
     called = "merger"
@@ -67,14 +65,15 @@ class Merger(Method):
     by_label: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Premerge(Method):
     """A pre-merging method. `exact`: every expert computes the same function afterwards.
 
-    Options that cost exactness have the laws `exact` and `family` in `breaks_with`. `costly`: a
-    tensor takes long to compute, and that of one expert as long as that of all; the harness keeps
-    what it made on disk while the merge lasts. `reads_base`: whether it is given the base, or with
-    which options alone, as in `breaks_with`; else it is given an empty one.
+    `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options;
+    `breaks_with`: those it may break with others, `exact` and `family` where these cost exactness.
+    `costly`: a tensor takes long to compute, and that of one expert as long as that of all; the
+    harness keeps what it made on disk while the merge lasts. `reads_base`: whether it is given the
+    base, or with which options alone, as in `breaks_with`; else it is given an empty one.
     """
 
     called = "pre-merging method"
@@ -83,19 +82,21 @@ class Premerge(Method):
     reads_base: Claim = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Postmerge(Method):
     """A post-merging method: what is merged, the experts as they entered the merger, and the base.
 
-    `rereads`: whether it reads what was merged more than once, or with which options alone, as in
-    `breaks_with`; the harness then keeps that on disk while the merge lasts.
+    `breaks`: the laws of `harness check postmerge` that it rightly breaks with its default options;
+    `breaks_with`: those it may break with others. `rereads`: whether it reads what was merged more
+    than once, or with which options alone, as in `breaks_with`; the harness then keeps that on disk
+    while the merge lasts.
     """
 
     called = "post-merging method"
     rereads: Claim = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvaluationProtocol(Entry):
     """A way to read labels off features.
 
@@ -119,7 +120,7 @@ class EvaluationProtocol(Entry):
     features: Callable[..., FeaturesName] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Metric(Entry):
     """A number of two arrays, `function(predicted, labels)`.
 
