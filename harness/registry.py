@@ -8,26 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    TypeAlias,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
-from harness.entries import (
-    Entry,
-    EvaluationProtocol,
-    Merger,
-    Metric,
-    MetricFn,
-    Postmerge,
-    Premerge,
-)
+from harness.entries import Entry, EvaluationProtocol, Merger, Metric, MetricFn, Postmerge, Premerge
 from harness.errors import HarnessError, UnknownName
 from harness.plugins import (
     BROKEN,
@@ -41,13 +24,7 @@ from harness.plugins import (
     registering,
     registrar,
 )
-from harness.types import (
-    Encoded,
-    Need,
-    Predictions,
-    StateDict,
-    Task,
-)
+from harness.types import Encoded, Need, Predictions, StateDict, Task
 
 if TYPE_CHECKING:
     pass

@@ -11,9 +11,7 @@ from harness.cli.flags import option
 
 
 @app.command()
-def demo(
-    out: Annotated[Path, option("Where everything is written.")] = Path("demo"),
-) -> None:
+def demo(out: Annotated[Path, option("Where everything is written.")] = Path("demo")) -> None:
     """Make a small base and experts, merge them three ways, evaluate, show table and board."""
     from harness.demo import demo as run
 

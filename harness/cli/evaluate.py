@@ -37,8 +37,7 @@ def evaluate(
     ] = False,
     tasks: Annotated[Names, several("T1,T2@split,...", of="tasks")] = (),
     protocols: Annotated[
-        Names,
-        chosen("P1,P2:key=value,...; default: current,knn,ft-classifier.", of="protocols"),
+        Names, chosen("P1,P2:key=value,...; default: current,knn,ft-classifier.", of="protocols")
     ] = (),
     shots: Annotated[
         str, option("Rows per class that a protocol adapts on; all: each.")

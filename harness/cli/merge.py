@@ -38,8 +38,7 @@ def merge(
     tasks: Annotated[Names, several("T1,T2,...: one each, or one for all.", of="tasks")] = (),
     seed: Annotated[int | None, option("For methods that draw numbers.")] = None,
     statistics: Annotated[
-        list[str] | None,
-        option("F1,F2,...: what `harness statistics` wrote, one for each expert."),
+        list[str] | None, option("F1,F2,...: what `harness statistics` wrote, one for each expert.")
     ] = None,
     tune: Annotated[str | None, option("OPTION=FIRST:LAST:STEP: try all, keep the best.")] = None,
     tune_on: Annotated[

@@ -19,8 +19,7 @@ def statistics(
     task: Annotated[str, option("The task whose training rows it is run on.", of="tasks")],
     out: Annotated[Path, option("The file: FILE.safetensors.")],
     merger: Annotated[
-        str | None,
-        option("Which merger they are for, with its options: regmean.", of="mergers"),
+        str | None, option("Which merger they are for, with its options: regmean.", of="mergers")
     ] = None,
     need: Annotated[
         str | None, option("NAME[:key=value,...]: a need by itself, of any method.")
