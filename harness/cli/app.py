@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from harness import __version__
@@ -25,8 +23,8 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def program(
-    version: Annotated[
-        bool, option("Print the version.", "--version", callback=_version, is_eager=True)
-    ] = False,
+    version: bool = option(
+        "Print the version.", False, "--version", callback=_version, is_eager=True
+    ),
 ) -> None:
     """Is this merge good, and if its score is low, is it the encoder or only the head?"""

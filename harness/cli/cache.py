@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from harness.cli import flags
 from harness.cli.app import app
-from harness.cli.flags import option
+from harness.cli.flags import flag, option
 from harness.errors import BadOption
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ app.add_typer(cache)
 
 
 @cache.command()
-def info(as_json: flags.Json = False) -> None:
+def info(as_json: bool = flags.JSON) -> None:
     """Say where the cache is and how much of each kind is in it."""
     from harness.caches import cache_kinds
     from harness.files import cache_dir
@@ -36,10 +36,8 @@ def info(as_json: flags.Json = False) -> None:
 
 @cache.command()
 def clear(
-    all_: Annotated[bool, option("Every entry.", "--all")] = False,
-    older_than: Annotated[
-        float | None, option("Entries written so many DAYS ago or more.", min=0)
-    ] = None,
+    all_: bool = flag("Every entry.", "--all"),
+    older_than: float | None = option("Entries written so many DAYS ago or more.", min=0),
 ) -> None:
     """Take entries away; what is needed again is made again."""
     from harness.caches import cleared

@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import width
-from harness.cli.flags import Names, limit_of, option, several, shots_of
+from harness.cli.flags import Names, argument, limit_of, option, several, shots_of
 
 
 @app.command()
 def compare(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="MODELS", help="Models by name, or folders of records: two or more."
-        ),
-    ] = None,
-    tasks: Annotated[
-        Names, several("T1,T2@split,...; default: all that they share.", of="tasks")
-    ] = (),
-    protocol: Annotated[
-        str, option("P or P:key=value,...", "--protocol", "--protocols", of="protocols")
-    ] = "current",
-    shots: Annotated[
-        str | None, option("Rows per class, or all. Default: what is nearest to 5.")
-    ] = None,
-    limit: flags.Limit = None,
-    models: Annotated[Names, several("M1,M2,...: the same as MODELS.")] = (),
-    records: Annotated[Path, option("The folder that evaluate wrote.")] = Path("records"),
-    margin: Annotated[
-        float | None, option("Points within which two models are practically equal.")
-    ] = None,
-    as_json: flags.Json = False,
-    plugins: flags.Plugins = None,
+    names: list[str] | None = argument(
+        "Models by name, or folders of records: two or more.", None, metavar="MODELS"
+    ),
+    tasks: Names = several("T1,T2@split,...; default: all that they share.", of="tasks"),
+    protocol: str = option(
+        "P or P:key=value,...", "current", "--protocol", "--protocols", of="protocols"
+    ),
+    shots: str | None = option("Rows per class, or all. Default: what is nearest to 5."),
+    limit: str | None = flags.LIMIT,
+    models: Names = several("M1,M2,...: the same as MODELS."),
+    records: Path = option("The folder that evaluate wrote.", Path("records")),
+    margin: float | None = option("Points within which two models are practically equal."),
+    as_json: bool = flags.JSON,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Compare two models, or rank several, on the rows that they were evaluated on."""
     from harness.reporting.compare import compare as run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from harness.cli.app import app
 from harness.cli.console import width
@@ -11,7 +10,7 @@ from harness.cli.flags import option
 
 
 @app.command()
-def demo(out: Annotated[Path, option("Where everything is written.")] = Path("demo")) -> None:
+def demo(out: Path = option("Where everything is written.", Path("demo"))) -> None:
     """Make a small base and experts, merge them three ways, evaluate, show table and board."""
     from harness.demo import demo as run
 

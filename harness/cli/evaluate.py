@@ -6,12 +6,12 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import bars, say, width
-from harness.cli.flags import Names, chosen, fields_of, option, several, shots_of
+from harness.cli.flags import Names, chosen, fields_of, flag, option, several, shots_of
 from harness.errors import CellsFailed
 from harness.text import plain
 
@@ -21,48 +21,36 @@ if TYPE_CHECKING:
 
 @app.command()
 def evaluate(
-    model: Annotated[str, option("A folder that merge wrote, or any HF classifier.")],
-    experts: Annotated[Names, several("The experts, where the folder does not say.")] = (),
-    base: Annotated[str | None, option("The base, where the folder does not say.")] = None,
-    other_base: flags.OtherBase = False,
-    references: Annotated[Names, several("Other models to read on the same tasks.")] = (),
-    ceilings: Annotated[
-        Names, chosen("emr,tall:threshold=0.4: masks for each task, as references.")
-    ] = (),
-    best_single: Annotated[
-        bool, option("Also choose one of several experts on heldout10.", "--best-single")
-    ] = False,
-    singles: Annotated[
-        bool, option("Also read each expert on tasks with its labels.", "--singles")
-    ] = False,
-    tasks: Annotated[Names, several("T1,T2@split,...", of="tasks")] = (),
-    protocols: Annotated[
-        Names, chosen("P1,P2:key=value,...; default: current,knn,ft-classifier.", of="protocols")
-    ] = (),
-    shots: Annotated[
-        str, option("Rows per class that a protocol adapts on; all: each.")
-    ] = "1,5,10",
-    metrics: Annotated[Names, several("Instead of those of the tasks.", of="metrics")] = (),
-    preset: flags.PresetOption = None,
-    draws: Annotated[int, option("Draws of those rows.")] = 5,
-    seed: Annotated[int, option("The first draw's seed.")] = 0,
-    unstratified: Annotated[
-        bool, option("Draw them whatever their labels.", "--unstratified")
-    ] = False,
-    labels: Annotated[
-        Literal["by-name", "by-index"], option("by-index: trust the order of LABEL_n.")
-    ] = "by-name",
-    limit: Annotated[int | None, option("Score the first N rows only.")] = None,
-    max_length: flags.MaxLength = None,
-    batch_size: Annotated[int, option("Rows per forward pass.")] = 32,
-    device: flags.Device = "auto",
-    output: Annotated[Path, option("Where records are written.", "--output-path")] = Path(
-        "records"
+    model: str = option("A folder that merge wrote, or any HF classifier.", ...),
+    experts: Names = several("The experts, where the folder does not say."),
+    base: str | None = option("The base, where the folder does not say."),
+    other_base: bool = flags.OTHER_BASE,
+    references: Names = several("Other models to read on the same tasks."),
+    ceilings: Names = chosen("emr,tall:threshold=0.4: masks for each task, as references."),
+    best_single: bool = flag("Also choose one of several experts on heldout10.", "--best-single"),
+    singles: bool = flag("Also read each expert on tasks with its labels.", "--singles"),
+    tasks: Names = several("T1,T2@split,...", of="tasks"),
+    protocols: Names = chosen(
+        "P1,P2:key=value,...; default: current,knn,ft-classifier.", of="protocols"
     ),
-    allow_pickle: flags.AllowPickle = False,
-    data_dir: flags.DataDir = None,
-    as_json: flags.Json = False,
-    plugins: flags.Plugins = None,
+    shots: str = option("Rows per class that a protocol adapts on; all: each.", "1,5,10"),
+    metrics: Names = several("Instead of those of the tasks.", of="metrics"),
+    preset: flags.Preset = flags.PRESET,
+    draws: int = option("Draws of those rows.", 5),
+    seed: int = option("The first draw's seed.", 0),
+    unstratified: bool = flag("Draw them whatever their labels.", "--unstratified"),
+    labels: Literal["by-name", "by-index"] = option(
+        "by-index: trust the order of LABEL_n.", "by-name"
+    ),
+    limit: int | None = option("Score the first N rows only."),
+    max_length: str | None = flags.MAX_LENGTH,
+    batch_size: int = option("Rows per forward pass.", 32),
+    device: str = flags.DEVICE,
+    output: Path = option("Where records are written.", Path("records"), "--output-path"),
+    allow_pickle: bool = flags.ALLOW_PICKLE,
+    data_dir: str | None = flags.DATA_DIR,
+    as_json: bool = flags.JSON,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Evaluate a model and its references under the protocols; print the table and a verdict."""
     given = locals()  # a flag of a field's name is that field

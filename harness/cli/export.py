@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from harness.cli import flags
 from harness.cli.app import app
-from harness.cli.flags import limit_of, option
+from harness.cli.flags import Names, limit_of, option
 
 
 @app.command()
 def export(
-    records: flags.RecordFiles,
-    format: Annotated[
-        Literal["model-index", "every-eval-ever", "lm-eval", "csv"],
-        option("Which program is to read them."),
-    ],
-    out: Annotated[Path, option("The folder to write to.")],
-    organization: Annotated[
-        str | None, option("Who made the results: every-eval-ever wants to know.")
-    ] = None,
-    tasks: flags.Tasks = (),
-    protocols: flags.Protocols = (),
-    limit: flags.Limit = None,
-    models: flags.Models = (),
-    plugins: flags.Plugins = None,
+    records: list[Path] = flags.RECORDS,
+    format: Literal["model-index", "every-eval-ever", "lm-eval", "csv"] = option(
+        "Which program is to read them.", ...
+    ),
+    out: Path = option("The folder to write to.", ...),
+    organization: str | None = option("Who made the results: every-eval-ever wants to know."),
+    tasks: Names = flags.TASKS,
+    protocols: Names = flags.PROTOCOLS,
+    limit: str | None = flags.LIMIT,
+    models: Names = flags.MODELS,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Write records for others: model cards, lm-evaluation-harness, Every Eval Ever, a table."""
     from harness.reporting.chosen import Chosen

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from harness.cli import flags
 from harness.cli.app import app
-from harness.cli.flags import Names, option, several
+from harness.cli.flags import Names, flag, option, several
 from harness.text import points
 
 
 @app.command()
 def finetune(
-    base: Annotated[str, option("The pretrained checkpoint: a folder or a Hub id.")],
-    out: Annotated[Path, option("The expert's folder.")],
-    task: Annotated[
-        str | None, option("The task, as `harness list tasks` names it.", of="tasks")
-    ] = None,
-    tasks: Annotated[
-        Names, several("T1,T2,...: one encoder for all, a head for each.", of="tasks")
-    ] = (),
-    seed: Annotated[int, option("Orders the data, drops units.")] = 0,
-    head_seed: Annotated[int | None, option("Initialises the head (default: the seed).")] = None,
-    learning_rate: Annotated[float | None, option("Default: the task's.")] = None,
-    epochs: Annotated[float | None, option("Default: the task's.")] = None,
-    batch_size: Annotated[int | None, option("Default: the task's.")] = None,
-    warmup: Annotated[float | None, option("Share of the steps.")] = None,
-    weight_decay: Annotated[float | None, option("Default: the task's.")] = None,
-    max_length: flags.MaxLength = None,
-    limit: Annotated[int | None, option("Use the first N rows of each split.")] = None,
-    bf16: Annotated[bool, option("Train in mixed bfloat16.", "--bf16")] = False,
-    preset: flags.PresetOption = None,
-    force: flags.Force = False,
-    data_dir: flags.DataDir = None,
-    plugins: flags.Plugins = None,
+    base: str = option("The pretrained checkpoint: a folder or a Hub id.", ...),
+    out: Path = option("The expert's folder.", ...),
+    task: str | None = option("The task, as `harness list tasks` names it.", of="tasks"),
+    tasks: Names = several("T1,T2,...: one encoder for all, a head for each.", of="tasks"),
+    seed: int = option("Orders the data, drops units.", 0),
+    head_seed: int | None = option("Initialises the head (default: the seed)."),
+    learning_rate: float | None = option("Default: the task's."),
+    epochs: float | None = option("Default: the task's."),
+    batch_size: int | None = option("Default: the task's."),
+    warmup: float | None = option("Share of the steps."),
+    weight_decay: float | None = option("Default: the task's."),
+    max_length: str | None = flags.MAX_LENGTH,
+    limit: int | None = option("Use the first N rows of each split."),
+    bf16: bool = flag("Train in mixed bfloat16.", "--bf16"),
+    preset: flags.Preset = flags.PRESET,
+    force: bool = flags.FORCE,
+    data_dir: str | None = flags.DATA_DIR,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Fine-tune a base on a task, or on several together; an interrupted run resumes when it is
     called again."""

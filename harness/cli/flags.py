@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import typer
 
@@ -16,22 +16,34 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-def option(text: str, *names: str, of: str | None = None, **more: Any) -> Any:
-    """A flag: what its help says and, where that is not its parameter's, its name.
+def option(text: str, default: Any = None, *names: str, of: str = "", **more: Any) -> Any:
+    """An option: its help, its default and, where they are not its parameter's, its names.
 
-    `of` is the registry whose names complete it.
+    Without a default (`...`) it is required. `of` is the registry whose names complete it.
     """
-    return typer.Option(*names, help=text, autocompletion=names_of(of) if of else None, **more)
+    complete = names_of(of) if of else None
+    return typer.Option(default, *names, help=text, autocompletion=complete, **more)
 
 
-def several(text: str, *names: str, of: str | None = None) -> Any:
-    """A flag of names, separated by commas."""
-    return option(text, *names, of=of, parser=listed, metavar="A,B,...")
+def argument(text: str = "", default: Any = ..., *, of: str = "", **more: Any) -> Any:
+    """An argument, as `option`."""
+    complete = names_of(of) if of else None
+    return typer.Argument(default, help=text, autocompletion=complete, **more)
 
 
-def chosen(text: str, of: str | None = None) -> Any:
-    """A flag of methods with their options, separated by commas."""
-    return option(text, of=of, parser=methods, metavar="A,B,...")
+def flag(text: str, name: str) -> Any:
+    """An option without a value, which is false where it is not given."""
+    return option(text, False, name)
+
+
+def several(text: str, default: Any = (), *, of: str = "") -> Any:
+    """An option of names, separated by commas."""
+    return option(text, default, of=of, parser=listed, metavar="A,B,...")
+
+
+def chosen(text: str, *, of: str = "") -> Any:
+    """An option of methods with their options, separated by commas."""
+    return option(text, (), of=of, parser=methods, metavar="A,B,...")
 
 
 def names_of(what: str) -> Callable[[str], list[str]]:
@@ -108,42 +120,28 @@ def _folder(text: str) -> str:
 
 
 Names: TypeAlias = Sequence[str]
-RecordFiles = Annotated[list[Path], typer.Argument(help="Record files, or folders of them.")]
-DataDir = Annotated[
-    str | None,
-    option("Local data: DIR/<suite>/<task>/<split>.parquet.", parser=_folder, metavar="DIR"),
-]
-PresetOption = Annotated[
-    Literal["procrustes", "regmean", "rotation", "ft-classifier"] | None,
-    option("Compute as the code of a paper does.", "--preset"),
-]
-Plugins = Annotated[
-    list[Path] | None,
-    option(
-        "A folder of Python files with your own tasks, protocols or methods.",
-        callback=_load_plugins,
-        is_eager=True,
-    ),
-]
-MaxLength = Annotated[
-    str | None,
-    option(
-        "Tokens, or auto: what the model and the rows need. Default: the task's.", metavar="N|auto"
-    ),
-]
-Device = Annotated[str, option("auto, cpu, cuda, ...")]
-OtherBase = Annotated[
-    bool, option("The models were made from another base; it is meant.", "--other-base")
-]
-OtherTasks = Annotated[
-    bool, option("The experts' are called otherwise; these are meant.", "--other-tasks")
-]
-AllowPickle = Annotated[bool, option("Read pickles, as weights only.", "--allow-pickle")]
-Force = Annotated[bool, option("Replace what an earlier run wrote there.", "--force")]
-Json = Annotated[bool, option("Print JSON, for machines.", "--json")]
+Preset: TypeAlias = Literal["procrustes", "regmean", "rotation", "ft-classifier"] | None
+
+RECORDS = argument("Record files, or folders of them.")
+DATA_DIR = option("Local data: DIR/<suite>/<task>/<split>.parquet.", parser=_folder, metavar="DIR")
+PRESET = option("Compute as the code of a paper does.")
+PLUGINS = option(
+    "A folder of Python files with your own tasks, protocols or methods.",
+    callback=_load_plugins,
+    is_eager=True,
+)
+MAX_LENGTH = option(
+    "Tokens, or auto: what the model and the rows need. Default: the task's.", metavar="N|auto"
+)
+DEVICE = option("auto, cpu, cuda, ...", "auto")
+OTHER_BASE = flag("The models were made from another base; it is meant.", "--other-base")
+OTHER_TASKS = flag("The experts' are called otherwise; these are meant.", "--other-tasks")
+ALLOW_PICKLE = flag("Read pickles, as weights only.", "--allow-pickle")
+FORCE = flag("Replace what an earlier run wrote there.", "--force")
+JSON = flag("Print JSON, for machines.", "--json")
 
 # Which of some records are meant.
-Tasks = Annotated[Names, several("T1,T2@split,...; default: all.", of="tasks")]
-Protocols = Annotated[Names, chosen("P1,P2:key=value,...; default: all.", of="protocols")]
-Models = Annotated[Names, several("M1,M2,... or M*: merges; what they are measured by stays.")]
-Limit = Annotated[str | None, option("N: records of evaluate --limit N; all: of all rows.")]
+TASKS = several("T1,T2@split,...; default: all.", of="tasks")
+PROTOCOLS = chosen("P1,P2:key=value,...; default: all.", of="protocols")
+MODELS = several("M1,M2,... or M*: merges; what they are measured by stays.")
+LIMIT = option("N: records of evaluate --limit N; all: of all rows.")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import bars, say
-from harness.cli.flags import Names, fields_of, listed, option, several
+from harness.cli.flags import Names, argument, fields_of, flag, listed, option, several
 from harness.errors import BadRecipe
 
 if TYPE_CHECKING:
@@ -22,43 +20,31 @@ Stages = list[str] | None
 
 @app.command()
 def merge(
-    experts: Annotated[list[str], typer.Argument(help="Folders or Hub ids, or one recipe.yaml.")],
-    out: Annotated[Path, option("The merged folder.")],
-    base: Annotated[str | None, option("The checkpoint they were tuned from.")] = None,
-    merger: Annotated[str | None, option("NAME[:key=value,...]", of="mergers")] = None,
-    premerge: Annotated[
-        Stages, option("NAME[:key=value,...]; repeat for several.", of="premerge")
-    ] = None,
-    postmerge: Annotated[
-        Stages, option("NAME[:key=value,...], after the merger; repeat.", of="postmerge")
-    ] = None,
-    heads: Annotated[
-        Literal["auto", "merge", "average", "keep"] | None, option("What becomes of them.")
-    ] = None,
-    tasks: Annotated[Names, several("T1,T2,...: one each, or one for all.", of="tasks")] = (),
-    seed: Annotated[int | None, option("For methods that draw numbers.")] = None,
-    statistics: Annotated[
-        list[str] | None, option("F1,F2,...: what `harness statistics` wrote, one for each expert.")
-    ] = None,
-    tune: Annotated[str | None, option("OPTION=FIRST:LAST:STEP: try all, keep the best.")] = None,
-    tune_on: Annotated[
-        Names, several("T1@SPLIT,...: where candidates are scored. Default: @heldout10.")
-    ] = (),
-    device: Annotated[str | None, option("Where statistics and candidates are run.")] = None,
-    no_drift: Annotated[
-        bool, option("Do not run experts to see their logits move.", "--no-drift")
-    ] = False,
-    other_base: flags.OtherBase = False,
-    other_tasks: flags.OtherTasks = False,
-    preset: flags.PresetOption = None,
-    max_length: flags.MaxLength = None,
-    dry_run: Annotated[
-        bool, option("Print the plan by headers alone, write nothing.", "--dry-run")
-    ] = False,
-    force: flags.Force = False,
-    allow_pickle: flags.AllowPickle = False,
-    data_dir: flags.DataDir = None,
-    plugins: flags.Plugins = None,
+    experts: list[str] = argument("Folders or Hub ids, or one recipe.yaml."),
+    out: Path = option("The merged folder.", ...),
+    base: str | None = option("The checkpoint they were tuned from."),
+    merger: str | None = option("NAME[:key=value,...]", of="mergers"),
+    premerge: Stages = option("NAME[:key=value,...]; repeat for several.", of="premerge"),
+    postmerge: Stages = option("NAME[:key=value,...], after the merger; repeat.", of="postmerge"),
+    heads: Literal["auto", "merge", "average", "keep"] | None = option("What becomes of them."),
+    tasks: Names = several("T1,T2,...: one each, or one for all.", of="tasks"),
+    seed: int | None = option("For methods that draw numbers."),
+    statistics: list[str] | None = option(
+        "F1,F2,...: what `harness statistics` wrote, one for each expert."
+    ),
+    tune: str | None = option("OPTION=FIRST:LAST:STEP: try all, keep the best."),
+    tune_on: Names = several("T1@SPLIT,...: where candidates are scored. Default: @heldout10."),
+    device: str | None = option("Where statistics and candidates are run."),
+    no_drift: bool = flag("Do not run experts to see their logits move.", "--no-drift"),
+    other_base: bool = flags.OTHER_BASE,
+    other_tasks: bool = flags.OTHER_TASKS,
+    preset: flags.Preset = flags.PRESET,
+    max_length: str | None = flags.MAX_LENGTH,
+    dry_run: bool = flag("Print the plan by headers alone, write nothing.", "--dry-run"),
+    force: bool = flags.FORCE,
+    allow_pickle: bool = flags.ALLOW_PICKLE,
+    data_dir: str | None = flags.DATA_DIR,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Merge experts into one folder that transformers loads."""
     given = locals()  # a flag of a field's name is that field

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import bars
-from harness.cli.flags import Names, chosen, fields_of, limit_of, option, several, shots_of
+from harness.cli.flags import (
+    Names,
+    argument,
+    chosen,
+    fields_of,
+    limit_of,
+    option,
+    several,
+    shots_of,
+)
 from harness.errors import BadOption
 
 
@@ -40,36 +48,26 @@ def _check_flags(context: typer.Context, what: str, strangers: Sequence[str]) ->
 @app.command()
 def plot(
     context: typer.Context,
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="protocols, shots, transforms, gains, drop, ranks or tsne.",
-            autocompletion=_pictures,
-        ),
-    ],
-    out: Annotated[Path, option("FIG, for FIG.png and FIG.svg.")],
-    records: Annotated[
-        list[Path] | None, typer.Argument(help="Record files, or folders of them; tsne: none.")
-    ] = None,
-    tasks: flags.Tasks = (),
-    protocols: Annotated[
-        Names, chosen("P1,P2:key=value,...; default: those of the picture.", of="protocols")
-    ] = (),
-    shots: Annotated[
-        str | None, option("Of protocols that adapt, or all. Default: nearest to 5.")
-    ] = None,
-    limit: flags.Limit = None,
-    models: flags.Models = (),
-    model: Annotated[
-        str | None, option("tsne: a folder that merge wrote, or any HF classifier.")
-    ] = None,
-    experts: Annotated[Names, several("tsne: where the folder does not say.")] = (),
-    rows: Annotated[int, option("tsne: rows of each task, by class.")] = 500,
-    seed: Annotated[int, option("tsne: which rows, and where they start.")] = 0,
-    preset: flags.PresetOption = None,
-    device: Annotated[str, option("tsne: auto, cpu, cuda, ...")] = "auto",
-    data_dir: flags.DataDir = None,
-    plugins: flags.Plugins = None,
+    what: str = typer.Argument(
+        help="protocols, shots, transforms, gains, drop, ranks or tsne.", autocompletion=_pictures
+    ),
+    out: Path = option("FIG, for FIG.png and FIG.svg.", ...),
+    records: list[Path] | None = argument("Record files, or folders of them; tsne: none.", None),
+    tasks: Names = flags.TASKS,
+    protocols: Names = chosen(
+        "P1,P2:key=value,...; default: those of the picture.", of="protocols"
+    ),
+    shots: str | None = option("Of protocols that adapt, or all. Default: nearest to 5."),
+    limit: str | None = flags.LIMIT,
+    models: Names = flags.MODELS,
+    model: str | None = option("tsne: a folder that merge wrote, or any HF classifier."),
+    experts: Names = several("tsne: where the folder does not say."),
+    rows: int = option("tsne: rows of each task, by class.", 500),
+    seed: int = option("tsne: which rows, and where they start.", 0),
+    preset: flags.Preset = flags.PRESET,
+    device: str = option("tsne: auto, cpu, cuda, ...", "auto"),
+    data_dir: str | None = flags.DATA_DIR,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Draw scores of records, or a model's features (tsne), as PNG and SVG."""
     given = locals()  # a flag of a field's name is that field

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from harness.cli import flags
 from harness.cli.app import app
@@ -12,9 +11,9 @@ from harness.cli.flags import Names, option, several
 
 @app.command()
 def prepare(
-    tasks: Annotated[Names, several("T1,T2,...", of="tasks")],
-    data_dir: Annotated[Path, option("Where the data goes.")],
-    plugins: flags.Plugins = None,
+    tasks: Names = several("T1,T2,...", ..., of="tasks"),
+    data_dir: Path = option("Where the data goes.", ...),
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Fetch data sets from the Hub into a local folder, for use with no network."""
     from harness.data.prepare import prepare as run

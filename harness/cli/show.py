@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
-
-import typer
+from pathlib import Path
 
 from harness.cli import flags
 from harness.cli.app import app
-from harness.cli.flags import names_of, option, tokens_of
+from harness.cli.flags import argument, option, tokens_of
 
 
 @app.command()
 def show(
-    task: Annotated[
-        str,
-        typer.Argument(help="A task by name, or ./mine.yaml.", autocompletion=names_of("tasks")),
-    ],
-    model: Annotated[
-        str | None, option("Whose tokens lengths are in. Default: words.", "--model", "--base")
-    ] = None,
-    max_length: flags.MaxLength = None,
-    data_dir: flags.DataDir = None,
-    as_json: flags.Json = False,
-    plugins: flags.Plugins = None,
+    task: str = argument("A task by name, or ./mine.yaml.", of="tasks"),
+    model: str | None = option(
+        "Whose tokens lengths are in. Default: words.", None, "--model", "--base"
+    ),
+    max_length: str | None = flags.MAX_LENGTH,
+    data_dir: str | None = flags.DATA_DIR,
+    as_json: bool = flags.JSON,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Print what a task is read as: rows, labels, lengths, what is cut off, shared texts."""
     from harness.inspecting.show import report

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import bars, say
-from harness.cli.flags import option, tokens_of
+from harness.cli.flags import argument, option, tokens_of
 
 
 @app.command()
 def statistics(
-    expert: Annotated[str, typer.Argument(help="The expert: a folder or a Hub id.")],
-    task: Annotated[str, option("The task whose training rows it is run on.", of="tasks")],
-    out: Annotated[Path, option("The file: FILE.safetensors.")],
-    merger: Annotated[
-        str | None, option("Which merger they are for, with its options: regmean.", of="mergers")
-    ] = None,
-    need: Annotated[
-        str | None, option("NAME[:key=value,...]: a need by itself, of any method.")
-    ] = None,
-    preset: flags.PresetOption = None,
-    max_length: flags.MaxLength = None,
-    other_tasks: flags.OtherTasks = False,
-    device: flags.Device = "auto",
-    allow_pickle: flags.AllowPickle = False,
-    data_dir: flags.DataDir = None,
-    plugins: flags.Plugins = None,
+    expert: str = argument("The expert: a folder or a Hub id."),
+    task: str = option("The task whose training rows it is run on.", ..., of="tasks"),
+    out: Path = option("The file: FILE.safetensors.", ...),
+    merger: str | None = option(
+        "Which merger they are for, with its options: regmean.", of="mergers"
+    ),
+    need: str | None = option("NAME[:key=value,...]: a need by itself, of any method."),
+    preset: flags.Preset = flags.PRESET,
+    max_length: str | None = flags.MAX_LENGTH,
+    other_tasks: bool = flags.OTHER_TASKS,
+    device: str = flags.DEVICE,
+    allow_pickle: bool = flags.ALLOW_PICKLE,
+    data_dir: str | None = flags.DATA_DIR,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Write what a method asks of an expert's data, to hand over instead of the data."""
     from harness.passes.statistics import statistic as run
