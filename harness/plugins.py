@@ -30,6 +30,7 @@ PREFIX = "harness_plugins_"
 """How the packages are called that folders of a user are imported as."""
 BROKEN: list[str] = []
 """Plug-ins of other distributions that could not be loaded, a line for each: whose, and why."""
+HERE = Path(__file__).resolve().parent
 Undo = Callable[[], AbstractContextManager[None]]
 
 _registrar: ContextVar[str] = ContextVar("registrar", default="this program")
@@ -53,16 +54,18 @@ def registering(name: str) -> Iterator[None]:
 @cache
 def import_all(package: str) -> None:
     """Import a module of ours, and those of its folder if it is a package."""
-    beside = Path(__file__).resolve().parents[1] / package.rpartition(".")[2]
-    inside = Path(__file__).resolve().with_name(beside.name)
+    folder = _beside().get(package)
     with registering(package):
-        if package in BESIDE and not inside.is_dir():
-            root = _package(package, beside)
-        else:
-            root = importlib.import_module(package)
+        root = _package(package, folder) if folder else importlib.import_module(package)
     for module in pkgutil.iter_modules(getattr(root, "__path__", [])):  # sorted by their names
         with registering(f"{package}.{module.name}"):
             importlib.import_module(f"{package}.{module.name}")
+
+
+def _beside() -> dict[str, Path]:
+    """The folders of packages of ours that stand beside this one: none of an installed one."""
+    names = {package: package.rpartition(".")[2] for package in BESIDE}
+    return {one: HERE.parent / name for one, name in names.items() if not (HERE / name).is_dir()}
 
 
 def _package(name: str, folder: Path) -> types.ModuleType:
@@ -192,9 +195,4 @@ def others_declared() -> bool:
 
 def files_of_ours() -> list[Path]:
     """All Python files that register something of ours, or that it is made with."""
-    here = Path(__file__).resolve().parent
-    beside = [here.parent / package.rpartition(".")[2] for package in BESIDE]
-    inside = any((here / folder.name).is_dir() for folder in beside)
-    return sorted(
-        path for root in (here, *([] if inside else beside)) for path in root.rglob("*.py")
-    )
+    return sorted(path for root in (HERE, *_beside().values()) for path in root.rglob("*.py"))
