@@ -28,57 +28,34 @@ _ENTRY = re.compile(r"[0-9a-f]{32}\.(safetensors|json)")
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of the cache, its bytes, and how many days ago it was written."""
+    """A file of the cache, of which kind, its bytes, and how many days ago it was written."""
 
+    kind: str
     path: Path
     bytes: int
     age: float
 
 
-@dataclass(frozen=True)
-class CacheKind:
-    """The entries of one kind."""
-
-    kind: str
-    entries: tuple[Entry, ...]
-
-    @property
-    def bytes(self) -> int:
-        return sum(entry.bytes for entry in self.entries)
-
-    @property
-    def oldest(self) -> float:
-        """Days since the oldest was written; 0 where there is none."""
-        return max((entry.age for entry in self.entries), default=0.0)
-
-
-def cache_kinds() -> list[CacheKind]:
-    """What the cache holds, by kind."""
-    return [CacheKind(kind, tuple(_entries(kind))) for kind in KINDS]
+def entries() -> Iterator[Entry]:
+    """All entries by kind, with what killed runs left: a partial file of a day ago or more."""
+    for kind in KINDS:
+        folder = cache_dir(kind)
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            partial = is_unfinished(path)
+            if not (partial or _ENTRY.fullmatch(path.name)) or path.is_symlink():
+                continue
+            try:
+                status = path.stat()
+            except FileNotFoundError:  # another run has put it in its place, or taken it away
+                continue
+            age = (time.time() - status.st_mtime) / DAY
+            if not partial or age >= 1:
+                yield Entry(kind, path, status.st_size, age)
 
 
-def _entries(kind: str) -> Iterator[Entry]:
-    """The entries of a kind, with what killed runs left: a partial file of a day ago or more."""
-    folder = cache_dir(kind)
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        partial = is_unfinished(path)
-        if not (partial or _ENTRY.fullmatch(path.name)) or path.is_symlink():
-            continue
-        try:
-            status = path.stat()
-        except FileNotFoundError:  # another run has put it in its place, or taken it away
-            continue
-        age = (time.time() - status.st_mtime) / DAY
-        if not partial or age >= 1:
-            yield Entry(path, status.st_size, age)
-
-
-def cleared(older_than: float = 0) -> list[CacheKind]:
-    """What was taken away: all entries that were written so many days ago or more, by kind."""
-    gone = [
-        CacheKind(one.kind, tuple(entry for entry in one.entries if entry.age >= older_than))
-        for one in cache_kinds()
-    ]
-    for entry in (entry for one in gone for entry in one.entries):
+def cleared(older_than: float = 0) -> list[Entry]:
+    """What was taken away: all entries that were written so many days ago or more."""
+    gone = [entry for entry in entries() if entry.age >= older_than]
+    for entry in gone:
         entry.path.unlink(missing_ok=True)
     return gone

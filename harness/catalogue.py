@@ -17,28 +17,9 @@ from harness.methods import functions
 from harness.options import options
 from harness.plugins import files_of_ours
 from harness.ranges import SEVERAL, bounds, choices, is_list_of
-from harness.registry import (
-    MERGERS,
-    METRICS,
-    NEEDS,
-    POSTMERGE,
-    PREMERGE,
-    PROTOCOLS,
-    TASKS,
-    Registry,
-)
+from harness.registry import REGISTRIES
 from harness.text import wrapped
 from harness.types import Task
-
-REGISTRIES: Mapping[str, Registry[Any]] = {
-    "mergers": MERGERS,
-    "premerge": PREMERGE,
-    "postmerge": POSTMERGE,
-    "needs": NEEDS,
-    "tasks": TASKS,
-    "protocols": PROTOCOLS,
-    "metrics": METRICS,
-}
 
 
 def catalogue(what: str) -> list[dict[str, Any]]:
@@ -46,11 +27,10 @@ def catalogue(what: str) -> list[dict[str, Any]]:
 
     An option is its default, and its type and range as JSON Schema.
     """
-    registry = REGISTRIES[what]
     return [
         {
             "name": name,
-            "summary": _task_summary(value) if isinstance(value, Task) else _first_line(value),
+            "summary": _summary(value),
             "paper": value.paper,
             "options": {
                 option.name: {"default": option.default, **option.schema}
@@ -58,7 +38,7 @@ def catalogue(what: str) -> list[dict[str, Any]]:
                 for option in options(function).values()
             },
         }
-        for name, value in registry.items()
+        for name, value in REGISTRIES[what].items()
     ]
 
 
@@ -89,15 +69,13 @@ def _functions(value: Any) -> tuple[Callable[..., Any], ...]:
     return functions(value) if isinstance(value, Method) else (value.function,)
 
 
-def _first_line(value: Any) -> str:
-    return (inspect.getdoc(value.function) or "").partition("\n")[0]
-
-
-def _task_summary(task: Task) -> str:
-    labels = f"{len(task.labels)} labels" if task.labels else "a number"
-    place = f"{task.source} at {task.revision[:8]}" if task.revision else task.source
-    source = "generated" if task.generate else place or "local folder only"
-    return f"{task.kind}, {labels}, {'+'.join(task.metrics)}, @{task.reported}; {source}"
+def _summary(entry: Any) -> str:
+    if not isinstance(entry, Task):
+        return (inspect.getdoc(entry.function) or "").partition("\n")[0]
+    labels = f"{len(entry.labels)} labels" if entry.labels else "a number"
+    place = f"{entry.source} at {entry.revision[:8]}" if entry.revision else entry.source
+    source = "generated" if entry.generate else place or "local folder only"
+    return f"{entry.kind}, {labels}, {'+'.join(entry.metrics)}, @{entry.reported}; {source}"
 
 
 WIDTH = 80

@@ -17,13 +17,7 @@ from harness.folders import Layout, new_folder
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.boards.leaderboard import leaderboard
-from harness.reporting.table import (
-    PARTS,
-    evaluation_table,
-    legend,
-    parts_table,
-    protocols_saw,
-)
+from harness.reporting.table import PARTS, evaluation_table, legend, parts_table, protocols_saw
 from harness.reporting.verdict import verdicts
 from harness.text import wrapped
 from harness.training.finetune import finetune

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from harness.options import needs
-from harness.types import FeaturesName, KindName, Predictions, StateDict
+from harness.types import FeaturesName, KindName
 
 MetricFn: TypeAlias = Callable[[Any, Any], float]
 ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
@@ -27,22 +27,21 @@ Claim: TypeAlias = bool | tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Merger:
-    """A merging method.
+class Entry:
+    """A function that is registered by a name; `paper` is where it is from."""
 
-    `task_vectors`: it subtracts the base, so it needs one. `breaks`: the laws of
-    `harness check merger` that it rightly breaks with its default options; `breaks_with`: those it
-    may break with others. `by_label`: a row of a head counts for nothing where an expert's data
-    said nothing of its label; of all other methods the harness leaves such rows out.
-    """
-
-    called: ClassVar[str] = "merger"
+    called: ClassVar[str]
     name: str
-    function: Callable[..., StateDict]
+    function: Callable[..., Any]
+    _: KW_ONLY
     paper: str = ""
-    task_vectors: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Entry):
+    """A method of any stage of a merge, and what its stages share."""
+
     breaks: tuple[str, ...] = ()
-    by_label: bool = False
     breaks_with: BreaksWith = field(default_factory=dict, hash=False)
 
     @property
@@ -51,8 +50,23 @@ class Merger:
         return needs(self.function)
 
 
-@dataclass(frozen=True)
-class Premerge:
+@dataclass(frozen=True, kw_only=True)
+class Merger(Method):
+    """A merging method.
+
+    `breaks`: the laws of `harness check merger` that it rightly breaks with its default options;
+    `breaks_with`: those it may break with others. `task_vectors`: it subtracts the base, so it
+    needs one. `by_label`: a row of a head counts for nothing where an expert's data said nothing of
+    its label; of all other methods the harness leaves such rows out.
+    """
+
+    called = "merger"
+    task_vectors: bool = True
+    by_label: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Premerge(Method):
     """A pre-merging method. `exact`: every expert computes the same function afterwards.
 
     `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options;
@@ -62,24 +76,14 @@ class Premerge:
     base, or with which options alone, as in `breaks_with`; else it is given an empty one.
     """
 
-    called: ClassVar[str] = "pre-merging method"
-    name: str
-    function: Callable[..., Sequence[StateDict]]
-    paper: str = ""
+    called = "pre-merging method"
     exact: bool = False
-    breaks: tuple[str, ...] = ()
     costly: bool = False
-    breaks_with: BreaksWith = field(default_factory=dict, hash=False)
     reads_base: Claim = True
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The needs it has, by name: keyword-only parameters without a default."""
-        return needs(self.function)
 
-
-@dataclass(frozen=True)
-class Postmerge:
+@dataclass(frozen=True, kw_only=True)
+class Postmerge(Method):
     """A post-merging method: what is merged, the experts as they entered the merger, and the base.
 
     `breaks`: the laws of `harness check postmerge` that it rightly breaks with its default options;
@@ -88,26 +92,12 @@ class Postmerge:
     while the merge lasts.
     """
 
-    called: ClassVar[str] = "post-merging method"
-    name: str
-    function: Callable[..., StateDict]
-    paper: str = ""
-    breaks: tuple[str, ...] = ()
-    breaks_with: BreaksWith = field(default_factory=dict, hash=False)
+    called = "post-merging method"
     rereads: Claim = False
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The needs it has, by name: keyword-only parameters without a default."""
-        return needs(self.function)
 
-
-Method: TypeAlias = Merger | Premerge | Postmerge
-"""A method of any stage of a merge."""
-
-
-@dataclass(frozen=True)
-class EvaluationProtocol:
+@dataclass(frozen=True, kw_only=True)
+class EvaluationProtocol(Entry):
     """A way to read labels off features.
 
     `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
@@ -120,9 +110,7 @@ class EvaluationProtocol:
     `last_linear`, `cls`, `mean_masked` or `mean_padded`.
     """
 
-    name: str
-    function: Callable[..., Sequence[Predictions]]
-    paper: str = ""
+    called = "protocol"
     adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
     check: Callable[..., None] | None = None
     transductive: Callable[..., bool] | None = None
@@ -132,8 +120,8 @@ class EvaluationProtocol:
     features: Callable[..., FeaturesName] | None = None
 
 
-@dataclass(frozen=True)
-class Metric:
+@dataclass(frozen=True, kw_only=True)
+class Metric(Entry):
     """A number of two arrays, `function(predicted, labels)`.
 
     `kinds` are the kinds of task it is fit for, `classes` the only number of classes, if there is
@@ -142,9 +130,7 @@ class Metric:
     reads, where these are not all.
     """
 
-    name: str
-    function: MetricFn
-    paper: str = ""
+    called = "metric"
     kinds: tuple[KindName, ...] = ALL_KINDS
     classes: int | None = None
     undefined: Callable[[Any], str | None] | None = None

@@ -121,10 +121,14 @@ _DECLARED: WeakKeyDictionary[FunctionType, dict[str, Option]] = WeakKeyDictionar
 
 def _declared(function: Callable[..., Any]) -> dict[str, Option]:
     return {
-        parameter.name: Option(parameter.name, _annotation(parameter, function), parameter.default)
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
+        one.name: Option(one.name, _annotation(one, function), one.default)
+        for one in _parameters(function, inspect.Parameter.KEYWORD_ONLY)
+        if one.default is not one.empty
     }
+
+
+def _parameters(function: Callable[..., Any], kind: Any) -> list[inspect.Parameter]:
+    return [one for one in inspect.signature(function).parameters.values() if one.kind is kind]
 
 
 def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
@@ -149,16 +153,8 @@ def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> A
 
 def needs(function: Callable[..., Any]) -> tuple[str, ...]:
     """The keyword-only parameters without a default, which the harness and not the user gives."""
-    return tuple(
-        parameter.name
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
-    )
-
-
-def _takes_anything(function: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(function).parameters.values()
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    parameters = _parameters(function, inspect.Parameter.KEYWORD_ONLY)
+    return tuple(one.name for one in parameters if one.default is one.empty)
 
 
 def resolve(kind: str, choice: Choice, *functions: Callable[..., Any]) -> dict[str, Scalar]:
@@ -169,7 +165,7 @@ def resolve(kind: str, choice: Choice, *functions: Callable[..., Any]) -> dict[s
     another type or out of range.
     """
     known = {name: option for function in functions for name, option in options(function).items()}
-    if any(_takes_anything(function) for function in functions):
+    if any(_parameters(function, inspect.Parameter.VAR_KEYWORD) for function in functions):
         known |= {name: Option(name, FREE, None) for name in choice.options if name not in known}
     for name in choice.options:
         if name not in known:

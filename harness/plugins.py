@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ PREFIX = "harness_plugins_"
 """How the packages are called that folders of a user are imported as."""
 BROKEN: list[str] = []
 """Plug-ins of other distributions that could not be loaded, a line for each: whose, and why."""
+HERE = Path(__file__).resolve().parent
 Undo = Callable[[], AbstractContextManager[None]]
 
 _registrar: ContextVar[str] = ContextVar("registrar", default="this program")
@@ -52,19 +54,18 @@ def registering(name: str) -> Iterator[None]:
 @cache
 def import_all(package: str) -> None:
     """Import a module of ours, and those of its folder if it is a package."""
+    folder = _beside().get(package)
     with registering(package):
-        root = _ours(package)
-    for name in _modules(root):
-        with registering(f"{package}.{name}"):
-            importlib.import_module(f"{package}.{name}")
+        root = _package(package, folder) if folder else importlib.import_module(package)
+    for module in pkgutil.iter_modules(getattr(root, "__path__", [])):  # sorted by their names
+        with registering(f"{package}.{module.name}"):
+            importlib.import_module(f"{package}.{module.name}")
 
 
-def _ours(package: str) -> types.ModuleType:
-    beside = Path(__file__).resolve().parents[1] / package.rpartition(".")[2]
-    inside = Path(__file__).resolve().with_name(beside.name)
-    if package in BESIDE and not inside.is_dir():
-        return _package(package, beside)
-    return importlib.import_module(package)
+def _beside() -> dict[str, Path]:
+    """The folders of packages of ours that stand beside this one: none of an installed one."""
+    names = {package: package.rpartition(".")[2] for package in BESIDE}
+    return {one: HERE.parent / name for one, name in names.items() if not (HERE / name).is_dir()}
 
 
 def _package(name: str, folder: Path) -> types.ModuleType:
@@ -72,25 +73,19 @@ def _package(name: str, folder: Path) -> types.ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     init = folder / "__init__.py"
-    spec = importlib.util.spec_from_file_location(
-        name, init if init.is_file() else None, submodule_search_locations=[str(folder)]
-    )
-    if spec is None:  # no __init__.py: a package of nothing but its modules
-        spec = importlib.util.spec_from_loader(name, loader=None, is_package=True)
-        assert spec is not None
-        spec.submodule_search_locations = [str(folder)]
+    spec = ModuleSpec(name, None, is_package=True)
+    if init.is_file():
+        spec = ModuleSpec(name, SourceFileLoader(name, str(init)), origin=str(init))
+        spec.has_location = True
+    spec.submodule_search_locations = [str(folder)]
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    if spec.loader is not None and init.is_file():
+    if spec.loader is not None:
         spec.loader.exec_module(module)
     parent, _, last = name.rpartition(".")
     if parent:
         setattr(sys.modules[parent], last, module)
     return module
-
-
-def _modules(root: types.ModuleType) -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(getattr(root, "__path__", [])))
 
 
 def called(spelled: str) -> Callable[[str], Any]:
@@ -141,36 +136,34 @@ def load_folder(folder: str | Path, *, undo: Undo) -> None:
     package = f"{PREFIX}{xxhash.xxh3_64_hexdigest(os.fsencode(place))}"
     if package in sys.modules:
         return
-    names = ["", *sorted(path.stem for path in place.glob("*.py") if path.stem.isidentifier())]
+    stems = {path.stem for path in place.glob("*.py") if path.stem.isidentifier()}
     try:
         with undo():
-            for name in names:
-                if name != "__init__":
-                    _load(package, place, name)
+            for name in ["__init__", *sorted(stems - {"__init__"})]:
+                file = str(place / f"{name}.py")
+                with _loading(file, "; expected a plug-in"), registering(file):
+                    if name == "__init__":
+                        _package(package, place)
+                    else:
+                        importlib.import_module(f"{package}.{name}")
     except BaseException:
         for known in [one for one in sys.modules if one.partition(".")[0] == package]:
             del sys.modules[known]
         raise
 
 
-def _load(package: str, place: Path, name: str) -> None:
-    """Import a file of a user's folder; without a name, the folder itself."""
-    file = place / f"{name or '__init__'}.py"
+@contextmanager
+def _loading(what: str, more: str = "") -> Iterator[None]:
+    """What somebody else's code raises in the block as BrokenPlugin: anything, `sys.exit` too."""
     try:
-        with registering(str(file)):
-            if name:
-                importlib.import_module(f"{package}.{name}")
-            else:
-                _package(package, place)
+        yield
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        told = f"{file} could not be loaded ({_told(error)}); expected a plug-in"
-        raise BrokenPlugin(told) from error
+        raise BrokenPlugin(f"{what} could not be loaded ({_told(error)}){more}") from error
 
 
 def _told(error: BaseException) -> str:
-    """What somebody else's code raised as it was imported: anything, `sys.exit` as well."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -182,9 +175,15 @@ def load_all(undo: Undo) -> None:
     that names it: what does not need it goes on. Raises BrokenPlugin for a folder that fails.
     """
     for entry in entry_points(group="harness"):
-        if broken := _loaded(entry, undo):
-            BROKEN.append(broken)
-            warnings.warn(broken, stacklevel=2)
+        dist = entry.dist
+        whose = f"{dist.name} {dist.version}" if dist else "an unknown distribution"
+        try:
+            plugin = _loading(f"the plug-in '{entry.name}' of {whose}")
+            with plugin, undo(), registering(f"{entry.value} of {whose}"):
+                entry.load()
+        except BrokenPlugin as error:
+            BROKEN.append(str(error))
+            warnings.warn(str(error), stacklevel=2)
     for folder in filter(None, os.environ.get(FOLDERS, "").split(os.pathsep)):
         load_folder(folder, undo=undo)
 
@@ -196,22 +195,4 @@ def others_declared() -> bool:
 
 def files_of_ours() -> list[Path]:
     """All Python files that register something of ours, or that it is made with."""
-    here = Path(__file__).resolve().parent
-    beside = [here.parent / package.rpartition(".")[2] for package in BESIDE]
-    inside = any((here / folder.name).is_dir() for folder in beside)
-    return sorted(
-        path for root in (here, *([] if inside else beside)) for path in root.rglob("*.py")
-    )
-
-
-def _loaded(entry: EntryPoint, undo: Undo) -> str | None:
-    """Import a plug-in; what went wrong, if it did, and then nothing of it stays registered."""
-    whose = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
-    try:
-        with undo(), registering(f"{entry.value} of {whose}"):
-            entry.load()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        return f"the plug-in '{entry.name}' of {whose} could not be loaded ({_told(error)})"
-    return None
+    return sorted(path for root in (HERE, *_beside().values()) for path in root.rglob("*.py"))

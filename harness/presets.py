@@ -47,31 +47,28 @@ class Preset:
 _BATCHES = 1000
 """RegMean's code counts batches of 16 where its settings speak of examples."""
 
-_REGMEAN_CODE: Options = {
-    "fisher": {
-        "estimator": "hard",
-        "examples": 16 * _BATCHES,
-        "batch_size": 16,
-        "floor": 1e-10,
-        "normalize": "none",
+_REGMEAN = Preset(
+    options={
+        "fisher": {
+            "estimator": "hard",
+            "examples": 16 * _BATCHES,
+            "batch_size": 16,
+            "floor": 1e-10,
+            "normalize": "none",
+        },
+        # all GLUE settings of its code leave the off-diagonal entries as they are
+        "regmean": {
+            "off_diagonal": 1.0,
+            "examples": 16 * _BATCHES,
+            "batch_size": 16,
+            "padding": True,
+        },
     },
-    # all GLUE settings of its code leave the off-diagonal entries as they are
-    "regmean": {
-        "off_diagonal": 1.0,
-        "examples": 16 * _BATCHES,
-        "batch_size": 16,
-        "padding": True,
-    },
-}
-_REGMEAN_METRICS = {
-    "glue/mrpc": ("accuracy",),
-    "glue/qqp": ("accuracy",),
-    "glue/stsb": ("pearson",),
-}
-
-_REGMEAN_TAGS: Mapping[KindName, tuple[str, ...]] = {"tagging": ("span_f1_dataless",)}
-_REGMEAN_THRESHOLD = 0.5
-"""Which its code compares logits with, so that probabilities of 0.62 and more hold."""
+    metrics={"glue/mrpc": ("accuracy",), "glue/qqp": ("accuracy",), "glue/stsb": ("pearson",)},
+    protocols=("current",),
+    of_kind={"tagging": ("span_f1_dataless",)},
+    threshold=0.5,  # its code compares logits with it: probabilities of 0.62 and more hold
+)
 
 PRESETS: Mapping[PresetName, Preset] = {
     # Procrustes merging, on MergeLM's code
@@ -86,27 +83,20 @@ PRESETS: Mapping[PresetName, Preset] = {
                 "floor": 1e-6,
                 "normalize": "model",
             },
-            "regmean": {
-                "off_diagonal": 0.9,
-                "examples": 1024,
-                "batch_size": 16,
-                "padding": True,
-            },
+            "regmean": {"off_diagonal": 0.9, "examples": 1024, "batch_size": 16, "padding": True},
             "dare": {"drop_rate": 0.5, "strategy": "random", "rescale": True},
         },
         protocols=("current",),
     ),
     # RegMean, on its own code
-    "regmean": Preset(
-        _REGMEAN_CODE, _REGMEAN_METRICS, ("current",), _REGMEAN_TAGS, _REGMEAN_THRESHOLD
-    ),
+    "regmean": _REGMEAN,
     # Rotation symmetry, on RegMean's code; its alpha is that of emotion and NER
-    "rotation": Preset(
-        {**_REGMEAN_CODE, "regmean": {**_REGMEAN_CODE["regmean"], "off_diagonal": 0.1}},
-        _REGMEAN_METRICS,
-        ("current",),
-        _REGMEAN_TAGS,
-        _REGMEAN_THRESHOLD,
+    "rotation": replace(
+        _REGMEAN,
+        options={
+            **_REGMEAN.options,
+            "regmean": {**_REGMEAN.options["regmean"], "off_diagonal": 0.1},
+        },
     ),
     # FT-Classifier, on its published script
     "ft-classifier": Preset(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 if TYPE_CHECKING:
@@ -72,10 +73,6 @@ def _classified(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
     return Outputs(under.pop(), logits, encoder.pop(), inputs["attention_mask"])
 
 
-def _under_the_head(outputs: Outputs) -> torch.Tensor:
-    return outputs.under
-
-
 def _mean_of_attended(outputs: Outputs) -> torch.Tensor:
     """The mean of the last hidden states over the positions that the mask has."""
     hidden: torch.Tensor = outputs.encoder[0]
@@ -105,12 +102,16 @@ def _filled_up(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> T
 
 
 def _no_room(classifier: Any, final: Any, tokenizer: Any, max_length: int) -> str | None:
-    known = positions(classifier)
     if tokenizer.pad_token_id is None:
         return "has a tokenizer without pad_token, expected one"
+    return _too_short(classifier, max_length) or _no_encoder(classifier)
+
+
+def _too_short(classifier: Any, max_length: int) -> str | None:
+    known = positions(classifier)
     if known is not None and known < max_length:
         return f"has {known} positions, expected {max_length} or more"
-    return _no_encoder(classifier)
+    return None
 
 
 def _two_halves(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> Tokens:
@@ -142,7 +143,6 @@ def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length:
     tokens = ("cls_token", "sep_token", "pad_token")
     lacking = [token for token in tokens if getattr(tokenizer, f"{token}_id") is None]
     width = getattr(classifier.config, "hidden_size", None)
-    known = positions(classifier)
     if lacking:
         return f"has a tokenizer without {', '.join(lacking)}, expected {', '.join(tokens)}"
     if fault := _no_encoder(classifier):
@@ -151,9 +151,7 @@ def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length:
         return f"has a final layer of width {final.in_features}, expected {width} as hidden states"
     if max_length < 4:
         return f"is asked to read {max_length} tokens of a row, expected 4 or more"
-    if known is not None and known < max_length:
-        return f"has {known} positions, expected {max_length} or more"
-    return None
+    return _too_short(classifier, max_length)
 
 
 def positions(classifier: Any) -> int | None:
@@ -166,10 +164,10 @@ def positions(classifier: Any) -> int | None:
     return min(counts, default=None)
 
 
-LAST_LINEAR = Readout("last_linear", _as_the_tokenizer_does, _classified, _under_the_head)
+LAST_LINEAR = Readout("last_linear", _as_the_tokenizer_does, _classified, attrgetter("under"))
 """As the model is made: its tokenizer, its mask, and the input of the final layer of its head."""
 MEAN_ALL = Readout(
-    "mean_all", _two_halves, _headless, _under_the_head, _unfit_for_the_mean, "--preset"
+    "mean_all", _two_halves, _headless, attrgetter("under"), _unfit_for_the_mean, "--preset"
 )
 """As FT-Classifier's published script reads a model."""
 MEAN_MASKED = Readout(

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
-from harness.entries import (
-    ALL_KINDS,
-    BreaksWith,
-    Claim,
-    EvaluationProtocol,
-    Merger,
-    Metric,
-    MetricFn,
-    Postmerge,
-    Premerge,
-)
+from harness.entries import Entry, EvaluationProtocol, Merger, Metric, MetricFn, Postmerge, Premerge
 from harness.errors import HarnessError, UnknownName
 from harness.plugins import (
     BROKEN,
@@ -43,25 +24,13 @@ from harness.plugins import (
     registering,
     registrar,
 )
-from harness.types import (
-    Checkpoint,
-    Encoded,
-    FeaturesName,
-    KindName,
-    Need,
-    Predictions,
-    Scalar,
-    StateDict,
-    Task,
-    Whose,
-)
+from harness.types import Encoded, Need, Predictions, StateDict, Task
 
 if TYPE_CHECKING:
-    import torch
-
-    from harness.weights.lazy import Spec
+    pass
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 MergeFn: TypeAlias = Callable[Concatenate[Sequence[StateDict], StateDict, P], StateDict]
 PremergeFn: TypeAlias = Callable[
     Concatenate[Sequence[StateDict], StateDict, P], Sequence[StateDict]
@@ -71,46 +40,32 @@ PostmergeFn: TypeAlias = Callable[
 ]
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
 YAML = (".yaml", ".yml")
-NOTHING: BreaksWith = MappingProxyType({})
 
 
-class Named(Protocol):
-    """What a registry holds: anything frozen with a name."""
-
-    @property
-    def name(self) -> str: ...
-
-
-V = TypeVar("V", bound=Named)
+V = TypeVar("V", bound=Entry | Need | Task)
+E = TypeVar("E", bound=Entry)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@dataclass(eq=False, repr=False)
 class Registry(Mapping[str, V], Generic[V]):
     """Registered values by name. Looking up scans `package` and the entry points once.
 
     `module:attribute` is accepted wherever somebody types a name; one that stands in a file goes
     through `from_file`, which imports nothing. `families` are prefixes `PREFIX:NAME` with the
-    `module:function` that makes a value of NAME.
+    `module:function` that makes a value of NAME; `files`, that of what a file describes.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        package: str,
-        adopt: Callable[[str, Any], V],
-        families: Mapping[str, str] | None = None,
-        files: str | None = None,
-    ) -> None:
-        self.kind = kind
-        self._package = package
-        self._adopt = adopt
-        self._families = families or {}
-        self._files = files
-        self._values: dict[str, V] = {}
-        self._origins: dict[str, str] = {}
-        self._spelled: dict[str, str] = {}
-        self.hints: dict[str, str] = {}  # what to say to who asks for a name that is not known
-        self._scanned = False
+    kind: str
+    package: str
+    adopt: Callable[[str, Any], V]
+    families: Mapping[str, str] = field(default_factory=dict)
+    files: str = ""
+    hints: dict[str, str] = field(default_factory=dict)  # for who asks for a name not known
+    _values: dict[str, V] = field(default_factory=dict)
+    _origins: dict[str, str] = field(default_factory=dict)
+    _spelled: dict[str, str] = field(default_factory=dict)
+    _scanned: bool = False
 
     def add(self, value: V, origin: str) -> V:
         """Register a value; a name taken by another module is an error that names both."""
@@ -132,7 +87,7 @@ class Registry(Mapping[str, V], Generic[V]):
     def check_name(self, name: str, where: str) -> None:
         """Raise UnknownName for a name in a file that would have to be imported."""
         module, colon, _ = name.partition(":")
-        if colon and module not in self._families:
+        if colon and module not in self.families:
             raise UnknownName(
                 f"{where} names the {self.kind} '{name}', and no name in a file imports code; "
                 f"expected a registered {self.kind}: type this one on the command line"
@@ -177,14 +132,14 @@ class Registry(Mapping[str, V], Generic[V]):
         self._scan()
         if name in self._values:
             return self._values[name]
-        if self._files and name.endswith(YAML):
+        if self.files and name.endswith(YAML):
             return self._read(name)
         if ":" in name:
             return self._import(name)
         if name in self.hints:
             raise UnknownName(f"no {self.kind} is called '{name}' here: {self.hints[name]}")
         near = difflib.get_close_matches(name, self._values, n=1)
-        own = "one of your own is named by its file, as in ./mine.yaml; " if self._files else ""
+        own = "one of your own is named by its file, as in ./mine.yaml; " if self.files else ""
         known = f"{own}known: {', '.join(sorted(self))}"
         hint = f"did you mean '{near[0]}'?" if near else known
         raise UnknownName("; ".join([f"no {self.kind} is called '{name}'", hint, *BROKEN]))
@@ -205,7 +160,7 @@ class Registry(Mapping[str, V], Generic[V]):
         if not self._scanned:
             self._scanned = True
             try:
-                import_all(self._package)
+                import_all(self.package)
                 load_all(undone_by_errors)
             except BaseException:
                 self._scanned = False  # the next look-up must fail too, not find half of the names
@@ -213,7 +168,7 @@ class Registry(Mapping[str, V], Generic[V]):
 
     def _read(self, name: str) -> V:
         """The value that a file describes, registered under its own name."""
-        value = self._adopt(name, called(self._files or "")(name))
+        value = self.adopt(name, called(self.files)(name))
         taken = self._origins.get(value.name)
         if taken is not None and not taken.endswith(YAML):
             raise HarnessError(
@@ -226,8 +181,8 @@ class Registry(Mapping[str, V], Generic[V]):
 
     def _import(self, name: str) -> V:
         module, _, attribute = name.partition(":")
-        if module in self._families:
-            made: V = called(self._families[module])(attribute)
+        if module in self.families:
+            made: V = called(self.families[module])(attribute)
             return made
         with registering(module):
             target = attribute_of(self.kind, name)
@@ -235,7 +190,7 @@ class Registry(Mapping[str, V], Generic[V]):
             if target is value or getattr(value, "function", None) is target:
                 self._spelled[value.name] = name
                 return value
-        adopted = self._adopt(name, target)
+        adopted = self.adopt(name, target)
         self._spelled[adopted.name] = name
         return adopted if adopted.name == name else self.add(adopted, module)
 
@@ -244,7 +199,7 @@ class Registry(Mapping[str, V], Generic[V]):
 def undone_by_errors() -> Iterator[None]:
     """What is registered in the block, anywhere, stays only if the block succeeds."""
     with ExitStack() as stack:
-        for registry in (MERGERS, PREMERGE, POSTMERGE, NEEDS, PROTOCOLS, METRICS, TASKS):
+        for registry in REGISTRIES.values():
             stack.enter_context(registry.undone_by_errors())
         yield
 
@@ -262,12 +217,6 @@ def _origin(function: Callable[..., Any]) -> str:
     """Who registers a function: the module that it is of, or the file of a user's folder."""
     module = function.__module__
     return registrar() if module.startswith(PREFIX) else module
-
-
-def _callable(kind: str, name: str, target: object) -> Callable[..., Any]:
-    if not callable(target):
-        raise UnknownName(f"{kind} '{name}' is a {type(target).__name__}, expected a function")
-    return target
 
 
 def _check_labels(value: Task) -> None:
@@ -289,142 +238,89 @@ def _need(name: str, target: object) -> Need:
     )
 
 
-MERGERS: Registry[Merger] = Registry(
-    "merger",
-    "harness.mergers",
-    lambda name, f: Merger(name, _callable("merger", name, f)),
-    families={"mergekit": "harness.merging.mergekit.methods:family"},
+def _of(entry: type[E], package: str, **more: Any) -> Registry[E]:
+    """The registry of functions of a package, each held with what is said of it."""
+
+    def adopted(name: str, target: object) -> E:
+        if not callable(target):
+            found = type(target).__name__
+            raise UnknownName(f"{entry.called} '{name}' is a {found}, expected a function")
+        return entry(name, target)
+
+    return Registry(entry.called, package, adopted, **more)
+
+
+MERGERS = _of(
+    Merger, "harness.mergers", families={"mergekit": "harness.merging.mergekit.methods:family"}
 )
-PREMERGE: Registry[Premerge] = Registry(
-    "pre-merging method",
-    "harness.premergers",
-    lambda name, f: Premerge(name, _callable("pre-merging method", name, f)),
-)
-POSTMERGE: Registry[Postmerge] = Registry(
-    "post-merging method",
-    "harness.postmergers",
-    lambda name, f: Postmerge(name, _callable("post-merging method", name, f)),
-)
+PREMERGE = _of(Premerge, "harness.premergers")
+POSTMERGE = _of(Postmerge, "harness.postmergers")
 NEEDS: Registry[Need] = Registry("need", "harness.needs", _need)
-PROTOCOLS: Registry[EvaluationProtocol] = Registry(
-    "protocol",
-    "harness.protocols",
-    lambda name, f: EvaluationProtocol(name, _callable("protocol", name, f)),
-)
-METRICS: Registry[Metric] = Registry(
-    "metric", "harness.data.metrics", lambda name, f: Metric(name, _callable("metric", name, f))
-)
+PROTOCOLS = _of(EvaluationProtocol, "harness.protocols")
+METRICS = _of(Metric, "harness.data.metrics")
 TASKS: Registry[Task] = Registry(
     "task", "harness.tasks", _task, files="harness.data.own:task_of_file"
 )
+REGISTRIES: Mapping[str, Registry[Any]] = {
+    "mergers": MERGERS,
+    "premerge": PREMERGE,
+    "postmerge": POSTMERGE,
+    "needs": NEEDS,
+    "tasks": TASKS,
+    "protocols": PROTOCOLS,
+    "metrics": METRICS,
+}
+"""All of them, by what `harness list` calls them."""
 
 
-def _adding(registry: Registry[V], made: Callable[[Any], V]) -> Callable[[F], F]:
-    """What registers a function by what is made of it, and gives it back."""
+@overload
+def _adding(
+    registry: Registry[Merger], entry: Callable[Concatenate[str, Any, Q], Merger]
+) -> Callable[Concatenate[str, Q], Callable[[MergeFn[P]], MergeFn[P]]]: ...
+@overload
+def _adding(
+    registry: Registry[Premerge], entry: Callable[Concatenate[str, Any, Q], Premerge]
+) -> Callable[Concatenate[str, Q], Callable[[PremergeFn[P]], PremergeFn[P]]]: ...
+@overload
+def _adding(
+    registry: Registry[Postmerge], entry: Callable[Concatenate[str, Any, Q], Postmerge]
+) -> Callable[Concatenate[str, Q], Callable[[PostmergeFn[P]], PostmergeFn[P]]]: ...
+@overload
+def _adding(
+    registry: Registry[EvaluationProtocol],
+    entry: Callable[Concatenate[str, Any, Q], EvaluationProtocol],
+) -> Callable[Concatenate[str, Q], Callable[[ProtocolFn[P]], ProtocolFn[P]]]: ...
+@overload
+def _adding(
+    registry: Registry[Metric], entry: Callable[Concatenate[str, Any, Q], Metric]
+) -> Callable[Concatenate[str, Q], Callable[[MetricFn], MetricFn]]: ...
+@overload
+def _adding(
+    registry: Registry[Need], entry: Callable[Concatenate[str, Any, Q], Need]
+) -> Callable[Concatenate[str, Q], Callable[[F], F]]: ...
+def _adding(registry: Registry[Any], entry: Callable[..., Any]) -> Any:
+    """A decorator that registers a function by a name, and by what an entry says of one."""
 
-    def register(function: F) -> F:
-        registry.add(made(function), _origin(function))
-        return function
+    def named(name: str, **said: Any) -> Callable[[F], F]:
+        def register(function: F) -> F:
+            registry.add(entry(name, function, **said), _origin(function))
+            return function
 
-    return register
+        return register
 
-
-def merger(
-    name: str,
-    *,
-    paper: str = "",
-    task_vectors: bool = True,
-    breaks: tuple[str, ...] = (),
-    by_label: bool = False,
-    breaks_with: BreaksWith = NOTHING,
-) -> Callable[[MergeFn[P]], MergeFn[P]]:
-    """Register a merging method under a name."""
-
-    return _adding(
-        MERGERS, lambda f: Merger(name, f, paper, task_vectors, breaks, by_label, breaks_with)
-    )
-
-
-def premerge(
-    name: str,
-    *,
-    paper: str = "",
-    exact: bool = False,
-    breaks: tuple[str, ...] = (),
-    costly: bool = False,
-    breaks_with: BreaksWith = NOTHING,
-    reads_base: Claim = True,
-) -> Callable[[PremergeFn[P]], PremergeFn[P]]:
-    """Register a pre-merging method under a name."""
-
-    return _adding(
-        PREMERGE, lambda f: Premerge(name, f, paper, exact, breaks, costly, breaks_with, reads_base)
-    )
-
-
-def postmerge(
-    name: str,
-    *,
-    paper: str = "",
-    breaks: tuple[str, ...] = (),
-    breaks_with: BreaksWith = NOTHING,
-    rereads: Claim = False,
-) -> Callable[[PostmergeFn[P]], PostmergeFn[P]]:
-    """Register a post-merging method under a name."""
-
-    return _adding(POSTMERGE, lambda f: Postmerge(name, f, paper, breaks, breaks_with, rereads))
+    own = inspect.signature(entry)
+    said = [parameter for name, parameter in own.parameters.items() if name != "function"]
+    named.__dict__["__signature__"] = own.replace(parameters=said, return_annotation=own.empty)
+    named.__doc__ = f"Register a {registry.kind} under a name.\n\n{inspect.getdoc(entry)}"
+    return named
 
 
-def need(
-    name: str,
-    *,
-    paper: str = "",
-    rows: Whose = "own",
-    shapes: Callable[[Checkpoint], Mapping[str, Spec]] | None = None,
-    fault: Callable[[torch.Tensor], str | None] | None = None,
-    check: Callable[[Mapping[str, Scalar]], None] | None = None,
-    toy: Callable[[Sequence[StateDict]], Any] | None = None,
-    kinds: tuple[KindName, ...] = ALL_KINDS,
-) -> Callable[[F], F]:
-    """Register what a method may ask for by a parameter of this name; see `Need`."""
-
-    return _adding(NEEDS, lambda f: Need(name, f, paper, rows, shapes, fault, check, toy, kinds))
-
-
-def protocol(
-    name: str,
-    *,
-    paper: str = "",
-    adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled",
-    check: Callable[..., None] | None = None,
-    transductive: Callable[..., bool] | None = None,
-    by_default: bool = True,
-    of_tags: tuple[str, ...] = (),
-    outside: Callable[..., int] | None = None,
-    features: Callable[..., FeaturesName] | None = None,
-) -> Callable[[ProtocolFn[P]], ProtocolFn[P]]:
-    """Register an evaluation protocol under a name."""
-
-    return _adding(
-        PROTOCOLS,
-        lambda f: EvaluationProtocol(
-            name, f, paper, adapts, check, transductive, by_default, of_tags, outside, features
-        ),
-    )
-
-
-def metric(
-    name: str,
-    *,
-    paper: str = "",
-    kinds: tuple[KindName, ...] = ALL_KINDS,
-    classes: int | None = None,
-    undefined: Callable[[Any], str | None] | None = None,
-    prefixes: str = "",
-) -> Callable[[MetricFn], MetricFn]:
-    """Register a metric under a name, with what `Metric` says of it."""
-
-    return _adding(METRICS, lambda f: Metric(name, f, paper, kinds, classes, undefined, prefixes))
+merger = _adding(MERGERS, Merger)
+premerge = _adding(PREMERGE, Premerge)
+postmerge = _adding(POSTMERGE, Postmerge)
+need = _adding(NEEDS, Need)
+protocol = _adding(PROTOCOLS, EvaluationProtocol)
+metric = _adding(METRICS, Metric)
 
 
 def task(value: Task) -> Task:

@@ -15,17 +15,14 @@ def plain(text: object) -> str:
     text = str(text)
     if text.isascii() and text.isprintable():
         return text
-    return "".join(sign if _printable(sign) else _escaped(sign) for sign in text)
+    return "".join(map(_shown, text))
 
 
-def _printable(sign: str) -> bool:
+def _shown(sign: str) -> str:
     # C: control and format characters (bidirectional ones too), surrogates; Zl, Zp: line separators
     kind = unicodedata.category(sign)
-    return not (kind.startswith("C") or kind in ("Zl", "Zp"))
-
-
-def _escaped(sign: str) -> str:
-    return sign.encode("unicode_escape").decode("ascii")
+    hidden = kind.startswith("C") or kind in ("Zl", "Zp")
+    return sign.encode("unicode_escape").decode("ascii") if hidden else sign
 
 
 def wrapped(text: str, columns: int | None, *, indent: str = "", further: str = "") -> str:

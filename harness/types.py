@@ -7,7 +7,7 @@ import math
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -293,6 +293,7 @@ class Need:
 
     name: str
     function: Callable[..., Any]
+    _: KW_ONLY
     paper: str = ""
     rows: Whose = "own"
     shapes: Callable[[Checkpoint], Mapping[str, Spec]] | None = None

@@ -72,8 +72,8 @@ def new(place: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
             os.close(number)  # another run, which tidied up, had the lock first
 
 
-def others(place: Path) -> Iterator[tuple[Path, int, bool | None]]:
-    """What other runs have not finished beside a place: open, and whether it could be locked."""
+def others(place: Path) -> Iterator[tuple[Path, bool | None]]:
+    """What other runs have not finished beside a place, and whether it could be locked."""
     with os.scandir(place.parent) as entries:
         paths = [Path(entry.path) for entry in entries if entry.name.endswith(".partial")]
     for path in paths:
@@ -84,14 +84,14 @@ def others(place: Path) -> Iterator[tuple[Path, int, bool | None]]:
         except OSError:  # it is done, or somebody else's
             continue
         try:
-            yield path, number, _lock(number, wait=False)
+            yield path, _lock(number, wait=False)
         finally:
             os.close(number)
 
 
 def tidy(place: Path) -> None:
     """Take away what killed runs left beside a place; what may be in use stays."""
-    for path, _, locked in others(place):
+    for path, locked in others(place):
         if locked:
             take_away(path)
 

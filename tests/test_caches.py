@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from harness import METRICS, catalogue
-from harness.caches import DAY, KINDS, cache_kinds, cleared
+from harness.caches import DAY, KINDS, cleared, entries
 from harness.checkpoints import hashed
 from harness.cli import main
 from harness.entries import Metric
@@ -81,7 +81,7 @@ def test_what_is_not_of_the_program_stays(cache: Path, tmp_path: Path) -> None:
     assert main(["cache", "clear", "--all"]) == 0
     assert names(cache) == sorted([*foreign, f"statistics/{elsewhere.name}"])
     assert elsewhere.read_text() == "somebody's"
-    assert not any(one.entries for one in cache_kinds())
+    assert not [*entries()]
 
 
 def test_what_a_run_is_writing_stays_and_what_one_left_goes(cache: Path) -> None:
@@ -99,7 +99,9 @@ def test_no_cache_is_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "none"))
-    assert [one.kind for one in cache_kinds()] == [*KINDS]
+    assert main(["cache", "info", "--json"]) == 0
+    kinds = json.loads(capsys.readouterr().out)["kinds"]
+    assert kinds == {kind: {"entries": 0, "bytes": 0} for kind in KINDS}
     assert main(["cache", "clear", "--all"]) == 0
     assert capsys.readouterr().out == "cleared 0 entries, 0.0 MB\n"
     assert not (tmp_path / "none").exists()

@@ -3,27 +3,15 @@
 One file for each command, listed by `harness --help` in the order in which they stand here.
 """
 
-from harness.cli import finetune, merge, statistics, check  # isort: skip
-from harness.cli import evaluate, compare, inspect, leaderboard, plot  # isort: skip
-from harness.cli import show, export, records, prepare, listing, cache, demo  # isort: skip
+from importlib import import_module
+
 from harness.cli.program import main
 
-__all__ = [
-    "cache",
-    "check",
-    "compare",
-    "demo",
-    "evaluate",
-    "export",
-    "finetune",
-    "inspect",
-    "leaderboard",
-    "listing",
-    "main",
-    "merge",
-    "plot",
-    "prepare",
-    "records",
-    "show",
-    "statistics",
-]
+for command in (
+    *("finetune", "merge", "statistics", "check"),
+    *("evaluate", "compare", "inspect", "leaderboard", "plot"),
+    *("show", "export", "records", "prepare", "listing", "cache", "demo"),
+):
+    import_module(f"harness.cli.{command}")
+
+__all__ = ["main"]

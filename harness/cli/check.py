@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import typer
-
-from harness.cli.app import Plugins, app
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import bars
+from harness.cli.flags import argument, flag, option
 from harness.errors import BadOption
 
 
 @app.command()
 def check(
-    stage: Annotated[Literal["merger", "premerge", "postmerge"], typer.Argument()],
-    name: Annotated[str, typer.Argument(help="NAME or module:function[:key=value,...]")],
-    baselines: Annotated[
-        Path, typer.Option(help="Where the recorded scores of mergers are.")
-    ] = Path("tests/baselines"),
-    record: Annotated[
-        bool, typer.Option("--record", help="Write the merger's scores there as its baseline.")
-    ] = False,
-    plugins: Plugins = None,
+    stage: Literal["merger", "premerge", "postmerge"] = argument(),
+    name: str = argument("NAME or module:function[:key=value,...]"),
+    baselines: Path = option("Where the recorded scores of mergers are.", Path("tests/baselines")),
+    record: bool = flag("Write the merger's scores there as its baseline.", "--record"),
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> int:
     """Hold a method to its laws and, a merger, to its recorded quality; exit 1 if one fails."""
     from harness.checking.battery import battery, ok

@@ -4,63 +4,38 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from harness.cli.app import Json, Limit, Plugins, app, limit_of, listed, names_of, shots_of
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import width
+from harness.cli.flags import Names, argument, limit_of, option, several, shots_of
 
 
 @app.command()
 def compare(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="MODELS", help="Models by name, or folders of records: two or more."
-        ),
-    ] = None,
-    tasks: Annotated[
-        str | None,
-        typer.Option(
-            help="T1,T2@split,...; default: all that they share.", autocompletion=names_of("tasks")
-        ),
-    ] = None,
-    protocol: Annotated[
-        str,
-        typer.Option(
-            "--protocol",
-            "--protocols",
-            help="P or P:key=value,...",
-            autocompletion=names_of("protocols"),
-        ),
-    ] = "current",
-    shots: Annotated[
-        str | None, typer.Option(help="Rows per class, or all. Default: what is nearest to 5.")
-    ] = None,
-    limit: Limit = None,
-    models: Annotated[
-        str | None, typer.Option("--models", help="M1,M2,...: the same as MODELS.")
-    ] = None,
-    records: Annotated[Path, typer.Option(help="The folder that evaluate wrote.")] = Path(
-        "records"
+    names: list[str] | None = argument(
+        "Models by name, or folders of records: two or more.", None, metavar="MODELS"
     ),
-    margin: Annotated[
-        float | None,
-        typer.Option(help="Points within which two models are practically equal."),
-    ] = None,
-    as_json: Json = False,
-    plugins: Plugins = None,
+    tasks: Names = several("T1,T2@split,...; default: all that they share.", of="tasks"),
+    protocol: str = option(
+        "P or P:key=value,...", "current", "--protocol", "--protocols", of="protocols"
+    ),
+    shots: str | None = option("Rows per class, or all. Default: what is nearest to 5."),
+    limit: str | None = flags.LIMIT,
+    models: Names = several("M1,M2,...: the same as MODELS."),
+    records: Path = option("The folder that evaluate wrote.", Path("records")),
+    margin: float | None = option("Points within which two models are practically equal."),
+    as_json: bool = flags.JSON,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Compare two models, or rank several, on the rows that they were evaluated on."""
     from harness.reporting.compare import compare as run
 
-    count = next(iter(shots_of("--shots", shots or "")), None)
     made = run(
-        [*(names or ()), *listed(models)],
-        tasks=listed(tasks),
+        [*(names or ()), *models],
+        tasks=tasks,
         protocol=protocol,
-        shots=count,
+        shots=next(iter(shots_of(shots)), None),
         limit=limit_of(limit),
         records=records,
         margin=margin,

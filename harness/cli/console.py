@@ -25,12 +25,7 @@ def bars() -> Iterator[Progress]:
     total, is over: the next work takes its place.
     """
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from harness.cli.app import app
 from harness.cli.console import width
+from harness.cli.flags import option
 
 
 @app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("demo"),
-) -> None:
+def demo(out: Path = option("Where everything is written.", Path("demo"))) -> None:
     """Make a small base and experts, merge them three ways, evaluate, show table and board."""
     from harness.demo import demo as run
 

@@ -6,23 +6,12 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import typer
-
-from harness.cli.app import (
-    DataDir,
-    Json,
-    MaxLength,
-    Plugins,
-    PresetOption,
-    app,
-    listed,
-    methods,
-    names_of,
-    shots_of,
-)
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import bars, say, width
+from harness.cli.flags import Names, chosen, fields_of, flag, option, several, shots_of
 from harness.errors import CellsFailed
 from harness.text import plain
 
@@ -32,67 +21,36 @@ if TYPE_CHECKING:
 
 @app.command()
 def evaluate(
-    model: Annotated[str, typer.Option(help="A folder that merge wrote, or any HF classifier.")],
-    experts: Annotated[
-        str | None, typer.Option(help="E1,E2,...: the experts, where the folder does not say.")
-    ] = None,
-    base: Annotated[
-        str | None, typer.Option(help="The base, where the folder does not say.")
-    ] = None,
-    other_base: Annotated[
-        bool, typer.Option("--other-base", help="The models were made from another; it is meant.")
-    ] = False,
-    references: Annotated[
-        str | None, typer.Option(help="R1,R2,...: other models to read on the same tasks.")
-    ] = None,
-    ceilings: Annotated[
-        str | None, typer.Option(help="emr,tall:threshold=0.4: masks for each task, as references.")
-    ] = None,
-    best_single: Annotated[
-        bool, typer.Option("--best-single", help="Also choose one of several experts on heldout10.")
-    ] = False,
-    singles: Annotated[
-        bool, typer.Option("--singles", help="Also read each expert on tasks with its labels.")
-    ] = False,
-    tasks: Annotated[
-        str | None, typer.Option(help="T1,T2@split,...", autocompletion=names_of("tasks"))
-    ] = None,
-    protocols: Annotated[
-        str | None,
-        typer.Option(
-            help="P1,P2:key=value,...; default: current,knn,ft-classifier.",
-            autocompletion=names_of("protocols"),
-        ),
-    ] = None,
-    shots: Annotated[
-        str, typer.Option(help="Rows per class that a protocol adapts on; all: each.")
-    ] = "1,5,10",
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            help="M1,M2,...: instead of those of the tasks.", autocompletion=names_of("metrics")
-        ),
-    ] = None,
-    preset: PresetOption = None,
-    draws: Annotated[int, typer.Option(help="Draws of those rows.")] = 5,
-    seed: Annotated[int, typer.Option(help="The first draw's seed.")] = 0,
-    unstratified: Annotated[
-        bool, typer.Option("--unstratified", help="Draw them whatever their labels.")
-    ] = False,
-    labels: Annotated[
-        Literal["by-name", "by-index"], typer.Option(help="by-index: trust the order of LABEL_n.")
-    ] = "by-name",
-    limit: Annotated[int | None, typer.Option(help="Score the first N rows only.")] = None,
-    max_length: MaxLength = None,
-    batch_size: Annotated[int, typer.Option(help="Rows per forward pass.")] = 32,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    output_path: Annotated[Path, typer.Option(help="Where records are written.")] = Path("records"),
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
-    ] = False,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-    plugins: Plugins = None,
+    model: str = option("A folder that merge wrote, or any HF classifier.", ...),
+    experts: Names = several("The experts, where the folder does not say."),
+    base: str | None = option("The base, where the folder does not say."),
+    other_base: bool = flags.OTHER_BASE,
+    references: Names = several("Other models to read on the same tasks."),
+    ceilings: Names = chosen("emr,tall:threshold=0.4: masks for each task, as references."),
+    best_single: bool = flag("Also choose one of several experts on heldout10.", "--best-single"),
+    singles: bool = flag("Also read each expert on tasks with its labels.", "--singles"),
+    tasks: Names = several("T1,T2@split,...", of="tasks"),
+    protocols: Names = chosen(
+        "P1,P2:key=value,...; default: current,knn,ft-classifier.", of="protocols"
+    ),
+    shots: str = option("Rows per class that a protocol adapts on; all: each.", "1,5,10"),
+    metrics: Names = several("Instead of those of the tasks.", of="metrics"),
+    preset: flags.Preset = flags.PRESET,
+    draws: int = option("Draws of those rows.", 5),
+    seed: int = option("The first draw's seed.", 0),
+    unstratified: bool = flag("Draw them whatever their labels.", "--unstratified"),
+    labels: Literal["by-name", "by-index"] = option(
+        "by-index: trust the order of LABEL_n.", "by-name"
+    ),
+    limit: int | None = option("Score the first N rows only."),
+    max_length: str | None = flags.MAX_LENGTH,
+    batch_size: int = option("Rows per forward pass.", 32),
+    device: str = flags.DEVICE,
+    output: Path = option("Where records are written.", Path("records"), "--output-path"),
+    allow_pickle: bool = flags.ALLOW_PICKLE,
+    data_dir: str | None = flags.DATA_DIR,
+    as_json: bool = flags.JSON,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Evaluate a model and its references under the protocols; print the table and a verdict."""
     given = locals()  # a flag of a field's name is that field
@@ -102,17 +60,10 @@ def evaluate(
     from harness.values import validated
 
     values = {
-        **{name: value for name, value in given.items() if name in Run.model_fields},
-        "experts": listed(experts),
-        "references": listed(references),
-        "ceilings": methods(ceilings),
-        "tasks": listed(tasks),
-        "protocols": methods(protocols),
-        "metrics": listed(metrics),
-        "shots": shots_of("--shots", shots),
+        **fields_of(Run, given),
+        "shots": shots_of(shots),
         "stratified": not unstratified,
-        "data_dir": str(data_dir) if data_dir else None,
-        "output": str(output_path),
+        "output": str(output),
     }
     asked = validated(Run, values, "evaluate")
     with bars() as advance:
@@ -125,7 +76,7 @@ def evaluate(
     if as_json:
         print(json.dumps([record.model_dump(mode="json") for record in records], sort_keys=True))
     elif records:
-        print_evaluation(records, output_path)
+        print_evaluation(records, output)
     if failed is not None:
         raise failed
 

@@ -3,85 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from harness.cli.app import (
-    DataDir,
-    Force,
-    MaxLength,
-    Plugins,
-    PresetOption,
-    app,
-    listed,
-    names_of,
-)
+from harness.cli import flags
+from harness.cli.app import app
+from harness.cli.flags import Names, flag, option, several
 from harness.text import points
 
 
 @app.command()
 def finetune(
-    base: Annotated[str, typer.Option(help="The pretrained checkpoint: a folder or a Hub id.")],
-    out: Annotated[Path, typer.Option(help="The expert's folder.")],
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="The task, as `harness list tasks` names it.", autocompletion=names_of("tasks")
-        ),
-    ] = None,
-    tasks: Annotated[
-        str | None,
-        typer.Option(
-            help="T1,T2,...: one encoder for all, a head for each.",
-            autocompletion=names_of("tasks"),
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Orders the data, drops units.")] = 0,
-    head_seed: Annotated[
-        int | None, typer.Option(help="Initialises the head (default: the seed).")
-    ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Default: the task's.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Default: the task's.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Default: the task's.")] = None,
-    warmup: Annotated[float | None, typer.Option(help="Share of the steps.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Default: the task's.")] = None,
-    max_length: MaxLength = None,
-    limit: Annotated[int | None, typer.Option(help="Use the first N rows of each split.")] = None,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Train in mixed bfloat16.")] = False,
-    preset: PresetOption = None,
-    force: Force = False,
-    data_dir: DataDir = None,
-    plugins: Plugins = None,
+    base: str = option("The pretrained checkpoint: a folder or a Hub id.", ...),
+    out: Path = option("The expert's folder.", ...),
+    task: str | None = option("The task, as `harness list tasks` names it.", of="tasks"),
+    tasks: Names = several("T1,T2,...: one encoder for all, a head for each.", of="tasks"),
+    seed: int = option("Orders the data, drops units.", 0),
+    head_seed: int | None = option("Initialises the head (default: the seed)."),
+    learning_rate: float | None = option("Default: the task's."),
+    epochs: float | None = option("Default: the task's."),
+    batch_size: int | None = option("Default: the task's."),
+    warmup: float | None = option("Share of the steps."),
+    weight_decay: float | None = option("Default: the task's."),
+    max_length: str | None = flags.MAX_LENGTH,
+    limit: int | None = option("Use the first N rows of each split."),
+    bf16: bool = flag("Train in mixed bfloat16.", "--bf16"),
+    preset: flags.Preset = flags.PRESET,
+    force: bool = flags.FORCE,
+    data_dir: str | None = flags.DATA_DIR,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Fine-tune a base on a task, or on several together; an interrupted run resumes when it is
     called again."""
+    given: dict[str, Any] = locals()  # which are those of `harness.finetune`
     from harness.checkpoints.provenance import EXPERT_FILE
     from harness.files import read_json
     from harness.training.finetune import finetune as run
 
-    overrides: dict[str, Any] = {
-        "learning_rate": learning_rate,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "warmup": warmup,
-        "weight_decay": weight_decay,
-        "max_length": max_length,
-    }
-    run(
-        base,
-        task,
-        tasks=listed(tasks),
-        out=out,
-        seed=seed,
-        head_seed=head_seed,
-        data_dir=data_dir,
-        limit=limit,
-        bf16=bf16,
-        preset=preset,
-        force=force,
-        **overrides,
-    )
+    run(**{name: value for name, value in given.items() if name != "plugins"})
     record = read_json(out / EXPERT_FILE, "what was just written")
     if not record["scores"]:
         print(f"wrote {out}")

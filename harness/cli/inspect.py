@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from harness.cli.app import Force, Json, app
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import bars, width
+from harness.cli.flags import argument, option
 
 
 @app.command()
 def inspect(
-    models: Annotated[list[str], typer.Argument(help="Folders or Hub ids, two or more.")],
-    base: Annotated[
-        str | None, typer.Option(help="The checkpoint they were tuned from: task vectors, too.")
-    ] = None,
-    other_base: Annotated[
-        bool, typer.Option("--other-base", help="They were made from another; it is meant.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder for inspect.json and heat maps.")
-    ] = None,
-    force: Force = False,
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
-    ] = False,
-    as_json: Json = False,
+    models: list[str] = argument("Folders or Hub ids, two or more."),
+    base: str | None = option("The checkpoint they were tuned from: task vectors, too."),
+    other_base: bool = flags.OTHER_BASE,
+    out: Path | None = option("The folder for inspect.json and heat maps."),
+    force: bool = flags.FORCE,
+    allow_pickle: bool = flags.ALLOW_PICKLE,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Compare models by layer and role: distances, task vectors, feed-forward units."""
     from harness.inspecting.inspect import inspect as run

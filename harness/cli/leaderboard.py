@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from harness.cli.app import (
-    Limit,
-    Models,
-    Plugins,
-    Protocols,
-    Tasks,
-    app,
-    limit_of,
-    listed,
-    methods,
-)
+from harness.cli import flags
+from harness.cli.app import app
+from harness.cli.flags import Names, limit_of, option
 
 
 @app.command()
 def leaderboard(
-    records: Annotated[list[Path], typer.Argument(help="Record files, or folders of them.")],
-    out: Annotated[Path, typer.Option(help="The folder for board.* and index.html.")],
-    tasks: Tasks = None,
-    protocols: Protocols = None,
-    limit: Limit = None,
-    models: Models = None,
-    plugins: Plugins = None,
+    records: list[Path] = flags.RECORDS,
+    out: Path = option("The folder for board.* and index.html.", ...),
+    tasks: Names = flags.TASKS,
+    protocols: Names = flags.PROTOCOLS,
+    limit: str | None = flags.LIMIT,
+    models: Names = flags.MODELS,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Render the board of records: Markdown, CSV, Parquet, LaTeX and a page of HTML."""
     from harness.reporting.boards.leaderboard import leaderboard as run
 
-    paths = run(
-        records,
-        out=out,
-        tasks=listed(tasks),
-        protocols=methods(protocols),
-        limit=limit_of(limit),
-        models=listed(models),
-    )
-    for path in paths:
+    which = {"tasks": tasks, "protocols": protocols, "models": models}
+    for path in run(records, out=out, limit=limit_of(limit), **which):
         print(f"wrote {path}")

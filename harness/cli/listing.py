@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Literal
 
-import typer
-
-from harness.cli.app import Json, Plugins, app
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import width
+from harness.cli.flags import argument
 
 
 @app.command("list")
 def list_(
-    what: Annotated[
-        Literal["mergers", "premerge", "postmerge", "needs", "tasks", "protocols", "metrics"],
-        typer.Argument(),
-    ],
-    as_json: Json = False,
-    plugins: Plugins = None,
+    what: Literal[
+        "mergers", "premerge", "postmerge", "needs", "tasks", "protocols", "metrics"
+    ] = argument(),
+    as_json: bool = flags.JSON,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """List what is registered: name, what it is, source, options with defaults and ranges."""
     from harness.catalogue import remembered, rendered

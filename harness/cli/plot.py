@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from harness.cli.app import (
-    DataDir,
-    Limit,
-    Models,
-    Plugins,
-    PresetOption,
-    Tasks,
-    app,
+from harness.cli import flags
+from harness.cli.app import app
+from harness.cli.console import bars
+from harness.cli.flags import (
+    Names,
+    argument,
+    chosen,
+    fields_of,
     limit_of,
-    listed,
-    methods,
-    names_of,
+    option,
+    several,
     shots_of,
 )
-from harness.cli.console import bars
 from harness.errors import BadOption
 
 
@@ -51,44 +48,29 @@ def _check_flags(context: typer.Context, what: str, strangers: Sequence[str]) ->
 @app.command()
 def plot(
     context: typer.Context,
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="protocols, shots, transforms, gains, drop, ranks or tsne.",
-            autocompletion=_pictures,
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="FIG, for FIG.png and FIG.svg.")],
-    records: Annotated[
-        list[Path] | None, typer.Argument(help="Record files, or folders of them; tsne: none.")
-    ] = None,
-    tasks: Tasks = None,
-    protocols: Annotated[
-        str | None,
-        typer.Option(
-            help="P1,P2:key=value,...; default: those of the picture.",
-            autocompletion=names_of("protocols"),
-        ),
-    ] = None,
-    shots: Annotated[
-        str | None, typer.Option(help="Of protocols that adapt, or all. Default: nearest to 5.")
-    ] = None,
-    limit: Limit = None,
-    models: Models = None,
-    model: Annotated[
-        str | None, typer.Option(help="tsne: a folder that merge wrote, or any HF classifier.")
-    ] = None,
-    experts: Annotated[
-        str | None, typer.Option(help="tsne: E1,E2,..., where the folder does not say.")
-    ] = None,
-    rows: Annotated[int, typer.Option(help="tsne: rows of each task, by class.")] = 500,
-    seed: Annotated[int, typer.Option(help="tsne: which rows, and where they start.")] = 0,
-    preset: PresetOption = None,
-    device: Annotated[str, typer.Option(help="tsne: auto, cpu, cuda, ...")] = "auto",
-    data_dir: DataDir = None,
-    plugins: Plugins = None,
+    what: str = typer.Argument(
+        help="protocols, shots, transforms, gains, drop, ranks or tsne.", autocompletion=_pictures
+    ),
+    out: Path = option("FIG, for FIG.png and FIG.svg.", ...),
+    records: list[Path] | None = argument("Record files, or folders of them; tsne: none.", None),
+    tasks: Names = flags.TASKS,
+    protocols: Names = chosen(
+        "P1,P2:key=value,...; default: those of the picture.", of="protocols"
+    ),
+    shots: str | None = option("Of protocols that adapt, or all. Default: nearest to 5."),
+    limit: str | None = flags.LIMIT,
+    models: Names = flags.MODELS,
+    model: str | None = option("tsne: a folder that merge wrote, or any HF classifier."),
+    experts: Names = several("tsne: where the folder does not say."),
+    rows: int = option("tsne: rows of each task, by class.", 500),
+    seed: int = option("tsne: which rows, and where they start.", 0),
+    preset: flags.Preset = flags.PRESET,
+    device: str = option("tsne: auto, cpu, cuda, ...", "auto"),
+    data_dir: str | None = flags.DATA_DIR,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Draw scores of records, or a model's features (tsne), as PNG and SVG."""
+    given = locals()  # a flag of a field's name is that field
     from harness.evaluation.run import Run
     from harness.reporting.plots.plot import OF_FEATURES
     from harness.reporting.plots.plot import plot as run_plot
@@ -96,28 +78,13 @@ def plot(
     from harness.values import validated
 
     _check_flags(context, what, OF_SCORES if what == OF_FEATURES else OF_A_MODEL)
-    asked = {
-        "tasks": listed(tasks),
-        "protocols": methods(protocols),
-        "shots": next(iter(shots_of("--shots", shots or "")), None),
-        "rows": rows,
-        "limit": limit_of(limit),
-        "models": listed(models),
-    }
+    of_scores = {"shots": next(iter(shots_of(shots)), None), "limit": limit_of(limit)}
     run = None
     if model is not None:
-        given = {
-            "model": model,
-            "experts": listed(experts),
-            "tasks": listed(tasks),
-            "seed": seed,
-            "preset": preset,
-            "device": device,
-            "data_dir": str(data_dir) if data_dir else None,
-        }
-        run = validated(Run, given, "plot")
+        of_run = {name: value for name, value in given.items() if name not in OF_SCORES}
+        run = validated(Run, fields_of(Run, of_run), "plot")
     with bars() as advance:
-        view = validated(View, asked, "plot")
+        view = validated(View, {**fields_of(View, given), **of_scores}, "plot")
         paths = run_plot(what, records or (), out=out, view=view, run=run, progress=advance)
     for path in paths:
         print(f"wrote {path}")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from harness.cli.app import Plugins, app, listed, names_of
+from harness.cli import flags
+from harness.cli.app import app
+from harness.cli.flags import Names, option, several
 
 
 @app.command()
 def prepare(
-    tasks: Annotated[str, typer.Option(help="T1,T2,...", autocompletion=names_of("tasks"))],
-    data_dir: Annotated[Path, typer.Option(help="Where the data goes.")],
-    plugins: Plugins = None,
+    tasks: Names = several("T1,T2,...", ..., of="tasks"),
+    data_dir: Path = option("Where the data goes.", ...),
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Fetch data sets from the Hub into a local folder, for use with no network."""
     from harness.data.prepare import prepare as run
 
-    for path in run(listed(tasks), data_dir):
+    for path in run(tasks, data_dir):
         print(path)

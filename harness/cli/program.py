@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     given = (sys.argv[1:] if argv is None else argv) or ["--help"]
     arguments = [_dashes(word) for word in given]
-    with warnings.catch_warnings(), _streams(), _interrupts() as interrupted:
+    _open_streams()
+    with warnings.catch_warnings(), _interrupts() as interrupted:
         warnings.showwarning = _warn
         try:
             return _printed(_run(arguments))
@@ -89,25 +90,28 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _tell(said: object) -> None:
     """An error in a line of stderr; if that takes none, the exit status alone says it."""
-    try:
-        say(f"harness: {one_line(said)}", sys.stderr)
-    except BrokenPipeError:
-        raise
-    except OSError:
-        _away()
+    _refused(lambda: say(f"harness: {one_line(said)}", sys.stderr))
 
 
 def _printed(status: int) -> int:
     """The status, when all that was printed is where it goes; else 2, and it is said."""
+    error = _refused(sys.stdout.flush)
+    if error is None:
+        return status
+    _tell(f"what is printed cannot be written: {error.strerror}")
+    return status or 2
+
+
+def _refused(write: Callable[[], object]) -> OSError | None:
+    """Why a stream takes nothing, if so: what it holds is lost. One that nobody reads is raised."""
     try:
-        sys.stdout.flush()
+        write()
     except BrokenPipeError:
         raise
     except OSError as error:
         _away()
-        _tell(f"what is printed cannot be written: {error.strerror}")
-        return status or 2
-    return status
+        return error
+    return None
 
 
 def _away() -> None:
@@ -121,9 +125,8 @@ def _away() -> None:
     os.close(null)
 
 
-@contextmanager
-def _streams() -> Iterator[None]:
-    """Streams that take every text: one that is closed loses it, one of few letters spells it."""
+def _open_streams() -> None:
+    """Let streams take every text: one that is closed loses it, one of few letters spells it."""
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:
         pass  # a file that is opened in the place of a closed stream would be printed to
     os.close(number)
@@ -133,7 +136,6 @@ def _streams() -> Iterator[None]:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
-    yield
 
 
 @contextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from harness.cli.app import app
+from harness.cli.flags import argument, option
 
 records = typer.Typer(name="records", help="Many records as one Parquet file, and back.")
 app.add_typer(records)
@@ -15,8 +15,8 @@ app.add_typer(records)
 
 @records.command()
 def pack(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of records, or packs.")],
-    out: Annotated[Path, typer.Option(help="The file to write, ending in .parquet.")],
+    folders: list[Path] = argument("Folders of records, or packs."),
+    out: Path = option("The file to write, ending in .parquet.", ...),
 ) -> None:
     """Pack records into one file, which every command reads like a folder of them."""
     from harness.evaluation.records import pack as run
@@ -26,8 +26,7 @@ def pack(
 
 @records.command()
 def unpack(
-    file: Annotated[Path, typer.Argument(help="A pack of records.")],
-    out: Annotated[Path, typer.Option(help="The folder to write to.")],
+    file: Path = argument("A pack of records."), out: Path = option("The folder to write to.", ...)
 ) -> None:
     """Write the files of a pack, byte for byte as they were packed."""
     from harness.evaluation.packs import unpack as run

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from harness.cli.app import DataDir, Json, MaxLength, Plugins, app, names_of
+from harness.cli import flags
+from harness.cli.app import app
+from harness.cli.flags import argument, option, tokens_of
 
 
 @app.command()
 def show(
-    task: Annotated[
-        str,
-        typer.Argument(help="A task by name, or ./mine.yaml.", autocompletion=names_of("tasks")),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "--base", help="Whose tokens lengths are in. Default: words."),
-    ] = None,
-    max_length: MaxLength = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-    plugins: Plugins = None,
+    task: str = argument("A task by name, or ./mine.yaml.", of="tasks"),
+    model: str | None = option(
+        "Whose tokens lengths are in. Default: words.", None, "--model", "--base"
+    ),
+    max_length: str | None = flags.MAX_LENGTH,
+    data_dir: str | None = flags.DATA_DIR,
+    as_json: bool = flags.JSON,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Print what a task is read as: rows, labels, lengths, what is cut off, shared texts."""
     from harness.inspecting.show import report
     from harness.inspecting.show import show as run
 
-    shown = run(task, model=model, max_length=max_length, data_dir=data_dir)  # type: ignore[arg-type]  # text, which is parsed there
+    shown = run(task, model=model, max_length=tokens_of(max_length), data_dir=data_dir)
     print(json.dumps(shown, sort_keys=True) if as_json else report(shown))

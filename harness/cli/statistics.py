@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from harness.cli.app import DataDir, MaxLength, Plugins, PresetOption, app, names_of
+from harness.cli import flags
+from harness.cli.app import app
 from harness.cli.console import bars, say
+from harness.cli.flags import argument, option, tokens_of
 
 
 @app.command()
 def statistics(
-    expert: Annotated[str, typer.Argument(help="The expert: a folder or a Hub id.")],
-    task: Annotated[
-        str,
-        typer.Option(
-            help="The task whose training rows it is run on.", autocompletion=names_of("tasks")
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="The file: FILE.safetensors.")],
-    merger: Annotated[
-        str | None,
-        typer.Option(
-            help="Which merger they are for, with its options: regmean.",
-            autocompletion=names_of("mergers"),
-        ),
-    ] = None,
-    need: Annotated[
-        str | None, typer.Option(help="NAME[:key=value,...]: a need by itself, of any method.")
-    ] = None,
-    preset: PresetOption = None,
-    max_length: MaxLength = None,
-    other_tasks: Annotated[
-        bool, typer.Option("--other-tasks", help="The expert's is called otherwise; this is meant.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Read pickles, as weights only.")
-    ] = False,
-    data_dir: DataDir = None,
-    plugins: Plugins = None,
+    expert: str = argument("The expert: a folder or a Hub id."),
+    task: str = option("The task whose training rows it is run on.", ..., of="tasks"),
+    out: Path = option("The file: FILE.safetensors.", ...),
+    merger: str | None = option(
+        "Which merger they are for, with its options: regmean.", of="mergers"
+    ),
+    need: str | None = option("NAME[:key=value,...]: a need by itself, of any method."),
+    preset: flags.Preset = flags.PRESET,
+    max_length: str | None = flags.MAX_LENGTH,
+    other_tasks: bool = flags.OTHER_TASKS,
+    device: str = flags.DEVICE,
+    allow_pickle: bool = flags.ALLOW_PICKLE,
+    data_dir: str | None = flags.DATA_DIR,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Write what a method asks of an expert's data, to hand over instead of the data."""
     from harness.passes.statistics import statistic as run
@@ -54,7 +38,7 @@ def statistics(
             merger=merger,
             need=need,
             preset=preset,
-            max_length=max_length,  # type: ignore[arg-type]  # text, which is parsed there
+            max_length=tokens_of(max_length),
             other_tasks=other_tasks,
             data_dir=data_dir,
             device=device,

@@ -128,17 +128,18 @@ def _number(written: Any) -> Any:
 
 def _files(place: Path, said: Described) -> dict[str, str]:
     """The file of each split that there is."""
-    if isinstance(said.files, dict):
-        return {split: str(place.parent / file) for split, file in said.files.items()}
-    if not said.files:
+    files = said.files
+    if isinstance(files, dict):
+        return {split: str(place.parent / file) for split, file in files.items()}
+    if not files:
         return {}
-    if (place.parent / said.files).is_file():
-        return {TRAIN: str(place.parent / said.files)}
+    if (place.parent / files).is_file():
+        return {TRAIN: str(place.parent / files)}
     known = (TRAIN, *(said.splits.values() if isinstance(said.splits, dict) else said.splits))
 
     def there(name: str) -> Path | None:
-        pattern = place.parent / said.files.replace("{split}", name)  # type: ignore[union-attr]  # a text
-        each = [pattern] if "{split}" in said.files else [pattern / f"{name}.{s}" for s in SUFFIXES]
+        pattern = place.parent / files.replace("{split}", name)
+        each = [pattern] if "{split}" in files else [pattern / f"{name}.{s}" for s in SUFFIXES]
         return next((file for file in each if file.is_file()), None)
 
     names = dict.fromkeys((*known, *SPLITS, *OTHERS))

@@ -62,7 +62,8 @@ def family(method: str) -> Merger:
         return Lazy(known, lambda name: made()[name], {"mergekit": kit.version})
 
     reads_base = method not in (*BASELESS, *ENDPOINTS)
-    return Merger(f"mergekit:{method}", merged, "arXiv:2403.13257", reads_base)
+    paper = "arXiv:2403.13257"
+    return Merger(f"mergekit:{method}", merged, paper=paper, task_vectors=reads_base)
 
 
 def _config(method: str, count: int, parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,147 @@
+"""Flags: how they are declared, what they say, and those that commands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import typer
+
+from harness.errors import BadOption
+from harness.types import ALL, Length, Shots
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+def option(text: str, default: Any = None, *names: str, of: str = "", **more: Any) -> Any:
+    """An option: its help, its default and, where they are not its parameter's, its names.
+
+    Without a default (`...`) it is required. `of` is the registry whose names complete it.
+    """
+    complete = names_of(of) if of else None
+    return typer.Option(default, *names, help=text, autocompletion=complete, **more)
+
+
+def argument(text: str = "", default: Any = ..., *, of: str = "", **more: Any) -> Any:
+    """An argument, as `option`."""
+    complete = names_of(of) if of else None
+    return typer.Argument(default, help=text, autocompletion=complete, **more)
+
+
+def flag(text: str, name: str) -> Any:
+    """An option without a value, which is false where it is not given."""
+    return option(text, False, name)
+
+
+def several(text: str, default: Any = (), *, of: str = "") -> Any:
+    """An option of names, separated by commas."""
+    return option(text, default, of=of, parser=listed, metavar="A,B,...")
+
+
+def chosen(text: str, *, of: str = "") -> Any:
+    """An option of methods with their options, separated by commas."""
+    return option(text, (), of=of, parser=methods, metavar="A,B,...")
+
+
+def names_of(what: str) -> Callable[[str], list[str]]:
+    """Completes a name of a registry, the last where commas separate several."""
+
+    def complete(incomplete: str) -> list[str]:
+        from harness.catalogue import remembered
+
+        before, comma, last = incomplete.rpartition(",")
+        names = [str(entry["name"]) for entry in remembered(what)]
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+    return complete
+
+
+# What flags say ----------------------------------------------------------------------------
+
+
+def listed(text: str | Sequence[str]) -> Sequence[str]:
+    """`a, b` as two names; what is no text is a default."""
+    if not isinstance(text, str):
+        return text
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def methods(text: str | Sequence[str]) -> Sequence[str]:
+    """`current,ft-classifier:epochs=3,learning_rate=1e-3` as two methods, options and all."""
+    if not isinstance(text, str):
+        return text
+    return tuple(re.split(r",(?=[\w.-]+(?::|,|$))(?![\w.-]+=)", text)) if text else ()
+
+
+def limit_of(text: str | None) -> Shots | None:
+    """`50` or `all`. Raises BadOption."""
+    if text is not None and text != ALL and not (text.isdecimal() and int(text)):
+        raise BadOption(f"--limit is '{text}', expected a number of rows, or all")
+    return text if text in (None, ALL) else int(text)
+
+
+def shots_of(text: str | None) -> tuple[Shots, ...]:
+    """`1,5,all` as two numbers, and all there are. Raises BadOption."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() or part == ALL for part in parts):
+        raise BadOption(f"--shots is '{text}', expected whole numbers or all, separated by commas")
+    return tuple(ALL if part == ALL else int(part) for part in parts)
+
+
+def tokens_of(text: str | None) -> Length | None:
+    """`128` or `auto`. Raises BadOption."""
+    from harness.passes.lengths import length_of
+
+    return None if text is None else length_of(text)
+
+
+def fields_of(kind: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all flags of a command, those that are fields."""
+    return {name: value for name, value in given.items() if name in kind.model_fields}
+
+
+# Flags that commands share -----------------------------------------------------------------
+
+
+def _load_plugins(folders: list[Path] | None) -> list[Path] | None:
+    from harness.registry import load_plugins
+
+    for folder in folders or []:
+        load_plugins(folder)
+    return folders
+
+
+def _folder(text: str) -> str:
+    """A folder as paths are spelled: `./data/` as `data`."""
+    return str(Path(text))
+
+
+Names: TypeAlias = Sequence[str]
+Preset: TypeAlias = Literal["procrustes", "regmean", "rotation", "ft-classifier"] | None
+
+RECORDS = argument("Record files, or folders of them.")
+DATA_DIR = option("Local data: DIR/<suite>/<task>/<split>.parquet.", parser=_folder, metavar="DIR")
+PRESET = option("Compute as the code of a paper does.")
+PLUGINS = option(
+    "A folder of Python files with your own tasks, protocols or methods.",
+    callback=_load_plugins,
+    is_eager=True,
+)
+MAX_LENGTH = option(
+    "Tokens, or auto: what the model and the rows need. Default: the task's.", metavar="N|auto"
+)
+DEVICE = option("auto, cpu, cuda, ...", "auto")
+OTHER_BASE = flag("The models were made from another base; it is meant.", "--other-base")
+OTHER_TASKS = flag("The experts' are called otherwise; these are meant.", "--other-tasks")
+ALLOW_PICKLE = flag("Read pickles, as weights only.", "--allow-pickle")
+FORCE = flag("Replace what an earlier run wrote there.", "--force")
+JSON = flag("Print JSON, for machines.", "--json")
+
+# Which of some records are meant.
+TASKS = several("T1,T2@split,...; default: all.", of="tasks")
+PROTOCOLS = chosen("P1,P2:key=value,...; default: all.", of="protocols")
+MODELS = several("M1,M2,... or M*: merges; what they are measured by stays.")
+LIMIT = option("N: records of evaluate --limit N; all: of all rows.")
