@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, TypeAlias
@@ -179,7 +180,7 @@ def quality(
             _check_settings(measured, kept, path)
         reference = measure(REFERENCE, Path(folder), workload.within("", "reference"), settings)
     if record:
-        write_baseline(measured, path)
+        write_json(path, measured.model_dump(mode="json"), indent=1, sort_keys=True)
     return Report(
         tuple(_compared(measured, reference, kept)), tuple(_notes(measured, kept, path, record))
     )
@@ -215,11 +216,14 @@ def measure(
     scores: dict[str, Scores] = {}
     refused: dict[str, BadOption] = {}
     settings = settings or settings_for(choice)
-    workload = _planned(settings, progress)
+    workload = Workload(progress)
+    few = {setting: len(experts) for setting, experts in settings.items() if len(experts) < 2}
+    for setting, part in product(settings.keys() - few.keys(), BOTH):
+        workload.plan((setting, part), STEPS)
     for setting, experts in settings.items():
-        if len(experts) < 2:
+        if setting in few:
             refused[setting] = BadOption(
-                f"{choice.name} reads rows of {len(experts)} of its tasks, expected 2 or more"
+                f"{choice.name} reads rows of {few[setting]} of its tasks, expected 2 or more"
             )
             continue
         out = folder / safe(setting) / safe(_name(choice))
@@ -245,15 +249,6 @@ def measure(
         scores=scores,
         left_out={setting: str(error) for setting, error in refused.items()},
     )
-
-
-def _planned(settings: Settings, progress: Progress | None) -> Workload:
-    """A merge and an evaluation for every setting that has enough experts."""
-    workload = Workload(progress)
-    for setting, experts in settings.items():
-        for part in BOTH if len(experts) > 1 else ():
-            workload.plan((setting, part), STEPS)
-    return workload
 
 
 def _asked(choice: Choice) -> Choice:
@@ -371,11 +366,6 @@ def _notes(measured: Quality, kept: Quality | None, path: Path, recorded: bool) 
 
 
 # Baselines ---------------------------------------------------------------------------------
-
-
-def write_baseline(measured: Quality, path: Path) -> None:
-    """Write what a merger reached, a line for each list of scores."""
-    write_json(path, measured.model_dump(mode="json"), indent=1, sort_keys=True)
 
 
 def read_baseline(path: Path) -> Quality:
