@@ -23,9 +23,18 @@ TAG = re.compile("O|[BIES]-.+")
 
 
 def columns_read(task: Task) -> tuple[str, ...]:
-    """The columns that a table of a task must have."""
+    """The columns that are read of a table, where it has them."""
     document = (task.document,) if task.document else ()
     return (*task.text, *kind_of(task).columns_of(task), *document)
+
+
+def columns_needed(task: Task) -> tuple[str, ...]:
+    """The columns that a table of a task must have.
+
+    That of documents in a user's own files alone: a copy of a published data set may lack it, and
+    then every row stands alone.
+    """
+    return tuple(name for name in columns_read(task) if task.files or name != task.document)
 
 
 def _read_parquet(task: Task, path: Path) -> Any:
@@ -96,7 +105,7 @@ def _separator(task: Task, path: Path) -> str:
     usual = "\t" if path.suffix == ".tsv" else SEPARATORS[0]
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         header = file.readline(LONGEST)
-    needed = {*columns_read(task)}
+    needed = {*columns_needed(task)}
     signs = (usual, *SEPARATORS)
     made = (sign for sign in signs if needed <= {*next(csv.reader([header], delimiter=sign), ())})
     return next(made, usual)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -108,21 +108,14 @@ def selected(
     hold positions among the units of the pool. With one seed, fewer shots are a prefix of more.
     """
     kind = kind_of(rows.task)
-    asked = [(count, seed) for count in shots for seed in [*orders][: 1 if count == ALL else None]]
-    most = {count: len(rows.labels) if count == ALL else count for count in shots}
-    examples = {
-        (count, seed): kind.examples(rows, orders[seed], seed, most[count]) for count, seed in asked
-    }
-    chosen = {
-        (count, seed): [
-            part[: most[count] * units]
-            for part, units in zip(
-                orders[seed], _each(rows, len(orders[seed]), outside), strict=True
-            )
-        ]
-        for count, seed in asked
-    }
-    return _pooled(rows, [Draw(*one, _whole(chosen[one]), _whole(examples[one])) for one in asked])
+    draws = []
+    for count, seed in _asked(shots, orders):
+        most = len(rows.labels) if count == ALL else count
+        pairs = zip(orders[seed], _each(rows, len(orders[seed]), outside), strict=True)
+        parts = [part[: most * units] for part, units in pairs]
+        examples = kind.examples(rows, orders[seed], seed, most)
+        draws.append(Draw(count, seed, _whole(parts), _whole(examples)))
+    return _pooled(rows, draws)
 
 
 def scattered(
@@ -137,13 +130,17 @@ def scattered(
     kind = kind_of(rows.task)
     groups = [frozenset(members.tolist()) for members in kind.groups(rows).values()]
     draws = []
-    for count in shots:
-        for seed in [*orders][: 1 if count == ALL else None]:
-            taken = orders[seed][: None if count == ALL else count * len(groups)]
-            parts = [[unit for unit in taken if unit in members] for members in groups]
-            examples = _whole(kind.around(rows, taken))
-            draws.append(Draw(count, seed, _whole(parts), examples, tuple(taken)))
+    for count, seed in _asked(shots, orders):
+        taken = orders[seed][: None if count == ALL else count * len(groups)]
+        parts = [[unit for unit in taken if unit in members] for members in groups]
+        examples = _whole(kind.around(rows, taken))
+        draws.append(Draw(count, seed, _whole(parts), examples, tuple(taken)))
     return _pooled(rows, draws)
+
+
+def _asked(shots: Sequence[Shots], seeds: Iterable[int]) -> list[tuple[Shots, int]]:
+    """Every number of shots by every seed, and `all` by the first alone."""
+    return [(count, seed) for count in shots for seed in [*seeds][: 1 if count == ALL else None]]
 
 
 def _whole(parts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,13 @@ def table(task: Task, split: str, folder: str | Path | None) -> Table:
     if task.generate is not None:
         return _listed(task.generate(split))
     if task.files:
-        return _from_file(task, *_given(task, split))
+        return _from_file(task, _given(task, split))
     root = data_dir(folder)
     if root is None:
         return _from_hub(task, split)
     place = root / (task.folder or task.name)
     if (path := _file_of(place, split)) is not None:
-        return _from_file(task, path, path.suffix.removeprefix("."))
+        return _from_file(task, path)
     if task.mine is not None and (root / task.corpus).is_file():
         return _from_corpus(task, root / task.corpus, split)
     files = " or ".join(f"{split}.{suffix}" for suffix in SUFFIXES)
@@ -94,22 +95,17 @@ def one_of(others: Sequence[str], where: str) -> str | None:
 def _from_corpus(task: Task, path: Path, split: str) -> Table:
     """The rows of a task and split in a file of several data sets."""
     assert task.mine is not None
-    try:
-        lines = READERS[path.suffix.removeprefix(".")](task, path).to_pylist()
+    with _reading(path):
+        lines = _arrow(task, path).to_pylist()
         made = [part for part in map(task.mine, lines) if part is not None]
-    except BadData:
-        raise
-    except Exception as error:  # Arrow has errors of its own, and so has what a task does
-        raise _unreadable(path, path.suffix, error) from error
     return _listed([row for name, row in made if name == split])
 
 
 def is_there(task: Task, folder: str | Path | None = None) -> bool:
     """Whether a task's rows can be had, as far as a local folder tells."""
-    root = data_dir(folder)
-    if task.generate is not None or task.files or root is None:
-        return task.generate is not None or bool(task.files) or bool(task.source)
-    return _lies(task, task.splits.get(task.reported, TRAIN), root)
+    if task.files or (task.source and data_dir(folder) is None):
+        return True
+    return at_hand(task, task.splits.get(task.reported, TRAIN), folder)
 
 
 def at_hand(task: Task, split: str, folder: str | Path | None = None) -> bool:
@@ -119,28 +115,45 @@ def at_hand(task: Task, split: str, folder: str | Path | None = None) -> bool:
     if task.files:
         return Path(task.files.get(split, "")).is_file()
     root = data_dir(folder)
-    return root is not None and _lies(task, split, root)
-
-
-def _lies(task: Task, split: str, root: Path) -> bool:
-    """Whether a data folder has a split."""
+    if root is None:
+        return False
     if task.mine is not None and (root / task.corpus).is_file():
         return True
     return _file_of(root / (task.folder or task.name), split) is not None
 
 
-def _given(task: Task, split: str) -> tuple[Path, str]:
-    """The file of a split that a task names, and its suffix."""
+def _given(task: Task, split: str) -> Path:
+    """The file of a split that a task names."""
     path = Path(task.files.get(split, ""))
-    suffix = path.suffix.removeprefix(".").lower()
     if split not in task.files:
         known = ", ".join(task.files)
         raise BadData(f"{task} has no file of the split '{split}'; known: {known}")
     if not path.is_file():
         raise BadData(f"{path} is no file; expected that of the split '{split}' of {task}")
-    if suffix not in READERS:
+    if _suffix(path) not in READERS:
         raise BadData(f"{path} ends in '{path.suffix}', expected {ENDINGS}")
-    return path, suffix
+    return path
+
+
+def _suffix(path: Path) -> str:
+    return path.suffix.removeprefix(".").lower()
+
+
+def _arrow(task: Task, path: Path) -> Any:
+    """The table in a file."""
+    return READERS[_suffix(path)](task, path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """BadData, naming the file, for whatever goes wrong with it in the block."""
+    try:
+        yield
+    except BadData:
+        raise
+    except Exception as error:  # Arrow has errors of its own, a value may be none of Python's
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise BadData(f"{path} cannot be read as {_suffix(path)}: {reason}") from error
 
 
 def label_values(task: Task) -> list[Any]:
@@ -152,13 +165,9 @@ def label_values(task: Task) -> list[Any]:
             raise BadData(f"{task.source} has no column '{task.label}'; found {known}")
         names = _names_of(task, stored)
         return list(stored[task.label]) if names is None else [list(names)]
-    path, suffix = _given(task, TRAIN)
-    try:
-        table = READERS[suffix](task, path)
-    except BadData:
-        raise
-    except Exception as error:  # Arrow has errors of its own
-        raise _unreadable(path, suffix, error) from error
+    path = _given(task, TRAIN)
+    with _reading(path):
+        table = _arrow(task, path)
     if task.label not in table.column_names:
         raise BadData(f"{path} has no column '{task.label}'; found {', '.join(table.column_names)}")
     names = _class_names(task, path, table.schema.metadata or {})
@@ -171,17 +180,13 @@ def _listed(rows: Any) -> Table:
     return Table(columns, len(rows), lambda order: [rows[i] for i in order])
 
 
-def _from_file(task: Task, path: Path, suffix: str) -> Table:
+def _from_file(task: Task, path: Path) -> Table:
     """The rows of a local file. Raises BadData, naming it, for what is not of its format."""
-    try:
-        table = READERS[suffix](task, path)
+    with _reading(path):
+        table = _arrow(task, path)
         columns = tuple(table.column_names)
-    except BadData:
-        raise
-    except Exception as error:  # Arrow has errors of its own, and lets through those of the system
-        raise _unreadable(path, suffix, error) from error
-    needed = columns_read(task)
-    for name in needed:
+    known = columns_read(task)
+    for name in known:
         if columns.count(name) > 1:
             raise BadData(f"{path} has the column '{name}' twice, expected it once")
     for field in table.schema:
@@ -191,15 +196,13 @@ def _from_file(task: Task, path: Path, suffix: str) -> Table:
             raise BadData(f"{said}, expected {text}")
     names = _class_names(task, path, table.schema.metadata or {})
     _check_names(task, names)
-    read = columns if task.read else needed
+    read = columns if task.read else known
     kept = table.select([place for place, name in enumerate(columns) if name in read])
 
     def rows(order: Sequence[int]) -> Sequence[Row]:
-        try:
+        with _reading(path):
             picked: Sequence[Row] = kept.take(_places(order)).to_pylist()
-        except Exception as error:  # a value may be none of Python's: a day, a zone, broken text
-            raise _unreadable(path, suffix, error) from error
-        return picked if names is None else [_named(task, row, names) for row in picked]
+        return _all_named(task, picked, names)
 
     return Table(columns, len(kept), rows)
 
@@ -213,20 +216,18 @@ def _places(order: Sequence[int]) -> Any:
     return pyarrow.Array.from_buffers(pyarrow.int64(), len(numbers), [None, whole])
 
 
-def _named(task: Task, row: Row, names: Sequence[str]) -> Row:
-    """A row whose labels are called by name, where they were numbers of a header's names."""
+def _all_named(task: Task, rows: Sequence[Row], names: Sequence[str] | None) -> Sequence[Row]:
+    """Rows whose labels are called by name, where they were numbers of a header's names."""
+    if names is None:
+        return rows
 
     def name(value: Any) -> Any:
+        if isinstance(value, list):
+            return [*map(name, value)]
         whole = isinstance(value, int) and not isinstance(value, bool)
         return names[value] if whole and 0 <= value < len(names) else value
 
-    label = row[task.label]
-    return {**row, task.label: [*map(name, label)] if isinstance(label, list) else name(label)}
-
-
-def _unreadable(path: Path, suffix: str, error: Exception) -> BadData:
-    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-    return BadData(f"{path} cannot be read as {suffix}: {reason}")
+    return [{**row, task.label: name(row[task.label])} for row in rows]
 
 
 def _is_read(task: Task, kind: Any) -> bool:
@@ -311,7 +312,7 @@ def _from_hub(task: Task, split: str) -> Table:
         columns = stored[[int(place) for place in order]]  # one by one takes many times as long
         lines = zip(*columns.values(), strict=True)
         picked = [dict(zip(columns, line, strict=True)) for line in lines]
-        return picked if names is None else [_named(task, row, names) for row in picked]
+        return _all_named(task, picked, names)
 
     return Table(tuple(stored.column_names), len(stored), rows)
 
@@ -321,19 +322,15 @@ def _check_names(task: Task, names: Sequence[str] | None) -> None:
 
     In the task's order, too, unless labels are read by name.
     """
-    if names is None or (not _by_name(task) and same(names, task.labels)):
+    # in any order, but where numbers are indices
+    by_name = bool(task.renamed) or kind_of(task).several or not task.by_index
+    if names is None or (not by_name and same(names, task.labels)):
         return
-    place, by_name = placing(task), _by_name(task)
-    known = [by_name and (place(n) is not None or task.renamed.get(n) == "") for n in names]
-    if not all(known):
-        odd = min(name for name, fits in zip(names, known, strict=True) if not fits)
+    place = placing(task)
+    odd = [n for n in names if place(n) is None and task.renamed.get(n) != ""]
+    if odd or not by_name:
         raise LabelMismatch(
             f"{task}: the data set names its classes {', '.join(names)}; "
             f"expected {', '.join(task.labels) or 'numbers'}"
-            f"{f'; {odd} is none of them' if by_name else ''}"
+            f"{f'; {min(odd)} is none of them' if by_name else ''}"
         )
-
-
-def _by_name(task: Task) -> bool:
-    """Whether labels that a header names may be in any order: not where numbers are indices."""
-    return bool(task.renamed) or kind_of(task).several or not task.by_index
