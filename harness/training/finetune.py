@@ -42,13 +42,14 @@ from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
 from harness.training.multi import check_shared, multi_task
 from harness.training.single import (
-    Prepared,
     Shown,
     Training,
+    arguments,
     check_bf16,
     check_weights,
     readings,
     single_task,
+    watch,
 )
 from harness.types import (
     AUTO,
@@ -168,13 +169,15 @@ def finetune(
         _disk(out),
         _unfinished(out, request) as workdir,
     ):
-        prepared = (
-            single_task(whole, parts[0], request, workdir, shown)
+        made = (
+            single_task(whole, parts[0], seeds["head_seed"])
             if len(parts) == 1
-            else multi_task(whole, parts, request, workdir, shown)
+            else multi_task(whole, parts, **seeds)
         )
-        scores = _train(prepared, source, parts, workdir, shown)
-        prepared.trainer.model.save_pretrained(folder)
+        settings = arguments(parts, workdir, shown, seed=seed, bf16=bf16)
+        trainer = made(args=settings, callbacks=[watch(shown)])
+        scores = _train(trainer, source, parts, workdir, shown)
+        trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
         copy_tokenizer(source.tokenizer, folder)
         record = {
@@ -282,17 +285,13 @@ def _described(parts: Sequence[Training]) -> dict[str, Any]:
 
 def _annotated(parts: Sequence[Training]) -> dict[str, Any]:
     """The labels that the rows of a task say something of, by task, where those are not all."""
-    known = {part.task.name: kind_of(part.task).annotated(part.train) for part in parts}
-    some = {
-        part.task.name: list(known[part.task.name])
-        for part in parts
-        if known[part.task.name] != part.task.labels
-    }
+    known = [(part.task, kind_of(part.task).annotated(part.train)) for part in parts]
+    some = {task.name: list(labels) for task, labels in known if labels != task.labels}
     return {"annotated": some} if some else {}
 
 
 def _train(
-    prepared: Prepared,
+    trainer: Any,
     source: Checkpoint,
     parts: Sequence[Training],
     workdir: Path,
@@ -301,7 +300,6 @@ def _train(
     """Train to the last step, from where an interrupted run was; the scores on held-out rows."""
     from transformers import PrinterCallback
 
-    trainer = prepared.trainer
     if shown == "nothing":
         trainer.remove_callback(PrinterCallback)
     last = _last_checkpoint(workdir)
@@ -309,22 +307,23 @@ def _train(
     with redirect_stdout(sys.stderr), _bars_of(trainer):
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     check_weights(trainer.model, trainer.state)
+    heldout = trainer.eval_dataset
+    rows = [*heldout.values()] if len(parts) > 1 else [heldout]
     return {
-        f"{part.task}@{HELD_OUT}": _scored(trainer, source, part, rows, number)
-        for number, (part, rows) in enumerate(zip(parts, prepared.heldout, strict=True))
-        if not _unscored(part)
+        f"{part.task}@{HELD_OUT}": _scored(trainer, source, part, rows[number], number)
+        for number, part in enumerate(parts)
+        if _can_be_scored(part)
     }
 
 
-def _unscored(part: Training) -> str | None:
-    """Why held-out rows say nothing of a model, if they do not."""
+def _can_be_scored(part: Training) -> bool:
+    """Whether held-out rows say anything of a model."""
     rows = part.heldout
     try:
-        units = kind_of(part.task).units(rows)
-        check_scored(part.task, rows.labels, units, f"{part.task}@{HELD_OUT}")
-    except BadData as error:
-        return str(error).partition(";")[0]
-    return None
+        check_scored(part.task, rows.labels, kind_of(part.task).units(rows), str(part.task))
+    except BadData:
+        return False
+    return True
 
 
 def _scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: int) -> Score:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from harness.checkpoints.build import quiet
 from harness.data.rows import load_rows
 from harness.folders import Layout, new_folder
 from harness.kinds import kind_of
 from harness.registry import TASKS
+from harness.training.single import supervised
 from harness.types import TRAINED_ON, Rows
 
 SUITE = ("embedded/comparison", "embedded/outcome", "embedded/topic")
@@ -125,13 +126,8 @@ def pretrain(model: Any, suite: Sequence[Rows], tokenizer: Any, steps: int) -> N
         )
         filled = model.cls.predictions(output.last_hidden_state[masked])
         read = heads[turn](output.pooler_output)
-        wrong = (
-            mse_loss(read[:, 0], labels)
-            if labels.is_floating_point()
-            else cross_entropy(read, labels)
-        )
         optimizer.zero_grad()
-        torch.autograd.backward(cross_entropy(filled, words[masked]) + wrong)
+        torch.autograd.backward(cross_entropy(filled, words[masked]) + supervised(read, labels))
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
 
