@@ -5,8 +5,7 @@ It is an ordinary Hugging Face folder: what reads a published base reads it as w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from harness.kinds import kind_of
 from harness.registry import TASKS
 from harness.training.single import supervised
 from harness.types import TRAINED_ON, Rows
+from harness.weights.threads import one_thread
 
 SUITE = ("embedded/comparison", "embedded/outcome", "embedded/topic")
 """What a base is made of, whatever other tasks there are; another one would be another base."""
@@ -137,14 +137,3 @@ def save(encoder: Any, tokenizer: Any, folder: Path) -> None:
     with quiet():
         encoder.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread: so small a model gains little from two, and sums keep their order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
