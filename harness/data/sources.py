@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +58,7 @@ def table(task: Task, split: str, folder: str | Path | None) -> Table:
         return _from_file(task, _given(task, split))
     root = data_dir(folder)
     if root is None:
-        return _from_hub(task, split)
+        return _of_arrow(task, task.source, _of_hub(task, split))
     place = root / (task.folder or task.name)
     if (path := _file_of(place, split)) is not None:
         return _from_file(task, path)
@@ -145,34 +145,29 @@ def _arrow(task: Task, path: Path) -> Any:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """BadData, naming the file, for whatever goes wrong with it in the block."""
+def _reading(where: str | Path) -> Iterator[None]:
+    """BadData, saying of what, for whatever goes wrong in the block with a file or a data set."""
     try:
         yield
     except BadData:
         raise
     except Exception as error:  # Arrow has errors of its own, a value may be none of Python's
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise BadData(f"{path} cannot be read as {_suffix(path)}: {reason}") from error
+        what = _suffix(where) if isinstance(where, Path) else "rows"
+        raise BadData(f"{where} cannot be read as {what}: {reason}") from error
 
 
 def label_values(task: Task) -> list[Any]:
     """What stands in the label column of the train split of a task whose labels are not known."""
-    if not task.files:
-        stored = from_hub(task, TRAIN)
-        if task.label not in stored.features:
-            known = ", ".join(stored.features)
-            raise BadData(f"{task.source} has no column '{task.label}'; found {known}")
-        names = _names_of(task, stored)
-        return list(stored[task.label]) if names is None else [list(names)]
-    path = _given(task, TRAIN)
-    with _reading(path):
-        table = _arrow(task, path)
-    if task.label not in table.column_names:
-        raise BadData(f"{path} has no column '{task.label}'; found {', '.join(table.column_names)}")
-    names = _class_names(task, path, table.schema.metadata or {})
-    values: list[Any] = table.column(task.label).to_pylist()
-    return values if names is None else [list(names)]
+    where: str | Path = _given(task, TRAIN) if task.files else task.source
+    with _reading(where):
+        stored = _arrow(task, where) if isinstance(where, Path) else _of_hub(task, TRAIN)
+    if task.label not in stored.column_names:
+        known = ", ".join(stored.column_names)
+        raise BadData(f"{where} has no column '{task.label}'; found {known}")
+    names = _class_names(task, where, stored.schema)
+    values: list[Any] = stored.column(task.label).to_pylist()
+    return values if names is None else [names]
 
 
 def _listed(rows: Any) -> Table:
@@ -183,26 +178,32 @@ def _listed(rows: Any) -> Table:
 def _from_file(task: Task, path: Path) -> Table:
     """The rows of a local file. Raises BadData, naming it, for what is not of its format."""
     with _reading(path):
-        table = _arrow(task, path)
-        columns = tuple(table.column_names)
+        stored = _arrow(task, path)
+    return _of_arrow(task, path, stored)
+
+
+def _of_arrow(task: Task, where: str | Path, stored: Any) -> Table:
+    """The rows of a table of Arrow's."""
+    with _reading(where):
+        columns = tuple(stored.column_names)
     known = columns_read(task)
     for name in known:
         if columns.count(name) > 1:
-            raise BadData(f"{path} has the column '{name}' twice, expected it once")
-    for field in table.schema:
+            raise BadData(f"{where} has the column '{name}' twice, expected it once")
+    for field in stored.schema:
         if field.name in task.text and not _is_read(task, field.type):
-            said = f"{path} has {str(field.type)[:40]} in the column '{field.name}'"
+            said = f"{where} has {str(field.type)[:40]} in the column '{field.name}'"
             text = "lists of words" if kind_of(task).split_into_words else "text"
             raise BadData(f"{said}, expected {text}")
-    names = _class_names(task, path, table.schema.metadata or {})
+    names = _class_names(task, where, stored.schema)
     _check_names(task, names)
     read = columns if task.read else known
-    kept = table.select([place for place, name in enumerate(columns) if name in read])
+    kept = stored.select([place for place, name in enumerate(columns) if name in read])
 
     def rows(order: Sequence[int]) -> Sequence[Row]:
-        with _reading(path):
+        with _reading(where):
             picked: Sequence[Row] = kept.take(_places(order)).to_pylist()
-        return _all_named(task, picked, names)
+        return picked if names is None else [_named(task, row, names) for row in picked]
 
     return Table(columns, len(kept), rows)
 
@@ -216,18 +217,15 @@ def _places(order: Sequence[int]) -> Any:
     return pyarrow.Array.from_buffers(pyarrow.int64(), len(numbers), [None, whole])
 
 
-def _all_named(task: Task, rows: Sequence[Row], names: Sequence[str] | None) -> Sequence[Row]:
-    """Rows whose labels are called by name, where they were numbers of a header's names."""
-    if names is None:
-        return rows
+def _named(task: Task, row: Row, names: Sequence[str]) -> Row:
+    """A row whose labels are called by name, where they were numbers of a header's names."""
 
     def name(value: Any) -> Any:
-        if isinstance(value, list):
-            return [*map(name, value)]
         whole = isinstance(value, int) and not isinstance(value, bool)
         return names[value] if whole and 0 <= value < len(names) else value
 
-    return [{**row, task.label: name(row[task.label])} for row in rows]
+    label = row[task.label]
+    return {**row, task.label: [*map(name, label)] if isinstance(label, list) else name(label)}
 
 
 def _is_read(task: Task, kind: Any) -> bool:
@@ -248,13 +246,14 @@ def _is_text(kind: Any) -> bool:
     return bool(of.is_string(kind) or of.is_large_string(kind) or of.is_null(kind))
 
 
-def _class_names(task: Task, path: Path, metadata: Mapping[bytes, bytes]) -> list[str] | None:
-    """The class names that the datasets library wrote into a Parquet file, if it did."""
+def _class_names(task: Task, where: str | Path, schema: Any) -> list[str] | None:
+    """The class names that the datasets library wrote into a header, if it did."""
+    metadata = schema.metadata or {}
     if b"huggingface" not in metadata:
         return None
     what = "what the datasets library says of its columns"
     said = metadata[b"huggingface"].decode("utf-8", "replace")
-    entry: Any = parse_json(said, f"the metadata of {path}", what, error=BadData)
+    entry: Any = parse_json(said, f"the metadata of {where}", what, error=BadData)
     for key in ("info", "features", task.label):
         entry = entry.get(key)
         if isinstance(entry, list) and entry:  # how older versions write a list of what is in it
@@ -265,7 +264,7 @@ def _class_names(task: Task, path: Path, metadata: Mapping[bytes, bytes]) -> lis
     if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         return names
     raise BadData(
-        f"{path} says that its classes are called {reprlib.repr(names)}, expected a list of names"
+        f"{where} says that its classes are called {reprlib.repr(names)}, expected a list of names"
     )
 
 
@@ -292,29 +291,16 @@ def from_hub(task: Task, split: str) -> Any:
         ) from error
 
 
-def checked(task: Task, table: Any) -> Any:
+def fetched(task: Task, split: str) -> Any:
     """A data set of the Hub, whose class names are the task's if it has any."""
-    _check_names(task, _names_of(task, table))
-    return table
+    stored = from_hub(task, split)
+    _check_names(task, _class_names(task, task.source, stored.features.arrow_schema))
+    return stored
 
 
-def _names_of(task: Task, table: Any) -> Sequence[str] | None:
-    """The class names of a data set of the Hub, if it has any."""
-    feature = table.features.get(task.label)
-    return getattr(getattr(feature, "feature", feature), "names", None)
-
-
-def _from_hub(task: Task, split: str) -> Table:
-    stored = checked(task, from_hub(task, split))
-    names = _names_of(task, stored)
-
-    def rows(order: Sequence[int]) -> Sequence[Row]:
-        columns = stored[[int(place) for place in order]]  # one by one takes many times as long
-        lines = zip(*columns.values(), strict=True)
-        picked = [dict(zip(columns, line, strict=True)) for line in lines]
-        return _all_named(task, picked, names)
-
-    return Table(tuple(stored.column_names), len(stored), rows)
+def _of_hub(task: Task, split: str) -> Any:
+    """A data set of the Hub as a table of Arrow's."""
+    return from_hub(task, split).with_format("arrow")[:]
 
 
 def _check_names(task: Task, names: Sequence[str] | None) -> None:
