@@ -47,14 +47,6 @@ class Theme(NamedTuple):
     things: tuple[str, ...]
 
 
-class Deed(NamedTuple):
-    """An action on a thing of the same theme."""
-
-    theme: str
-    action: Action
-    thing: str
-
-
 class Story(NamedTuple):
     """A sentence, the theme of what was done in it, and how well it went, from -2 to 2.
 
@@ -129,32 +121,33 @@ def pick(random: np.random.Generator, values: Sequence[T]) -> T:
     return values[int(random.random() * len(values))]
 
 
-def deed(random: np.random.Generator, theme: str) -> Deed:
-    """Something that may be done or left undone."""
-    return Deed(theme, pick(random, THEMES[theme].actions), pick(random, THEMES[theme].things))
+def deed(random: np.random.Generator, themes: Sequence[str]) -> tuple[str, Action, str]:
+    """A theme, and an action on a thing of it, which may be done or left undone."""
+    theme = pick(random, themes)
+    return theme, pick(random, THEMES[theme].actions), pick(random, THEMES[theme].things)
 
 
 def story(random: np.random.Generator) -> Story:
     """A story; the person is often, and what was left undone always, of another theme."""
-    done = deed(random, pick(random, TOPICS))
-    undone = deed(random, pick(random, [theme for theme in TOPICS if theme != done.theme]))
+    done, act, thing = deed(random, TOPICS)
+    undone, left, other = deed(random, [theme for theme in TOPICS if theme != done])
     long = random.random() < 0.6
-    home = done.theme if random.random() < 0.4 else pick(random, TOPICS)
-    how, degree = pick(random, tuple(DEGREES[done.action.worth].items()))
+    home = done if random.random() < 0.4 else pick(random, TOPICS)
+    how, degree = pick(random, tuple(DEGREES[act.worth].items()))
     template = pick(random, LONG) if long else SHORT
     who = pick(random, THEMES[home].people)
     text = template.format(
         who=who,
         how=how,
-        past=done.action.past,
-        thing=done.thing,
-        undone=undone.action.plain,
-        unpast=undone.action.past,
-        other=undone.thing,
+        past=act.past,
+        thing=thing,
+        undone=left.plain,
+        unpast=left.past,
+        other=other,
     )
-    outcome = degree * done.action.worth + long * UNDONE * undone.action.worth
-    themes = frozenset({home, done.theme, *([undone.theme] if long else [])})
-    return Story(text, done.theme, outcome, who, done.thing, themes)
+    outcome = degree * act.worth + long * UNDONE * left.worth
+    themes = frozenset({home, done, *([undone] if long else [])})
+    return Story(text, done, outcome, who, thing, themes)
 
 
 def noisy(random: np.random.Generator, label: int, classes: int) -> int:

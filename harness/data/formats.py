@@ -128,18 +128,14 @@ def _read_conll(task: Task, path: Path) -> Any:
         raise BadData(
             f"{path} is read as {what}, which a {task.kind} has not; expected .csv or .jsonl"
         )
-    words: list[list[str]] = [[]]
-    tags: list[list[str]] = [[]]
-    documents = [0]
+    sentences: list[tuple[list[str], list[str], int]] = [([], [], 0)]
     columns: tuple[int, int] | None = None
     text = read_text(path, what, error=BadData).removeprefix("\ufeff")
     for number, whole in enumerate(text.split("\n"), start=1):
         line = whole.strip(" \t\r")
         starts = line.startswith("-DOCSTART-")
         if not line or starts:
-            words.append([])
-            tags.append([])
-            documents.append(documents[-1] + starts)
+            sentences.append(([], [], sentences[-1][2] + starts))
             continue
         parts = (TABS if "\t" in line else BLANKS).split(line)
         fault = ""
@@ -157,13 +153,14 @@ def _read_conll(task: Task, path: Path) -> Any:
                 fault = f", with {len(parts)} columns, expected {usual} as in line {first}"
         if fault:
             raise BadData(f"line {number} of {path} is {line[:40]!r}{fault}")
-        words[-1].append(parts[0])
-        tags[-1].append(parts[-1])
-    rows = [(w, t, d) for w, t, d in zip(words, tags, documents, strict=True) if w]
+        words, tags, _ = sentences[-1]
+        words.append(parts[0])
+        tags.append(parts[-1])
+    rows = [one for one in sentences if one[0]]
     named = {task.text[0]: [w for w, _, _ in rows], task.label: [t for _, t, _ in rows]}
     lists = pyarrow.list_(pyarrow.string())
     table = pyarrow.table(named, schema=pyarrow.schema(dict.fromkeys(named, lists)))
-    if not task.document or not documents[-1]:
+    if not task.document or not sentences[-1][2]:
         return table
     return table.append_column(task.document, pyarrow.array([d for _, _, d in rows]))
 

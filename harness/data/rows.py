@@ -48,7 +48,7 @@ def _read(
     if limit is not None and limit < 1:
         raise BadData(f"limit is {limit}, expected at least one row")
     stored = table(task, task.splits.get(split, TRAIN), folder)
-    picked = pick(len(stored), split, limit)
+    picked = pick(stored.count, split, limit)
     if not len(picked):
         raise BadData(f"{task}@{split} has no rows; expected at least one")
     needed = columns_needed(task)

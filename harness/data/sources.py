@@ -47,9 +47,6 @@ class Table:
     count: int
     rows: Callable[[Sequence[int]], Sequence[Row]]
 
-    def __len__(self) -> int:
-        return self.count
-
 
 def table(task: Task, split: str, folder: str | Path | None) -> Table:
     if task.generate is not None:

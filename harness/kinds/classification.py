@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from harness.kinds.kind import Kind, Rule, class_indices
+from harness.kinds.kind import IGNORED, Kind, Rule, class_indices
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ class Classification(Kind):
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
     ) -> Iterator[torch.Tensor]:
-        """Of one distribution over the classes for every row."""
+        """Of independent labels: the sum over the units that have one."""
         from harness.kinds.information import of_classes, of_places
 
-        counted = outputs.new_ones(outputs.shape[:-1]).bool()
+        counted = labels != IGNORED
         if estimator == "exact":
             yield from of_places(outputs, counted)
         else:

@@ -17,7 +17,7 @@ from harness.rng import rng
 from harness.types import Array, Array64, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 OUTSIDE = "O"
 """The tag of a word that is of no entity."""
@@ -155,18 +155,6 @@ class Tagging(Classification):
         """The words of each row, by number."""
         ends = np.cumsum(self.units(rows)).tolist()
         return [tuple(range(a, b)) for a, b in pairwise([0, *ends])]
-
-    def fisher_rows(
-        self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
-    ) -> Iterator[torch.Tensor]:
-        """Of independent tags: the sum over the words that have one."""
-        from harness.kinds.information import of_classes, of_places
-
-        counted = labels != IGNORED
-        if estimator == "exact":
-            yield from of_places(outputs, counted)
-        else:
-            yield of_classes(estimator, outputs, labels, counted)
 
 
 def tags_of(rows: Rows) -> list[list[str]]:
