@@ -303,14 +303,13 @@ def score(task: Task, predicted: Array64, labels: Array64, units: Units | None =
 def evaluation_module(task: Task) -> Any:
     """The task's score as a module of the `evaluate` library, which then needs no download.
 
-    Of a row with several labels, predictions and references are lists: a value for each class, or
-    for each word the index of its tag.
+    Of a row with several classes, predictions and references are lists with a value for each; of
+    words they are indices of tags, and `units` are how many words each row has.
     """
     import evaluate
     from datasets import Features, List, Value
 
-    kind, number = kind_of(task), Value("float64")
-    one = List(number) if kind.several else number
+    one = List(Value("float64")) if kind_of(task).by_place else Value("float64")
 
     class TaskMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
@@ -320,9 +319,10 @@ def evaluation_module(task: Task) -> Any:
                 features=Features({"predictions": one, "references": one}),
             )
 
-        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-            values, _ = kind.joined(predictions)
-            read = score(task, values, *kind.joined(references))
+        def _compute(
+            self, predictions: Any, references: Any, units: Units | None = None
+        ) -> dict[str, float]:
+            read = score(task, np.asarray(predictions), np.asarray(references), units)
             return {**read.parts, "score": read.value}
 
     return TaskMetric(keep_in_memory=True)

@@ -229,18 +229,15 @@ def _is_read(task: Task, kind: Any) -> bool:
     """Whether an Arrow type is that of a task's texts: text, or of a tagging lists of it."""
     import pyarrow.types as of
 
-    if not kind_of(task).split_into_words:
-        return _is_text(kind)
-    return bool(of.is_list(kind) or of.is_large_list(kind)) and _is_text(kind.value_type)
-
-
-def _is_text(kind: Any) -> bool:
-    """Whether an Arrow type is text, or that of a column of nothing but nulls."""
-    import pyarrow.types as of
-
+    if kind_of(task).split_into_words:
+        if not (of.is_list(kind) or of.is_large_list(kind)):
+            return False
+        kind = kind.value_type
     if of.is_dictionary(kind):
-        return _is_text(kind.value_type)
-    return bool(of.is_string(kind) or of.is_large_string(kind) or of.is_null(kind))
+        kind = kind.value_type
+    return bool(
+        of.is_string(kind) or of.is_large_string(kind) or of.is_null(kind)
+    )  # null: no row has one
 
 
 def _class_names(task: Task, where: str | Path, schema: Any) -> list[str] | None:
@@ -257,18 +254,13 @@ def _class_names(task: Task, where: str | Path, schema: Any) -> list[str] | None
             entry = entry[0]
         if not isinstance(entry, dict):
             return None
-    names = _inner(entry).get("names")
+    inner = entry.get("feature")  # of a list, what its entries are
+    names = (inner if isinstance(inner, dict) else entry).get("names")
     if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         return names
     raise BadData(
         f"{where} says that its classes are called {reprlib.repr(names)}, expected a list of names"
     )
-
-
-def _inner(feature: Any) -> Any:
-    """Of a feature that is a list, what its entries are."""
-    inner = feature.get("feature")
-    return inner if isinstance(inner, dict) else feature
 
 
 def from_hub(task: Task, split: str) -> Any:

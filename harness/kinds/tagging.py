@@ -111,15 +111,9 @@ class Tagging(Classification):
         """The words that the model saw: at their first tokens."""
         return np.asarray(outputs[labels != IGNORED])
 
-    def by_row(self, values: Array64, labels: Array) -> tuple[Any, Any]:
-        """Lists of the words that the model saw."""
-        seen = labels != IGNORED
-        ends = np.cumsum(seen.sum(axis=1))[:-1]
-        return np.split(values, ends), np.split(labels[seen], ends)
-
-    def joined(self, values: Any) -> tuple[Array64, Units | None]:
-        """Of lists of tags."""
-        return np.concatenate(values), np.array([len(row) for row in values], dtype=np.int64)
+    def seen_units(self, labels: Array) -> Units | None:
+        """Words that were not cut off."""
+        return np.asarray((labels != IGNORED).sum(axis=1))
 
     def examples(
         self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int

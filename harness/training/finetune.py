@@ -410,23 +410,22 @@ def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
             f"{workdir} holds an interrupted run with other arguments (see {marker.name}); "
             "expected the same: repeat them to resume, or remove the folder to start anew"
         )
-    for path in workdir.glob("checkpoint-*"):
-        if path != last:
-            _remove_checkpoint(path)
+    _remove_checkpoints(workdir, but=last)
 
 
 def _remove(workdir: Path) -> None:
     """Remove what a run left, its arguments last: whoever is stopped here can be called again."""
-    for path in workdir.glob("checkpoint-*"):
-        _remove_checkpoint(path)
+    _remove_checkpoints(workdir)
     (workdir / REQUEST_FILE).unlink(missing_ok=True)
     with suppress(OSError):  # somebody else has put something there
         workdir.rmdir()
 
 
-def _remove_checkpoint(path: Path) -> None:
-    (path / STATE_FILE).unlink(missing_ok=True)  # first, for without it the rest is not whole
-    shutil.rmtree(path)
+def _remove_checkpoints(workdir: Path, but: Path | None = None) -> None:
+    for path in workdir.glob("checkpoint-*"):
+        if path != but:
+            (path / STATE_FILE).unlink(missing_ok=True)  # first: without it the rest is not whole
+            shutil.rmtree(path)
 
 
 def _last_checkpoint(workdir: Path) -> Path | None:
@@ -434,11 +433,9 @@ def _last_checkpoint(workdir: Path) -> Path | None:
     steps = {path: path.name.rpartition("-")[2] for path in workdir.glob("checkpoint-*")}
     numbered = [path for path, step in steps.items() if step.isdecimal()]
     for path in sorted(numbered, key=lambda path: int(steps[path]), reverse=True):
-        try:
+        with suppress(BrokenCheckpoint):
             read_json(path / STATE_FILE, "the state of a training")
-        except BrokenCheckpoint:
-            continue
-        return path
+            return path
     return None
 
 

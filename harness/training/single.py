@@ -153,8 +153,8 @@ def check_reads(
     embedding; a tokenizer may have no padding.
     """
     tokens = list(rows["input_ids"])
-    longest = max(range(len(tokens)), key=lambda row: len(tokens[row]))
-    highest = max(range(len(tokens)), key=lambda row: max(tokens[row], default=0))
+    counts, ids = [len(row) for row in tokens], [max(row, default=0) for row in tokens]
+    longest, highest = int(np.argmax(counts)), int(np.argmax(ids))
     try:
         batch = collate([rows[longest], rows[highest]])
         with torch.no_grad():
@@ -162,8 +162,8 @@ def check_reads(
     except Exception as error:  # each model and tokenizer has its own way to fail
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BrokenCheckpoint(
-            f"{source.source} cannot read a row of {len(tokens[longest])} tokens with ids up to "
-            f"{max(tokens[highest], default=0)} ({reason}); expected a tokenizer that fits its "
+            f"{source.source} cannot read a row of {counts[longest]} tokens with ids up to "
+            f"{ids[highest]} ({reason}); expected a tokenizer that fits its "
             "config.json, or a smaller --max-length"
         ) from error
 
@@ -273,9 +273,11 @@ def scores_of(task: Task) -> Callable[[Any], dict[str, float]]:
     metric, kind = evaluation_module(task), kind_of(task)
 
     def scores(outputs: Any) -> dict[str, float]:
-        predicted, labels = kind.by_row(readings(task, outputs), outputs.label_ids)
+        given = outputs.label_ids
+        predicted, labels = readings(task, outputs), kind.labelled(given, given)
+        units = kind.seen_units(given)
         try:
-            return dict(metric.compute(predictions=predicted, references=labels))
+            return dict(metric.compute(predictions=predicted, references=labels, units=units))
         except BadData:  # nothing to score, which was said: it is a line of a log
             return {}
 
