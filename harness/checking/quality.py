@@ -217,20 +217,18 @@ def measure(
     refused: dict[str, BadOption] = {}
     settings = settings or settings_for(choice)
     workload = Workload(progress)
-    few = {setting: len(experts) for setting, experts in settings.items() if len(experts) < 2}
-    for setting, part in product(settings.keys() - few.keys(), BOTH):
+    for setting, part in product(settings, BOTH):
         workload.plan((setting, part), STEPS)
     for setting, experts in settings.items():
-        if setting in few:
-            refused[setting] = BadOption(
-                f"{choice.name} reads rows of {few[setting]} of its tasks, expected 2 or more"
-            )
-            continue
         out = folder / safe(setting) / safe(_name(choice))
         sources = tuple(str(MINIATURES / name) for name in experts)
         base = str(MINIATURES / "base")
         recipe = Recipe(experts=sources, base=base, merger=asked, device=DEVICE)
         try:
+            if len(experts) < 2:
+                raise BadOption(
+                    f"{choice.name} reads rows of {len(experts)} of its tasks, expected 2 or more"
+                )
             merge(recipe, out=out, force=True, progress=workload.within(setting, (setting, MERGE)))
         except BadOption as error:
             refused[setting] = error

@@ -189,7 +189,7 @@ def write(folder: Path, state: StateDict, config: Mapping[str, Any] | None = Non
     """The state as a Hugging Face folder: weights, configuration, vocabulary."""
     folder.mkdir()
     save_file(dict(state), folder / SINGLE)
-    config = config or labelled(CONFIG, len(state.get("classifier.bias", "01")))
+    config = config or labelled(CONFIG, len(state["classifier.bias"]))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     return folder

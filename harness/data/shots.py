@@ -12,7 +12,7 @@ from harness.data.rows import units_of
 from harness.errors import BadData
 from harness.kinds import kind_of
 from harness.rng import rng
-from harness.types import ALL, Draw, Rows, Shots
+from harness.types import ALL, Draw, Rows, Shots, Units
 
 
 def amount(shots: Shots | None) -> float:
@@ -44,6 +44,11 @@ def draw(
     Not `stratified`, labels choose nothing: as many units as so many shots of every class would be,
     of all that there are.
     """
+
+    def order(members: Units, seed: int, *group: int) -> list[int]:
+        numbers = rng(seed, "fewshot", rows.task.name, *group)
+        return [*map(int, numbers.permutation(members))]
+
     whole = kind_of(rows.task).groups(rows)
     groups = {name: members[reserved:] for name, members in whole.items()}
     if not any(map(len, groups.values())):
@@ -60,18 +65,11 @@ def draw(
                 f"{counted(most)} of each of {len(groups)} classes are {wanted}; all are taken",
                 stacklevel=2,
             )
-        whole_orders = {
-            seed: rng(seed, "fewshot", rows.task.name).permutation(members).tolist()
-            for seed in seeds
-        }
-        return scattered(rows, whole_orders, shots)
+        return scattered(rows, {seed: order(members, seed) for seed in seeds}, shots)
     each = _each(rows, len(groups), outside)
     _warn_of_few(rows, {n: len(own) for n, own in groups.items()}, most, each)
     orders = {
-        seed: [
-            rng(seed, "fewshot", rows.task.name, index).permutation(members).tolist()
-            for index, members in enumerate(groups.values())
-        ]
+        seed: [order(members, seed, index) for index, members in enumerate(groups.values())]
         for seed in seeds
     }
     return selected(rows, orders, shots, outside)

@@ -45,11 +45,6 @@ class Training:
     def task(self) -> Task:
         return self.train.task
 
-    @property
-    def batches(self) -> int:
-        """The number of batches in an epoch."""
-        return -(-len(self.train) // self.settings.batch_size)
-
 
 def single_task(source: Checkpoint, part: Training, head_seed: int) -> Callable[..., Any]:
     """The Trainer of an expert, the base under a new head, but for arguments and callbacks."""
@@ -175,7 +170,7 @@ def arguments(
     from transformers import TrainingArguments
 
     settings = parts[0].settings
-    batches = sum(part.batches for part in parts)
+    batches = sum(-(-len(part.train) // part.settings.batch_size) for part in parts)  # of an epoch
     return TrainingArguments(
         output_dir=str(workdir),
         seed=seed,
