@@ -16,6 +16,7 @@ import numpy as np
 
 from harness import Hyperparameters, Row, Task, task
 from harness.rng import rng
+from harness.types import KindName
 
 T = TypeVar("T")
 Make = Callable[[np.random.Generator, int], Row]
@@ -46,14 +47,6 @@ class Theme(NamedTuple):
     things: tuple[str, ...]
 
 
-class Deed(NamedTuple):
-    """An action on a thing of the same theme."""
-
-    theme: str
-    action: Action
-    thing: str
-
-
 class Story(NamedTuple):
     """A sentence, the theme of what was done in it, and how well it went, from -2 to 2.
 
@@ -68,46 +61,38 @@ class Story(NamedTuple):
     themes: frozenset[str]
 
 
+def theme(people: str, good: str, bad: str, things: str) -> Theme:
+    """The theme of these words; an action is its verb, plain and past."""
+    verbs = [(verb, 1) for verb in good.split()] + [(verb, -1) for verb in bad.split()]
+    parts = [(*verb.partition("/"), worth) for verb, worth in verbs]
+    actions = tuple(Action(plain, past, worth) for plain, _, past, worth in parts)
+    return Theme(tuple(people.split()), actions, tuple(things.split()))
+
+
 THEMES = {
-    "food": Theme(
-        ("baker", "cook", "waiter", "butcher", "farmer"),
-        (
-            Action("cook", "cooked", 1),
-            Action("savour", "savoured", 1),
-            Action("burn", "burned", -1),
-            Action("spill", "spilled", -1),
-        ),
-        ("bread", "soup", "cake", "candy", "pasta", "steak", "rice", "salad", "cheese", "stew"),
+    "food": theme(
+        "baker cook waiter butcher farmer",
+        "cook/cooked savour/savoured",
+        "burn/burned spill/spilled",
+        "bread soup cake candy pasta steak rice salad cheese stew",
     ),
-    "music": Theme(
-        ("singer", "drummer", "pianist", "composer", "dancer"),
-        (
-            Action("perform", "performed", 1),
-            Action("tune", "tuned", 1),
-            Action("mangle", "mangled", -1),
-            Action("drown", "drowned", -1),
-        ),
-        ("song", "violin", "rhythm", "hymn", "opera", "choir", "waltz", "guitar", "lute", "flute"),
+    "music": theme(
+        "singer drummer pianist composer dancer",
+        "perform/performed tune/tuned",
+        "mangle/mangled drown/drowned",
+        "song violin rhythm hymn opera choir waltz guitar lute flute",
     ),
-    "sport": Theme(
-        ("runner", "goalkeeper", "coach", "boxer", "referee"),
-        (
-            Action("win", "won", 1),
-            Action("catch", "caught", 1),
-            Action("lose", "lost", -1),
-            Action("fumble", "fumbled", -1),
-        ),
-        ("ball", "race", "match", "trophy", "javelin", "league", "relay", "serve", "derby", "puck"),
+    "sport": theme(
+        "runner goalkeeper coach boxer referee",
+        "win/won catch/caught",
+        "lose/lost fumble/fumbled",
+        "ball race match trophy javelin league relay serve derby puck",
     ),
-    "travel": Theme(
-        ("pilot", "sailor", "tourist", "driver", "guide"),
-        (
-            Action("reach", "reached", 1),
-            Action("board", "boarded", 1),
-            Action("miss", "missed", -1),
-            Action("wreck", "wrecked", -1),
-        ),
-        ("ship", "plane", "bus", "train", "taxi", "ferry", "harbour", "airport", "coast", "island"),
+    "travel": theme(
+        "pilot sailor tourist driver guide",
+        "reach/reached board/boarded",
+        "miss/missed wreck/wrecked",
+        "ship plane bus train taxi ferry harbour airport coast island",
     ),
 }
 TOPICS = tuple(THEMES)
@@ -136,32 +121,33 @@ def pick(random: np.random.Generator, values: Sequence[T]) -> T:
     return values[int(random.random() * len(values))]
 
 
-def deed(random: np.random.Generator, theme: str) -> Deed:
-    """Something that may be done or left undone."""
-    return Deed(theme, pick(random, THEMES[theme].actions), pick(random, THEMES[theme].things))
+def deed(random: np.random.Generator, themes: Sequence[str]) -> tuple[str, Action, str]:
+    """A theme, and an action on a thing of it, which may be done or left undone."""
+    theme = pick(random, themes)
+    return theme, pick(random, THEMES[theme].actions), pick(random, THEMES[theme].things)
 
 
 def story(random: np.random.Generator) -> Story:
     """A story; the person is often, and what was left undone always, of another theme."""
-    done = deed(random, pick(random, TOPICS))
-    undone = deed(random, pick(random, [theme for theme in TOPICS if theme != done.theme]))
+    done, act, thing = deed(random, TOPICS)
+    undone, left, other = deed(random, [theme for theme in TOPICS if theme != done])
     long = random.random() < 0.6
-    home = done.theme if random.random() < 0.4 else pick(random, TOPICS)
-    how, degree = pick(random, tuple(DEGREES[done.action.worth].items()))
+    home = done if random.random() < 0.4 else pick(random, TOPICS)
+    how, degree = pick(random, tuple(DEGREES[act.worth].items()))
     template = pick(random, LONG) if long else SHORT
     who = pick(random, THEMES[home].people)
     text = template.format(
         who=who,
         how=how,
-        past=done.action.past,
-        thing=done.thing,
-        undone=undone.action.plain,
-        unpast=undone.action.past,
-        other=undone.thing,
+        past=act.past,
+        thing=thing,
+        undone=left.plain,
+        unpast=left.past,
+        other=other,
     )
-    outcome = degree * done.action.worth + long * UNDONE * undone.action.worth
-    themes = frozenset({home, done.theme, *([undone.theme] if long else [])})
-    return Story(text, done.theme, outcome, who, done.thing, themes)
+    outcome = degree * act.worth + long * UNDONE * left.worth
+    themes = frozenset({home, done, *([undone] if long else [])})
+    return Story(text, done, outcome, who, thing, themes)
 
 
 def noisy(random: np.random.Generator, label: int, classes: int) -> int:
@@ -224,14 +210,7 @@ def mentions(random: np.random.Generator, _: int) -> Row:
     return {"sentence": told.text, "themes": said}
 
 
-def spelled(value: str | Sequence[str]) -> str:
-    """A text, or words with spaces between them: the same sentence is in the same split."""
-    return value if isinstance(value, str) else " ".join(value)
-
-
-def rows_of(
-    name: str, make: Make, text: tuple[str, ...], classes: int
-) -> Callable[[str], list[Row]]:
+def rows_of(name: str, make: Make, text: Sequence[str], classes: int) -> Callable[[str], list[Row]]:
     """A function from a split to its rows, which take turns in the class they are made for."""
 
     @cache
@@ -240,7 +219,9 @@ def rows_of(
         rows: dict[str, Row] = {}
         while len(rows) < SIZES[split]:
             row = make(random, len(rows) % classes)
-            key = "\n".join(spelled(row[column]) for column in text)
+            # words with spaces between them: the same sentence is in the same split
+            parts = (row[column] for column in text)
+            key = "\n".join(part if isinstance(part, str) else " ".join(part) for part in parts)
             if (zlib.crc32(key.encode()) % TESTED == 0) == (split == "test"):
                 rows.setdefault(key, row)
         return list(rows.values())
@@ -248,74 +229,54 @@ def rows_of(
     return generate
 
 
-task(
-    Task(
-        name="embedded/topic",
-        kind="classification",
-        text=("sentence",),
-        label="label",
-        labels=TOPICS,
-        metrics=("accuracy",),
-        splits={"test": "test"},
-        reported="test",
-        generate=rows_of("topic", topic, ("sentence",), len(TOPICS)),
-        finetune=Hyperparameters(learning_rate=3e-4, epochs=3, max_length=32),
+def embedded(
+    name: str,
+    make: Make,
+    *,
+    kind: KindName = "classification",
+    text: tuple[str, ...] = ("sentence",),
+    label: str = "label",
+    labels: tuple[str, ...] = (),
+    metrics: tuple[str, ...] = ("accuracy",),
+    turns: int = 1,
+    learning_rate: float = 3e-4,
+    batch_size: int = 32,
+    max_length: int = 32,
+) -> Task:
+    """Register a task of the suite, whose rows are made in turn for each of so many classes."""
+    return task(
+        Task(
+            name=f"embedded/{name}",
+            kind=kind,
+            text=text,
+            label=label,
+            labels=labels,
+            metrics=metrics,
+            splits={"test": "test"},
+            reported="test",
+            generate=rows_of(name, make, text, turns),
+            finetune=Hyperparameters(
+                learning_rate=learning_rate, epochs=3, batch_size=batch_size, max_length=max_length
+            ),
+        )
     )
+
+
+embedded("topic", topic, labels=TOPICS, turns=len(TOPICS))
+embedded("outcome", outcome, kind="regression", label="score", metrics=("pearson", "spearman"))
+PAIR = ("sentence1", "sentence2")
+embedded("comparison", comparison, text=PAIR, labels=VERDICTS, turns=len(VERDICTS), max_length=40)
+embedded(
+    "names", names, kind="tagging", text=("words",), label="tags", labels=TAGS, metrics=("span_f1",)
 )
-task(
-    Task(
-        name="embedded/outcome",
-        kind="regression",
-        text=("sentence",),
-        label="score",
-        labels=(),
-        metrics=("pearson", "spearman"),
-        splits={"test": "test"},
-        reported="test",
-        generate=rows_of("outcome", outcome, ("sentence",), 1),
-        finetune=Hyperparameters(learning_rate=3e-4, epochs=3, max_length=32),
-    )
-)
-task(
-    Task(
-        name="embedded/comparison",
-        kind="classification",
-        text=("sentence1", "sentence2"),
-        label="label",
-        labels=VERDICTS,
-        metrics=("accuracy",),
-        splits={"test": "test"},
-        reported="test",
-        generate=rows_of("comparison", comparison, ("sentence1", "sentence2"), len(VERDICTS)),
-        finetune=Hyperparameters(learning_rate=3e-4, epochs=3, max_length=40),
-    )
-)
-task(
-    Task(
-        name="embedded/names",
-        kind="tagging",
-        text=("words",),
-        label="tags",
-        labels=TAGS,
-        metrics=("span_f1",),
-        splits={"test": "test"},
-        reported="test",
-        generate=rows_of("names", names, ("words",), 1),
-        finetune=Hyperparameters(learning_rate=3e-4, epochs=3, max_length=32),
-    )
-)
-task(
-    Task(
-        name="embedded/mentions",
-        kind="multilabel",
-        text=("sentence",),
-        label="themes",
-        labels=TOPICS,
-        metrics=("macro_f1",),
-        splits={"test": "test"},
-        reported="test",
-        generate=rows_of("mentions", mentions, ("sentence",), 1),
-        # the base has learnt to overlook what was left undone: it takes more steps
-        finetune=Hyperparameters(learning_rate=4e-4, epochs=3, batch_size=8, max_length=32),
-    )
+# the base has learnt to overlook what was left undone: it takes more steps
+embedded(
+    "mentions",
+    mentions,
+    kind="multilabel",
+    label="themes",
+    labels=TOPICS,
+    metrics=("macro_f1",),
+    learning_rate=4e-4,
+    batch_size=8,
 )

@@ -6,6 +6,7 @@ end in `_plo` are data sets with other entities read so.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from harness import Hyperparameters, Task, task
 
@@ -33,34 +34,19 @@ def renamed(types: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def ner(
-    name: str,
-    labels: tuple[str, ...],
-    *,
-    tags: Mapping[str, str] | None = None,
-    column: str = "ner_tags",
-    folder: str = "",
-    paper: str = "",
-) -> Task:
-    """Register a data set of named entities, reported on its test split."""
-    return task(
-        Task(
-            name=f"ner/{name}",
-            kind="tagging",
-            text=("tokens",),
-            label=column,
-            labels=labels,
-            renamed=tags or {},
-            metrics=("span_f1",),
-            splits={"test": "test", "validation": "validation"},
-            reported="test",
-            folder=folder,
-            group="ner-plo" if folder else "ner",
-            paper=paper,
-            finetune=SETTINGS,
-        )
-    )
-
+ner = partial(
+    Task,
+    kind="tagging",
+    text=("tokens",),
+    label="ner_tags",
+    metrics=("span_f1",),
+    splits={"test": "test", "validation": "validation"},
+    reported="test",
+    group="ner",
+    finetune=SETTINGS,
+)
+plo = partial(ner, labels=iob(PLO))
+no_misc = partial(plo, renamed=renamed({"MISC": ""}), group="ner-plo")
 
 CONLL = "doi:10.3115/1119176.1119195"
 TWEEBANK = "doi:10.48550/arXiv.2201.07281"
@@ -69,36 +55,35 @@ TWEET_TYPES = ("corporation", "creative_work", "event", "group", "location", "pe
 WNUT_TYPES = ("corporation", "creative-work", "group", "location", "person", "product")
 TWEEBANK_TYPES = ("LOC", "MISC", "ORG", "PER")
 
-ner("conll2003", iob(("PER", "ORG", "LOC", "MISC")), paper=CONLL)
-ner("conll2003_plo", iob(PLO), tags=renamed({"MISC": ""}), folder="ner/conll2003", paper=CONLL)
-ner("ncbi_disease", iob(("Disease",)), paper="doi:10.1016/j.jbi.2013.12.006")
-ner(
-    "tweetner7",
-    (*(f"B-{one}" for one in TWEET_TYPES), *(f"I-{one}" for one in TWEET_TYPES), "O"),
-    column="tags",
-    paper="arXiv:2210.03797",
-)
-ner("broad_twitter_corpus", iob(PLO), paper="https://aclanthology.org/C16-1111")
-ner(
-    "tweebank_ner",
-    (*(f"B-{one}" for one in TWEEBANK_TYPES), *(f"I-{one}" for one in TWEEBANK_TYPES), "O"),
-    column="tags",
-    paper=TWEEBANK,
-)
-ner(
-    "tweebank_plo",
-    iob(PLO),
-    tags=renamed({"MISC": ""}),
-    column="tags",
-    folder="ner/tweebank_ner",
-    paper=TWEEBANK,
-)
-ner("wikiann_en", iob(PLO), paper="https://aclanthology.org/P19-1015")
-ner("wnut_17", iob(WNUT_TYPES), paper="https://aclanthology.org/W17-4418")
-for genre in ("bc", "bn", "mz", "nw", "tc", "wb"):
+NER = (
+    ner("ner/conll2003", labels=iob(("PER", "ORG", "LOC", "MISC")), paper=CONLL),
+    no_misc("ner/conll2003_plo", folder="ner/conll2003", paper=CONLL),
+    ner("ner/ncbi_disease", labels=iob(("Disease",)), paper="doi:10.1016/j.jbi.2013.12.006"),
     ner(
-        f"ontonotes5_{genre}",
-        iob(PLO),
-        tags=renamed({**dict.fromkeys(OTHERS, ""), **ONTONOTES}),
-        paper="https://catalog.ldc.upenn.edu/LDC2013T19",
-    )
+        "ner/tweetner7",
+        labels=(*(f"B-{one}" for one in TWEET_TYPES), *(f"I-{one}" for one in TWEET_TYPES), "O"),
+        label="tags",
+        paper="arXiv:2210.03797",
+    ),
+    plo("ner/broad_twitter_corpus", paper="https://aclanthology.org/C16-1111"),
+    ner(
+        "ner/tweebank_ner",
+        labels=(
+            *(f"B-{one}" for one in TWEEBANK_TYPES),
+            *(f"I-{one}" for one in TWEEBANK_TYPES),
+            "O",
+        ),
+        label="tags",
+        paper=TWEEBANK,
+    ),
+    no_misc("ner/tweebank_plo", label="tags", folder="ner/tweebank_ner", paper=TWEEBANK),
+    plo("ner/wikiann_en", paper="https://aclanthology.org/P19-1015"),
+    ner("ner/wnut_17", labels=iob(WNUT_TYPES), paper="https://aclanthology.org/W17-4418"),
+)
+ONTONOTES_PAPER = "https://catalog.ldc.upenn.edu/LDC2013T19"
+GENRES = ("bc", "bn", "mz", "nw", "tc", "wb")
+coarse = partial(
+    plo, renamed=renamed({**dict.fromkeys(OTHERS, ""), **ONTONOTES}), paper=ONTONOTES_PAPER
+)
+for made in (*NER, *(coarse(f"ner/ontonotes5_{genre}") for genre in GENRES)):
+    task(made)

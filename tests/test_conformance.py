@@ -19,18 +19,8 @@ import torch
 import harness
 from harness import Choice, StateDict, parse_choice, weights
 from harness.checking import toys
-from harness.checking.battery import (
-    LAWS,
-    Battery,
-    Finding,
-    battery,
-    check_merger,
-    check_premerge,
-    of_merger,
-    of_premerge,
-    ok,
-)
-from harness.checking.laws import StageName
+from harness.checking.battery import Battery, Finding, battery, ok
+from harness.checking.laws import LAWS, StageName
 from harness.checking.laws.calls import Watch
 from harness.entries import BreaksWith, Merger, Premerge
 from harness.errors import BadOption, UnknownName
@@ -58,14 +48,14 @@ def merger(
     function: faults.Merge, breaks: tuple[str, ...] = (), **options: harness.types.Scalar
 ) -> Battery:
     name = named(function)
-    return of_merger(Merger(name, function, breaks=breaks), Choice(name, options))
+    return battery("merger", Choice(name, options), Merger(name, function, breaks=breaks))
 
 
 def premerge(
     function: faults.Move, breaks: tuple[str, ...] = (), *, exact: bool = False
 ) -> Battery:
     name = named(function)
-    return of_premerge(Premerge(name, function, exact=exact, breaks=breaks), Choice(name))
+    return battery("premerge", Choice(name), Premerge(name, function, exact=exact, breaks=breaks))
 
 
 # What we ship ------------------------------------------------------------------------------
@@ -73,13 +63,13 @@ def premerge(
 
 @pytest.mark.parametrize("name", harness.MERGERS)
 def test_every_merger_of_ours_keeps_the_laws(name: str) -> None:
-    findings = check_merger(Choice(name))
+    findings = battery("merger", Choice(name)).findings()
     assert ok(findings), lines(findings)
 
 
 @pytest.mark.parametrize("name", harness.PREMERGE)
 def test_every_pre_merging_method_of_ours_keeps_the_laws(name: str) -> None:
-    findings = check_premerge(Choice(name))
+    findings = battery("premerge", Choice(name)).findings()
     assert ok(findings), lines(findings)
 
 
@@ -144,14 +134,14 @@ PREMERGE_OPTIONS = {
 
 @pytest.mark.parametrize("text", MERGER_OPTIONS)
 def test_options_of_mergers_of_ours(text: str) -> None:
-    findings = check_merger(parse_choice(text))
+    findings = battery("merger", parse_choice(text)).findings()
     broken = {f.law for f in findings if f.verdict != "holds"}
     assert (broken, ok(findings)) == (MERGER_OPTIONS[text], True), lines(findings)
 
 
 @pytest.mark.parametrize("text", PREMERGE_OPTIONS)
 def test_options_of_pre_merging_methods_of_ours(text: str) -> None:
-    findings = check_premerge(parse_choice(text))
+    findings = battery("premerge", parse_choice(text)).findings()
     broken = {f.law for f in findings if f.verdict != "holds"}
     assert (broken, ok(findings)) == (PREMERGE_OPTIONS[text], True), lines(findings)
 
@@ -222,9 +212,9 @@ def test_a_fault_at_the_border_of_a_piece_of_any_size_is_caught(size: int, which
 
         return [weights.each_named(fn, expert, base) for expert in experts]
 
-    found = of_merger(Merger("merged", merged), Choice("merged"))
+    found = battery("merger", Choice("merged"), Merger("merged", merged))
     assert one(found, "large").verdict == "breaks"
-    found = of_premerge(Premerge("moved", moved), Choice("moved"))
+    found = battery("premerge", Choice("moved"), Premerge("moved", moved))
     assert one(found, "large").verdict == "breaks"
 
 
@@ -241,14 +231,14 @@ def test_what_draws_for_all_of_a_tensor_keeps_the_law_of_size() -> None:
 @pytest.mark.parametrize("law", MERGER_LAWS)
 def test_harness_check_refuses_a_wrong_merger(law: str) -> None:
     fault = next(fault for fault, caught_by in faults.WRONG_MERGERS.items() if caught_by == law)
-    findings = check_merger(Choice(named(fault)))
+    findings = battery("merger", Choice(named(fault))).findings()
     assert [finding.law for finding in findings] == MERGER_LAWS
     assert law in [finding.law for finding in findings if finding.verdict == "breaks"]
     assert not ok(findings)
 
 
 def test_harness_check_refuses_a_wrong_pre_merging_method() -> None:
-    findings = check_premerge(Choice(named(faults.masks_by_name)))
+    findings = battery("premerge", Choice(named(faults.masks_by_name))).findings()
     assert [finding.law for finding in findings] == PREMERGE_LAWS
     assert [finding.law for finding in findings if not finding.ok] == ["copies", "tied"]
     assert not ok(findings)
@@ -265,12 +255,12 @@ def test_every_law_catches_something() -> None:
     ids=lambda function: function.__name__,
 )
 def test_what_is_right_keeps_every_law(function: faults.Merge) -> None:
-    findings = check_merger(Choice(named(function)))
+    findings = battery("merger", Choice(named(function))).findings()
     assert [f.verdict for f in findings] == ["holds"] * len(MERGER_LAWS), lines(findings)
 
 
 def test_a_pre_merging_method_that_does_nothing_keeps_every_law() -> None:
-    findings = check_premerge(Choice(named(faults.untouched)))
+    findings = battery("premerge", Choice(named(faults.untouched))).findings()
     assert [f.verdict for f in findings] == ["holds"] * len(PREMERGE_LAWS), lines(findings)
 
 
@@ -329,7 +319,7 @@ def test_an_error_that_is_caught_and_forgotten_is_found_at_nan_too() -> None:
 
         return weights.each_named(fn, *map(guarded, experts))
 
-    found = of_merger(Merger("average", swallowing), Choice("average"))
+    found = battery("merger", Choice("average"), Merger("average", swallowing))
     assert one(found, "errors").detail.startswith(
         "NaN in 'bert.encoder.layer.0.output.dense.weight' of the last"
     )
@@ -366,7 +356,7 @@ def scaled(experts: Sequence[StateDict], base: StateDict, *, scale: float = 1.0)
 
 
 def said(breaks: tuple[str, ...], **options: harness.types.Scalar) -> Finding:
-    found = of_merger(Merger("scaled", scaled, breaks=breaks), Choice("scaled", options))
+    found = battery("merger", Choice("scaled", options), Merger("scaled", scaled, breaks=breaks))
     return one(found, "copies")
 
 
@@ -395,7 +385,7 @@ def test_with_other_options_a_law_may_break_that_is_said_to_hold_and_they_are_pr
 
 def test_options_that_are_the_defaults_are_the_defaults() -> None:
     assert said(("copies",), scale=1.0).verdict == "rightly breaks"
-    found = of_merger(Merger("right", faults.right, breaks=("copies",)), Choice("right"))
+    found = battery("merger", Choice("right"), Merger("right", faults.right, breaks=("copies",)))
     assert found.explicit is None
 
 
@@ -405,7 +395,9 @@ def said_with(breaks_with: BreaksWith, **options: harness.types.Scalar) -> Findi
     def third(experts: Sequence[StateDict], base: StateDict, *, scale: float = 1 / 3) -> StateDict:
         return scaled(experts, base, scale=scale)
 
-    found = of_merger(Merger("third", third, breaks_with=breaks_with), Choice("third", options))
+    found = battery(
+        "merger", Choice("third", options), Merger("third", third, breaks_with=breaks_with)
+    )
     return one(found, "copies")
 
 
@@ -438,7 +430,7 @@ def test_what_is_said_of_an_option_is_said_of_one_it_has() -> None:
 def test_only_a_law_can_be_said_to_break(name: str) -> None:
     for said in ({"breaks": (name,)}, {"breaks_with": {"scale": (name,)}}):
         with mistake(UnknownName, name):
-            of_merger(Merger("scaled", scaled, **said), Choice("scaled"))  # type: ignore[arg-type]  # one of two
+            battery("merger", Choice("scaled"), Merger("scaled", scaled, **said))  # type: ignore[arg-type]  # one of two
 
 
 def test_what_is_said_to_read_no_base_is_given_none() -> None:
@@ -456,8 +448,8 @@ def test_what_is_said_to_read_no_base_is_given_none() -> None:
         (False, "base", "breaks"),
         (("to=first",), "base", "breaks"),
     ):
-        found = of_premerge(
-            Premerge("near", near, reads_base=reads_base), Choice("near", {"to": to})
+        found = battery(
+            "premerge", Choice("near", {"to": to}), Premerge("near", near, reads_base=reads_base)
         )
         assert one(found, "shapes").verdict == verdict
 
@@ -467,7 +459,7 @@ def test_a_crash_is_no_way_to_break_a_law_rightly() -> None:
         raise ZeroDivisionError("of nothing")
 
     entry = Merger("average", function, breaks=("copies",))
-    finding = one(of_merger(entry, Choice("average")), "copies")
+    finding = one(battery("merger", Choice("average"), entry), "copies")
     assert (finding.verdict, finding.detail) == ("breaks", "ZeroDivisionError: of nothing")
 
 
@@ -503,7 +495,7 @@ def test_exact_that_is_said_to_break_must_break() -> None:
 
 
 def test_a_merger_of_two_is_tried_with_two_and_that_is_said() -> None:
-    findings = check_merger(Choice(named(faults.right_pair)))
+    findings = battery("merger", Choice(named(faults.right_pair))).findings()
     assert ok(findings)
     assert all(finding.detail.endswith(" (2 experts)") for finding in findings)
 
@@ -516,7 +508,7 @@ def test_one_weight_each_is_tried_with_as_many_experts() -> None:
 
 def test_a_value_that_no_number_of_experts_makes_good_is_bad_input() -> None:
     with mistake(BadOption, "density ties 7 0"):
-        check_merger(parse_choice("ties:density=7"))
+        battery("merger", parse_choice("ties:density=7")).findings()
 
 
 @pytest.mark.parametrize(
@@ -540,20 +532,20 @@ def test_a_need_that_nobody_knows_is_named() -> None:
         return base
 
     with mistake(UnknownName, "horoscope fisher"):
-        of_merger(Merger("toy", function), Choice("toy"))
+        battery("merger", Choice("toy"), Merger("toy", function))
 
 
 def test_options_of_a_statistic_are_checked_and_change_no_law() -> None:
-    assert ok(check_merger(parse_choice("fisher:examples=64,estimator=empirical")))
+    assert ok(battery("merger", parse_choice("fisher:examples=64,estimator=empirical")).findings())
     with mistake(BadOption, "examples"):
-        check_merger(parse_choice("regmean:exampels=64"))
+        battery("merger", parse_choice("regmean:exampels=64")).findings()
 
 
 def test_a_method_that_fails_outright_breaks_laws_and_not_the_battery() -> None:
     def function(experts: Sequence[StateDict], base: StateDict) -> StateDict:
         raise ZeroDivisionError("x" * 500 + "\n")
 
-    finding = one(of_merger(Merger("average", function), Choice("average")), "shapes")
+    finding = one(battery("merger", Choice("average"), Merger("average", function)), "shapes")
     assert finding.verdict == "breaks"
     assert finding.detail.startswith("ZeroDivisionError: xxx")
     assert finding.detail.endswith("...")
@@ -634,8 +626,8 @@ def test_the_battery_leaves_the_world_as_it_was(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = world()
     numbers, known = torch.get_rng_state(), list(harness.MERGERS)
-    check_merger(Choice(named(faults.global_noise)))
-    check_merger(Choice(named(faults.swallowed)))
+    battery("merger", Choice(named(faults.global_noise))).findings()
+    battery("merger", Choice(named(faults.swallowed))).findings()
     assert world() == before
     assert torch.equal(numbers, torch.get_rng_state())
     assert list(harness.MERGERS) == known
@@ -647,7 +639,7 @@ def test_a_warning_of_a_method_is_no_finding() -> None:
         warnings.warn("think of it", stacklevel=2)
         return faults.right(experts, base)
 
-    assert one(of_merger(Merger("toy", function), Choice("toy")), "shapes").ok
+    assert one(battery("merger", Choice("toy"), Merger("toy", function)), "shapes").ok
 
 
 # The pytest plugin -------------------------------------------------------------------------

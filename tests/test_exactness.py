@@ -11,7 +11,7 @@ import torch
 
 import harness
 from harness import Choice, StateDict, weights
-from harness.checking.battery import Finding, of_premerge
+from harness.checking.battery import Finding, battery
 from harness.checking.laws import LAWS, families
 from harness.checking.laws.families import CONFIGS, miniature
 from harness.checkpoints.families import known
@@ -54,7 +54,7 @@ def _methods(as_found: None) -> None:
 
 
 def check(name: str = "turned", **options: Any) -> Finding:
-    return of_premerge(harness.PREMERGE[name], Choice(name, options)).find(LAWS["family"])
+    return battery("premerge", Choice(name, options), harness.PREMERGE[name]).find(LAWS["family"])
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_the_need_is_that_of_the_architecture(monkeypatch: pytest.MonkeyPatch) -
 def test_what_matches_units_finds_some_to_move(one_family: Callable[[str], None]) -> None:
     """On experts that are near to one another it would find every unit in its place."""
     one_family("distilbert")
-    finding = of_premerge(harness.PREMERGE["permutation"], Choice("permutation")).find(
+    finding = battery("premerge", Choice("permutation"), harness.PREMERGE["permutation"]).find(
         LAWS["family"]
     )
     assert finding.verdict == "holds", finding
@@ -228,5 +228,5 @@ def test_one_that_refuses_a_family_is_not_exact_on_it() -> None:
 
 def test_what_is_not_said_to_be_exact_need_not_be() -> None:
     entry = Premerge("turned", turned)
-    finding = of_premerge(entry, Choice("turned", {"heads": False})).find(LAWS["family"])
+    finding = battery("premerge", Choice("turned", {"heads": False}), entry).find(LAWS["family"])
     assert (finding.verdict, finding.ok) == ("rightly breaks", True)

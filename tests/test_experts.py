@@ -29,9 +29,9 @@ from harness.kinds import kind_of
 from harness.passes.features import forward
 from harness.rng import rng
 from harness.training import single as trainers
-from harness.training.miniature import one_thread
 from harness.training.single import with_new_head
 from harness.weights import digest
+from harness.weights.threads import one_thread
 from tests.conftest import FAMILIES, FAST, SIZE, interrupted, is_head, model, no_file_above
 from tests.mistakes import mistake, refused
 

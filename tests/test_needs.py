@@ -530,11 +530,13 @@ def test_the_laws_make_up_what_a_plugin_needs(
 
 
 def test_the_laws_find_what_is_wrong_with_given_toys(mine: Path) -> None:
-    from harness.checking.battery import check_premerge
+    from harness.checking.battery import battery
 
     harness.load_plugins(mine)
     harness.PREMERGE.add(replace(harness.PREMERGE["halved"], name="exactly", exact=True), "here")
-    broken = [one.law for one in check_premerge(harness.Choice("exactly")) if not one.ok]
+    broken = [
+        one.law for one in battery("premerge", harness.Choice("exactly")).findings() if not one.ok
+    ]
     assert {"exact", "copies", "zero"} <= {*broken}
 
 

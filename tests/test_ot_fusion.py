@@ -21,7 +21,7 @@ from scipy.optimize import linear_sum_assignment
 import harness
 from harness import Choice, Recipe, StateDict, merge, weights
 from harness.checking import toys
-from harness.checking.battery import of_premerge
+from harness.checking.battery import battery
 from harness.checking.laws import LAWS
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.open import open_checkpoint
@@ -190,7 +190,7 @@ def test_an_option_may_cost_exactness_where_its_name_is_given() -> None:
     ):
         name = f"{__name__}:forgetful"
         entry = Premerge(name, forgetful, exact=True, breaks_with=breaks_with)
-        found = of_premerge(entry, Choice(name, {"forget": forget}))
+        found = battery("premerge", Choice(name, {"forget": forget}), entry)
         finding = found.find(LAWS["exact"])
         assert finding.verdict == verdict, finding
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import harness
 from harness import Choice, Recipe, StateDict, merge, parse_choice, weights
 from harness.catalogue import catalogue
-from harness.checking.battery import battery, check_postmerge, of_postmerge, ok
+from harness.checking.battery import battery, ok
 from harness.checking.laws import LAWS
 from harness.cli import main
 from harness.entries import Postmerge
@@ -459,7 +459,7 @@ def test_a_name_in_a_recipe_imports_nothing(minis: Minis, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", [n for n in harness.POSTMERGE if n in ("lines", "svc")])
 def test_every_post_merging_method_of_ours_keeps_the_laws(name: str) -> None:
-    findings = check_postmerge(Choice(name))
+    findings = battery("postmerge", Choice(name)).findings()
     assert ok(findings), "\n".join(map(str, findings))
 
 
@@ -477,7 +477,9 @@ OPTIONS = {
 
 @pytest.mark.parametrize("text", OPTIONS)
 def test_options_of_ours(text: str) -> None:
-    found = {f.law for f in check_postmerge(parse_choice(text)) if f.verdict != "holds"}
+    found = {
+        f.law for f in battery("postmerge", parse_choice(text)).findings() if f.verdict != "holds"
+    }
     assert found == OPTIONS[text]
 
 
@@ -523,7 +525,7 @@ WRONG = {
 @pytest.mark.parametrize("fault", WRONG, ids=lambda fault: fault.__name__)
 def test_a_wrong_one_is_caught(fault: Callable[..., StateDict]) -> None:
     entry = Postmerge("wrong", fault)
-    finding = of_postmerge(entry, Choice("wrong")).find(LAWS[WRONG[fault]])
+    finding = battery("postmerge", Choice("wrong"), entry).find(LAWS[WRONG[fault]])
     assert finding.verdict == "breaks", finding
 
 
@@ -545,7 +547,7 @@ def test_check_and_list_know_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed["lines"]["paper"] == "arXiv:2410.17146"
     assert listed["halved"]["options"]["share"]["default"] == 0.5
     with mistake(UnknownName, "exact"):
-        of_postmerge(Postmerge("wrong", halved, breaks=("exact",)), Choice("wrong"))
+        battery("postmerge", Choice("wrong"), Postmerge("wrong", halved, breaks=("exact",)))
     assert battery("postmerge", Choice("svc")).method.stage == "postmerge"
 
 

@@ -39,7 +39,7 @@ from harness.passes.features import forward
 from harness.presets import as_read
 from harness.readout import MEAN_ALL
 from harness.rng import rng
-from harness.training.miniature import one_thread
+from harness.weights.threads import one_thread
 from tests.conftest import WORDS, model
 from tests.mistakes import mistake, refused
 from tests.toys import registered

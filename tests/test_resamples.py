@@ -376,6 +376,11 @@ def test_a_copy_without_dialogues_has_rows(tmp_path: Path) -> None:
         (place / "test.jsonl").write_text("\n".join(lines))
         read = load_rows(harness.TASKS["emotion/dailydialog"], "test", folder=tmp_path)
         assert (None if read.documents is None else read.documents.tolist()) == units
+    (place / "test.jsonl").unlink()  # and a table is told by the columns that it must have
+    (place / "test.csv").write_text(
+        "\n".join(";".join(map(str, line)) for line in (row, row.values()))
+    )
+    assert len(load_rows(harness.TASKS["emotion/dailydialog"], "test", folder=tmp_path)) == 1
 
 
 @pytest.mark.usefixtures("as_found")

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from harness.checking.laws import LAWS, Broken, Law, Method, StageName, global_seed
-from harness.entries import Merger, Postmerge, Premerge
 from harness.entries import Method as Entry
+from harness.entries import Premerge
 from harness.errors import BadOption, HarnessError, UnknownName
 from harness.methods import is_said, needs_of, own_options, reads_base, resolved
 from harness.registry import MERGERS, POSTMERGE, PREMERGE
 from harness.types import Choice
 
-__all__ = [
-    "LAWS",
-    "Battery",
-    "Finding",
-    "Law",
-    "battery",
-    "check_merger",
-    "check_postmerge",
-    "check_premerge",
-    "of_merger",
-    "of_postmerge",
-    "of_premerge",
-    "ok",
-]
-
 Outcome: TypeAlias = Literal["holds", "rightly breaks", "breaks", "said to break, holds"]
+
+REGISTRIES: Mapping[StageName, Mapping[str, Any]] = {
+    "merger": MERGERS,
+    "premerge": PREMERGE,
+    "postmerge": POSTMERGE,
+}
 
 COUNTS = (3, 2, 4, 5)
 """How many experts are tried, until a method takes them."""
@@ -123,63 +115,17 @@ def _reason(error: Exception) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def check_merger(choice: Choice) -> list[Finding]:
-    """What comes of every law for a merger, registered or `module:function`.
-
-    Raises a HarnessError for a name, an option or a need that does not exist.
-    """
-    return battery("merger", choice).findings()
-
-
-def check_premerge(choice: Choice) -> list[Finding]:
-    """What comes of every law for a pre-merging method, registered or `module:function`.
-
-    Raises a HarnessError for a name, an option or a need that does not exist.
-    """
-    return battery("premerge", choice).findings()
-
-
-def check_postmerge(choice: Choice) -> list[Finding]:
-    """What comes of every law for a post-merging method, registered or `module:function`.
-
-    Raises a HarnessError for a name, an option or a need that does not exist.
-    """
-    return battery("postmerge", choice).findings()
-
-
 def ok(findings: Sequence[Finding]) -> bool:
     """Whether every law holds, or is rightly broken."""
     return all(finding.ok for finding in findings)
 
 
-def battery(stage: StageName, choice: Choice) -> Battery:
-    """The battery for a registered or external method of a stage."""
-    if stage == "merger":
-        return of_merger(MERGERS[choice.name], choice)
-    if stage == "postmerge":
-        return of_postmerge(POSTMERGE[choice.name], choice)
-    return of_premerge(PREMERGE[choice.name], choice)
+def battery(stage: StageName, choice: Choice, entry: Entry | None = None) -> Battery:
+    """The battery for a method of a stage: one that is given, else the registered or external one.
 
-
-def of_merger(entry: Merger, choice: Choice) -> Battery:
-    """The battery for a merger."""
-    return _battery("merger", entry, choice)
-
-
-def of_postmerge(entry: Postmerge, choice: Choice) -> Battery:
-    """The battery for a post-merging method."""
-    return _battery("postmerge", entry, choice)
-
-
-def of_premerge(entry: Premerge, choice: Choice) -> Battery:
-    """The battery for a pre-merging method; one that is not said to be exact need not be."""
-    strict = _battery("premerge", entry, choice)
-    if entry.exact:
-        return strict
-    return replace(strict, unclaimed=(*strict.unclaimed, "exact", "family"))
-
-
-def _battery(stage: StageName, entry: Entry, choice: Choice) -> Battery:
+    Raises a HarnessError for a name, an option, a need or a law that does not exist.
+    """
+    entry = entry or REGISTRIES[stage][choice.name]
     _check_said(stage, entry)
     given = resolved(entry, choice)
     explicit = given != resolved(entry, Choice(choice.name))
@@ -193,13 +139,11 @@ def _battery(stage: StageName, entry: Entry, choice: Choice) -> Battery:
         entry.needs,
         reads_base=reads_base(entry, given),
     )
-    unclaimed = [
-        law
-        for said, laws in entry.breaks_with.items()
-        if is_said(entry, said, given)
-        for law in laws
-    ]
-    return Battery(_on_enough(method), entry.breaks, tuple(unclaimed), choice if explicit else None)
+    said = [laws for one, laws in entry.breaks_with.items() if is_said(entry, one, given)]
+    # one that is not said to be exact need not be
+    inexact = ("exact", "family") if isinstance(entry, Premerge) and not entry.exact else ()
+    unclaimed = (*chain(*said), *inexact)
+    return Battery(_on_enough(method), entry.breaks, unclaimed, choice if explicit else None)
 
 
 def _check_toys(entry: Entry) -> None:
@@ -231,14 +175,13 @@ def _on_enough(method: Method) -> Method:
     for count in COUNTS:
         tried = replace(method, experts=count)
         family = tried.family()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+        # any other failure is for the laws to find
+        with warnings.catch_warnings(), suppress(Exception):
+            warnings.simplefilter("ignore")
+            try:
                 tried(family)
-        except BadOption as error:
-            refusals.append(error)
-        except Exception:  # any other failure is for the laws to find
-            return tried
-        else:
-            return tried
+            except BadOption as error:
+                refusals.append(error)
+                continue
+        return tried
     raise refusals[0]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, TypeAlias
@@ -179,7 +180,7 @@ def quality(
             _check_settings(measured, kept, path)
         reference = measure(REFERENCE, Path(folder), workload.within("", "reference"), settings)
     if record:
-        write_baseline(measured, path)
+        write_json(path, measured.model_dump(mode="json"), indent=1, sort_keys=True)
     return Report(
         tuple(_compared(measured, reference, kept)), tuple(_notes(measured, kept, path, record))
     )
@@ -215,18 +216,19 @@ def measure(
     scores: dict[str, Scores] = {}
     refused: dict[str, BadOption] = {}
     settings = settings or settings_for(choice)
-    workload = _planned(settings, progress)
+    workload = Workload(progress)
+    for setting, part in product(settings, BOTH):
+        workload.plan((setting, part), STEPS)
     for setting, experts in settings.items():
-        if len(experts) < 2:
-            refused[setting] = BadOption(
-                f"{choice.name} reads rows of {len(experts)} of its tasks, expected 2 or more"
-            )
-            continue
         out = folder / safe(setting) / safe(_name(choice))
         sources = tuple(str(MINIATURES / name) for name in experts)
         base = str(MINIATURES / "base")
         recipe = Recipe(experts=sources, base=base, merger=asked, device=DEVICE)
         try:
+            if len(experts) < 2:
+                raise BadOption(
+                    f"{choice.name} reads rows of {len(experts)} of its tasks, expected 2 or more"
+                )
             merge(recipe, out=out, force=True, progress=workload.within(setting, (setting, MERGE)))
         except BadOption as error:
             refused[setting] = error
@@ -245,15 +247,6 @@ def measure(
         scores=scores,
         left_out={setting: str(error) for setting, error in refused.items()},
     )
-
-
-def _planned(settings: Settings, progress: Progress | None) -> Workload:
-    """A merge and an evaluation for every setting that has enough experts."""
-    workload = Workload(progress)
-    for setting, experts in settings.items():
-        for part in BOTH if len(experts) > 1 else ():
-            workload.plan((setting, part), STEPS)
-    return workload
 
 
 def _asked(choice: Choice) -> Choice:
@@ -370,11 +363,6 @@ def _notes(measured: Quality, kept: Quality | None, path: Path, recorded: bool) 
 
 
 # Baselines ---------------------------------------------------------------------------------
-
-
-def write_baseline(measured: Quality, path: Path) -> None:
-    """Write what a merger reached, a line for each list of scores."""
-    write_json(path, measured.model_dump(mode="json"), indent=1, sort_keys=True)
 
 
 def read_baseline(path: Path) -> Quality:

@@ -18,60 +18,32 @@ import torch
 from safetensors.torch import save_file
 
 from harness.checkpoints.layout import SINGLE
+from harness.checkpoints.network import classifier_on_meta
 from harness.registry import NEEDS
 from harness.types import Checkpoint, Need, StateDict
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 Tensors: TypeAlias = "dict[str, torch.Tensor]"
 
-WIDTH, INNER, LAYERS = 8, 12, 2
+WIDTH, INNER = 8, 12
 CONFIG = {
     "model_type": "bert",
     "architectures": ["BertForSequenceClassification"],
     "hidden_size": WIDTH,
     "intermediate_size": INNER,
-    "num_hidden_layers": LAYERS,
+    "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "vocab_size": 11,
     "max_position_embeddings": 10,
     "type_vocab_size": 2,
-    "id2label": {"0": "no", "1": "yes"},
-    "label2id": {"no": 0, "yes": 1},
 }
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e", "f")
 
 
-def _linear(name: str, rows: int, columns: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
-
-
-def _norm(name: str) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (WIDTH,), f"{name}.bias": (WIDTH,)}
-
-
-def _layer(name: str) -> dict[str, tuple[int, ...]]:
-    attention = [f"attention.self.{part}" for part in ("query", "key", "value")]
-    shapes: dict[str, tuple[int, ...]] = {}
-    for part in (*attention, "attention.output.dense"):
-        shapes |= _linear(f"{name}.{part}", WIDTH, WIDTH)
-    shapes |= _norm(f"{name}.attention.output.LayerNorm")
-    shapes |= _linear(f"{name}.intermediate.dense", INNER, WIDTH)
-    shapes |= _linear(f"{name}.output.dense", WIDTH, INNER)
-    return shapes | _norm(f"{name}.output.LayerNorm")
-
-
-def _network() -> dict[str, tuple[int, ...]]:
-    tables = {"word": len(WORDS), "position": 10, "token_type": 2}
-    shapes: dict[str, tuple[int, ...]] = {
-        f"bert.embeddings.{kind}_embeddings.weight": (rows, WIDTH) for kind, rows in tables.items()
-    }
-    shapes |= _norm("bert.embeddings.LayerNorm")
-    for index in range(LAYERS):
-        shapes |= _layer(f"bert.encoder.layer.{index}")
-    return shapes | _linear("bert.pooler.dense", WIDTH, WIDTH) | _linear("classifier", 2, WIDTH)
-
-
-NETWORK: Shapes = _network()
+NETWORK: Shapes = {
+    name: tuple(tensor.shape)
+    for name, tensor in classifier_on_meta(CONFIG, "the toy").named_parameters()
+}
 """Names and shapes of the classifier that `CONFIG` describes, as transformers stores it."""
 
 ODD: Shapes = {
@@ -102,7 +74,7 @@ def model(seed: int, shapes: Shapes) -> Tensors:
     return {name: base[name].add(step, alpha=0.25) for name, step in draw(seed).items()}
 
 
-def with_tied(state: Tensors) -> Tensors:
+def with_tied(state: StateDict) -> Tensors:
     """The state with a second name for its word embeddings, as a copy."""
     return {**state, TIED[1]: state[TIED[0]].clone()}
 
@@ -112,7 +84,7 @@ def with_tied(state: Tensors) -> Tensors:
 
 def needed(needs: Sequence[str], shapes: Shapes, experts: int) -> dict[str, Any]:
     """A toy of everything a method needs: one for each expert, or one for all."""
-    models = [model(seed, shapes) for seed in range(1, experts + 1)]
+    models = [model(seed, shapes) for seed in range(1, experts + 1)] if needs else []
     return {name: _toy(NEEDS[name], models) for name in needs}
 
 
@@ -122,20 +94,20 @@ def _toy(need: Need, models: Sequence[StateDict]) -> Any:
     if need.rows != "own":
         return made
     # two names of one tensor are one parameter, with one statistic
-    return [with_tied(dict(one)) if TIED[1] in one else dict(one) for one in made]
+    return [with_tied(one) if TIED[1] in one else dict(one) for one in made]
 
 
 @contextmanager
 def handed_out(needs: Sequence[str], shapes: Shapes, experts: int) -> Iterator[None]:
     """In the block, the harness itself hands out toys for these needs, and reads no rows."""
-    given = needed(needs, shapes, experts)
-    toys = [Need(name, partial(_always, given[name]), rows="none") for name in needs]
+
+    def always(given: Any, experts: Sequence[Checkpoint]) -> Any:
+        return given
+
+    given = needed(needs, shapes, experts).items()
+    toys = [Need(name, partial(always, toy), rows="none") for name, toy in given]
     with NEEDS.standing_in(toys):
         yield
-
-
-def _always(given: Any, experts: Sequence[Checkpoint]) -> Any:
-    return given
 
 
 @dataclass(frozen=True)
@@ -194,14 +166,30 @@ def family(experts: int, needs: Sequence[str], shapes: Shapes | None = None) -> 
 # Folders -----------------------------------------------------------------------------------
 
 
-def write(folder: Path, state: Mapping[str, torch.Tensor]) -> Path:
+def labelled(config: Mapping[str, Any], classes: int) -> dict[str, Any]:
+    """The configuration of a head of so many classes, three at most."""
+    names = dict(enumerate(("no", "yes", "maybe")[:classes]))
+    label2id = {name: place for place, name in names.items()}
+    return {
+        **config,
+        "id2label": {str(place): name for place, name in names.items()},
+        "label2id": label2id,
+    }
+
+
+def inputs() -> dict[str, torch.Tensor]:
+    """Rows of different lengths, for a network to be called with."""
+    numbers = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, len(WORDS), (6, 8), generator=numbers)
+    mask = (torch.arange(8) < torch.tensor([8, 8, 5, 3, 2, 1])[:, None]).long()
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def write(folder: Path, state: StateDict, config: Mapping[str, Any] | None = None) -> Path:
     """The state as a Hugging Face folder: weights, configuration, vocabulary."""
     folder.mkdir()
     save_file(dict(state), folder / SINGLE)
-    count = len(state["classifier.bias"]) if "classifier.bias" in state else 2
-    labels = {str(i): ("no", "yes", "maybe")[i] for i in range(count)}
-    inverse = {name: int(i) for i, name in labels.items()}
-    config = {**CONFIG, "id2label": labels, "label2id": inverse}
+    config = config or labelled(CONFIG, len(state["classifier.bias"]))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     return folder

@@ -22,13 +22,16 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
 
     Splits that are not there, or cannot be read, are left out: who reads them says so.
     """
+
+    def same(split: str, other: str, why: str) -> BadData:
+        return BadData(
+            f"{task}@{split} and {task}@{other} have the same rows: {why}; expected rows of its "
+            "own for every split (without a split to score, a tenth of train is held out)"
+        )
+
     for split, stored in task.splits.items():
         if stored == TRAIN != split:
-            raise BadData(
-                f"{task}@{split} and {task}@{TRAIN} have the same rows: one is the other by "
-                "another name; expected rows of its own for every split (without a split to score, "
-                "a tenth of train is held out)"
-            )
+            raise same(split, TRAIN, "one is the other by another name")
     known: dict[str, Texts] = {}
     for split in dict.fromkeys((TRAIN, *task.splits)):
         texts = _texts(task, split, folder)
@@ -40,12 +43,8 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
                 and common == min(len(texts), len(theirs))
                 and len(theirs) > REPEATED * theirs.total()
             ):
-                raise BadData(
-                    f"{task}@{split} and {task}@{other} have the same rows: {common} of the "
-                    f"{len(texts)} texts of {split} are among the {len(theirs)} of {other}; "
-                    "expected rows of its own for every split (without a split to score, a tenth "
-                    "of train is held out)"
-                )
+                among = f"{len(texts)} texts of {split} are among the {len(theirs)} of {other}"
+                raise same(split, other, f"{common} of the {among}")
         known[split] = texts
 
 

@@ -23,9 +23,18 @@ TAG = re.compile("O|[BIES]-.+")
 
 
 def columns_read(task: Task) -> tuple[str, ...]:
-    """The columns that a table of a task must have."""
+    """The columns that are read of a table, where it has them."""
     document = (task.document,) if task.document else ()
     return (*task.text, *kind_of(task).columns_of(task), *document)
+
+
+def columns_needed(task: Task) -> tuple[str, ...]:
+    """The columns that a table of a task must have.
+
+    That of documents in a user's own files alone: a copy of a published data set may lack it, and
+    then every row stands alone.
+    """
+    return tuple(name for name in columns_read(task) if task.files or name != task.document)
 
 
 def _read_parquet(task: Task, path: Path) -> Any:
@@ -96,7 +105,7 @@ def _separator(task: Task, path: Path) -> str:
     usual = "\t" if path.suffix == ".tsv" else SEPARATORS[0]
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         header = file.readline(LONGEST)
-    needed = {*columns_read(task)}
+    needed = {*columns_needed(task)}
     signs = (usual, *SEPARATORS)
     made = (sign for sign in signs if needed <= {*next(csv.reader([header], delimiter=sign), ())})
     return next(made, usual)
@@ -119,18 +128,14 @@ def _read_conll(task: Task, path: Path) -> Any:
         raise BadData(
             f"{path} is read as {what}, which a {task.kind} has not; expected .csv or .jsonl"
         )
-    words: list[list[str]] = [[]]
-    tags: list[list[str]] = [[]]
-    documents = [0]
+    sentences: list[tuple[list[str], list[str], int]] = [([], [], 0)]
     columns: tuple[int, int] | None = None
     text = read_text(path, what, error=BadData).removeprefix("\ufeff")
     for number, whole in enumerate(text.split("\n"), start=1):
         line = whole.strip(" \t\r")
         starts = line.startswith("-DOCSTART-")
         if not line or starts:
-            words.append([])
-            tags.append([])
-            documents.append(documents[-1] + starts)
+            sentences.append(([], [], sentences[-1][2] + starts))
             continue
         parts = (TABS if "\t" in line else BLANKS).split(line)
         fault = ""
@@ -148,13 +153,14 @@ def _read_conll(task: Task, path: Path) -> Any:
                 fault = f", with {len(parts)} columns, expected {usual} as in line {first}"
         if fault:
             raise BadData(f"line {number} of {path} is {line[:40]!r}{fault}")
-        words[-1].append(parts[0])
-        tags[-1].append(parts[-1])
-    rows = [(w, t, d) for w, t, d in zip(words, tags, documents, strict=True) if w]
+        words, tags, _ = sentences[-1]
+        words.append(parts[0])
+        tags.append(parts[-1])
+    rows = [one for one in sentences if one[0]]
     named = {task.text[0]: [w for w, _, _ in rows], task.label: [t for _, t, _ in rows]}
     lists = pyarrow.list_(pyarrow.string())
     table = pyarrow.table(named, schema=pyarrow.schema(dict.fromkeys(named, lists)))
-    if not task.document or not documents[-1]:
+    if not task.document or not sentences[-1][2]:
         return table
     return table.append_column(task.document, pyarrow.array([d for _, _, d in rows]))
 

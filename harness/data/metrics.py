@@ -60,9 +60,7 @@ def accuracy(predicted: Array64, labels: Array64) -> float:
 @metric("f1", kinds=CLASSES, classes=2, undefined=_no_positive)
 def f1(predicted: Array64, labels: Array64) -> float:
     """F1 of the positive class, index 1; 0 when it is neither present nor predicted."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(labels, predicted, pos_label=1, zero_division=0))
+    return _f1(predicted, labels)
 
 
 @metric("macro_f1", kinds=(*CLASSES, *BITS), undefined=_none_holds)
@@ -72,19 +70,13 @@ def macro_f1(predicted: Array64, labels: Array64) -> float:
     Of several classes of a row, [rows, classes]: of those that hold for any row, each over the rows
     that say whether it holds (RegMean, arXiv:2212.09849).
     """
-    from sklearn.metrics import f1_score
-
-    if labels.ndim > 1:
-        return _mean_f1(predicted, labels)
-    return float(f1_score(labels, predicted, average="macro", zero_division=0))
+    return _f1(predicted, labels, "macro") if labels.ndim == 1 else _mean_f1(predicted, labels)
 
 
 @metric("micro_f1", kinds=CLASSES)
 def micro_f1(predicted: Array64, labels: Array64) -> float:
     """F1 of all classes counted together; where one class holds for every row, the accuracy."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(labels, predicted, average="micro", zero_division=0))
+    return _f1(predicted, labels, "micro")
 
 
 @metric(
@@ -199,14 +191,18 @@ def strict_spans(tags: Sequence[str]) -> set[Span]:
     return {(one.tag, one.start, one.end) for one in Entities([[*tags]], IOB2).entities[0]}
 
 
-def _mean_f1(predicted: Array64, labels: Array64) -> float:
+def _f1(predicted: Array64, labels: Array64, average: str = "binary") -> float:
     from sklearn.metrics import f1_score
 
+    return float(f1_score(labels, predicted, average=average, zero_division=0))
+
+
+def _mean_f1(predicted: Array64, labels: Array64) -> float:
     each = []
     for guesses, truth in zip(predicted.T, labels.T, strict=True):
         known = truth != IGNORED
         if (truth[known] == 1).any():
-            each.append(float(f1_score(truth[known], guesses[known], zero_division=0)))
+            each.append(_f1(guesses[known], truth[known]))
     return float(np.mean(each)) if each else 0.0
 
 
@@ -307,14 +303,13 @@ def score(task: Task, predicted: Array64, labels: Array64, units: Units | None =
 def evaluation_module(task: Task) -> Any:
     """The task's score as a module of the `evaluate` library, which then needs no download.
 
-    Of a row with several labels, predictions and references are lists: a value for each class, or
-    for each word the index of its tag.
+    Of a row with several classes, predictions and references are lists with a value for each; of
+    words they are indices of tags, and `units` are how many words each row has.
     """
     import evaluate
     from datasets import Features, List, Value
 
-    kind, number = kind_of(task), Value("float64")
-    one = List(number) if kind.several else number
+    one = List(Value("float64")) if kind_of(task).by_place else Value("float64")
 
     class TaskMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
@@ -324,9 +319,10 @@ def evaluation_module(task: Task) -> Any:
                 features=Features({"predictions": one, "references": one}),
             )
 
-        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-            values, _ = kind.joined(predictions)
-            read = score(task, values, *kind.joined(references))
+        def _compute(
+            self, predictions: Any, references: Any, units: Units | None = None
+        ) -> dict[str, float]:
+            read = score(task, np.asarray(predictions), np.asarray(references), units)
             return {**read.parts, "score": read.value}
 
     return TaskMetric(keep_in_memory=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.data.groups import expanded
-from harness.data.sources import TRAIN, checked, from_hub
+from harness.data.sources import TRAIN, fetched
 from harness.data.splits import parse_task
 from harness.errors import BadRecipe
 from harness.files import replacing
@@ -26,7 +26,7 @@ def prepare(tasks: Sequence[str], folder: str | Path) -> list[Path]:
         for split in (TRAIN, *task.splits.values()):
             path = Path(folder) / task.name / f"{split}.parquet"
             if not path.is_file():
-                table = checked(task, from_hub(task, split))
+                table = fetched(task, split)
                 with replacing(path) as file:
                     table.to_parquet(file)
             written.append(path)

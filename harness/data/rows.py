@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from harness.data.formats import columns_read
+from harness.data.formats import columns_needed
 from harness.data.sources import TRAIN, table
 from harness.data.splits import pick, splits_of
 from harness.errors import BadData
@@ -48,13 +48,11 @@ def _read(
     if limit is not None and limit < 1:
         raise BadData(f"limit is {limit}, expected at least one row")
     stored = table(task, task.splits.get(split, TRAIN), folder)
-    picked = pick(len(stored), split, limit)
+    picked = pick(stored.count, split, limit)
     if not len(picked):
         raise BadData(f"{task}@{split} has no rows; expected at least one")
-    needed = columns_read(task)
-    # a copy of a published data set may lack its documents: then every row stands alone
-    spared = () if task.files else (task.document,)
-    if missing := [name for name in needed if name not in (*stored.columns, *spared)]:
+    needed = columns_needed(task)
+    if missing := [name for name in needed if name not in stored.columns]:
         raise BadData(
             f"{task}@{split} has no column '{missing[0]}'; found {', '.join(stored.columns)}; "
             f"expected {', '.join(needed)}"

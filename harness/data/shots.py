@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from harness.data.rows import units_of
 from harness.errors import BadData
 from harness.kinds import kind_of
 from harness.rng import rng
-from harness.types import ALL, Draw, Rows, Shots
+from harness.types import ALL, Draw, Rows, Shots, Units
 
 
 def amount(shots: Shots | None) -> float:
@@ -44,6 +44,11 @@ def draw(
     Not `stratified`, labels choose nothing: as many units as so many shots of every class would be,
     of all that there are.
     """
+
+    def order(members: Units, seed: int, *group: int) -> list[int]:
+        numbers = rng(seed, "fewshot", rows.task.name, *group)
+        return [*map(int, numbers.permutation(members))]
+
     whole = kind_of(rows.task).groups(rows)
     groups = {name: members[reserved:] for name, members in whole.items()}
     if not any(map(len, groups.values())):
@@ -60,18 +65,11 @@ def draw(
                 f"{counted(most)} of each of {len(groups)} classes are {wanted}; all are taken",
                 stacklevel=2,
             )
-        whole_orders = {
-            seed: rng(seed, "fewshot", rows.task.name).permutation(members).tolist()
-            for seed in seeds
-        }
-        return scattered(rows, whole_orders, shots)
+        return scattered(rows, {seed: order(members, seed) for seed in seeds}, shots)
     each = _each(rows, len(groups), outside)
     _warn_of_few(rows, {n: len(own) for n, own in groups.items()}, most, each)
     orders = {
-        seed: [
-            rng(seed, "fewshot", rows.task.name, index).permutation(members).tolist()
-            for index, members in enumerate(groups.values())
-        ]
+        seed: [order(members, seed, index) for index, members in enumerate(groups.values())]
         for seed in seeds
     }
     return selected(rows, orders, shots, outside)
@@ -108,21 +106,14 @@ def selected(
     hold positions among the units of the pool. With one seed, fewer shots are a prefix of more.
     """
     kind = kind_of(rows.task)
-    asked = [(count, seed) for count in shots for seed in [*orders][: 1 if count == ALL else None]]
-    most = {count: len(rows.labels) if count == ALL else count for count in shots}
-    examples = {
-        (count, seed): kind.examples(rows, orders[seed], seed, most[count]) for count, seed in asked
-    }
-    chosen = {
-        (count, seed): [
-            part[: most[count] * units]
-            for part, units in zip(
-                orders[seed], _each(rows, len(orders[seed]), outside), strict=True
-            )
-        ]
-        for count, seed in asked
-    }
-    return _pooled(rows, [Draw(*one, _whole(chosen[one]), _whole(examples[one])) for one in asked])
+    draws = []
+    for count, seed in _asked(shots, orders):
+        most = len(rows.labels) if count == ALL else count
+        pairs = zip(orders[seed], _each(rows, len(orders[seed]), outside), strict=True)
+        parts = [part[: most * units] for part, units in pairs]
+        examples = kind.examples(rows, orders[seed], seed, most)
+        draws.append(Draw(count, seed, _whole(parts), _whole(examples)))
+    return _pooled(rows, draws)
 
 
 def scattered(
@@ -137,13 +128,17 @@ def scattered(
     kind = kind_of(rows.task)
     groups = [frozenset(members.tolist()) for members in kind.groups(rows).values()]
     draws = []
-    for count in shots:
-        for seed in [*orders][: 1 if count == ALL else None]:
-            taken = orders[seed][: None if count == ALL else count * len(groups)]
-            parts = [[unit for unit in taken if unit in members] for members in groups]
-            examples = _whole(kind.around(rows, taken))
-            draws.append(Draw(count, seed, _whole(parts), examples, tuple(taken)))
+    for count, seed in _asked(shots, orders):
+        taken = orders[seed][: None if count == ALL else count * len(groups)]
+        parts = [[unit for unit in taken if unit in members] for members in groups]
+        examples = _whole(kind.around(rows, taken))
+        draws.append(Draw(count, seed, _whole(parts), examples, tuple(taken)))
     return _pooled(rows, draws)
+
+
+def _asked(shots: Sequence[Shots], seeds: Iterable[int]) -> list[tuple[Shots, int]]:
+    """Every number of shots by every seed, and `all` by the first alone."""
+    return [(count, seed) for count in shots for seed in [*seeds][: 1 if count == ALL else None]]
 
 
 def _whole(parts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,21 +47,18 @@ class Table:
     count: int
     rows: Callable[[Sequence[int]], Sequence[Row]]
 
-    def __len__(self) -> int:
-        return self.count
-
 
 def table(task: Task, split: str, folder: str | Path | None) -> Table:
     if task.generate is not None:
         return _listed(task.generate(split))
     if task.files:
-        return _from_file(task, *_given(task, split))
+        return _from_file(task, _given(task, split))
     root = data_dir(folder)
     if root is None:
-        return _from_hub(task, split)
+        return _of_arrow(task, task.source, _of_hub(task, split))
     place = root / (task.folder or task.name)
     if (path := _file_of(place, split)) is not None:
-        return _from_file(task, path, path.suffix.removeprefix("."))
+        return _from_file(task, path)
     if task.mine is not None and (root / task.corpus).is_file():
         return _from_corpus(task, root / task.corpus, split)
     files = " or ".join(f"{split}.{suffix}" for suffix in SUFFIXES)
@@ -94,22 +92,17 @@ def one_of(others: Sequence[str], where: str) -> str | None:
 def _from_corpus(task: Task, path: Path, split: str) -> Table:
     """The rows of a task and split in a file of several data sets."""
     assert task.mine is not None
-    try:
-        lines = READERS[path.suffix.removeprefix(".")](task, path).to_pylist()
+    with _reading(path):
+        lines = _arrow(task, path).to_pylist()
         made = [part for part in map(task.mine, lines) if part is not None]
-    except BadData:
-        raise
-    except Exception as error:  # Arrow has errors of its own, and so has what a task does
-        raise _unreadable(path, path.suffix, error) from error
     return _listed([row for name, row in made if name == split])
 
 
 def is_there(task: Task, folder: str | Path | None = None) -> bool:
     """Whether a task's rows can be had, as far as a local folder tells."""
-    root = data_dir(folder)
-    if task.generate is not None or task.files or root is None:
-        return task.generate is not None or bool(task.files) or bool(task.source)
-    return _lies(task, task.splits.get(task.reported, TRAIN), root)
+    if task.files or (task.source and data_dir(folder) is None):
+        return True
+    return at_hand(task, task.splits.get(task.reported, TRAIN), folder)
 
 
 def at_hand(task: Task, split: str, folder: str | Path | None = None) -> bool:
@@ -119,51 +112,59 @@ def at_hand(task: Task, split: str, folder: str | Path | None = None) -> bool:
     if task.files:
         return Path(task.files.get(split, "")).is_file()
     root = data_dir(folder)
-    return root is not None and _lies(task, split, root)
-
-
-def _lies(task: Task, split: str, root: Path) -> bool:
-    """Whether a data folder has a split."""
+    if root is None:
+        return False
     if task.mine is not None and (root / task.corpus).is_file():
         return True
     return _file_of(root / (task.folder or task.name), split) is not None
 
 
-def _given(task: Task, split: str) -> tuple[Path, str]:
-    """The file of a split that a task names, and its suffix."""
+def _given(task: Task, split: str) -> Path:
+    """The file of a split that a task names."""
     path = Path(task.files.get(split, ""))
-    suffix = path.suffix.removeprefix(".").lower()
     if split not in task.files:
         known = ", ".join(task.files)
         raise BadData(f"{task} has no file of the split '{split}'; known: {known}")
     if not path.is_file():
         raise BadData(f"{path} is no file; expected that of the split '{split}' of {task}")
-    if suffix not in READERS:
+    if _suffix(path) not in READERS:
         raise BadData(f"{path} ends in '{path.suffix}', expected {ENDINGS}")
-    return path, suffix
+    return path
+
+
+def _suffix(path: Path) -> str:
+    return path.suffix.removeprefix(".").lower()
+
+
+def _arrow(task: Task, path: Path) -> Any:
+    """The table in a file."""
+    return READERS[_suffix(path)](task, path)
+
+
+@contextmanager
+def _reading(where: str | Path) -> Iterator[None]:
+    """BadData, saying of what, for whatever goes wrong in the block with a file or a data set."""
+    try:
+        yield
+    except BadData:
+        raise
+    except Exception as error:  # Arrow has errors of its own, a value may be none of Python's
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        what = _suffix(where) if isinstance(where, Path) else "rows"
+        raise BadData(f"{where} cannot be read as {what}: {reason}") from error
 
 
 def label_values(task: Task) -> list[Any]:
     """What stands in the label column of the train split of a task whose labels are not known."""
-    if not task.files:
-        stored = from_hub(task, TRAIN)
-        if task.label not in stored.features:
-            known = ", ".join(stored.features)
-            raise BadData(f"{task.source} has no column '{task.label}'; found {known}")
-        names = _names_of(task, stored)
-        return list(stored[task.label]) if names is None else [list(names)]
-    path, suffix = _given(task, TRAIN)
-    try:
-        table = READERS[suffix](task, path)
-    except BadData:
-        raise
-    except Exception as error:  # Arrow has errors of its own
-        raise _unreadable(path, suffix, error) from error
-    if task.label not in table.column_names:
-        raise BadData(f"{path} has no column '{task.label}'; found {', '.join(table.column_names)}")
-    names = _class_names(task, path, table.schema.metadata or {})
-    values: list[Any] = table.column(task.label).to_pylist()
-    return values if names is None else [list(names)]
+    where: str | Path = _given(task, TRAIN) if task.files else task.source
+    with _reading(where):
+        stored = _arrow(task, where) if isinstance(where, Path) else _of_hub(task, TRAIN)
+    if task.label not in stored.column_names:
+        known = ", ".join(stored.column_names)
+        raise BadData(f"{where} has no column '{task.label}'; found {known}")
+    names = _class_names(task, where, stored.schema)
+    values: list[Any] = stored.column(task.label).to_pylist()
+    return values if names is None else [names]
 
 
 def _listed(rows: Any) -> Table:
@@ -171,34 +172,34 @@ def _listed(rows: Any) -> Table:
     return Table(columns, len(rows), lambda order: [rows[i] for i in order])
 
 
-def _from_file(task: Task, path: Path, suffix: str) -> Table:
+def _from_file(task: Task, path: Path) -> Table:
     """The rows of a local file. Raises BadData, naming it, for what is not of its format."""
-    try:
-        table = READERS[suffix](task, path)
-        columns = tuple(table.column_names)
-    except BadData:
-        raise
-    except Exception as error:  # Arrow has errors of its own, and lets through those of the system
-        raise _unreadable(path, suffix, error) from error
-    needed = columns_read(task)
-    for name in needed:
+    with _reading(path):
+        stored = _arrow(task, path)
+    return _of_arrow(task, path, stored)
+
+
+def _of_arrow(task: Task, where: str | Path, stored: Any) -> Table:
+    """The rows of a table of Arrow's."""
+    with _reading(where):
+        columns = tuple(stored.column_names)
+    known = columns_read(task)
+    for name in known:
         if columns.count(name) > 1:
-            raise BadData(f"{path} has the column '{name}' twice, expected it once")
-    for field in table.schema:
+            raise BadData(f"{where} has the column '{name}' twice, expected it once")
+    for field in stored.schema:
         if field.name in task.text and not _is_read(task, field.type):
-            said = f"{path} has {str(field.type)[:40]} in the column '{field.name}'"
+            said = f"{where} has {str(field.type)[:40]} in the column '{field.name}'"
             text = "lists of words" if kind_of(task).split_into_words else "text"
             raise BadData(f"{said}, expected {text}")
-    names = _class_names(task, path, table.schema.metadata or {})
+    names = _class_names(task, where, stored.schema)
     _check_names(task, names)
-    read = columns if task.read else needed
-    kept = table.select([place for place, name in enumerate(columns) if name in read])
+    read = columns if task.read else known
+    kept = stored.select([place for place, name in enumerate(columns) if name in read])
 
     def rows(order: Sequence[int]) -> Sequence[Row]:
-        try:
+        with _reading(where):
             picked: Sequence[Row] = kept.take(_places(order)).to_pylist()
-        except Exception as error:  # a value may be none of Python's: a day, a zone, broken text
-            raise _unreadable(path, suffix, error) from error
         return picked if names is None else [_named(task, row, names) for row in picked]
 
     return Table(columns, len(kept), rows)
@@ -224,54 +225,42 @@ def _named(task: Task, row: Row, names: Sequence[str]) -> Row:
     return {**row, task.label: [*map(name, label)] if isinstance(label, list) else name(label)}
 
 
-def _unreadable(path: Path, suffix: str, error: Exception) -> BadData:
-    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-    return BadData(f"{path} cannot be read as {suffix}: {reason}")
-
-
 def _is_read(task: Task, kind: Any) -> bool:
     """Whether an Arrow type is that of a task's texts: text, or of a tagging lists of it."""
     import pyarrow.types as of
 
-    if not kind_of(task).split_into_words:
-        return _is_text(kind)
-    return bool(of.is_list(kind) or of.is_large_list(kind)) and _is_text(kind.value_type)
-
-
-def _is_text(kind: Any) -> bool:
-    """Whether an Arrow type is text, or that of a column of nothing but nulls."""
-    import pyarrow.types as of
-
+    if kind_of(task).split_into_words:
+        if not (of.is_list(kind) or of.is_large_list(kind)):
+            return False
+        kind = kind.value_type
     if of.is_dictionary(kind):
-        return _is_text(kind.value_type)
-    return bool(of.is_string(kind) or of.is_large_string(kind) or of.is_null(kind))
+        kind = kind.value_type
+    return bool(
+        of.is_string(kind) or of.is_large_string(kind) or of.is_null(kind)
+    )  # null: no row has one
 
 
-def _class_names(task: Task, path: Path, metadata: Mapping[bytes, bytes]) -> list[str] | None:
-    """The class names that the datasets library wrote into a Parquet file, if it did."""
+def _class_names(task: Task, where: str | Path, schema: Any) -> list[str] | None:
+    """The class names that the datasets library wrote into a header, if it did."""
+    metadata = schema.metadata or {}
     if b"huggingface" not in metadata:
         return None
     what = "what the datasets library says of its columns"
     said = metadata[b"huggingface"].decode("utf-8", "replace")
-    entry: Any = parse_json(said, f"the metadata of {path}", what, error=BadData)
+    entry: Any = parse_json(said, f"the metadata of {where}", what, error=BadData)
     for key in ("info", "features", task.label):
         entry = entry.get(key)
         if isinstance(entry, list) and entry:  # how older versions write a list of what is in it
             entry = entry[0]
         if not isinstance(entry, dict):
             return None
-    names = _inner(entry).get("names")
+    inner = entry.get("feature")  # of a list, what its entries are
+    names = (inner if isinstance(inner, dict) else entry).get("names")
     if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         return names
     raise BadData(
-        f"{path} says that its classes are called {reprlib.repr(names)}, expected a list of names"
+        f"{where} says that its classes are called {reprlib.repr(names)}, expected a list of names"
     )
-
-
-def _inner(feature: Any) -> Any:
-    """Of a feature that is a list, what its entries are."""
-    inner = feature.get("feature")
-    return inner if isinstance(inner, dict) else feature
 
 
 def from_hub(task: Task, split: str) -> Any:
@@ -291,29 +280,16 @@ def from_hub(task: Task, split: str) -> Any:
         ) from error
 
 
-def checked(task: Task, table: Any) -> Any:
+def fetched(task: Task, split: str) -> Any:
     """A data set of the Hub, whose class names are the task's if it has any."""
-    _check_names(task, _names_of(task, table))
-    return table
+    stored = from_hub(task, split)
+    _check_names(task, _class_names(task, task.source, stored.features.arrow_schema))
+    return stored
 
 
-def _names_of(task: Task, table: Any) -> Sequence[str] | None:
-    """The class names of a data set of the Hub, if it has any."""
-    feature = table.features.get(task.label)
-    return getattr(getattr(feature, "feature", feature), "names", None)
-
-
-def _from_hub(task: Task, split: str) -> Table:
-    stored = checked(task, from_hub(task, split))
-    names = _names_of(task, stored)
-
-    def rows(order: Sequence[int]) -> Sequence[Row]:
-        columns = stored[[int(place) for place in order]]  # one by one takes many times as long
-        lines = zip(*columns.values(), strict=True)
-        picked = [dict(zip(columns, line, strict=True)) for line in lines]
-        return picked if names is None else [_named(task, row, names) for row in picked]
-
-    return Table(tuple(stored.column_names), len(stored), rows)
+def _of_hub(task: Task, split: str) -> Any:
+    """A data set of the Hub as a table of Arrow's."""
+    return from_hub(task, split).with_format("arrow")[:]
 
 
 def _check_names(task: Task, names: Sequence[str] | None) -> None:
@@ -321,19 +297,15 @@ def _check_names(task: Task, names: Sequence[str] | None) -> None:
 
     In the task's order, too, unless labels are read by name.
     """
-    if names is None or (not _by_name(task) and same(names, task.labels)):
+    # in any order, but where numbers are indices
+    by_name = bool(task.renamed) or kind_of(task).several or not task.by_index
+    if names is None or (not by_name and same(names, task.labels)):
         return
-    place, by_name = placing(task), _by_name(task)
-    known = [by_name and (place(n) is not None or task.renamed.get(n) == "") for n in names]
-    if not all(known):
-        odd = min(name for name, fits in zip(names, known, strict=True) if not fits)
+    place = placing(task)
+    odd = [n for n in names if place(n) is None and task.renamed.get(n) != ""]
+    if odd or not by_name:
         raise LabelMismatch(
             f"{task}: the data set names its classes {', '.join(names)}; "
             f"expected {', '.join(task.labels) or 'numbers'}"
-            f"{f'; {odd} is none of them' if by_name else ''}"
+            f"{f'; {min(odd)} is none of them' if by_name else ''}"
         )
-
-
-def _by_name(task: Task) -> bool:
-    """Whether labels that a header names may be in any order: not where numbers are indices."""
-    return bool(task.renamed) or kind_of(task).several or not task.by_index

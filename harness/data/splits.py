@@ -13,13 +13,10 @@ from harness.registry import TASKS
 from harness.types import DERIVED, TRAINED_ON, Task
 
 
-def parse_task(text: str, where: str | None = None) -> tuple[Task, str]:
-    """`glue/rte` or `glue/rte@heldout10` -> the task and the split (default: the reported one).
-
-    A name that stands in a file, `where`, imports no code.
-    """
+def parse_task(text: str) -> tuple[Task, str]:
+    """`glue/rte` or `glue/rte@heldout10` -> the task and the split (default: the reported one)."""
     name, _, split = text.partition("@")
-    task = TASKS[name] if where is None else TASKS.from_file(name, where)
+    task = TASKS[name]
     check_metrics(task)
     if split and split not in splits_of(task):
         raise BadData(f"task '{name}' has no split '{split}'; known: {', '.join(splits_of(task))}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from harness.kinds.kind import Kind, Rule, class_indices
+from harness.kinds.kind import IGNORED, Kind, Rule, class_indices
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -80,20 +80,22 @@ class Classification(Kind):
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
     ) -> Iterator[torch.Tensor]:
-        """Of one distribution over the classes for every row."""
+        """Of independent labels: the sum over the units that have one."""
         from harness.kinds.information import of_classes, of_places
 
-        counted = outputs.new_ones(outputs.shape[:-1]).bool()
+        counted = labels != IGNORED
         if estimator == "exact":
             yield from of_places(outputs, counted)
         else:
             yield of_classes(estimator, outputs, labels, counted)
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Of one distribution over the classes."""
-        from harness.kinds.information import entropy_of_classes
+        """Of one distribution over the classes: -sum_y p(y) log p(y).
 
-        return entropy_of_classes(outputs)
+        By hand: outputs (0, 0) say p = (1/2, 1/2), which is log 2.
+        """
+        log = outputs.log_softmax(-1)
+        return -(log.exp() * log).sum(-1)
 
     def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
         """Each class by its place among the head's outputs."""

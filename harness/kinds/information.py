@@ -1,4 +1,4 @@
-"""What the likelihood of labels says of outputs: Fisher information of logits, as rows; entropy.
+"""What the likelihood of labels says of outputs: Fisher information of logits, as rows.
 
 By hand: two classes, p = (0.2, 0.8): the one row of `exact` is (0.4, -0.4), for 0.2 (1 - 0.2)
 (d z_0 - d z_1)^2 is what the definition comes to.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch.nn.functional import log_softmax, one_hot, softplus
+from torch.nn.functional import log_softmax, one_hot
 
 
 def of_bits(
@@ -48,23 +48,6 @@ def of_places(logits: torch.Tensor, counted: torch.Tensor) -> Iterator[torch.Ten
             whole = torch.zeros_like(p)
             whole[tuple(place)] = row
             yield whole
-
-
-def entropy_of_classes(logits: torch.Tensor) -> torch.Tensor:
-    """-sum_y p(y) log p(y) of classes of which one holds, over the last axis.
-
-    By hand: outputs (0, 0) say p = (1/2, 1/2), which is log 2.
-    """
-    log = log_softmax(logits, -1)
-    return -(log.exp() * log).sum(-1)
-
-
-def entropy_of_bits(logits: torch.Tensor) -> torch.Tensor:
-    """The sum over the last axis of the entropies of classes that each hold or do not.
-
-    With p = sigmoid(z), that of one is log(1 + e^z) - z p. By hand: z = 0 gives log 2.
-    """
-    return (softplus(logits) - logits * logits.sigmoid()).sum(-1)
 
 
 def _one_by_one(values: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -197,13 +197,9 @@ class Kind(ABC):
         """Of a batch's outputs, those of units: all, unless tokens are none of their own."""
         return outputs
 
-    def by_row(self, values: Array64, labels: Array) -> tuple[Any, Any]:
-        """Predictions of units, and a batch's labels, as `evaluate` takes them: row by row."""
-        return values, labels
-
-    def joined(self, values: Any) -> tuple[Array64, Units | None]:
-        """Labels that are given row by row as those of all units, and how many each row has."""
-        return np.asarray(values), None
+    def seen_units(self, labels: Array) -> Units | None:
+        """How many units of each row of a batch the model saw, where that is not one."""
+        return None
 
     # Teaching ------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +17,7 @@ from harness.rng import rng
 from harness.types import Array, Array64, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 OUTSIDE = "O"
 """The tag of a word that is of no entity."""
@@ -76,8 +77,7 @@ class Tagging(Classification):
     def parts(self, rows: Rows) -> Sequence[range]:
         """The words of every gold entity."""
         found = []
-        for span in self._sentences(rows):
-            tags = [rows.task.labels[int(rows.labels[unit])] for unit in span]
+        for span, tags in zip(self._sentences(rows), tags_of(rows), strict=True):
             starts = [place for place, _ in entities(tags)]
             ends = [*starts, *(i for i, tag in enumerate(tags) if tag == OUTSIDE), len(tags)]
             for start in starts:
@@ -103,23 +103,17 @@ class Tagging(Classification):
 
     def for_metrics(self, task: Task, values: Array64, units: Units | None) -> Any:
         """Lists of tags, row by row."""
-        tags = np.array(task.labels)[values.astype(np.int64)]
         assert units is not None
+        tags = np.array(task.labels)[values.astype(np.int64)]
         return [part.tolist() for part in np.split(tags, np.cumsum(units)[:-1])]
 
     def labelled(self, outputs: Array, labels: Array) -> Array:
         """The words that the model saw: at their first tokens."""
         return np.asarray(outputs[labels != IGNORED])
 
-    def by_row(self, values: Array64, labels: Array) -> tuple[Any, Any]:
-        """Lists of the words that the model saw."""
-        seen = labels != IGNORED
-        ends = np.cumsum(seen.sum(axis=1))[:-1]
-        return np.split(values, ends), np.split(labels[seen], ends)
-
-    def joined(self, values: Any) -> tuple[Array64, Units | None]:
-        """Of lists of tags."""
-        return np.concatenate(values), np.array([len(row) for row in values], dtype=np.int64)
+    def seen_units(self, labels: Array) -> Units | None:
+        """Words that were not cut off."""
+        return np.asarray((labels != IGNORED).sum(axis=1))
 
     def examples(
         self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int
@@ -129,8 +123,7 @@ class Tagging(Classification):
         Of each type so many that `shots` entities of it are covered, and `shots` without any.
         """
         spans = self._sentences(rows)
-        tags = [rows.task.labels[int(label)] for label in rows.labels]
-        counts = [_mentions([tags[unit] for unit in span]) for span in spans]
+        counts = [Counter(kind for _, kind in entities(tags)) for tags in tags_of(rows)]
         chosen: dict[int, None] = {}
         for kind in sorted({kind for mentions in counts for kind in mentions}):
             order = rng(seed, "sentences", rows.task.name, kind).permutation(len(spans))
@@ -157,25 +150,12 @@ class Tagging(Classification):
         ends = np.cumsum(self.units(rows)).tolist()
         return [tuple(range(a, b)) for a, b in pairwise([0, *ends])]
 
-    def fisher_rows(
-        self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
-    ) -> Iterator[torch.Tensor]:
-        """Of independent tags: the sum over the words that have one."""
-        from harness.kinds.information import of_classes, of_places
 
-        counted = labels != IGNORED
-        if estimator == "exact":
-            yield from of_places(outputs, counted)
-        else:
-            yield of_classes(estimator, outputs, labels, counted)
-
-
-def _mentions(tags: Sequence[str]) -> Mapping[str, int]:
-    """How many entities of each type a sentence has."""
-    mentions: dict[str, int] = {}
-    for _, kind in entities(tags):
-        mentions[kind] = mentions.get(kind, 0) + 1
-    return mentions
+def tags_of(rows: Rows) -> list[list[str]]:
+    """The tags of each row."""
+    kind = Tagging()
+    tags: list[list[str]] = kind.for_metrics(rows.task, rows.labels, kind.units(rows))
+    return tags
 
 
 def entities(tags: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -191,12 +171,7 @@ def entities(tags: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 def scheme(rows: Rows) -> str:
     """How the entities of rows are written: IOB1, IOB2 or BIOES."""
-    labels = rows.task.labels
-    if any(tag[0] in "ES" and tag != OUTSIDE for tag in labels):
+    if any(tag[0] in "ES" for tag in rows.task.labels):
         return "BIOES"
-    tags = [labels[int(label)] for label in rows.labels]
-    ends = np.cumsum([len(words) for words in rows.texts])[:-1]
-    for sentence in np.split(np.array(tags), ends):
-        if any(sentence[place][0] == "I" for place, _ in entities(sentence.tolist())):
-            return "IOB1"
-    return "IOB2"
+    begun = (tags[place][0] for tags in tags_of(rows) for place, _ in entities(tags))
+    return "IOB1" if "I" in begun else "IOB2"

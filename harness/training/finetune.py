@@ -42,13 +42,14 @@ from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
 from harness.training.multi import check_shared, multi_task
 from harness.training.single import (
-    Prepared,
     Shown,
     Training,
+    arguments,
     check_bf16,
     check_weights,
     readings,
     single_task,
+    watch,
 )
 from harness.types import (
     AUTO,
@@ -168,13 +169,15 @@ def finetune(
         _disk(out),
         _unfinished(out, request) as workdir,
     ):
-        prepared = (
-            single_task(whole, parts[0], request, workdir, shown)
+        made = (
+            single_task(whole, parts[0], seeds["head_seed"])
             if len(parts) == 1
-            else multi_task(whole, parts, request, workdir, shown)
+            else multi_task(whole, parts, **seeds)
         )
-        scores = _train(prepared, source, parts, workdir, shown)
-        prepared.trainer.model.save_pretrained(folder)
+        settings = arguments(parts, workdir, shown, seed=seed, bf16=bf16)
+        trainer = made(args=settings, callbacks=[watch(shown)])
+        scores = _train(trainer, source, parts, workdir, shown)
+        trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
         copy_tokenizer(source.tokenizer, folder)
         record = {
@@ -282,17 +285,13 @@ def _described(parts: Sequence[Training]) -> dict[str, Any]:
 
 def _annotated(parts: Sequence[Training]) -> dict[str, Any]:
     """The labels that the rows of a task say something of, by task, where those are not all."""
-    known = {part.task.name: kind_of(part.task).annotated(part.train) for part in parts}
-    some = {
-        part.task.name: list(known[part.task.name])
-        for part in parts
-        if known[part.task.name] != part.task.labels
-    }
+    known = [(part.task, kind_of(part.task).annotated(part.train)) for part in parts]
+    some = {task.name: list(labels) for task, labels in known if labels != task.labels}
     return {"annotated": some} if some else {}
 
 
 def _train(
-    prepared: Prepared,
+    trainer: Any,
     source: Checkpoint,
     parts: Sequence[Training],
     workdir: Path,
@@ -301,7 +300,6 @@ def _train(
     """Train to the last step, from where an interrupted run was; the scores on held-out rows."""
     from transformers import PrinterCallback
 
-    trainer = prepared.trainer
     if shown == "nothing":
         trainer.remove_callback(PrinterCallback)
     last = _last_checkpoint(workdir)
@@ -309,22 +307,23 @@ def _train(
     with redirect_stdout(sys.stderr), _bars_of(trainer):
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     check_weights(trainer.model, trainer.state)
+    heldout = trainer.eval_dataset
+    rows = [*heldout.values()] if len(parts) > 1 else [heldout]
     return {
-        f"{part.task}@{HELD_OUT}": _scored(trainer, source, part, rows, number)
-        for number, (part, rows) in enumerate(zip(parts, prepared.heldout, strict=True))
-        if not _unscored(part)
+        f"{part.task}@{HELD_OUT}": _scored(trainer, source, part, rows[number], number)
+        for number, part in enumerate(parts)
+        if _can_be_scored(part)
     }
 
 
-def _unscored(part: Training) -> str | None:
-    """Why held-out rows say nothing of a model, if they do not."""
+def _can_be_scored(part: Training) -> bool:
+    """Whether held-out rows say anything of a model."""
     rows = part.heldout
     try:
-        units = kind_of(part.task).units(rows)
-        check_scored(part.task, rows.labels, units, f"{part.task}@{HELD_OUT}")
-    except BadData as error:
-        return str(error).partition(";")[0]
-    return None
+        check_scored(part.task, rows.labels, kind_of(part.task).units(rows), str(part.task))
+    except BadData:
+        return False
+    return True
 
 
 def _scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: int) -> Score:
@@ -411,23 +410,22 @@ def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
             f"{workdir} holds an interrupted run with other arguments (see {marker.name}); "
             "expected the same: repeat them to resume, or remove the folder to start anew"
         )
-    for path in workdir.glob("checkpoint-*"):
-        if path != last:
-            _remove_checkpoint(path)
+    _remove_checkpoints(workdir, but=last)
 
 
 def _remove(workdir: Path) -> None:
     """Remove what a run left, its arguments last: whoever is stopped here can be called again."""
-    for path in workdir.glob("checkpoint-*"):
-        _remove_checkpoint(path)
+    _remove_checkpoints(workdir)
     (workdir / REQUEST_FILE).unlink(missing_ok=True)
     with suppress(OSError):  # somebody else has put something there
         workdir.rmdir()
 
 
-def _remove_checkpoint(path: Path) -> None:
-    (path / STATE_FILE).unlink(missing_ok=True)  # first, for without it the rest is not whole
-    shutil.rmtree(path)
+def _remove_checkpoints(workdir: Path, but: Path | None = None) -> None:
+    for path in workdir.glob("checkpoint-*"):
+        if path != but:
+            (path / STATE_FILE).unlink(missing_ok=True)  # first: without it the rest is not whole
+            shutil.rmtree(path)
 
 
 def _last_checkpoint(workdir: Path) -> Path | None:
@@ -435,11 +433,9 @@ def _last_checkpoint(workdir: Path) -> Path | None:
     steps = {path: path.name.rpartition("-")[2] for path in workdir.glob("checkpoint-*")}
     numbered = [path for path, step in steps.items() if step.isdecimal()]
     for path in sorted(numbered, key=lambda path: int(steps[path]), reverse=True):
-        try:
+        with suppress(BrokenCheckpoint):
             read_json(path / STATE_FILE, "the state of a training")
-        except BrokenCheckpoint:
-            continue
-        return path
+            return path
     return None
 
 

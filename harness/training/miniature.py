@@ -5,20 +5,21 @@ It is an ordinary Hugging Face folder: what reads a published base reads it as w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from harness.checkpoints.build import quiet
 from harness.data.rows import load_rows
 from harness.folders import Layout, new_folder
 from harness.kinds import kind_of
 from harness.registry import TASKS
+from harness.training.single import supervised
 from harness.types import TRAINED_ON, Rows
+from harness.weights.threads import one_thread
 
 SUITE = ("embedded/comparison", "embedded/outcome", "embedded/topic")
 """What a base is made of, whatever other tasks there are; another one would be another base."""
@@ -125,13 +126,8 @@ def pretrain(model: Any, suite: Sequence[Rows], tokenizer: Any, steps: int) -> N
         )
         filled = model.cls.predictions(output.last_hidden_state[masked])
         read = heads[turn](output.pooler_output)
-        wrong = (
-            mse_loss(read[:, 0], labels)
-            if labels.is_floating_point()
-            else cross_entropy(read, labels)
-        )
         optimizer.zero_grad()
-        torch.autograd.backward(cross_entropy(filled, words[masked]) + wrong)
+        torch.autograd.backward(cross_entropy(filled, words[masked]) + supervised(read, labels))
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
 
@@ -141,14 +137,3 @@ def save(encoder: Any, tokenizer: Any, folder: Path) -> None:
     with quiet():
         encoder.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread: so small a model gains little from two, and sums keep their order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

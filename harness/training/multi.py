@@ -8,6 +8,7 @@ every data set once (docs/methods.md#tasks-and-splits).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,18 +24,7 @@ from harness.errors import BadRecipe
 from harness.files import read_json, write_json
 from harness.kinds import kind_of
 from harness.rng import rng
-from harness.training.single import (
-    Prepared,
-    Shown,
-    Training,
-    arguments,
-    callbacks,
-    check_reads,
-    collator,
-    dataset,
-    tokenizer_of,
-    with_new_head,
-)
+from harness.training.single import Training, check_reads, collator, dataset, with_new_head
 from harness.types import Checkpoint, Hyperparameters, Task
 
 SHARED = ("learning_rate", "epochs", "warmup", "weight_decay")
@@ -176,46 +166,37 @@ def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters])
 
 
 def multi_task(
-    source: Checkpoint,
-    parts: Sequence[Training],
-    request: Mapping[str, Any],
-    workdir: Path,
-    shown: Shown,
-) -> Prepared:
-    """The Trainer of one encoder and a head for each task."""
-    tokenizer = tokenizer_of(source, parts[0].task)
-    pads = [collator(tokenizer_of(source, part.task), part.task) for part in parts]
+    source: Checkpoint, parts: Sequence[Training], seed: int, head_seed: int
+) -> Callable[..., Any]:
+    """The Trainer of one encoder and a head for each task, but for arguments and callbacks."""
+    pad = collator(source, parts[0].task)
 
     def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         bare = [{key: value for key, value in row.items() if key != "task"} for row in rows]
-        return {**pads[rows[0]["task"]](bare), "task": rows[0]["task"]}
+        return {**pad(bare), "task": rows[0]["task"]}
 
     tokens = [dataset(part.train, source, part.settings.max_length) for part in parts]
     lengths = [list(one["length"]) for one in tokens]
     train = [_numbered(one, index) for index, one in enumerate(tokens)]
-    heldout = [
-        _numbered(dataset(part.heldout, source, part.settings.max_length), index)
+    heldout = {
+        part.task.name: _numbered(dataset(part.heldout, source, part.settings.max_length), index)
         for index, part in enumerate(parts)
-    ]
+    }
     model = MultiTask(
         source.family,
-        {part.task.name: with_new_head(source, part.task, request["head_seed"]) for part in parts},
+        {part.task.name: with_new_head(source, part.task, head_seed) for part in parts},
         [kind_of(part.task).loss for part in parts],
     )
-    for rows in (*train, *heldout):
+    for rows in (*train, *heldout.values()):
         check_reads(model, rows, collate, source)
-    sampler = TaskBatches(lengths, [part.settings.batch_size for part in parts], request["seed"])
-    trainer = _trainer_class()(
+    return partial(
+        _trainer_of(TaskBatches(lengths, [part.settings.batch_size for part in parts], seed)),
         model=model,
-        args=arguments(parts[0].settings, len(sampler), request, workdir, shown),
         train_dataset=ConcatDataset(train),
-        eval_dataset={p.task.name: rows for p, rows in zip(parts, heldout, strict=True)},
+        eval_dataset=heldout,
         data_collator=collate,
-        processing_class=tokenizer,
-        callbacks=callbacks(shown),
+        processing_class=pad.tokenizer,
     )
-    trainer.batches = sampler
-    return Prepared(trainer, tuple(heldout))
 
 
 def _numbered(rows: Any, task: int) -> Any:
@@ -223,16 +204,14 @@ def _numbered(rows: Any, task: int) -> Any:
     return rows.remove_columns("length").add_column("task", [task] * len(rows))
 
 
-def _trainer_class() -> Any:
+def _trainer_of(batches: TaskBatches) -> Any:
     """Transformers' Trainer, with batches of its own; the import takes seconds."""
     from transformers import Trainer
 
     class BatchTrainer(Trainer):  # type: ignore[misc]  # transformers has no types
-        batches: TaskBatches
-
         def get_train_dataloader(self) -> Any:
             loader = DataLoader(
-                self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator
+                self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator
             )
             return self.accelerator.prepare(loader)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -14,7 +15,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from harness.checkpoints.build import encoder_of
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.network import classifier_on_meta
+from harness.checkpoints.network import classifier_on_meta, silent
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, BrokenCheckpoint, NotFinite
@@ -44,49 +45,38 @@ class Training:
     def task(self) -> Task:
         return self.train.task
 
-    @property
-    def batches(self) -> int:
-        """The number of batches in an epoch."""
-        return -(-len(self.train) // self.settings.batch_size)
 
-
-@dataclass(frozen=True)
-class Prepared:
-    """A Trainer, and the held-out rows of each task as it predicts on them."""
-
-    trainer: Any
-    heldout: tuple[Any, ...]
-
-
-def single_task(
-    source: Checkpoint, part: Training, request: Mapping[str, Any], workdir: Path, shown: Shown
-) -> Prepared:
-    """The Trainer of an expert: the base under a new head."""
+def single_task(source: Checkpoint, part: Training, head_seed: int) -> Callable[..., Any]:
+    """The Trainer of an expert, the base under a new head, but for arguments and callbacks."""
     from transformers import Trainer
 
-    tokenizer = tokenizer_of(source, part.task)
-    model = with_new_head(source, part.task, request["head_seed"])
+    model = with_new_head(source, part.task, head_seed)
     if part.readout != LAST_LINEAR:
         model = ReadAs(model, part.readout, source.family)
     train, heldout = (
         dataset(rows, source, part.settings.max_length, part.readout)
         for rows in (part.train, part.heldout)
     )
-    collate = collator(tokenizer, part.task)
+    collate = collator(source, part.task)
     for rows in (train, heldout):
         check_reads(model, rows.remove_columns("length"), collate, source)
-    trainer = Trainer(
+    return partial(
+        Trainer,
         model=model,
-        args=arguments(part.settings, part.batches, request, workdir, shown),
         train_dataset=train,
         eval_dataset=heldout,
         data_collator=collate,
-        processing_class=tokenizer,
+        processing_class=collate.tokenizer,
         compute_loss_func=loss_of(part.task),
         compute_metrics=scores_of(part.task),
-        callbacks=callbacks(shown),
     )
-    return Prepared(trainer, (heldout,))
+
+
+def supervised(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of outputs [rows, classes] or, of values, the mean squared difference."""
+    if labels.is_floating_point():
+        return mse_loss(outputs[:, 0], labels)
+    return cross_entropy(outputs, labels)
 
 
 class ReadAs(torch.nn.Module):
@@ -102,18 +92,13 @@ class ReadAs(torch.nn.Module):
         attention_mask: torch.Tensor,
         labels: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
-        """The outputs and, with labels, the loss: cross-entropy, or the mean squared difference."""
+        """The outputs and, with labels, the loss."""
         final = final_module(self.classifier, self.family, "the expert")
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         logits = self.readout.run(self.classifier, final, inputs).logits
         if labels is None:
             return {"logits": logits}
-        loss = (
-            mse_loss(logits[:, 0], labels)
-            if labels.is_floating_point()
-            else cross_entropy(logits, labels)
-        )
-        return {"loss": loss, "logits": logits}
+        return {"loss": supervised(logits, labels), "logits": logits}
 
     def save_pretrained(self, folder: Path) -> None:
         """Write the classifier, as transformers does."""
@@ -126,7 +111,6 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     Raises BrokenCheckpoint where the base has not the whole encoder.
     """
     from transformers import set_seed
-    from transformers.utils import logging
 
     kind, labels = kind_of(task), dict(enumerate(task.labels)) or {0: "value"}
     encoder = encoder_of(source, unit=kind.unit)
@@ -139,23 +123,20 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     }
     planned: Any = classifier_on_meta(config, source.source, unit=kind.unit)
     set_seed(seed)
-    said = logging.get_verbosity()
-    logging.set_verbosity_error()  # a new head is meant here, and nowhere else
     try:
-        # the tensors and not their folder: of a head in it nothing is read
-        return type(planned).from_pretrained(
-            None,
-            config=copy.deepcopy(planned.config),
-            state_dict=dict(encoder.weights),
-            dtype=torch.float32,
-        )
+        with silent():  # a new head is meant here, and nowhere else
+            # the tensors and not their folder: of a head in it nothing is read
+            return type(planned).from_pretrained(
+                None,
+                config=copy.deepcopy(planned.config),
+                state_dict=dict(encoder.weights),
+                dtype=torch.float32,
+            )
     except Exception as error:  # transformers raises many types, of quantized models, say
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BrokenCheckpoint(
             f"{source.source} cannot be loaded ({reason:.300}); expected an encoder in float32"
         ) from error
-    finally:
-        logging.set_verbosity(said)
 
 
 def check_reads(
@@ -167,8 +148,8 @@ def check_reads(
     embedding; a tokenizer may have no padding.
     """
     tokens = list(rows["input_ids"])
-    longest = max(range(len(tokens)), key=lambda row: len(tokens[row]))
-    highest = max(range(len(tokens)), key=lambda row: max(tokens[row], default=0))
+    counts, ids = [len(row) for row in tokens], [max(row, default=0) for row in tokens]
+    longest, highest = int(np.argmax(counts)), int(np.argmax(ids))
     try:
         batch = collate([rows[longest], rows[highest]])
         with torch.no_grad():
@@ -176,25 +157,23 @@ def check_reads(
     except Exception as error:  # each model and tokenizer has its own way to fail
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BrokenCheckpoint(
-            f"{source.source} cannot read a row of {len(tokens[longest])} tokens with ids up to "
-            f"{max(tokens[highest], default=0)} ({reason}); expected a tokenizer that fits its "
+            f"{source.source} cannot read a row of {counts[longest]} tokens with ids up to "
+            f"{ids[highest]} ({reason}); expected a tokenizer that fits its "
             "config.json, or a smaller --max-length"
         ) from error
 
 
 def arguments(
-    settings: Hyperparameters,
-    batches: int,
-    request: Mapping[str, Any],
-    workdir: Path,
-    shown: Shown,
+    parts: Sequence[Training], workdir: Path, shown: Shown, *, seed: int, bf16: bool
 ) -> Any:
-    """The Trainer's arguments; `batches` are those of an epoch."""
+    """The Trainer's arguments."""
     from transformers import TrainingArguments
 
+    settings = parts[0].settings
+    batches = sum(-(-len(part.train) // part.settings.batch_size) for part in parts)  # of an epoch
     return TrainingArguments(
         output_dir=str(workdir),
-        seed=request["seed"],
+        seed=seed,
         learning_rate=settings.learning_rate,
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=settings.batch_size,
@@ -210,7 +189,7 @@ def arguments(
         logging_nan_inf_filter=False,  # a loss that is not finite is no average of others
         report_to="none",
         disable_tqdm=shown != "bars",
-        bf16=request["bf16"],
+        bf16=bf16,
         use_cpu=not on_accelerator(),
         dataloader_pin_memory=False,
     )
@@ -229,38 +208,24 @@ def check_bf16() -> None:
         raise BadOption("--bf16 is asked for and the GPU here has no bfloat16; leave it out")
 
 
-def callbacks(shown: Shown) -> list[Any]:
-    """What watches over a training, and tells how far it is."""
-    return [stop_when_diverged(), *([a_line_for_each_tenth()] if shown == "lines" else [])]
-
-
-def a_line_for_each_tenth() -> Any:
-    """A callback of the Trainer that prints how many steps are done, ten times in all."""
-    from transformers import TrainerCallback
-
-    class Tell(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            done, steps = state.global_step, state.max_steps
-            if 10 * done // steps > 10 * (done - 1) // steps:
-                print(f"trained {done} of {steps} steps ({100 * done // steps} %)", flush=True)
-
-    return Tell()
-
-
 # Divergence --------------------------------------------------------------------------------
 
 
-def stop_when_diverged() -> Any:
+def watch(shown: Shown) -> Any:
     """A callback of the Trainer that raises NotFinite when the loss or the weights are not finite.
 
-    It looks before each evaluation, whose metrics cannot be computed otherwise.
+    It looks before each evaluation, whose metrics cannot be computed otherwise. In lines it prints
+    how many steps are done, ten times in all.
     """
     from transformers import TrainerCallback
 
     class Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            if state.global_step % LOOKED_AT == 0:
+            done, steps = state.global_step, state.max_steps
+            if done % LOOKED_AT == 0:
                 check_weights(given["model"], state)
+            if shown == "lines" and 10 * done // steps > 10 * (done - 1) // steps:
+                print(f"trained {done} of {steps} steps ({100 * done // steps} %)", flush=True)
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             check_weights(given["model"], state)
@@ -303,9 +268,11 @@ def scores_of(task: Task) -> Callable[[Any], dict[str, float]]:
     metric, kind = evaluation_module(task), kind_of(task)
 
     def scores(outputs: Any) -> dict[str, float]:
-        predicted, labels = kind.by_row(readings(task, outputs), outputs.label_ids)
+        given = outputs.label_ids
+        predicted, labels = readings(task, outputs), kind.labelled(given, given)
+        units = kind.seen_units(given)
         try:
-            return dict(metric.compute(predictions=predicted, references=labels))
+            return dict(metric.compute(predictions=predicted, references=labels, units=units))
         except BadData:  # nothing to score, which was said: it is a line of a log
             return {}
 
@@ -318,16 +285,12 @@ def loss_of(task: Task) -> Callable[..., Any] | None:
     return None if own is None else lambda outputs, labels, **_: own(outputs["logits"], labels)
 
 
-def tokenizer_of(source: Checkpoint, task: Task) -> Any:
-    """The base's tokenizer, for rows of text or of words."""
-    return open_tokenizer(source.tokenizer, words=kind_of(task).split_into_words)
-
-
-def collator(tokenizer: Any, task: Task) -> Any:
+def collator(source: Checkpoint, task: Task) -> Any:
     """What makes a batch of rows: padded inputs, and labels of tokens padded with -100."""
     from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
 
     words = kind_of(task).split_into_words
+    tokenizer = open_tokenizer(source.tokenizer, words=words)
     return (DataCollatorForTokenClassification if words else DataCollatorWithPadding)(tokenizer)
 
 

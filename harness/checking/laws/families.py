@@ -3,11 +3,9 @@ the names, the head or the embeddings of another."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
@@ -15,21 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from harness.checking import toys
 from harness.checking.laws.compare import dtype_name
+from harness.checking.laws.folders import gap, recipe_alone, written
 from harness.checking.laws.law import Broken, Method, law
 from harness.checking.toys import Tensors
 from harness.checkpoints.build import UNITS
 from harness.checkpoints.families.family import Unit
-from harness.checkpoints.layout import SINGLE
 from harness.checkpoints.network import network
 from harness.checkpoints.open import open_checkpoint
 from harness.merging.merge import merge
-from harness.merging.recipes import Recipe
 from harness.registry import NEEDS
-from harness.types import Choice, StateDict
+from harness.types import StateDict
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
 BERT_LIKE: Mapping[str, Any] = {
@@ -111,15 +107,12 @@ class Miniature:
 
     def outputs(self, state: StateDict) -> torch.Tensor:
         """What the network says with these weights to rows of different lengths."""
-        numbers = torch.Generator().manual_seed(0)
-        ids = torch.randint(5, len(toys.WORDS), (6, 8), generator=numbers)
-        mask = (torch.arange(8) < torch.tensor([8, 8, 5, 3, 2, 1])[:, None]).long()
-        inputs = {"input_ids": ids, "attention_mask": mask}
+        inputs = toys.inputs()
         with torch.inference_mode():
             logits: torch.Tensor = torch.func.functional_call(
                 self.network, {name: state[name] for name in self.base}, kwargs=inputs
             ).logits
-        return logits if logits.ndim == 2 else logits[mask.bool()]
+        return logits if logits.ndim == 2 else logits[inputs["attention_mask"].bool()]
 
     @cached_property
     def written(self) -> tuple[Path, list[Path]]:
@@ -127,25 +120,13 @@ class Miniature:
         folder = tempfile.TemporaryDirectory(prefix="harness-check-")
         weakref.finalize(self, folder.cleanup)
         root = Path(folder.name)
-        names = ["base", *(f"expert-{place + 1}" for place in range(len(self.experts)))]
-        for name, state in zip(names, (self.base, *self.experts), strict=True):
-            (root / name).mkdir()
-            save_file(state, root / name / SINGLE)
-            (root / name / "config.json").write_text(json.dumps(self.config), encoding="utf-8")
-            vocabulary = "\n".join(toys.WORDS) + "\n"
-            (root / name / "vocab.txt").write_text(vocabulary, encoding="utf-8")
-        return root / names[0], [root / name for name in names[1:]]
+        return written(root, self.base, self.experts, self.config)
 
 
 @cache
 def miniature(name: str, unit: Unit, dtype: torch.dtype, experts: int) -> Miniature:
     """The miniature of a configuration, as a classifier of rows or of words."""
-    labels = {str(place): label for place, label in enumerate(("no", "yes", "maybe"))}
-    config = {
-        **CONFIGS[name],
-        "id2label": labels,
-        "label2id": {label: int(place) for place, label in labels.items()},
-    }
+    config = toys.labelled(CONFIGS[name], 3)
     with torch.random.fork_rng([]):
         made = network(config, name, unit).to(dtype).eval()
     # of the unit they are for, as transformers writes it
@@ -165,25 +146,12 @@ def _drawn(made: torch.nn.Module, seed: int, dtype: torch.dtype) -> Tensors:
 
 def _moved(method: Method, mini: Miniature, place: int) -> float:
     """How far the outputs of an expert move, relative to the largest."""
-    with tempfile.TemporaryDirectory(prefix="harness-check-") as root, ExitStack() as stack:
-        base, experts = mini.written
-        if rows := [need for need in method.needs if NEEDS[need].rows != "none"]:
-            shapes = {name: tuple(tensor.shape) for name, tensor in mini.base.items()}
-            stack.enter_context(toys.handed_out(rows, shapes, len(experts)))
+    rows = [need for need in method.needs if NEEDS[need].rows != "none"]
+    shapes = {name: tuple(tensor.shape) for name, tensor in mini.base.items()}
+    with (
+        tempfile.TemporaryDirectory(prefix="harness-check-") as root,
+        toys.handed_out(rows, shapes, method.experts),
+    ):
         out = Path(root) / "out"
-        merge(_alone(method, base, experts, place), out=out)
-        before, after = mini.before[place], mini.outputs(open_checkpoint(out).weights)
-    return float((after - before).abs().max() / before.abs().max())
-
-
-def _alone(method: Method, base: Path, experts: Sequence[Path], place: int) -> Recipe:
-    """A merge that gives all experts but one no weight."""
-    share = [float(other == place) for other in range(len(experts))]
-    return Recipe(
-        experts=tuple(map(str, experts)),
-        base=str(base),
-        merger=Choice("average", {"weights": share}),
-        premerge=(method.choice,),
-        heads="merge",
-        data_dir=str(base.parent),  # where there is no data
-    )
+        merge(recipe_alone(method, *mini.written, place, heads="merge"), out=out)
+        return gap(mini.before[place], mini.outputs(open_checkpoint(out).weights))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -35,10 +36,10 @@ def merged(method: Method, family: ToyExperts) -> Tensors:
     """
     with tempfile.TemporaryDirectory(prefix="harness-check-") as place:
         root = Path(place)
-        base, experts = _written(root, family)
+        base, experts = written(root, family.base, family.experts)
         there = sorted(root.iterdir())
         try:
-            _merge(method, _recipe(method, experts, base), root / "out")
+            _merge(method, _recipe(method, base, experts), root / "out")
         except HarnessError:
             if left := sorted(set(root.iterdir()) - set(there)):
                 raise Broken(f"an error left {left[0].name} behind") from None
@@ -46,23 +47,34 @@ def merged(method: Method, family: ToyExperts) -> Tensors:
         return copied(open_checkpoint(root / "out").weights)
 
 
-def _written(root: Path, family: ToyExperts) -> tuple[Path, list[Path]]:
+def written(
+    root: Path,
+    base: StateDict,
+    experts: Sequence[StateDict],
+    config: Mapping[str, Any] | None = None,
+) -> tuple[Path, list[Path]]:
     """The folders of the base and of the experts."""
-    base = toys.write(root / "base", family.base)
-    called = [root / f"expert-{i + 1}" for i in range(len(family.experts))]
-    pairs = zip(called, family.experts, strict=True)
-    return base, [toys.write(folder, expert) for folder, expert in pairs]
+    made = [
+        toys.write(root / f"expert-{place}", state, config)
+        for place, state in enumerate(experts, start=1)
+    ]
+    return toys.write(root / "base", base, config), made
 
 
-def _recipe(method: Method, experts: Sequence[Path], base: Path) -> Recipe:
-    return Recipe(
-        experts=tuple(map(str, experts)),
-        base=str(base),
-        merger=method.choice if method.stage == "merger" else Choice("average"),
-        premerge=(method.choice,) if method.stage == "premerge" else (),
-        postmerge=(method.choice,) if method.stage == "postmerge" else (),
-        data_dir=str(base.parent),  # where there is no data
-    )
+def _recipe(method: Method, base: Path, experts: Sequence[Path], **said: Any) -> Recipe:
+    """The recipe of a merge by the method; what is not said is the average."""
+    at = method.choice if method.stage == "merger" else (method.choice,)
+    fields: dict[str, Any] = {"merger": Choice("average"), method.stage: at, **said}
+    nowhere = str(base.parent)  # where there is no data
+    return Recipe(experts=tuple(map(str, experts)), base=str(base), data_dir=nowhere, **fields)
+
+
+def recipe_alone(
+    method: Method, base: Path, experts: Sequence[Path], place: int, **said: Any
+) -> Recipe:
+    """A merge that gives all experts but one no weight."""
+    share = [float(index == place) for index in range(len(experts))]
+    return _recipe(method, base, experts, merger=Choice("average", {"weights": share}), **said)
 
 
 def _merge(method: Method, recipe: Recipe, out: Path) -> None:
@@ -70,20 +82,11 @@ def _merge(method: Method, recipe: Recipe, out: Path) -> None:
 
     That of data would take the forward passes of a real model.
     """
-    if not method.needs:
-        merge(recipe, out=out)
-        return
-    known = weights.specs(open_checkpoint(recipe.experts[0]).weights)
-    moving = weights.floating(open_checkpoint(recipe.experts[0]).weights)
-    sizes = {name: known[name].shape for name in moving}
+    state = open_checkpoint(recipe.experts[0]).weights
+    known = weights.specs(state)
+    sizes = {name: known[name].shape for name in weights.floating(state)}
     with toys.handed_out(method.needs, sizes, len(recipe.experts)):
         merge(recipe, out=out)
-
-
-def _observed(state: StateDict, called: str) -> tuple[StateDict, weights.Observed]:
-    """The state, still lazy, with what checks every tensor of it as it is read."""
-    observed = weights.Observed(state, called)
-    return weights.Lazy(weights.specs(state), observed.__getitem__), observed
 
 
 def _cast(dtype: torch.dtype, state: StateDict) -> Tensors:
@@ -121,15 +124,10 @@ def tied(method: Method) -> None:
     transformers unties what it reads as two that differ.
     """
     shapes = {**toys.NETWORK, toys.TIED[1]: toys.NETWORK[toys.TIED[0]]}
-    family = method.family(shapes).each(_tie)
+    family = method.family(shapes).each(toys.with_tied)
     first, second = toys.TIED
     state = merged(method, family)
     alike_at(f"untied from '{first}': ", {second: state[second]}, {second: state[first]})
-
-
-def _tie(state: StateDict) -> Tensors:
-    first, second = toys.TIED
-    return {**state, second: state[first].clone()}
 
 
 @law("buffers")
@@ -159,8 +157,7 @@ def exact(method: Method) -> str:
         for place, old in enumerate(family.experts):
             after = alone(method, family, place, heads)
             same_names(after, old)
-            before = said[place]
-            moved = float((outputs(after) - before).abs().max() / before.abs().max())
+            moved = gap(said[place], outputs(after))
             if not moved <= DRIFT:
                 raise Broken(
                     f"outputs of expert {place + 1} move by {moved:.2g} of the largest "
@@ -201,15 +198,10 @@ def alone(
     """One expert as it stands in the folder of a merge that gives the others no weight."""
     # of rows that are nowhere: nothing is to be measured on a toy
     tasks = [name for name, task in TASKS.items() if not task.generate][: method.experts]
-    share = [float(index == place) for index in range(method.experts)]
+    said: dict[str, Any] = {"heads": heads, "tasks": tuple(tasks) if heads == "keep" else ()}
     with tempfile.TemporaryDirectory(prefix="harness-check-") as root:
-        base, experts = _written(Path(root), family)
-        recipe = _recipe(method, experts, base).model_copy(
-            update={"merger": Choice("average", {"weights": share}), "heads": heads}
-        )
-        out = Path(root) / "out"
-        update = {"tasks": tuple(tasks)} if heads == "keep" else {}
-        _merge(method, recipe.model_copy(update=update), out)
+        out, folders = Path(root) / "out", written(Path(root), family.base, family.experts)
+        _merge(method, recipe_alone(method, *folders, place, **said), out)
         state = open_checkpoint(out).weights
         if heads == "keep":
             state = weights.union(state, open_weights(out / "heads" / tasks[place]))
@@ -218,13 +210,15 @@ def alone(
 
 def outputs(state: StateDict) -> torch.Tensor:
     """What the network of these weights says to rows of different lengths, [rows, classes]."""
-    network = build_model(toys.CONFIG, state, "the toy")
-    numbers = torch.Generator().manual_seed(0)
-    ids = torch.randint(5, len(toys.WORDS), (6, 8), generator=numbers)
-    mask = (torch.arange(8) < torch.tensor([8, 8, 5, 3, 2, 1])[:, None]).long()
+    network = build_model(toys.labelled(toys.CONFIG, 2), state, "the toy")
     with torch.inference_mode():
-        logits: torch.Tensor = network(input_ids=ids, attention_mask=mask).logits
+        logits: torch.Tensor = network(**toys.inputs()).logits
     return logits
+
+
+def gap(before: torch.Tensor, after: torch.Tensor) -> float:
+    """How far outputs move, relative to the largest."""
+    return float((after - before).abs().max() / before.abs().max())
 
 
 WRONG = "bert.encoder.layer.0.output.dense.weight"
@@ -239,9 +233,7 @@ def errors(method: Method) -> None:
     tensor nor, called from Python, makes do with a tensor of another shape.
     """
     for what, damage in DAMAGES.items():
-        family = method.family(toys.NETWORK)
-        name = damage(last := dict(family.experts[-1]))
-        damaged = ToyExperts([*family.experts[:-1], last], family.base, family.needs)
+        damaged, name = _damaged(method, damage)
         try:
             merged(method, damaged)
         except HarnessError as error:
@@ -285,13 +277,21 @@ DAMAGES: Mapping[str, Callable[[Tensors], str]] = {
 """What can be wrong with an expert: each damages it and returns the name of the tensor."""
 
 
+def _damaged(method: Method, damage: Callable[[Tensors], str]) -> tuple[ToyExperts, str]:
+    """Toys of which the last expert is damaged, and the name of the tensor."""
+    family = method.family(toys.NETWORK)
+    name = damage(last := dict(family.experts[-1]))
+    return replace(family, experts=[*family.experts[:-1], last]), name
+
+
 def _not_swallowed(method: Method) -> None:
     """An error that is found while a tensor is read must come out of the method."""
-    family = method.family(toys.NETWORK)
-    _entry(float("nan"), last := dict(family.experts[-1]))
-    watched, _ = _observed(last, "the last expert")
+    family, _ = _damaged(method, DAMAGES["NaN"])
+    *others, last = family.experts
+    observed = weights.Observed(last, "the last expert")  # checks every tensor as it is read
+    watched = weights.Lazy(weights.specs(last), observed.__getitem__)
     try:
-        for state in method(ToyExperts([*family.experts[:-1], watched], family.base, family.needs)):
+        for state in method(replace(family, experts=[*others, watched])):
             copied(state)
     except BrokenCheckpoint:
         return
@@ -300,10 +300,9 @@ def _not_swallowed(method: Method) -> None:
 
 def _not_made_do(method: Method) -> None:
     """Called from Python with a tensor of another shape, a merger must not merge all the others."""
-    family = method.family(toys.NETWORK)
-    _other_shape(last := dict(family.experts[-1]))
+    family, _ = _damaged(method, _other_shape)
     try:
-        for state in method(ToyExperts([*family.experts[:-1], last], family.base, family.needs)):
+        for state in method(family):
             copied(state)
     except Exception:  # torch raises many types for shapes that do not fit
         return

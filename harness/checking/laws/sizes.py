@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from harness.checking import toys
-from harness.checking.laws.compare import copied
+from harness.checking.laws.compare import all_alike, copied
 from harness.checking.laws.law import Broken, Method, law
 from harness.checking.toys import Shapes, Tensors, ToyExperts
 from harness.rng import rng
@@ -49,25 +49,14 @@ def large(method: Method) -> None:
     family = _family(method.experts, method.needs)
     states = [copied(state) for state in method(family)]
     if all(_near(state[MANY], state[TWIN]) for state in states):
-        _same_turned(states, method(family_turned(family)))
+        turned = [_turned(state) for state in method(family_turned(family))]
+        all_alike(method, states, turned, tolerance=NEAR, when="beside worked on back to front, ")
         return
     for place, state in enumerate(states):
         experts = [family.experts[place]] if method.stage == "premerge" else []
         for name in ("odd.some", MANY, "odd.most"):
             for known in (family.base, *experts):
                 _check_even(name, state[name] == known[name])
-
-
-def _same_turned(states: Sequence[StateDict], turned: Sequence[StateDict]) -> None:
-    for have, want in zip(states, map(_turned, turned), strict=True):
-        for name, tensor in have.items():
-            far = (tensor - want[name]).abs().flatten()
-            if not _near(tensor, want[name]):
-                at = int(far.nan_to_num(nan=torch.inf).argmax())
-                raise Broken(
-                    f"'{name}' of {far.numel()} entries is {float(tensor.flatten()[at]):.6g} at "
-                    f"{at}, and {float(want[name].flatten()[at]):.6g} if worked on back to front"
-                )
 
 
 def _near(first: torch.Tensor, second: torch.Tensor) -> bool:
