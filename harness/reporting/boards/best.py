@@ -10,8 +10,8 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from harness.reporting.difference import difference_of, enough_draws
-from harness.reporting.grid import CONSTANT, Cell, Grid, Reading
-from harness.reporting.lines import Line
+from harness.reporting.grid import CONSTANT, Cell, Grid
+from harness.reporting.lines import Line, Setting
 from harness.stats.intervals import LEVEL, student
 from harness.stats.tests import holm, p_value
 from harness.text import points
@@ -44,16 +44,16 @@ class Spot:
     lines: tuple[Line, ...]
 
 
-def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Reading, str], Best]:
-    """For every column of every reading, the best among these rows, ties and all.
+def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Setting, str], Best]:
+    """For every column of every setting, the best among these rows, ties and all.
 
     A column with a single one of the rows has no best, and nothing is that the best constant
     prediction reaches.
     """
     best = {}
-    for reading in scores.readings:
-        table = {row: spots(scores, row, reading) for row in rows}
-        constants = scores.row(CONSTANT, reading)
+    for setting in scores.settings:
+        table = {row: spots(scores, row, setting) for row in rows}
+        constants = scores.row(CONSTANT, setting)
         for at, column in enumerate(scores.columns):
             places = {row: place for row, of in table.items() if (place := of[at]) is not None}
             if len(places) > 1:
@@ -61,15 +61,15 @@ def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Reading, str], Best
                 if constant is not None:
                     low = {r for r, one in places.items() if one.cell.mean <= constant.mean}
                     made = replace(made, rows=made.rows - low)
-                best[reading, column] = made
+                best[setting, column] = made
     return best
 
 
-def spots(scores: Grid, row: str, reading: Reading) -> list[Spot | None]:
-    """The cells of a row under a reading, by column."""
-    known = {task: scores.lines.get((row, reading, task)) for task in scores.tasks}
+def spots(scores: Grid, row: str, setting: Setting) -> list[Spot | None]:
+    """The cells of a row under a setting, by column."""
+    known = {task: scores.lines.get((row, setting, task)) for task in scores.tasks}
     every = tuple(line for line in known.values() if line is not None)
-    cells = zip(scores.columns, scores.row(row, reading), strict=True)
+    cells = zip(scores.columns, scores.row(row, setting), strict=True)
     return [
         None if cell is None else Spot(cell, (line,) if (line := known.get(column)) else every)
         for column, cell in cells

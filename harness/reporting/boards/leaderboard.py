@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from harness.files import check_ours, check_place, write_files
-from harness.reporting.boards import latex, markdown
+from harness.reporting.boards import latex, markdown, page
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.gains import any_known
-from harness.reporting.boards.page import page
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.frame import as_csv, table
 from harness.reporting.lines import Line
@@ -76,7 +75,7 @@ def _table(board: Board, out: Path) -> pandas.DataFrame:
     if not any_known(board.gained):
         return made
     rows = zip(board.rows_of_lines, board.lines, strict=True)
-    gains = [board.gain(row, line) for row, line in rows]
+    gains = [board.gained.get((row, line.setting, line.task)) for row, line in rows]
     points = [None if gain is None else gain.points for gain in gains]
     known = [None if gain is None else gain.significant for gain in gains]
     made = made.assign(gain=points, significant=known)

@@ -1,178 +1,161 @@
-"""Pure: a board -> Markdown: a table for each protocol, and what is finer folded below it."""
+"""Pure: a board -> Markdown: where the score goes, then a table for each protocol, on few pages."""
 
 from __future__ import annotations
 
-import html
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from math import inf
+from typing import Any, NamedTuple, TypeAlias
 
-from harness.reporting.boards.board import Board
-from harness.reporting.boards.credit_table import section
-from harness.reporting.boards.legend import BOLD, legend, notes
-from harness.reporting.boards.share import Share
-from harness.reporting.grid import Cell, Reading, short_task
+from tabulate import tabulate
+
+from harness.reporting.boards.board import Board, Shown
+from harness.reporting.boards.credit import MOST
+from harness.reporting.boards.credit_table import view
+from harness.reporting.boards.legend import BOLD, INTERVAL, legend, notes
+from harness.reporting.boards.templates import template
+from harness.reporting.grid import short_task
+from harness.reporting.lines import Setting
 from harness.text import markdown, plain, points
 
 WIDTH = 120
 """Signs of a line of text. Rows of a table are as long as they are."""
+LINES = 200
+"""Of all, at most: what there is no room for is in board.csv alone."""
+NAMED = 12
+"""Tasks, and settings without a table, that are named; of more, their number."""
+
+
+Row: TypeAlias = "tuple[str, list[Shown | None]]"
+
+
+class Section(NamedTuple):
+    """Tables under a title, with what is said of them."""
+
+    title: str
+    note: str
+    tables: Sequence[str]
 
 
 def rendered(board: Board) -> str:
-    """The board as Markdown."""
-    first = section(board, board.credits) if board.credits else ()
-    parts = [*first, _legend(board)]
-    said = notes(board.scores)
-    for _, group in groupby(board.scores.readings, key=lambda reading: reading.protocol):
-        parts += _protocol(board, [*group], said)
-    return "\n\n".join([*parts, *_shares(board)]) + "\n"
+    """The board as Markdown, with as many of its sections as there is room for."""
+    sections = [*_sections(board)]
+    texts = (_text(board, sections, count) for count in range(len(sections), -1, -1))
+    return next(text for text in texts if text.count("\n") <= LINES)
 
 
-# What is said ------------------------------------------------------------------------------
+def _text(board: Board, sections: Sequence[Section], count: int) -> str:
+    left = [plain(one.title) for one in sections[count:]]
+    rest = f" For want of room, without a table here: {_named(left)}." if left else ""
+    credit = board.credits and view(board, board.credits)
+    return template("board.md").render(
+        credit=credit,
+        bars=credit and _bars(credit["bars"]),
+        legend=_legend(board),
+        sections=sections[:count],
+        rest=rest,
+    )
 
 
-def _legend(board: Board) -> str:
+def _named(names: Sequence[str]) -> str:
+    """The names, or the first of many and how many more there are."""
+    more = len(names) - NAMED
+    return ", ".join([*names[:NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _legend(board: Board) -> list[str]:
+    is_open = any(one.lost.mark or one.recovered.mark for one in board.shares)
     said = [
         f"**{term}**: {text}" if term == BOLD else f"`{term}`: {text}"
-        for term, text in legend(board, any(_marked(share) for share in board.shares))
+        for term, text in legend(board, is_open)
+        if term != INTERVAL
     ]
-    tasks = f"Tasks: {', '.join(map(markdown, board.tasks))}."
-    return "\n".join(_filled(text, bullet="- ") for text in ["Values are x100.", tasks, *said])
-
-
-def _marked(share: Share) -> bool:
-    return bool(share.lost.mark or share.recovered.mark)
-
-
-def _filled(text: str, bullet: str = "") -> str:
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=bullet,
-        subsequent_indent=" " * len(bullet),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return [f"Tasks: {_named([*map(markdown, board.tasks)])}.", *said]
 
 
 # Tables ------------------------------------------------------------------------------------
 
 
-def _protocol(
-    board: Board, readings: Sequence[Reading], notes: Mapping[Reading, str]
-) -> Iterator[str]:
-    """The section of a protocol: the table of one number of shots, the others folded."""
-    first = board.headlines[readings[0].protocol]
-    yield f"## {markdown(first)}"
-    if note := notes[first]:
-        yield _filled(markdown(f"{note[0].upper()}{note[1:]}."))
-    yield _table(board, first, _with_experts)
-    for reading in readings:
-        if reading != first:
-            yield from _folded(str(reading), _table(board, reading, _with_experts))
-    if any(cell and cell.interval for _, cells in board.rows_under(first) for cell in cells):
-        tables = [f"{markdown(one)}:\n\n{_table(board, one, in_full)}" for one in readings]
-        yield from _folded(f"{first.protocol}: intervals", "\n\n".join(tables))
-    if parts := [*_parts(board, readings)]:
-        yield from _folded(f"{first.protocol}: each metric", "\n\n".join(parts))
+def _sections(board: Board) -> Iterator[Section]:
+    """The table of each protocol at one number of shots; behind that of a tuned head, its share."""
+    said = notes(board.scores)
+    shared = False
+    for protocol, setting in board.scores.headlines.items():
+        note = said[setting] and f"{said[setting][0].upper()}{said[setting][1:]}."
+        if (count := len(board.under(setting))) > MOST:
+            note = f"{note} Of {count} rows the references and the best, {MOST} in all.".strip()
+        yield Section(markdown(setting), note, [_table(board, setting)])
+        if not shared and any(one.verdict.setting == protocol for one in board.shares):
+            shared = True
+            yield _shares(board)
 
 
-def _folded(title: str, body: str) -> Iterator[str]:
-    yield f"<details><summary>{html.escape(plain(title))}</summary>"
-    yield body
-    yield "</details>"
-
-
-def _with_experts(cell: Cell) -> str:
-    return cell.with_experts
-
-
-def in_full(cell: Cell) -> str:
-    """A cell with its interval."""
-    if cell.interval is None:
-        return cell.with_experts
-    low, high = cell.interval
-    return f"{cell} [{points(low)}, {points(high)}]"
-
-
-def _table(board: Board, reading: Reading, text: Callable[[Cell], str]) -> str:
-    """Rows x tasks under one reading, the best in bold."""
-    rows = []
-    for name, cells in board.rows_under(reading):
-        row = [markdown(name)]
-        for column, cell in zip(board.scores.columns, cells, strict=True):
-            best = board.best.get((reading, column))
-            bold = best is not None and name in best.rows and cell is not None
-            shown = "" if cell is None else text(cell)
-            row.append(f"**{shown}**" if bold else shown)
-        rows.append(row)
-    return _markdown([*_of_columns(board), *rows], ["", *_names(board)])
-
-
-def _names(board: Board) -> list[str]:
-    """The heads of columns: tasks, in as few words as tell them apart, and their mean."""
-    tasks = board.scores.tasks
-    columns = board.scores.columns
-    return [markdown(short_task(one, tasks)) if one in board.tasks else one for one in columns]
-
-
-def _of_columns(board: Board) -> Iterator[list[str]]:
-    """Below the heads, which would be long lines with them: the metrics and rows of each task."""
+def _table(board: Board, setting: Setting) -> str:
+    """Rows x tasks under one setting, the best in bold: references, and the best of many merges."""
+    rows = _most(board, board.under(setting))
     known = [board.tasks.get(column) for column in board.scores.columns]
-    yield ["*metric*", *("" if one is None else markdown(" + ".join(one.metrics)) for one in known)]
-    yield ["*rows*", *("" if one is None else f"{one.rows:,}" for one in known)]
+    heads = [short_task(column, board.scores.tasks) for column in board.scores.columns]
+    above = [
+        ["*metric*", *("" if one is None else markdown(" + ".join(one.metrics)) for one in known)],
+        ["*rows*", *("" if one is None else f"{one.rows:,}" for one in known)],
+    ]
+    body = [[markdown(row), *map(_cell, cells)] for row, cells in rows]
+    return table(["", *map(markdown, heads)], [*above, *body])
 
 
-def _parts(board: Board, readings: Sequence[Reading]) -> Iterator[str]:
-    """A table for each reading with every metric of the tasks that have several."""
-    several = [task for task, line in board.tasks.items() if len(line.metrics) > 1]
-    columns = [(task, metric) for task in several for metric in board.tasks[task].metrics]
-    for reading in readings if columns else ():
+def _bars(bars: Sequence[Mapping[str, Any]]) -> str:
+    """Where the score of each merge goes."""
+    heads = ["place", "merge", "base", "own heads", "tuned head", "experts", "credit", "by task",
+             "place under own heads"]  # fmt: skip
+    rows = []
+    for one in bars:
+        turned = [f"{mark}{one[way]}" for mark, way in (("▼", "low"), ("▲", "high")) if one[way]]
+        under = " ".join(filter(None, [one["current_place"], *turned]))
+        named = [one["place"], markdown(one["called"])]
+        rows.append([*named, *one["scores"].values(), one["in_full"], one["range"], under])
+    return table(heads, rows, texts=2)
+
+
+def _most(board: Board, rows: Sequence[Row]) -> list[Row]:
+    """So many rows, as they come: references, and of merges those with the highest means."""
+
+    def order(row: Row) -> tuple[bool, float]:
+        line, last = board.of_row.get(row[0]), row[1][-1]
+        mean = -inf if last is None else last.cell.mean
+        return line is not None and line.role == "merged", -mean
+
+    kept = {name for name, _ in sorted(rows, key=order)[:MOST]}
+    return [row for row in rows if row[0] in kept]
+
+
+def _cell(one: Shown | None) -> str:
+    text = "" if one is None else one.cell.with_experts
+    return f"**{text}**" if one is not None and one.best else text
+
+
+def _shares(board: Board) -> Section:
+    """How much of the loss of each row the head explains, a table for each setting."""
+    note = (
+        "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier Eval "
+        "minus Current Eval. Share: recovered over loss, with its 95 % interval over test units "
+        "and draws, where the loss is significant (Holm over the rows) and records keep resamples. "
+        "`as the base`: under a tuned head the base does not score less, so that says nothing of "
+        "the merge."
+    )
+    tables = []
+    for setting, group in groupby(board.shares, key=lambda one: one.setting):
         rows = []
-        for row in board.scores.rows:
-            lines = {task: board.scores.lines.get((row, reading, task)) for task in several}
-            known = [dict(line.parts) if (line := lines[task]) else {} for task, _ in columns]
-            if any(known):
-                numbers = [of.get(metric) for of, (_, metric) in zip(known, columns, strict=True)]
-                shown = ["" if number is None else points(number) for number in numbers]
-                rows.append([markdown(row), *shown])
-        heads = [markdown(short_task(task, board.scores.tasks)) for task, _ in columns]
-        rows.insert(0, ["*metric*", *(markdown(metric) for _, metric in columns)])
-        if len(rows) > 1:
-            yield f"{markdown(reading)}:\n\n{_markdown(rows, ['', *heads])}"
-
-
-def _shares(board: Board) -> Iterator[str]:
-    """How much of the loss of each row the head explains."""
-    for number, (setting, group) in enumerate(groupby(board.shares, key=lambda one: one.setting)):
-        if not number:
-            yield "## How much of the loss is the head's"
-            yield _filled(
-                "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier "
-                "Eval minus Current Eval. Share: recovered over loss, with its 95 % interval over "
-                "test units and draws, where the loss is significant (Holm over the rows) and "
-                "records keep resamples. "
-                "`as the base`: under a tuned head the base does not score less, so that says "
-                "nothing of the merge."
-            )
-        rows = []
-        for share in group:
-            one = share.verdict
+        for share in [*group][:MOST]:
+            one, differences = share.verdict, (share.lost, share.recovered)
             shown = [points(value) for value in (one.experts, one.current, one.tuned)]
-            shown += [f"{points(gain.points)}{gain.mark}" for gain in (share.lost, share.recovered)]
+            shown += [f"{points(gain.points)}{gain.mark}" for gain in differences]
             rows.append([markdown(share.row), str(one.tasks), *shown, share.share])
         heads = ["tasks", "experts", "current", markdown(setting), "loss", "recovered", "share"]
-        yield _markdown(rows, ["", *heads])
+        tables.append(table(["", *heads], rows))
+    return Section("How much of the loss is the head's", note, tables)
 
 
-def _markdown(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
-    """A table as wide as its cells."""
-    columns = ([row[at] for row in (headers, *rows)] for at in range(len(headers)))
-    names, *numbers = [max(map(len, column), default=0) for column in columns]
-    dashes = ["-" * (width + 1) for width in numbers]
-    rule = f"|:{'-' * (names + 1)}|{':|'.join(dashes)}:|"
-    lines = []
-    for name, *cells in (headers, *rows):
-        shown = [cell.rjust(width) for cell, width in zip(cells, numbers, strict=True)]
-        lines.append(f"| {' | '.join([name.ljust(names), *shown])} |")
-    return "\n".join([lines[0], rule, *lines[1:]])
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """A table as wide as its cells, the first columns, which are words, to the left."""
+    sides = ["left"] * texts + ["right"] * (len(heads) - texts)
+    return tabulate(rows, heads, tablefmt="pipe", disable_numparse=True, colalign=sides)

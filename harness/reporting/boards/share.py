@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from harness.data.shots import counted
 from harness.reporting.boards.gains import Gain, gaps
-from harness.reporting.grid import CURRENT, Grid, reported
-from harness.reporting.lines import TUNED, Line
+from harness.reporting.grid import Grid, reported
+from harness.reporting.lines import CURRENT, TUNED, Line
 from harness.reporting.verdict import Verdict, verdicts_of
 from harness.stats.intervals import LEVEL
 from harness.stats.tests import holm
@@ -59,9 +59,9 @@ def _shares(scores: Grid, known: Mapping[str, Verdict]) -> list[Share]:
     """Those of the rows that have a verdict under one setting."""
     p = {row: one.spread.p for row, one in known.items() if one.spread is not None}
     lost = {row: value < 1 - LEVEL for row, value in zip(p, holm([*p.values()]), strict=True)}
-    readings = {(reading.protocol, reading.shots): reading for reading in scores.readings}
+    settings = {(setting.protocol, setting.shots): setting for setting in scores.settings}
     one = next(iter(known.values()))
-    current, tuned = readings[CURRENT, 0], readings[one.setting, one.shots]
+    current, tuned = settings[CURRENT, 0], settings[one.setting, one.shots]
     recovered = gaps(scores, known, current, tuned)
     return [
         Share(
