@@ -160,7 +160,8 @@ def test_a_row_is_no_wider_than_its_cells() -> None:
 
 def test_the_legend_says_what_is_there_and_nothing_else() -> None:
     plain = texts(merges(0.5))["board.md"].partition("##")[0]
-    assert plain.strip() == f"- Values are x100.\n- Tasks: {RTE}.\n{CSV}"
+    of = "- Test rows: 100; merges: 1; tasks: 1."
+    assert plain.strip() == f"- Values are x100.\n{of}\n- Tasks: {RTE}.\n{CSV}"
     drawn = texts([record("merged", "m", RTE, "knn", {5: [0.5, 0.6]})])["board.md"]
     assert "`±`: standard deviation over draws (n - 1)" in drawn
     rows = texts(merges(0.5, 0.6, intervals=interval(0.4, 0.7)))["board.md"].partition("##")[0]

@@ -89,6 +89,7 @@ class Line:
     identity: str
     rows_of: str
     limit: int | str
+    base: str
     experts: tuple[tuple[str, str], ...]
     teachers: tuple[str, ...]
     adapted: str
@@ -173,6 +174,7 @@ def _said(record: Record) -> dict[str, Any]:
         "identity": _identity(record),
         "rows_of": str(record.dataset.get("digest", "")),
         "limit": limit_of(record),
+        "base": record.base.source if record.base else "",
         "experts": tuple((one.source, one.digest) for one in record.experts),
         "adapted": adaptation.labels if adaptation else "",
         "transductive": adaptation is not None and adaptation.transductive,

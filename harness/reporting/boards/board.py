@@ -68,6 +68,11 @@ class Board:
     gained: Mapping[Place, Gain]
     gaps: Mapping[tuple[str, str], Gain]
 
+    @property
+    def sets(self) -> int:
+        """How many sets of experts stand behind a row."""
+        return 1
+
     @cached_property
     def tasks(self) -> Mapping[str, Line]:
         """A line of every task that is shown, which knows its metrics, rows and kind."""
