@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import fsum, sqrt
 from typing import TypeAlias, TypeVar
@@ -24,6 +24,7 @@ from harness.reporting.lines import (
     lines_of,
 )
 from harness.reporting.names import row_names
+from harness.reporting.sets import in_sets
 from harness.text import points
 
 __all__ = ["CURRENT", "PROTOCOL_ORDER", "TUNED", "Line", "Setting", "in_order", "label"]
@@ -49,7 +50,7 @@ class Cell:
 
     Three spreads that say different things: `values` are of the draws, `interval` is where their
     mean would lie on other test rows (None where nobody measured it), `experts` are those of the
-    several experts of which this is the mean.
+    several experts, or sets of experts, of which this is the mean.
     """
 
     values: tuple[float, ...]
@@ -109,7 +110,8 @@ Place: TypeAlias = "tuple[str, Setting, str]"
 class Grid:
     """Rows by name, settings and tasks in order, and the cells that are known.
 
-    `lines` are those that cells are of; a cell without one is computed of others.
+    `lines` are those that cells are of; a cell without one is computed of others. Of several sets
+    of experts it is that of the first, and `sets` has all.
     """
 
     rows: tuple[str, ...]
@@ -117,6 +119,7 @@ class Grid:
     tasks: tuple[str, ...]
     cells: dict[Place, Cell]
     lines: dict[Place, Line] = field(default_factory=dict)
+    sets: dict[Place, tuple[Line, ...]] = field(default_factory=dict)
 
     @property
     def columns(self) -> list[str]:
@@ -134,9 +137,14 @@ class Grid:
     def by_row(self) -> dict[str, list[Line]]:
         """The lines that the cells of each row are of; rows that are computed have none."""
         by_row: dict[str, list[Line]] = {}
-        for (row, _, _), line in self.lines.items():
-            by_row.setdefault(row, []).append(line)
+        for place in self.lines:
+            by_row.setdefault(place[0], []).extend(self.lines_at(place))
         return by_row
+
+    def lines_at(self, place: Place) -> tuple[Line, ...]:
+        """The lines of a cell, one for each set of experts."""
+        line = self.lines.get(place)
+        return self.sets.get(place, () if line is None else (line,))
 
     @cached_property
     def _known(self) -> dict[tuple[str, Setting], list[Cell | None]]:
@@ -148,8 +156,11 @@ class Grid:
         if (name, setting) not in self._known:
             cells = [self.cells.get((name, setting, task)) for task in self.tasks]
             known = [cell for cell in cells if cell is not None]
-            whole = [mean_cell(known) if len(known) == len(cells) else None]
-            self._known[name, setting] = [*cells, *(whole if len(cells) > 1 else [])]
+            whole = mean_cell(known) if len(known) == len(cells) else None
+            each = [cell.experts for cell in known]
+            if whole and all((name, setting, task) in self.sets for task in self.tasks):
+                whole = replace(whole, experts=tuple(map(_mean, zip(*each, strict=False))))
+            self._known[name, setting] = [*cells, *([whole] if len(cells) > 1 else [])]
         return self._known[name, setting]
 
     def under(self, setting: Setting) -> list[tuple[str, list[Cell | None]]]:
@@ -207,13 +218,19 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     prediction scores.
     """
     chosen = best_single(lines)
-    lines = reported(lines)
+    lines = in_sets(reported(lines))
     check_work(lines)
     own = _own(lines)
     one_each = _one_each(own)
     named = [*zip(lines, _rows_of(lines, by_method=by_method, one_each=one_each), strict=True)]
-    of_cell = {(row, one.setting, one.task): one for one, rows in named for row in rows}
+    every: dict[Place, dict[int, Line]] = {}
+    for line, rows in named:
+        for row in rows:
+            every.setdefault((row, line.setting, line.task), {})[line.set] = line
+    of_cell = {place: of[min(of)] for place, of in every.items()}
+    sets = {place: tuple(of.values()) for place, of in every.items() if len(of) > 1}
     cells = {place: Cell(line.values, line.interval) for place, line in of_cell.items()}
+    cells |= {place: _over_sets(of) for place, of in sets.items()}
     experts: dict[tuple[Setting, str], dict[str, Cell]] = {}
     for line in lines:
         if line.majority is not None:
@@ -224,7 +241,7 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
             each[line.digest] = Cell(line.values, line.interval)
     for (setting, task), scored in experts.items():
         best = scored.get(chosen.get(task, ""))
-        over = _over_experts(scored, own.get(task, set()), best, one_each=one_each)
+        over = _over_experts(scored, own.get(task, {}), best, one_each=one_each)
         cells |= {(row, setting, task): cell for row, cell in over.items()}
     order: dict[str, list[str]] = {role: [] for role in typing.get_args(Role)}
     for line, rows in named:
@@ -237,7 +254,13 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     # a merge may stand in the records for itself and, beside another one, as a reference
     kept = tuple(row for row in dict.fromkeys([*shown, CONSTANT]) if row in known)
     tasks = tuple(dict.fromkeys(line.task for line in lines))
-    return Grid(kept, tuple(settings_of(lines)), tasks, cells, of_cell)
+    return Grid(kept, tuple(settings_of(lines)), tasks, cells, of_cell, sets)
+
+
+def _over_sets(lines: Sequence[Line]) -> Cell:
+    """The mean over sets of experts, draw by draw, with what it is in each of them."""
+    each = [Cell(line.values) for line in lines]
+    return replace(mean_cell(each), experts=tuple(one.mean for one in each))
 
 
 def same_rows(scores: Grid) -> dict[str, str]:
@@ -265,29 +288,31 @@ def folded(scores: Grid, called: Mapping[str, str]) -> Grid:
     name = {row: new for new, row in rows.items()}
     cells = {(name[at[0]], *at[1:]): one for at, one in scores.cells.items() if at[0] in name}
     lines = {(name[at[0]], *at[1:]): one for at, one in scores.lines.items() if at[0] in name}
-    return Grid((*rows,), scores.settings, scores.tasks, cells, lines)
+    sets = {(name[at[0]], *at[1:]): of for at, of in scores.sets.items() if at[0] in name}
+    return Grid((*rows,), scores.settings, scores.tasks, cells, lines, sets)
 
 
 def named_rows(lines: Sequence[Line]) -> list[str]:
     """What a board calls the row of each line; of a line that it does not show, the model."""
     shown = reported(lines)
-    names = row_names(shown, by_method=True, one_each=_one_each(_own(shown)))
+    of_set = in_sets(shown)
+    names = row_names(of_set, by_method=True, one_each=_one_each(_own(of_set)))
     known = {id(line): name for line, name in zip(shown, names, strict=True)}
     return [known.get(id(line), line.model) for line in lines]
 
 
-def _own(lines: Iterable[Line]) -> dict[str, set[str]]:
-    """The experts of each task, by digest."""
-    own: dict[str, set[str]] = {}
+def _own(lines: Iterable[Line]) -> dict[str, dict[str, int]]:
+    """The experts of each task, by digest, with the number of their set."""
+    own: dict[str, dict[str, int]] = {}
     for line in lines:
         if line.role == "expert":
-            own.setdefault(line.task, set()).add(line.digest)
+            own.setdefault(line.task, {})[line.digest] = line.set
     return own
 
 
-def _one_each(own: Mapping[str, Collection[str]]) -> bool:
-    """Whether no task has several experts: a table then has one row for all of them."""
-    return max(map(len, own.values()), default=0) <= 1
+def _one_each(own: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether no task has several experts of a set: a table then has one row for all of them."""
+    return all(len({*of.values()}) == len(of) for of in own.values())
 
 
 def _rows_of(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[tuple[str, ...]]:
@@ -331,11 +356,11 @@ def _check_sets(lines: Sequence[Line]) -> None:
 
     They are of a study that was made twice: merges of the one are not measured by the other.
     """
-    seen: dict[tuple[str, str], Line] = {}
+    seen: dict[tuple[str, str, int], Line] = {}
     for line in lines:
         if line.role != "expert":
             continue
-        other = seen.setdefault((line.task, line.model), line)
+        other = seen.setdefault((line.task, line.model, line.set), line)
         if other.digest == line.digest:
             continue
         each = [_merges_of(one.digest, lines) for one in (other, line)]

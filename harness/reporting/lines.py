@@ -68,6 +68,8 @@ class Line:
     asked for. `adapted` says how drawn rows were
     used, and `transductive` that they are those that are scored; `made_on_test`, that the model was
     made with the rows that are scored. `resamples` are the scores on resampled test units, if kept.
+    `trained` has task, seed and seed of the head (-1: unknown) of each expert, if known, and `set`
+    is the number of the set of experts that it is of (`in_sets`).
     """
 
     task: str
@@ -91,6 +93,7 @@ class Line:
     limit: int | str
     base: str
     experts: tuple[tuple[str, str], ...]
+    trained: tuple[tuple[str, int, int], ...]
     teachers: tuple[str, ...]
     adapted: str
     transductive: bool
@@ -104,6 +107,7 @@ class Line:
     work: tuple[tuple[str, str], ...]
     path: str
     resamples: Resamples | None
+    set: int = 0
 
     @property
     def estimate(self) -> Estimate | None:
@@ -176,11 +180,22 @@ def _said(record: Record) -> dict[str, Any]:
         "limit": limit_of(record),
         "base": record.base.source if record.base else "",
         "experts": tuple((one.source, one.digest) for one in record.experts),
+        "trained": _trained(record),
         "adapted": adaptation.labels if adaptation else "",
         "transductive": adaptation is not None and adaptation.transductive,
         "made_on_test": record.transductive,
         "work": tuple(work(record).items()),
     }
+
+
+def _trained(record: Record) -> tuple[tuple[str, int, int], ...]:
+    """Task and seeds of each expert that a model was made of; () unless all say them."""
+    known = [
+        (one.task, one.seed, -1 if one.head_seed is None else one.head_seed)
+        for one in record.experts
+        if one.task is not None and one.seed is not None
+    ]
+    return tuple(known) if len(known) == len(record.experts) else ()
 
 
 def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:

@@ -110,7 +110,9 @@ def _left(lines: Iterable[Line], traits: Sequence[Callable[[Line], str]]) -> int
     """How many lines still share a row and a column with that of another model."""
     owners: dict[tuple[object, ...], str] = {}
     return sum(
-        owners.setdefault((one.task, one.setting, *(trait(one) for trait in traits)), one.identity)
+        owners.setdefault(
+            (one.task, one.setting, one.set, *(trait(one) for trait in traits)), one.identity
+        )
         != one.identity
         for one in lines
     )

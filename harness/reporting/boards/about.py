@@ -42,10 +42,10 @@ def _last(source: str) -> str:
 
 def _experts(board: Board) -> str:
     """How many experts were merged, and of what."""
-    own: dict[str, set[str]] = {}
+    own: dict[tuple[str, int], set[str]] = {}
     for line in board.lines:
         if line.role == "expert" and line.task in board.tasks:
-            own.setdefault(line.task, set()).add(line.digest)
+            own.setdefault((line.task, line.set), set()).add(line.digest)
     merged = {
         digest for of in board.scores.by_row.values() for line in of for _, digest in line.experts
     }

@@ -13,7 +13,7 @@ from harness.reporting.difference import difference_of, enough_draws
 from harness.reporting.grid import CONSTANT, Cell, Grid
 from harness.reporting.lines import Line, Setting
 from harness.stats.intervals import LEVEL, student
-from harness.stats.tests import holm, p_value
+from harness.stats.tests import FEWEST_DRAWS, holm, p_value
 from harness.text import points
 
 Way = Literal["paired", "intervals", "printed"]
@@ -38,7 +38,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Spot:
-    """A cell with the lines that it is of: one, or one for every task of a mean."""
+    """A cell with the lines that it is of: for every task of a mean, and every set of experts."""
 
     cell: Cell
     lines: tuple[Line, ...]
@@ -67,12 +67,11 @@ def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Setting, str], Best
 
 def spots(scores: Grid, row: str, setting: Setting) -> list[Spot | None]:
     """The cells of a row under a setting, by column."""
-    known = {task: scores.lines.get((row, setting, task)) for task in scores.tasks}
-    every = tuple(line for line in known.values() if line is not None)
+    known = {task: scores.lines_at((row, setting, task)) for task in scores.tasks}
+    every = tuple(line for of in known.values() for line in of)
     cells = zip(scores.columns, scores.row(row, setting), strict=True)
     return [
-        None if cell is None else Spot(cell, (line,) if (line := known.get(column)) else every)
-        for column, cell in cells
+        None if cell is None else Spot(cell, known.get(column) or every) for column, cell in cells
     ]
 
 
@@ -119,11 +118,13 @@ def apart(one: Spot, other: Spot) -> Apart:
     """
     first, second = one.cell, other.cell
     above = first.mean - second.mean
-    difference = difference_of(one.lines, other.lines)
+    shared = {line.set for line in one.lines} & {line.set for line in other.lines}
+    each = [[line for line in of.lines if line.set in shared] for of in (one, other)]
+    difference = difference_of(*each)
     if difference is not None:
-        if not enough_draws([*one.lines, *other.lines]):
+        if not enough_draws([*each[0], *each[1]]):
             return Apart(above, "paired", significant=False)
-        return Apart(above, "paired", p_value(difference))
+        return Apart(above, "paired", max(p_value(difference), _p_of_sets(*each)))
     if first.interval is None or second.interval is None:
         return Apart(above, "printed", ahead=points(first.mean) != points(second.mean))
     high, low = (first, second) if above >= 0 else (second, first)
@@ -131,6 +132,25 @@ def apart(one: Spot, other: Spot) -> Apart:
     return Apart(
         above, "intervals", significant=abs(above) > math.hypot(reach, _of_draws(high, low))
     )
+
+
+def _p_of_sets(first: Sequence[Line], second: Sequence[Line]) -> float:
+    """That of Student's paired test over sets of experts; 0 of fewer than three.
+
+    What is significant is so on other test units and draws, and with other experts.
+    """
+    sets = sorted({line.set for line in first})
+    if len(sets) < FEWEST_DRAWS:
+        return 0.0
+    from scipy.stats import ttest_1samp
+
+    above = [_mean_of(first, at) - _mean_of(second, at) for at in sets]
+    return float(ttest_1samp(above, 0).pvalue) if np.ptp(above) > 1e-9 else float(not above[0])
+
+
+def _mean_of(lines: Sequence[Line], at: int) -> float:
+    """The mean over tasks of one set of experts."""
+    return float(np.mean([np.mean(line.values) for line in lines if line.set == at]))
 
 
 def _below(cell: Cell, *, up: bool = False) -> float:

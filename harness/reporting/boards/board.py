@@ -26,6 +26,7 @@ from harness.reporting.grid import (
     same_rows,
 )
 from harness.reporting.lines import CURRENT, TUNED, Line, Setting, tasks_by
+from harness.reporting.sets import in_sets
 
 HOW = {
     AVERAGE_SINGLE: "the mean over all experts with the labels of a task, each evaluated on it",
@@ -70,8 +71,8 @@ class Board:
 
     @property
     def sets(self) -> int:
-        """How many sets of experts stand behind a row."""
-        return 1
+        """How many sets of experts stand behind a row, at most."""
+        return max(map(len, self.scores.sets.values()), default=1)
 
     @cached_property
     def tasks(self) -> Mapping[str, Line]:
@@ -116,6 +117,7 @@ class Board:
 
 def board_of(lines: Sequence[Line]) -> Board:
     """The board of lines. Raises BrokenRecord where a column would mix what is not one work."""
+    lines = in_sets(lines)
     whole = laid_out(lines, by_method=True)
     called = same_rows(whole)
     over = counterparts({row: of[0] for row, of in whole.by_row.items()})

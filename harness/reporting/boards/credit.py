@@ -315,12 +315,10 @@ def _scored(
     against: Mapping[str, Sequence[Line]],
 ) -> Scored | None:
     """A merge and what it is measured by; None unless all of it is there, on the same resamples."""
-    own, head = (
-        [line for task in board.tasks if (line := board.scores.lines.get((row, one, task)))]
-        for one in (current, tuned)
-    )
-    if len(own) < len(board.tasks) or len(head) < len(board.tasks):
+    places = [[(row, one, task) for task in board.tasks] for one in (current, tuned)]
+    if not all(place in board.scores.lines for of in places for place in of):
         return None
+    own, head = ([line for place in of for line in board.scores.lines_at(place)] for of in places)
     beside = compared(head, against)
     experts = [line for line in beside if line.role == "expert"]
     bases = [line for line in beside if line.role == "base" and line.setting == tuned]

@@ -9,6 +9,7 @@ from harness.reporting.boards.board import HOW, Board
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
 from harness.reporting.grid import CONSTANT, SAME, Grid
 from harness.reporting.lines import Line, Setting
+from harness.stats.tests import FEWEST_DRAWS
 
 BOLD = "Bold"
 INTERVAL = "[ ]"
@@ -17,6 +18,8 @@ DRAWS = (
     "It says nothing of other test rows or of another training."
 )
 EXPERTS = "standard deviation over the experts of a task (n - 1)."
+SETS = "standard deviation over sets of experts, or over the experts of a task (n - 1)."
+OVER_SETS = " Of three sets of experts or more, by a paired test over these as well."
 OF_THESE = " A mean is of these very tasks: of others, harness compare says more."
 DETERMINED = "rows_per_dimension"
 """The fact that says, below one, that rows leave a fit open."""
@@ -31,10 +34,11 @@ ADAPTED = {
 def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
     """Each mark or row with what it is, only where there is any; `is_open`: a difference is."""
     cells, rows = board.scores.cells.values(), board.scores.rows
+    spread = SETS if board.scores.sets else EXPERTS
     levels = sorted({line.level for line in board.scores.lines.values() if line.level})
     said = {
         "±": DRAWS if any(len(cell.values) > 1 for cell in cells) else "",
-        "(sd)": EXPERTS if any(cell.experts for cell in cells) else "",
+        "(sd)": spread if any(cell.experts for cell in cells) else "",
         INTERVAL: f"{100 * levels[0]:g} % interval {_over(board)}." if levels else "",
         BOLD: _best(board),
         OPEN: OPEN_SAYS if is_open else "",
@@ -59,7 +63,8 @@ def _best(board: Board) -> str:
     alike = ", and those ".join(text for way, text in WAYS.items() if way in used)
     floor = f" None that the {CONSTANT} reaches." if CONSTANT in board.scores.rows else ""
     several = OF_THESE if len(board.scores.tasks) > 1 else ""
-    return f"the best merge of a column, and those {alike}.{floor}{several}" if used else ""
+    sets = OVER_SETS if board.sets >= FEWEST_DRAWS else ""
+    return f"the best merge of a column, and those {alike}.{sets}{floor}{several}" if used else ""
 
 
 def _over(board: Board) -> str:
