@@ -388,6 +388,12 @@ def test_a_row_that_is_folded_has_its_gain() -> None:
     rows = csv.DictReader(io.StringIO(texts(records)["board.csv"]))
     gains = [(row["method"], row["gain"]) for row in rows if row["task"] == "glue/rte"]
     assert gains == [("ties", ""), *((one, "10.000000") for one in methods[1:])]
+    idle = [one for one in records if one.method != "procrustes[ties]"]
+    idle += [one.model_copy(update={"method": "p[ties]"}) for one in idle if one.method == "ties"]
+    assert made(idle).scores.rows == ("ties = p[ties]", "dare[ties]")
+    rows = csv.DictReader(io.StringIO(texts(idle)["board.csv"]))
+    gains = [(row["method"], row["gain"]) for row in rows if row["task"] == "glue/rte"]
+    assert gains == [("ties", ""), ("dare[ties]", "10.000000"), ("p[ties]", "0.000000")]
 
 
 # Gains and shares -------------------------------------------------------------------------------

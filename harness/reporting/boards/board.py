@@ -10,6 +10,7 @@ from typing import NamedTuple
 from harness.evaluation.records import CHOICE_SPLIT
 from harness.reporting.boards.best import Best, best_of
 from harness.reporting.boards.credit import Credits, credits_of
+from harness.reporting.boards.folded import folded, same_rows
 from harness.reporting.boards.gains import Gain, counterparts, gained, gaps, settled
 from harness.reporting.boards.share import Share, shares
 from harness.reporting.grid import (
@@ -20,10 +21,8 @@ from harness.reporting.grid import (
     Cell,
     Grid,
     Place,
-    folded,
     laid_out,
     named_rows,
-    same_rows,
 )
 from harness.reporting.lines import CURRENT, TUNED, Line, Setting, tasks_by
 from harness.reporting.sets import in_sets
@@ -52,7 +51,8 @@ class Shown(NamedTuple):
 class Board:
     """Lines as methods x tasks for every setting, and what is said of them.
 
-    `called` are the names of rows that are folded into one, as they have the same scores.
+    `called` are the names of rows that are folded into one, as they have the same scores;
+    `unchanged` are those of them that gain nothing over their counterpart, which is the same row.
     `best` has, for every column of a setting, the merges that are the best or do not differ from
     it. `of_row` is a line of every row that is scored by a model, which knows its role and method;
     `counterparts` are, for rows of merges, what their gains are over, and `gained` these gains;
@@ -61,6 +61,7 @@ class Board:
 
     lines: tuple[Line, ...]
     called: Mapping[str, str]
+    unchanged: frozenset[str]
     scores: Grid
     best: Mapping[tuple[Setting, str], Best]
     shares: tuple[Share, ...]
@@ -121,14 +122,19 @@ def board_of(lines: Sequence[Line]) -> Board:
     whole = laid_out(lines, by_method=True)
     called = same_rows(whole)
     over = counterparts({row: of[0] for row, of in whole.by_row.items()})
-    pairs = [[called.get(row, row) for row in pair] for pair in over.items()]
-    over = {row: other for row, other in pairs if row != other}
+    unchanged = frozenset(row for row in called if called[row] == called.get(over.get(row, "")))
+    over = {
+        called.get(row, row): called.get(other, other)
+        for row, other in over.items()
+        if row not in unchanged
+    }
     scores = folded(whole, called)
     merges = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
     of_row = {row: of[0] for row, of in scores.by_row.items()}
     return Board(
         lines=tuple(lines),
         called=called,
+        unchanged=unchanged,
         scores=scores,
         best=best_of(scores, [row for row in scores.rows if row in merges]),
         shares=shares(scores, lines),

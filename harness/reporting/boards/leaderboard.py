@@ -15,11 +15,12 @@ from harness.files import check_ours, check_place, write_files
 from harness.reporting.boards import latex, markdown, page
 from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.gains import any_known
+from harness.reporting.boards.gains import Gain, any_known
 from harness.reporting.boards.page import hash_of
 from harness.reporting.boards.templates import source, template
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.frame import as_csv, table
+from harness.reporting.grid import named_rows
 from harness.reporting.lines import Line
 from harness.values import validated
 
@@ -102,6 +103,7 @@ def _files(board: Board, folder: Path) -> Iterator[tuple[Path, str | bytes]]:
 def index(boards: Mapping[str, Mapping[str, str]]) -> str:
     """The page over boards that lie in folders of these names beside it: what each is of."""
     style = source("board.css")
+    boards = dict(sorted(boards.items()))
     links = {name: f"{quote(name)}/{INDEX}" for name in boards}
     shown = template("boards.html")
     return shown.render(style=style, style_hash=hash_of(style), boards=boards, links=links)
@@ -122,8 +124,13 @@ def _table(board: Board, out: Path) -> pandas.DataFrame:
     made = table(board.lines, board.rows_of_lines, files(board.lines, out))
     if not any_known(board.gained):
         return made
-    rows = zip(board.rows_of_lines, board.lines, strict=True)
-    gains = [board.gained.get((row, line.setting, line.task)) for row, line in rows]
+    rows = zip(board.rows_of_lines, named_rows(board.lines), board.lines, strict=True)
+    gains = [
+        Gain(0.0, significant=False)
+        if own in board.unchanged
+        else board.gained.get((row, line.setting, line.task))
+        for row, own, line in rows
+    ]
     points = [None if gain is None else gain.points for gain in gains]
     known = [None if gain is None else gain.significant for gain in gains]
     made = made.assign(gain=points, significant=known)

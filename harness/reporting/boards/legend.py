@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from harness.reporting.boards.best import WAYS
 from harness.reporting.boards.board import HOW, Board
+from harness.reporting.boards.folded import SAME
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
-from harness.reporting.grid import CONSTANT, SAME, Grid
+from harness.reporting.grid import CONSTANT, Grid
 from harness.reporting.lines import Line, Setting
 from harness.stats.tests import FEWEST_DRAWS
 

@@ -515,6 +515,7 @@
     if (kept === "dark" || kept === "light") root.dataset.theme = kept;
   } catch { /* a page without storage */ }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", sayTheme);
+  themeButton.hidden = false;
   sayTheme();
 
   let waiting = 0;
