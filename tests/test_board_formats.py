@@ -73,17 +73,50 @@ def rows_of(text: str) -> dict[str, list[str]]:
     }
 
 
-def test_a_protocol_has_one_table_and_the_rest_is_folded() -> None:
+CSV = (
+    "- Each protocol at the number of shots nearest to five; other numbers, intervals and each "
+    "metric are in board.csv."
+)
+
+
+def test_a_protocol_has_one_table_and_the_rest_is_in_the_csv() -> None:
     records = [
         record("merged", "m", RTE, "current", 0.6),
         record("merged", "m", RTE, "knn", {1: [0.5, 0.7], 5: [0.6, 0.7], 10: [0.8, 0.9]}),
     ]
     text = texts(records)["board.md"]
     assert re.findall(r"^## (.*)", text, re.M) == ["current", "knn, 5 shots"]
-    assert re.findall(r"<summary>(.*)</summary>", text) == ["knn, 1 shot", "knn, 10 shots"]
-    _, _, knn = text.partition("## knn")
-    assert rows_of(knn)["ties"] == ["65.0 ±7.1"]
-    assert rows_of(knn.partition("10 shots")[2])["ties"] == ["85.0 ±7.1"]
+    assert rows_of(text.partition("## knn")[2])["ties"] == ["65.0 ±7.1"]
+    assert CSV in text
+    rows = csv.DictReader(io.StringIO(texts(records)["board.csv"]))
+    assert [(row["shots"], float(row["value"])) for row in rows] == [
+        ("0", 60), ("1", 60), ("5", 65), ("10", 85),
+    ]  # fmt: skip
+
+
+def many(protocols: int, rows: int) -> list[Record]:
+    """Merges that are as good as their number, and a base, under so many protocols."""
+    return [
+        record(role, model, RTE, f"p{n}", row / 1000, method=model)
+        for n in range(protocols)
+        for row in range(rows + 1)
+        for role, model in [("merged", f"m{row}") if row else ("base", "base")]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("protocols", "rows", "left"), [(9, 10, 0), (40, 40, 36), (2, 300, 0)])
+def test_a_board_of_markdown_has_200_lines_at_most(protocols: int, rows: int, left: int) -> None:
+    text = texts(many(protocols, rows))["board.md"]
+    assert len(text.splitlines()) <= 200
+    titles = re.findall(r"^## (.*)", text, re.M)
+    assert titles == sorted(f"p{n}" for n in range(protocols))[: protocols - left]
+    said = " ".join(text.split())
+    assert ("For want of room, without a table here: p12, p13" in said) == bool(left)
+    assert ("and 24 more." in said) == bool(left)
+    table = rows_of(text)
+    assert ("Of 301 rows the references and the best, 60 in all." in said) == (rows > 60)
+    assert {"base", f"m{rows}"} <= {*table}
+    assert ("m1" in table) == (rows <= 60)
 
 
 def test_a_head_has_task_metric_and_rows() -> None:
@@ -100,24 +133,18 @@ def test_the_parts_of_a_metric_are_shown() -> None:
         for seed, (a, f) in enumerate([(0.8, 0.6), (0.9, 0.8)])
     )
     base = record("merged", "m", MRPC, "knn", 0.5, metrics=("accuracy", "f1"))
-    text = texts([base.model_copy(update={"scores": scores})])["board.md"]
-    folded = text.partition("<summary>knn: each metric</summary>")[2]
-    assert rows_of(folded) == {
-        "": ["mrpc", "mrpc"],
-        "*metric*": ["accuracy", "f1"],
-        "ties": ["85.0", "70.0"],
-    }
-    assert "each metric" not in texts(merges(0.5))["board.md"]
+    text = texts([base.model_copy(update={"scores": scores})])["board.csv"]
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert json.loads(row["parts"]) == {"accuracy": 85.0, "f1": 70.0}
 
 
-def test_no_line_but_of_a_table_is_long() -> None:
-    """And of tables none but the intervals of eleven tasks."""
+def test_committed_boards_are_of_200_lines_and_none_is_long() -> None:
     for path in Path(__file__).parents[1].glob("leaderboards/*/board.md"):
         text = path.read_text(encoding="utf-8")
         lines = text.splitlines()
         assert max(len(line) for line in lines if not line.startswith("|")) <= 120, path
-        shown = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
-        assert max(map(len, shown.splitlines())) <= 260, path
+        assert max(map(len, lines)) <= 260, path
+        assert len(lines) <= 200, path
 
 
 def test_a_row_is_no_wider_than_its_cells() -> None:
@@ -133,11 +160,12 @@ def test_a_row_is_no_wider_than_its_cells() -> None:
 
 def test_the_legend_says_what_is_there_and_nothing_else() -> None:
     plain = texts(merges(0.5))["board.md"].partition("##")[0]
-    assert plain.strip() == f"- Values are x100.\n- Tasks: {RTE}."
+    of = "- Test rows: 100; merges: 1; tasks: 1."
+    assert plain.strip() == f"- Values are x100.\n{of}\n- Tasks: {RTE}.\n{CSV}"
     drawn = texts([record("merged", "m", RTE, "knn", {5: [0.5, 0.6]})])["board.md"]
     assert "`±`: standard deviation over draws (n - 1)" in drawn
     rows = texts(merges(0.5, 0.6, intervals=interval(0.4, 0.7)))["board.md"].partition("##")[0]
-    assert "`[ ]`: 95 % interval over test rows" in rows
+    assert "[ ]" not in rows
     assert "whose interval over test rows, or whose draws, overlap" in " ".join(rows.split())
     assert "printed alike" not in rows
 
@@ -150,7 +178,7 @@ def test_how_a_protocol_adapted_is_said() -> None:
     files = texts([one])
     said = "uned on drawn rows and their labels; transductive: these rows are those that are scored"
     assert f"T{said}." in files["board.md"]
-    assert data(files["index.html"])["readings"][0]["note"] == f"t{said}"
+    assert data(files["index.html"])["settings"][0]["note"] == f"t{said}"
     row = next(csv.DictReader(io.StringIO(files["board.csv"])))
     assert (row["transductive"], row["adapted"]) == ("1", "chose the rows and were read")
 
@@ -182,7 +210,7 @@ def test_points_are_rounded_as_by_hand() -> None:
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node is installed")
 def test_the_page_rounds_as_all_other_formats() -> None:
-    script = Path(str(harness.__file__)).parent.joinpath("reporting/boards/page/board.js")
+    script = Path(str(harness.__file__)).parent.joinpath("reporting/boards/templates/board.js")
     tenth = re.search(r"const tenth = .*?;", script.read_text(encoding="utf-8"), re.S)
     assert tenth
     asked = f"{tenth[0]} console.log(JSON.stringify({[*TIES]}.map(tenth)))"
@@ -211,7 +239,7 @@ def test_who_rounds_the_csv_gets_the_numbers_of_the_board() -> None:
 
 def bold(records: list[Record], column: str = RTE) -> set[str]:
     board = made(records)
-    return {*board.best[board.scores.readings[0], column].rows}
+    return {*board.best[board.scores.settings[0], column].rows}
 
 
 def test_ties_are_ties_as_they_are_printed() -> None:
@@ -325,6 +353,49 @@ def test_the_mean_over_tasks_has_an_interval_of_its_own() -> None:
     assert mean_cell([cells[0], Cell((80.0,))]).interval is None
 
 
+def test_identical_rows_are_one_that_names_both() -> None:
+    """The same scores in every column; in a single one, of the same weights."""
+    same = [*merges(0.5, 0.5, 0.5, 0.6), *merges(0.7, 0.7, 0.7, 0.6, task=MRPC)]
+    board = made([*same, record("expert", "e", RTE, "current", 0.9)])
+    assert board.scores.rows == ("expert of the task", "a = b = 1 more", "d")
+    assert board.rows_of_lines[:4] == [*["a = b = 1 more"] * 3, "d"]
+    for text in texts(same).values():
+        assert "a = b = 1 more" in text
+    said = "rows with the same score in every column are one: a = b = c."
+    assert f"- `=`: {said}" in texts(same)["board.md"]
+    assert {f"<b>=</b>: {said}" in texts(s)["index.html"] for s in (same, same[:4])} == {
+        True,
+        False,
+    }
+    other = [one.model_copy(update={"digest": one.model * 8}) for one in merges(0.5, 0.5)]
+    assert made(other).scores.rows == ("a", "b")
+    assert made(merges(0.5, 0.5, digest="c" * 32)).scores.rows == ("a = b",)
+    experts = {"a": (Source(source="x", digest="x"),)}
+    differs = [one.model_copy(update={"experts": experts.get(one.model, ())}) for one in same]
+    assert made(differs).scores.rows == ("a", "b = c", "d")
+
+
+def test_a_row_that_is_folded_has_its_gain() -> None:
+    methods = ("ties", "dare[ties]", "procrustes[ties]")
+    records = [
+        record("merged", one, task, "current", value, method=one, intervals=interval(0.1, 0.9))
+        for one in methods
+        for task, value in ((RTE, 0.5 + (one != "ties") / 10), (MRPC, 0.6))
+    ]
+    board = made(records)
+    assert board.scores.rows == ("ties", "dare[ties] = procrustes[ties]")
+    assert board.counterparts == {"dare[ties] = procrustes[ties]": "ties"}
+    rows = csv.DictReader(io.StringIO(texts(records)["board.csv"]))
+    gains = [(row["method"], row["gain"]) for row in rows if row["task"] == "glue/rte"]
+    assert gains == [("ties", ""), *((one, "10.000000") for one in methods[1:])]
+    idle = [one for one in records if one.method != "procrustes[ties]"]
+    idle += [one.model_copy(update={"method": "p[ties]"}) for one in idle if one.method == "ties"]
+    assert made(idle).scores.rows == ("ties = p[ties]", "dare[ties]")
+    rows = csv.DictReader(io.StringIO(texts(idle)["board.csv"]))
+    gains = [(row["method"], row["gain"]) for row in rows if row["task"] == "glue/rte"]
+    assert gains == [("ties", ""), ("dare[ties]", "10.000000"), ("p[ties]", "0.000000")]
+
+
 # Gains and shares -------------------------------------------------------------------------------
 
 
@@ -358,11 +429,11 @@ def pairs() -> list[Record]:
 
 def test_a_gain_is_over_the_same_without_the_first_method() -> None:
     board = made(pairs())
-    current = board.scores.readings[0]
-    gains = [gain.points for gain in board.gains("dare[ties]", current) if gain]
+    current = board.scores.settings[0]
+    gains = [one.gain.points for one in board.row("dare[ties]", current) if one and one.gain]
     assert gains == pytest.approx([5, -10, -2.5])
     assert not any(gain.mark for gain in board.gained.values())
-    assert board.gains("ties", current) == [None, None, None]
+    assert [one and one.gain for one in board.row("ties", current)] == [None, None, None]
 
 
 def test_how_far_seeds_are_apart_stands_in_every_format() -> None:
@@ -813,7 +884,7 @@ def test_a_page_holds_the_cells_of_the_board() -> None:
     assert said["draws"] == "50.0, 60.0, 80.0"
     assert (said["folder"], said["file"], said["digest"]) == (".", "0.json", "ab" * 16)
     assert {len(column) for column in (*cells.values(), *shown["records"].values())} == {
-        sum(cell is not None for row in board.scores.rows for one in board.scores.readings
+        sum(cell is not None for row in board.scores.rows for one in board.scores.settings
             for cell in board.scores.row(row, one))
     }  # fmt: skip
 
@@ -849,7 +920,7 @@ def test_text_of_records_does_no_harm_anywhere() -> None:
         for line in files["board.md"].splitlines()
         if line[:1] == "|"
     }
-    assert widths == {4, 5}  # the task with and without its metrics
+    assert widths == {4}
     rows = [*csv.reader(io.StringIO(files["board.csv"]))]
     assert {len(row) for row in rows} == {len(TABLE)}
     assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "-", "@"))]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -18,11 +19,12 @@ from harness.cli import main
 from harness.cli.evaluate import print_evaluation
 from harness.errors import BrokenRecord
 from harness.evaluation.records import Adaptation, DrawScore, Role, Source, read_records
+from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import board_of
-from harness.reporting.boards.leaderboard import rendered
+from harness.reporting.boards.leaderboard import index, rendered
 from harness.reporting.chosen import read_lines
 from harness.reporting.difference import NO_INTERVAL, Spread
-from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, readings, short_task
+from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, short_task
 from harness.reporting.lines import lines_of
 from harness.reporting.table import evaluation_table, legend, parts_table
 from harness.reporting.verdict import Verdict, verdicts
@@ -109,7 +111,7 @@ def board(records: list[Record]) -> tuple[str, str]:
 
 def test_several_experts_of_a_task_are_summed_up() -> None:
     found = grid(one_task(), by_method=True)
-    current = found.readings[0]
+    current = found.settings[0]
     summary = ("experts, min", "experts, mean", "experts, max")
     assert found.rows == (*summary, "logit ensemble", "base", "ties")
     values = [found.cells[row, current, RTE].mean for row in summary]
@@ -130,7 +132,7 @@ def test_one_expert_per_task_is_one_row() -> None:
 
 def test_deviations_are_those_of_a_sample() -> None:
     found = grid(one_task(), by_method=True)
-    cell = found.cells["ties", found.readings[1], RTE]
+    cell = found.cells["ties", found.settings[1], RTE]
     assert cell.values == pytest.approx([50, 70])
     assert cell.deviation == pytest.approx(stdev([50, 70]))
     assert str(cell) == "60.0 ±14.1"
@@ -146,8 +148,8 @@ def test_three_spreads_are_never_mixed() -> None:
         record("expert", "e1", RTE, "current", 0.8),
     ]
     made = grid(records, by_method=True)
-    current, one, five = made.readings
-    cells = [made.cells["ties", reading, RTE] for reading in (one, five)]
+    current, one, five = made.settings
+    cells = [made.cells["ties", setting, RTE] for setting in (one, five)]
     assert [cell.interval for cell in cells] == [(50, 70), (50, 75)]
     assert [cell.deviation for cell in cells] == [pytest.approx(stdev([50, 70])), None]
     mean_of = made.cells["experts, mean", current, RTE]
@@ -160,20 +162,20 @@ def test_the_best_constant_prediction_stands_last_under_every_reading() -> None:
     records = [one.model_copy(update={"majority": constant}) for one in one_task()]
     made = grid(records, by_method=True)
     assert made.rows[-1] == CONSTANT
-    assert {made.cells[CONSTANT, reading, RTE].values for reading in made.readings} == {(53,)}
+    assert {made.cells[CONSTANT, setting, RTE].values for setting in made.settings} == {(53,)}
     assert CONSTANT not in grid(one_task(), by_method=True).rows
 
 
 def test_nothing_drawn_has_no_deviation() -> None:
     found = grid(one_task(), by_method=True)
-    cell = found.cells["ties", found.readings[0], RTE]
+    cell = found.cells["ties", found.settings[0], RTE]
     assert cell.deviation is None
     assert str(cell) == "60.0"
 
 
 def test_the_mean_column_goes_draw_by_draw() -> None:
     found = grid(two_tasks(), by_method=True)
-    knn = found.readings[1]
+    knn = found.settings[1]
     across = found.row("ties", knn)[-1]
     assert across is not None
     # 50 and 90, 60 and 80, 70 and 70: every draw has the same mean although each task varies
@@ -183,16 +185,19 @@ def test_the_mean_column_goes_draw_by_draw() -> None:
 
 def test_a_mean_over_tasks_needs_all_of_them() -> None:
     found = grid(two_tasks()[:3], by_method=True)
-    assert found.row("ties", found.readings[1])[-1] is None
+    assert found.row("ties", found.settings[1])[-1] is None
 
 
 def test_readings_come_in_the_papers_order() -> None:
     protocols = ["ft-classifier", "probe", "knn", "current"]
     shots = {"current": {0: [0.5]}, "probe": {0: [0.5]}}
-    found = readings(
-        record("merged", "m", RTE, name, shots.get(name, {10: [0.5], 1: [0.5]}))
-        for name in protocols
-    )
+    found = grid(
+        [
+            record("merged", "m", RTE, name, shots.get(name, {10: [0.5], 1: [0.5]}))
+            for name in protocols
+        ],
+        by_method=True,
+    ).settings
     assert list(map(str, found)) == [
         "current",
         "knn, 1 shot",
@@ -207,7 +212,7 @@ def test_other_options_of_a_protocol_are_another_reading() -> None:
     usual = record("merged", "m", RTE, "ft-classifier", {5: [0.5]})
     other = usual.model_copy(update={"options": {"learning_rate": 5e-4, "epochs": 2}})
     found = grid([usual, other], by_method=True)
-    assert [reading.protocol for reading in found.readings] == [
+    assert [setting.protocol for setting in found.settings] == [
         "ft-classifier",
         "ft-classifier:epochs=2",
     ]
@@ -224,7 +229,7 @@ def test_two_models_of_one_method_are_told_apart_by_their_names() -> None:
     ]
     found = grid(twice, by_method=True)
     assert found.rows == ("ties (first)", "ties (second)")
-    values = [found.cells[row, found.readings[0], RTE].mean for row in found.rows]
+    values = [found.cells[row, found.settings[0], RTE].mean for row in found.rows]
     assert values == pytest.approx([50, 60])
     assert rows_of(twice, by_method=False) == ("first (ties)", "second (ties)")
 
@@ -241,7 +246,7 @@ def test_a_merge_of_one_task_and_one_of_several_share_a_folder() -> None:
         record("base", "b", MRPC, "current", 0.2, digest="b-kept-too", head="kept"),
     ]
     found = grid(records, by_method=True)
-    current = found.readings[0]
+    current = found.settings[0]
     values = {
         row: [cell and round(cell.mean) for cell in found.row(row, current)] for row in found.rows
     }
@@ -315,10 +320,14 @@ def chosen_from(*heldout: float, order: str = "012", **given: Any) -> list[Recor
     ]
 
 
+def best(records: list[Record]) -> dict[str, str]:
+    return best_single([*lines_of(("", one) for one in records)])
+
+
 @pytest.mark.parametrize("by_method", [True, False])
 def test_the_best_single_is_the_best_on_held_out_rows(by_method: bool) -> None:
     found = grid(chosen_from(0.5, 0.4, 0.9), by_method=by_method)
-    assert found.cells[BEST_SINGLE, found.readings[0], RTE].mean == pytest.approx(60)
+    assert found.cells[BEST_SINGLE, found.settings[0], RTE].mean == pytest.approx(60)
     assert found.rows.index(BEST_SINGLE) == found.rows.index("experts, max") + 1
     assert found.tasks == (RTE,), "held-out rows choose and are not reported"
 
@@ -326,24 +335,24 @@ def test_the_best_single_is_the_best_on_held_out_rows(by_method: bool) -> None:
 @pytest.mark.parametrize(("order", "first"), [("012", 70), ("210", 60), ("102", 70)])
 def test_a_tie_goes_to_the_expert_that_was_merged_first(order: str, first: float) -> None:
     found = grid(chosen_from(0.9, 0.8, 0.9, order=order), by_method=True)
-    assert found.cells[BEST_SINGLE, found.readings[0], RTE].mean == pytest.approx(first)
+    assert found.cells[BEST_SINGLE, found.settings[0], RTE].mean == pytest.approx(first)
 
 
 def test_the_best_single_has_the_draws_of_its_expert() -> None:
     records = chosen_from(0.5, 0.4, 0.9)
     tuned = record("expert", "e2", RTE, "knn", {5: [0.3, 0.5]}, digest=records[3].digest)
     found = grid([*records, tuned], by_method=True)
-    assert found.cells[BEST_SINGLE, found.readings[1], RTE].values == pytest.approx([30, 50])
+    assert found.cells[BEST_SINGLE, found.settings[1], RTE].values == pytest.approx([30, 50])
 
 
 def test_there_is_no_best_single_unless_every_expert_was_read_on_the_same_rows() -> None:
     whole = chosen_from(0.5, 0.4, 0.9)
-    assert best_single(whole)
-    assert not best_single(whole[:-1])
+    assert best(whole)
+    assert not best(whole[:-1])
     odd = whole[-1].model_copy(update={"dataset": {"digest": "other rows"}})
-    assert not best_single([*whole[:-1], odd])
-    assert not best_single(one_task())
-    assert not best_single(two_tasks())
+    assert not best([*whole[:-1], odd])
+    assert not best(one_task())
+    assert not best(two_tasks())
 
 
 def abroad(*heldout: float) -> list[Record]:
@@ -369,7 +378,7 @@ def test_experts_on_one_anothers_tasks(by_method: bool) -> None:
     found = grid(abroad(0.9, 0.2, 0.5, 0.7), by_method=by_method)
     assert found.tasks == (RTE, MRPC)
     values = {
-        name: [round(cell.mean) for cell in found.row(name, found.readings[0]) if cell]
+        name: [round(cell.mean) for cell in found.row(name, found.settings[0]) if cell]
         for name in found.rows
     }
     singles = {} if by_method else {"m": [50, 80, 65], "r": [90, 60, 75]}
@@ -403,13 +412,13 @@ def test_held_out_rows_count_once_for_every_task() -> None:
     records = abroad(0.9, 0.2, 0.5, 0.7)
     others = [r for r in records if r.task == RTE]
     again = [r.model_copy(update={"task": "glue/rte@test"}) for r in others]
-    chosen = best_single(records)
-    assert best_single([*records, *again]) == {**chosen, "glue/rte@test": chosen[RTE]}
+    chosen = best(records)
+    assert best([*records, *again]) == {**chosen, "glue/rte@test": chosen[RTE]}
 
 
 def test_the_best_single_of_several_tasks_is_read_on_the_held_out_rows_of_all() -> None:
-    assert best_single(abroad(0.9, 0.2, 0.5, 0.7)).keys() == {RTE, MRPC}
-    assert not best_single(abroad(0.9, 0.2, 0.5))
+    assert best(abroad(0.9, 0.2, 0.5, 0.7)).keys() == {RTE, MRPC}
+    assert not best(abroad(0.9, 0.2, 0.5))
     whole, _ = board(abroad(0.9, 0.2, 0.5, 0.7))
     assert "`average single`: the mean over all experts" in whole
     assert "experts, max" not in whole
@@ -419,8 +428,8 @@ def test_held_out_rows_that_a_merge_was_read_on_are_reported() -> None:
     records = [*chosen_from(0.5, 0.4, 0.9), record("merged", "m", HELDOUT, "current", 0.5)]
     found = grid(records, by_method=True)
     assert found.tasks == (RTE, HELDOUT)
-    assert (BEST_SINGLE, found.readings[0], RTE) in found.cells
-    assert (BEST_SINGLE, found.readings[0], HELDOUT) not in found.cells
+    assert (BEST_SINGLE, found.settings[0], RTE) in found.cells
+    assert (BEST_SINGLE, found.settings[0], HELDOUT) not in found.cells
 
 
 def test_the_choice_changes_neither_verdict_nor_share() -> None:
@@ -778,6 +787,42 @@ def test_the_command_writes_what_the_function_renders(
     assert {name: (out / name).read_text() for name in texts} == texts
 
 
+def test_boards_of_several_places_have_a_page_over_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    constant = DrawScore(value=0.9, parts={"accuracy": 0.9})
+    tied = [record("merged", one, RTE, "current", 0.6, method=one) for one in ("a", "b")]
+    beaten = [one.model_copy(update={"majority": constant}) for one in tied]
+    base = {"base": Source(source="hub/bert-base/", digest="b")}
+    other = [record("merged", one, RTE, "current", value, method=one, rows=rows, **base)
+             for one, value, rows in (("<b>", 0.7, 100), ("dare", 0.6, 100))]  # fmt: skip
+    other += [record("expert", f"e{n}", RTE, "current", 0.9) for n in range(3)]
+    places = [written(tmp_path / name, of) for name, of in (("a #1?", other), ("two", beaten))]
+    out = tmp_path / "boards"
+    command = ["leaderboard", *map(str, places), "--each", "--out", str(out)]
+    assert main(command) == main(command) == 0
+    assert capsys.readouterr().out.count(f"wrote {out / 'two'}/") == 2 * 5
+    page = (out / "index.html").read_text()
+    links = re.findall(r'href="([^"]*)"', page)
+    assert [(out / unquote(link)).is_file() for link in links] == [True, True]
+    first, second = page.split("<article")[1:]
+    for said in ("<p>Under current &lt;b&gt; scores highest with 70.0.</p>", "<dd>bert-base</dd>",
+                 "<dd>3 of each task</dd>", "<dd>2</dd>"):  # fmt: skip
+        assert said in first
+    assert "no merge scores more than the best constant prediction" in second
+    assert "<script" not in page
+    assert "3 of each task; sets of experts: 1; test rows: 100" in (
+        out / "a #1?" / "board.md"
+    ).read_text().replace("\n  ", " ")
+    (out / "index.html").write_text("precious")
+    assert main(command) == 2
+    assert "index.html exists and was not written by this program" in capsys.readouterr().err
+    twins = ["leaderboard", str(places[1]), str(written(tmp_path / "x" / "two", tied)), "--each"]
+    assert main([*twins, "--out", str(tmp_path / "new")]) == 2
+    assert "would be one board; expected places of other names" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_board_is_written_whole_or_not_at_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -869,6 +914,13 @@ def test_committed_boards_are_what_their_records_render_to(name: str) -> None:
     lines = read_lines([LEADERBOARDS / "records" / f"{name}.parquet"])
     for file, text in rendered(board_of(lines), LEADERBOARDS / name).items():
         assert (LEADERBOARDS / name / file).read_text(encoding="utf-8") == text, file
+
+
+def test_the_committed_page_over_all_boards_is_what_their_records_render_to() -> None:
+    places = {name: LEADERBOARDS / "records" / f"{name}.parquet" for name in BOARDS}
+    boards = {name: board_of(read_lines([place])) for name, place in places.items()}
+    said = {name: {**about(one), "finding": finding(one)} for name, one in boards.items()}
+    assert (LEADERBOARDS / "index.html").read_text(encoding="utf-8") == index(said)
 
 
 def test_the_published_schema_is_that_of_a_record() -> None:

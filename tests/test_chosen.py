@@ -31,10 +31,10 @@ def study(folder: Path, run: str = "1", *, names: Callable[[str], str] = str) ->
         base = {"role": "base", "method": "base", "digest": f"{run}base under {task}"}
         read_once(folder, "base", task, 0.4, seed=seed, **base)
         experts = [source(f"{run}expert of toy/{name}") for name in "ab"]
-        for merge in ("ties", "average"):
+        for merge, wrong in (("ties", 0.2), ("average", 0.25)):
             about: dict[str, Any] = {"method": merge, "digest": f"{run}{merge} under {task}"}
             about |= {"experts": experts, "base": source("base"), "head": "kept"}
-            read_once(folder, names(merge), task, 0.2, seed=seed, **about)
+            read_once(folder, names(merge), task, wrong, seed=seed, **about)
     return folder
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,15 @@ import pytest
 import harness
 from harness.evaluation.records import Record
 from harness.reporting.boards.credit import Credits, Scored, ranked
-from harness.reporting.boards.credit_table import bars
-from harness.reporting.grid import Reading
+from harness.reporting.boards.credit_table import view
+from harness.reporting.lines import Setting
 from harness.rng import rng
 from harness.stats.estimate import Estimate
 from tests.resampled import resampled
 from tests.test_boards import record
 from tests.test_boards import written as stored
 
-TUNED = Reading(2, "ft-classifier", 5)
+TUNED = Setting(2, "ft-classifier", 5)
 TASKS = ("own/one@test", "own/two@test")
 
 
@@ -49,7 +48,7 @@ def each(one: Scored) -> list[Sequence[Estimate]]:
 
 def of(rows: dict[str, Scored], **given: Any) -> Credits:
     tasks = TASKS[: len(next(iter(rows.values())).tuned)]
-    return ranked(rows, reading=TUNED, tasks=tasks, **given)
+    return ranked(rows, setting=TUNED, tasks=tasks, **given)
 
 
 # Arithmetic -------------------------------------------------------------------------------------
@@ -165,10 +164,11 @@ def board(folder: Path, some: list[Record]) -> dict[str, str]:
 def test_a_board_begins_with_where_the_score_goes(tmp_path: Path) -> None:
     made = board(tmp_path, [*map(resampled, records())])
     assert made["board.md"].startswith("# Where the score goes\n")
-    rows = [line.split(" | ") for line in made["board.md"].splitlines() if line.startswith("| ")]
-    assert rows[2][:6] == ["| 1", "ties", "30.0", "50.0", "70.0", "80.0"]
-    assert rows[2][6].startswith("80 % (95 % CI ")
-    assert rows[3][:2] == ["| 2", r"&lt;b&gt;\|x\_[y]\(z)"]
+    lines = [line for line in made["board.md"].splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line[1:].split(" | ")] for line in lines]
+    assert rows[1][:6] == ["1", "ties", "30.0", "50.0", "70.0", "80.0"]
+    assert rows[1][6].startswith("80 % (95 % CI ")
+    assert rows[2][:2] == ["2", r"&lt;b&gt;\|x\_[y]\(z)"]
     page = made["index.html"].partition("<script")[0]
     assert page.index("Where the score goes") < page.index("What the numbers are")
     assert "base 30.0, own heads 50.0, tuned head 70.0, experts 80.0" in page
@@ -178,8 +178,7 @@ def test_a_board_begins_with_where_the_score_goes(tmp_path: Path) -> None:
 
 def test_bars_add_up_to_the_axis() -> None:
     found = of({"ties": scored(47.0, 65.6), "own": scored(70, 60, 1)}, constants=[0.001])
-    board: Any = SimpleNamespace(tasks={}, of_row={})
-    shown = bars(board, found)
+    shown = view(found, "")
     for one in shown["bars"]:
         ends = [x + width for _, x, width in one["rects"]]
         starts = [x for _, x, _ in one["rects"]]

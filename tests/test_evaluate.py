@@ -33,6 +33,7 @@ from harness.evaluation.task_split import protocols_of, task_split
 from harness.files import cache_dir
 from harness.passes import features as encode
 from harness.reporting.grid import BEST_SINGLE, best_single
+from harness.reporting.lines import lines_of
 from harness.reporting.table import evaluation_table
 from harness.weights import digest
 from tests.conftest import WORDS, model
@@ -935,7 +936,7 @@ def test_the_best_single_is_chosen_on_held_out_rows_and_not_on_the_reported_ones
     value = {name: record.scores[0].value for name, record in experts.items()}
     assert held["rte1"].scores[0].value == 1 > held["rte0"].scores[0].value
     assert value["rte0"] == 1 > value["rte1"]
-    assert best_single(found) == {PAIR: experts["rte1"].digest}
+    assert best_single([*lines_of(("", one) for one in found)]) == {PAIR: experts["rte1"].digest}
     row = next(x for x in evaluation_table(found).splitlines() if x.startswith(BEST_SINGLE))
     assert row.split()[-1] == f"{100 * value['rte1']:.1f}"
     assert "heldout10@" not in evaluation_table(found)

@@ -17,7 +17,7 @@ LOOK = (
     "print(len(harness.TASKS), len(harness.PROTOCOLS), len(harness.MERGERS))\n"
     "print(*(sys.modules[f'harness.{name}'].__file__ for name in ('tasks', 'protocols')))\n"
 )
-PAGE = ("board.css", "board.js", "page.html.jinja")
+PAGE = ("board.css", "board.js", "index.html.jinja", "board.md.jinja", "board.tex.jinja")
 """What the page of a board is made of, beside code."""
 
 
@@ -37,7 +37,7 @@ def test_a_wheel_holds_one_package(wheel: Path) -> None:
     roots = {name.partition("/")[0] for name in names}
     assert {root for root in roots if not root.endswith(".dist-info")} == {"harness"}
     assert {"harness/tasks/glue.py", "harness/protocols/knn.py"} <= {*names}
-    page = {f"harness/reporting/boards/page/{name}" for name in PAGE}
+    page = {f"harness/reporting/boards/templates/{name}" for name in PAGE}
     assert page <= {*names}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.cli import flags
 from harness.cli.app import app
-from harness.cli.flags import Names, limit_of, option
+from harness.cli.flags import Names, flag, limit_of, option
 
 
 @app.command()
@@ -17,11 +17,12 @@ def leaderboard(
     protocols: Names = flags.PROTOCOLS,
     limit: str | None = flags.LIMIT,
     models: Names = flags.MODELS,
+    each: bool = flag("A board for each of RECORDS, and a page over them.", "--each"),
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Render the board of records: Markdown, CSV, Parquet, LaTeX and a page of HTML."""
     from harness.reporting.boards.leaderboard import leaderboard as run
 
     which = {"tasks": tasks, "protocols": protocols, "models": models}
-    for path in run(records, out=out, limit=limit_of(limit), **which):
+    for path in run(records, out=out, limit=limit_of(limit), each=each, **which):
         print(f"wrote {path}")

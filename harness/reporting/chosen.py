@@ -11,11 +11,11 @@ from pydantic import PositiveInt
 
 from harness.errors import MissingScores
 from harness.evaluation.records import Record, each_record
-from harness.reporting.lines import Line, label, limit_of, lines_of
+from harness.reporting.grid import SINGLES
+from harness.reporting.lines import Line, lines_of
 from harness.values import Frozen
 
 Where = TypeVar("Where")
-SINGLES = ("expert", "single")
 NAMED = ("merged", "reference", "ceiling")
 """Roles of what a table is of; those of all others are what these are measured by."""
 
@@ -45,81 +45,66 @@ def called(task: str) -> tuple[str, ...]:
     return task, bare, task.rpartition("/")[2], bare.rpartition("/")[2]
 
 
-_CALLED: Mapping[str, Callable[[Record], tuple[Collection[object], str]]] = {
-    "task": lambda record: (called(record.task), record.task),
-    "protocol": lambda record: ((label(record), record.protocol), label(record)),
-    "limit": lambda record: ((limit_of(record),), str(limit_of(record))),
+_CALLED: Mapping[str, Callable[[Line], tuple[Collection[object], str]]] = {
+    "task": lambda line: (called(line.task), line.task),
+    "protocol": lambda line: ((line.setting.protocol, line.protocol), line.setting.protocol),
+    "limit": lambda line: ((line.limit,), str(line.limit)),
 }
-"""All that a record may be called by, and what it is called to who asks."""
+"""All that a line may be called by, and what it is called to who asks."""
+
+
+def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
+    """The lines that are meant. Raises MissingScores for what none of them is of."""
+    limits = () if which.limit is None else (which.limit,)
+    every = {"task": which.tasks, "protocol": which.protocols, "limit": limits}
+    asked = {what: names for what, names in every.items() if names}
+    kept = [*lines]
+    for what, names in asked.items():
+        known = dict(_CALLED[what](line)[::-1] for line in lines)
+        for name in names:
+            if not any(name in names for names in known.values()):
+                raise _missing(what, name, known)
+        kept = [one for one in kept if {*names} & {*_CALLED[what](one)[0]}]
+    if asked and not kept:
+        raise MissingScores(
+            f"no record is of the {' and the '.join(asked)} that were chosen; name fewer"
+        )
+    return _of_models(kept, which.models) if which.models else kept
+
+
+def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
+    """Those of the models, and what they are measured by."""
+    known = dict.fromkeys(line.model for line in lines)
+    names: set[str] = set()
+    for pattern in patterns:
+        found = {name for name in known if name == pattern or fnmatchcase(name, pattern)}
+        if not found:
+            raise _missing("model", pattern, known)
+        names |= found
+    experts = {digest for line in lines if line.model in names for _, digest in line.experts}
+    teachers = {line.digest: line.teachers for line in lines if line.teachers}
+
+    def beside(line: Line) -> bool:
+        # a base has the heads of experts: who teaches it under one protocol tells whose
+        of_set = {line.digest} if line.role in SINGLES else {*teachers.get(line.digest, ())}
+        return line.role not in NAMED and (not experts or of_set <= experts)
+
+    return [line for line in lines if line.model in names or beside(line)]
+
+
+def _missing(what: str, name: object, known: Iterable[str]) -> MissingScores:
+    return MissingScores(f"no record is of {what} '{name}', expected one of {', '.join(known)}")
 
 
 def chosen(
     records: Iterable[tuple[Where, Record]], which: Chosen
 ) -> Iterator[tuple[Where, Record]]:
-    """The records that are meant. Raises MissingScores for what none of them is of."""
-    if which.models:
-        yield from _of_models([*_matching(records, which)], which.models)
-    else:
-        yield from _matching(records, which)
-
-
-def _matching(
-    records: Iterable[tuple[Where, Record]], which: Chosen
-) -> Iterator[tuple[Where, Record]]:
-    """Those of the tasks, protocols and limit. At the end, what none is of is an error."""
-    asked = {"task": which.tasks, "protocol": which.protocols, "limit": (which.limit,)}
-    asked = {what: names for what, names in asked.items() if names not in ((), (None,))}
-    known: dict[str, dict[str, None]] = {what: {} for what in asked}
-    met: set[tuple[str, object]] = set()
-    count = 0
-    for where, record in records:
-        fits = True
-        for what, names in asked.items():
-            called, own = _CALLED[what](record)
-            known[what].setdefault(own)
-            mine = {(what, name) for name in names if name in called}
-            met |= mine
-            fits = fits and bool(mine)
-        if fits:
-            count += 1
-            yield where, record
-    for what, names in asked.items():
-        for name in names:
-            if (what, name) not in met:
-                raise MissingScores(
-                    f"no record is of {what} '{name}', expected one of {', '.join(known[what])}"
-                )
-    if asked and not count:
-        raise MissingScores(
-            f"no record is of the {' and the '.join(asked)} that were chosen; name fewer"
-        )
-
-
-def _of_models(
-    records: Sequence[tuple[Where, Record]], patterns: Collection[str]
-) -> Iterator[tuple[Where, Record]]:
-    """Those of the models, and what they are measured by."""
-    known = dict.fromkeys(record.model for _, record in records)
-    names: set[str] = set()
-    for pattern in patterns:
-        found = {name for name in known if name == pattern or fnmatchcase(name, pattern)}
-        if not found:
-            raise MissingScores(
-                f"no record is of model '{pattern}', expected one of {', '.join(known)}"
-            )
-        names |= found
-    experts = {
-        one.digest for _, record in records if record.model in names for one in record.experts
-    }
-    teachers = {record.digest: record.teachers for _, record in records if record.teachers}
-    for where, record in records:
-        # a base is read under the heads of experts: who teaches it under one protocol tells whose
-        of_set = {record.digest} if record.role in SINGLES else {*teachers.get(record.digest, ())}
-        beside = record.role not in NAMED and (not experts or of_set <= experts)
-        if beside or record.model in names:
-            yield where, record
+    """The records that are meant, as `among` says of their lines."""
+    known = [*records]
+    lines = among([*lines_of((str(at), one) for at, (_, one) in enumerate(known))], which)
+    return (known[int(at)] for at in dict.fromkeys(line.path for line in lines))
 
 
 def read_lines(places: Iterable[str | Path], which: Chosen = EVERYTHING) -> list[Line]:
     """The lines of the records in files and folders that are meant. Raises BrokenRecord."""
-    return [*lines_of((str(path), one) for path, one in chosen(each_record(places), which))]
+    return among([*lines_of((str(path), one) for path, one in each_record(places))], which)

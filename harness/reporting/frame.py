@@ -21,31 +21,16 @@ from harness.text import csv_cell
 if TYPE_CHECKING:
     import pandas
 
-WHAT: Mapping[str, Callable[[Line], Any]] = {
+OTHERWISE: Mapping[str, Callable[[Line], Any]] = {
     "task": lambda line: line.name,
-    "split": lambda line: line.split,
-    "kind": lambda line: line.kind,
     "metric": lambda line: "+".join(line.metrics),
-    "rows": lambda line: line.rows,
-    "protocol": lambda line: line.protocol,
-    "options": lambda line: line.options,
     "shots": lambda line: amount(line.shots),
-    "role": lambda line: line.role,
-    "model": lambda line: line.model,
-    "method": lambda line: line.method,
-    "premerge": lambda line: line.premerge,
-    "merger": lambda line: line.merger,
-    "head": lambda line: line.head,
-    "preset": lambda line: line.preset,
-    "adapted": lambda line: line.adapted,
     "transductive": lambda line: line.saw_the_scored,
     "low": lambda line: line.interval and line.interval[0],
     "high": lambda line: line.interval and line.interval[1],
-    "level": lambda line: line.level,
-    "majority": lambda line: line.majority,
-    "digest": lambda line: line.digest,
+    "record": lambda line: line.path,
 }
-"""What a record says of a number of shots, whatever the draw."""
+"""Columns that a line has under another name, whatever the draw."""
 MEANS: Mapping[str, Callable[[Line], Any]] = {
     "value": lambda line: Cell(line.values).mean,
     "parts": lambda line: json.dumps({name: round(value, 6) for name, value in line.parts}),
@@ -109,18 +94,24 @@ def frame_of(
     records: Iterable[tuple[Path | str, Record]], *, resamples: bool = False
 ) -> pandas.DataFrame:
     """Records that lie in these files as a frame."""
+    import pandas
+
     made = [(line, r) for path, r in records for line in lines_of([(str(path), r)])]
-    names = named_rows([line for line, _ in made])
-    lines = [
-        (line, record, name, values)
-        for (line, record), name in zip(made, names, strict=True)
-        for values in _values(line, record, resamples)
-    ]
-    columns = {name: [of(line) for line, *_ in lines] for name, of in WHAT.items()}
-    columns |= {name: [of(record) for _, record, *_ in lines] for name, of in MADE_OF.items()}
-    columns |= {name: [values[at] for *_, values in lines] for at, name in enumerate(VALUES)}
-    columns |= {"row": [one[2] for one in lines], "record": [one.path for one, *_ in lines]}
-    return _typed({name: columns[name] for name in FRAME})
+    drawn = pandas.DataFrame(
+        [(at, *one) for at, made_of in enumerate(made) for one in _values(*made_of, resamples)],
+        columns=["at", *VALUES],
+    )
+    known = {name: [of(record) for _, record in made] for name, of in MADE_OF.items()}
+    known["row"] = named_rows([line for line, _ in made])
+    rest = [name for name in FRAME if name not in (*known, *VALUES)]
+    known |= {name: [_of(name, line) for line, _ in made] for name in rest}
+    repeated = pandas.DataFrame(known).loc[drawn.pop("at")].reset_index(drop=True)
+    return _typed(pandas.concat([repeated, drawn], axis="columns")[[*FRAME]])
+
+
+def _of(name: str, line: Line) -> Any:
+    """What a line says in a column."""
+    return OTHERWISE[name](line) if name in OTHERWISE else getattr(line, name)
 
 
 def _values(line: Line, record: Record, resamples: bool) -> Iterator[tuple[Any, ...]]:
@@ -137,16 +128,16 @@ def _values(line: Line, record: Record, resamples: bool) -> Iterator[tuple[Any, 
 
 def table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> pandas.DataFrame:
     """Lines as a frame, with the row and the file of each: what board.csv is written from."""
-    columns = {name: [of(line) for line in lines] for name, of in {**WHAT, **MEANS}.items()}
-    columns |= {"row": [*rows], "record": [*files]}
-    return _typed({name: columns[name] for name in TABLE})
-
-
-def _typed(columns: Mapping[str, Sequence[Any]]) -> pandas.DataFrame:
-    """Numbers as such, and texts that repeat as categories."""
     import pandas
 
-    frame = pandas.DataFrame(columns)
+    known: dict[str, Sequence[Any]] = {"row": rows, "record": files}
+    known |= {name: [of(line) for line in lines] for name, of in MEANS.items()}
+    known |= {one: [_of(one, line) for line in lines] for one in TABLE if one not in known}
+    return _typed(pandas.DataFrame(known)[[*TABLE]])
+
+
+def _typed(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Numbers as such, and texts that repeat as categories."""
     kinds = {name: "float64" if name in FLOATS else "category" for name in frame}
     kept = (*TRUTHS, *COUNTS, "record")
     return frame.astype({name: kind for name, kind in kinds.items() if name not in kept})

@@ -1,28 +1,36 @@
-"""Pure: records -> a grid of rows, readings and tasks, with a cell for each score."""
+"""Pure: lines -> a grid of rows, settings and tasks, with a cell for each score."""
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import compress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import fsum, sqrt
 from typing import TypeAlias, TypeVar
 
-from harness.data.shots import amount, counted
+from harness.data.shots import amount
 from harness.errors import BrokenRecord
 from harness.evaluation.records import Record, Role
-from harness.reporting.lines import TUNED, Line, flag, label, lines_of
+from harness.reporting.lines import (
+    CURRENT,
+    PROTOCOL_ORDER,
+    TUNED,
+    Line,
+    Setting,
+    flag,
+    in_order,
+    label,
+    lines_of,
+)
 from harness.reporting.names import row_names
+from harness.reporting.sets import in_sets
 from harness.text import points
-from harness.types import HELD_OUT, Shots
+from harness.types import HELD_OUT
 
-__all__ = ["label"]
+__all__ = ["CURRENT", "PROTOCOL_ORDER", "TUNED", "Line", "Setting", "in_order", "label"]
 
 Read = TypeVar("Read", Record, Line)
-CURRENT = "current"
-PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
 SINGLES = ("expert", "single")
 MAX = "experts, max"
 SUMMARY = ("experts, min", "experts, mean", MAX)
@@ -31,32 +39,17 @@ AVERAGE_SINGLE = "average single"
 CONSTANT = "best constant"
 """The best constant prediction: the most frequent label, or the mean of a regression."""
 HEADLINE_SHOTS = 5
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A protocol with the number of shots it adapts to: a group of columns."""
-
-    rank: int
-    protocol: str
-    shots: Shots
-
-    def __str__(self) -> str:
-        return ", ".join(self.lines)
-
-    @property
-    def lines(self) -> list[str]:
-        """The protocol and, where it adapts, the shots."""
-        return [self.protocol, *([counted(self.shots)] if self.shots else [])]
+MEAN = "mean"
+"""The column of the mean over tasks. A task has a split, and is never called so."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Scores of one row under one reading on one task (or averaged over all), times 100.
+    """Scores of one row under one setting on one task (or averaged over all), times 100.
 
     Three spreads that say different things: `values` are of the draws, `interval` is where their
     mean would lie on other test rows (None where nobody measured it), `experts` are those of the
-    several experts of which this is the mean.
+    several experts, or sets of experts, of which this is the mean.
     """
 
     values: tuple[float, ...]
@@ -88,6 +81,14 @@ class Cell:
         across = self.across_experts
         return str(self) if across is None else f"{self} (sd {points(across)})"
 
+    @property
+    def with_interval(self) -> str:
+        """Itself with its interval, or with the experts that it spreads over."""
+        if self.interval is None:
+            return self.with_experts
+        low, high = self.interval
+        return f"{self} [{points(low)}, {points(high)}]"
+
 
 def _mean(values: Sequence[float]) -> float:
     return fsum(values) / len(values)
@@ -100,51 +101,71 @@ def _deviation(values: Sequence[float]) -> float | None:
     return sqrt(fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1))
 
 
-def cell_of(record: Record, reading: Reading) -> Cell:
-    """What a record says under a reading."""
-    shots = reading.shots or None
-    ends = [(100 * one.low, 100 * one.high) for one in record.intervals if one.shots == shots]
-    return Cell(tuple(100 * v for v in record.values(shots)), ends[0] if ends else None)
-
-
-Place: TypeAlias = "tuple[str, Reading, str]"
-"""The row, reading and task of a cell."""
+Place: TypeAlias = "tuple[str, Setting, str]"
+"""The row, setting and task of a cell."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows by name, readings and tasks in order, and the cells that are known.
+    """Rows by name, settings and tasks in order, and the cells that are known.
 
-    `lines` are those that cells were read from; a cell without one is computed of others.
+    `lines` are those that cells are of; a cell without one is computed of others. Of several sets
+    of experts it is that of the first, and `sets` has all.
     """
 
     rows: tuple[str, ...]
-    readings: tuple[Reading, ...]
+    settings: tuple[Setting, ...]
     tasks: tuple[str, ...]
     cells: dict[Place, Cell]
     lines: dict[Place, Line] = field(default_factory=dict)
-
-    def row(self, name: str, reading: Reading) -> list[Cell | None]:
-        """The cells of a row under one reading, and their mean if every task has one."""
-        if (name, reading) not in self._rows:
-            self._rows[name, reading] = self._row(name, reading)
-        return self._rows[name, reading]
-
-    @cached_property
-    def _rows(self) -> dict[tuple[str, Reading], list[Cell | None]]:
-        """Rows that were asked for."""
-        return {}
-
-    def _row(self, name: str, reading: Reading) -> list[Cell | None]:
-        cells = [self.cells.get((name, reading, task)) for task in self.tasks]
-        if len(self.tasks) == 1:
-            return cells
-        known = [cell for cell in cells if cell is not None]
-        return [*cells, mean_cell(known) if len(known) == len(cells) else None]
+    sets: dict[Place, tuple[Line, ...]] = field(default_factory=dict)
 
     @property
     def columns(self) -> list[str]:
-        return [*self.tasks, *(["mean"] if len(self.tasks) > 1 else [])]
+        return [*self.tasks, *([MEAN] if len(self.tasks) > 1 else [])]
+
+    @cached_property
+    def headlines(self) -> dict[str, Setting]:
+        """By protocol, the setting whose number of shots is nearest to the papers' five."""
+        nearest: dict[str, Setting] = {}
+        for one in sorted(self.settings, key=lambda one: abs(amount(one.shots) - HEADLINE_SHOTS)):
+            nearest.setdefault(one.protocol, one)
+        return {one.protocol: nearest[one.protocol] for one in self.settings}
+
+    @cached_property
+    def by_row(self) -> dict[str, list[Line]]:
+        """The lines that the cells of each row are of; rows that are computed have none."""
+        by_row: dict[str, list[Line]] = {}
+        for place in self.lines:
+            by_row.setdefault(place[0], []).extend(self.lines_at(place))
+        return by_row
+
+    def lines_at(self, place: Place) -> tuple[Line, ...]:
+        """The lines of a cell, one for each set of experts."""
+        line = self.lines.get(place)
+        return self.sets.get(place, () if line is None else (line,))
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, Setting], list[Cell | None]]:
+        """Rows that were asked for."""
+        return {}
+
+    def row(self, name: str, setting: Setting) -> list[Cell | None]:
+        """The cells of a row under one setting, and their mean if every task has one."""
+        if (name, setting) not in self._known:
+            cells = [self.cells.get((name, setting, task)) for task in self.tasks]
+            known = [cell for cell in cells if cell is not None]
+            whole = mean_cell(known) if len(known) == len(cells) else None
+            each = [cell.experts for cell in known]
+            if whole and all((name, setting, task) in self.sets for task in self.tasks):
+                whole = replace(whole, experts=tuple(map(_mean, zip(*each, strict=False))))
+            self._known[name, setting] = [*cells, *([whole] if len(cells) > 1 else [])]
+        return self._known[name, setting]
+
+    def under(self, setting: Setting) -> list[tuple[str, list[Cell | None]]]:
+        """The rows that have any cell under a setting, with their cells, mean last."""
+        rows = [(name, self.row(name, setting)) for name in self.rows]
+        return [(name, cells) for name, cells in rows if any(cells)]
 
 
 def mean_cell(cells: Sequence[Cell]) -> Cell:
@@ -172,159 +193,129 @@ def _interval(cells: Sequence[Cell]) -> tuple[float, float] | None:
     return mean - below, mean + above
 
 
-def readings(records: Iterable[Record]) -> list[Reading]:
-    """All protocols with their shots, in the order of columns."""
-    return readings_of(_lines(records))
+def settings_of(lines: Iterable[Line]) -> list[Setting]:
+    """All settings, in the order of columns."""
+    return in_order({line.setting for line in lines})
 
 
-def in_order(readings: Iterable[Reading]) -> list[Reading]:
-    """Readings with Current first, then KNN, FT-Classifier and others; of each by its shots."""
-    return sorted(readings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
-
-
-def readings_of(lines: Iterable[Line]) -> list[Reading]:
-    return in_order({reading_of(line) for line in lines})
-
-
-def reading_of(line: Line) -> Reading:
-    """The group of columns that a line stands in."""
-    return _reading(line.protocol, line.setting, line.shots)
-
-
-@lru_cache
-def _reading(protocol: str, setting: str, shots: Shots) -> Reading:
-    known = protocol in PROTOCOL_ORDER
-    rank = PROTOCOL_ORDER.index(protocol) if known else len(PROTOCOL_ORDER)
-    return Reading(rank, setting, shots)
+def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
+    """Records as the rows and cells of `laid_out`."""
+    return laid_out(_lines(records), by_method=by_method)
 
 
 def _lines(records: Iterable[Record]) -> list[Line]:
     return [*lines_of(("", record) for record in records)]
 
 
-def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
-    """Records as rows and cells.
+def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
+    """Lines as rows and cells.
 
     Rows: the experts (one row if every task has one); where a task has several, min, mean and max
-    over them; where experts were read on one another's tasks, the mean over all of them; the best
-    one on held-out rows, if they were read there; the ensemble, ceilings, other references, the
-    base, then the merged models, by method or by name; last what the best constant prediction
-    scores.
+    over them; where experts were evaluated on one another's tasks, the mean over all of them; the
+    best one on held-out rows, if they were evaluated there; the ensemble, ceilings, other
+    references, the base, then the merged models, by method or by name; last what the best constant
+    prediction scores.
     """
-    return laid_out(_lines(records), by_method=by_method)
-
-
-def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
-    """Lines as the rows and cells of `grid`."""
-    chosen = _best_single(lines)
-    lines = reported(lines)
+    chosen = best_single(lines)
+    lines = in_sets(reported(lines))
     check_work(lines)
-    tasks = tuple(dict.fromkeys(line.task for line in lines))
     own = _own(lines)
     one_each = _one_each(own)
-    filled = _filled(lines, _rows_of(lines, by_method=by_method, one_each=one_each))
-    cells = filled.cells
-    for (reading, task), read in filled.experts.items():
-        best = read.get(chosen.get(task, ""))
-        mine = own.get(task, set())
-        for name, cell in _over_experts(read, mine, best, one_each=one_each).items():
-            cells[name, reading, task] = cell
-    order = filled.order
-    shown = [*order["expert"]] if one_each or not by_method else []
-    shown = shown if by_method else [*shown, *order["single"]]
+    named = [*zip(lines, _rows_of(lines, by_method=by_method, one_each=one_each), strict=True)]
+    every: dict[Place, dict[int, Line]] = {}
+    for line, rows in named:
+        for row in rows:
+            every.setdefault((row, line.setting, line.task), {})[line.set] = line
+    of_cell = {place: of[min(of)] for place, of in every.items()}
+    sets = {place: tuple(of.values()) for place, of in every.items() if len(of) > 1}
+    cells = {place: Cell(line.values, line.interval) for place, line in of_cell.items()}
+    cells |= {place: _over_sets(of) for place, of in sets.items()}
+    experts: dict[tuple[Setting, str], dict[str, Cell]] = {}
+    for line in lines:
+        if line.majority is not None:
+            constant = Cell((line.majority,))
+            cells.setdefault((CONSTANT, line.setting, line.task), constant)
+        if line.role in SINGLES:
+            each = experts.setdefault((line.setting, line.task), {})
+            each[line.digest] = Cell(line.values, line.interval)
+    for (setting, task), scored in experts.items():
+        best = scored.get(chosen.get(task, ""))
+        over = _over_experts(scored, own.get(task, {}), best, one_each=one_each)
+        cells |= {(row, setting, task): cell for row, cell in over.items()}
+    order: dict[str, list[str]] = {role: [] for role in typing.get_args(Role)}
+    for line, rows in named:
+        order[line.role] += rows[:1]
+    shown = order["expert"] if one_each or not by_method else []
+    shown = [*shown, *order["single"], *SUMMARY, AVERAGE_SINGLE, BEST_SINGLE]
+    for role in ("ensemble", "ceiling", "reference", "base", "merged"):
+        shown += order[role]
     known = {row for row, _, _ in cells}
-    summary = [name for name in (*SUMMARY, AVERAGE_SINGLE, BEST_SINGLE) if name in known]
-    others = ("ensemble", "ceiling", "reference", "base", "merged")
-    rest = [name for role in others for name in order[role]]
-    last = [CONSTANT] if CONSTANT in known else []
     # a merge may stand in the records for itself and, beside another one, as a reference
-    rows = tuple(dict.fromkeys([*shown, *summary, *rest, *last]))
-    return Grid(rows, tuple(readings_of(lines)), tasks, cells, filled.lines)
+    kept = tuple(row for row in dict.fromkeys([*shown, CONSTANT]) if row in known)
+    tasks = tuple(dict.fromkeys(line.task for line in lines))
+    return Grid(kept, tuple(settings_of(lines)), tasks, cells, of_cell, sets)
+
+
+def _over_sets(lines: Sequence[Line]) -> Cell:
+    """The mean over sets of experts, draw by draw, with what it is in each of them."""
+    each = [Cell(line.values) for line in lines]
+    return replace(mean_cell(each), experts=tuple(one.mean for one in each))
 
 
 def named_rows(lines: Sequence[Line]) -> list[str]:
     """What a board calls the row of each line; of a line that it does not show, the model."""
     shown = reported(lines)
-    names = row_names(shown, by_method=True, one_each=_one_each(_own(shown)))
+    of_set = in_sets(shown)
+    names = row_names(of_set, by_method=True, one_each=_one_each(_own(of_set)))
     known = {id(line): name for line, name in zip(shown, names, strict=True)}
     return [known.get(id(line), line.model) for line in lines]
 
 
-def _own(lines: Iterable[Line]) -> dict[str, set[str]]:
-    """The experts of each task, by digest."""
-    own: dict[str, set[str]] = {}
+def _own(lines: Iterable[Line]) -> dict[str, dict[str, int]]:
+    """The experts of each task, by digest, with the number of their set."""
+    own: dict[str, dict[str, int]] = {}
     for line in lines:
         if line.role == "expert":
-            own.setdefault(line.task, set()).add(line.digest)
+            own.setdefault(line.task, {})[line.digest] = line.set
     return own
 
 
-def _one_each(own: Mapping[str, Collection[str]]) -> bool:
-    """Whether no task has several experts: a table then has one row for all of them."""
-    return max(map(len, own.values()), default=0) <= 1
-
-
-@dataclass(frozen=True)
-class _Filled:
-    """Cells as they are filled: those of rows, of experts by digest, names in order by role."""
-
-    cells: dict[Place, Cell]
-    lines: dict[Place, Line]
-    experts: dict[tuple[Reading, str], dict[str, Cell]]
-    order: dict[str, dict[str, None]]
-
-
-def _filled(lines: Sequence[Line], rows: Sequence[tuple[str, ...]]) -> _Filled:
-    """The cells that are read, not computed of others; `rows` are those that a line stands in."""
-    filled = _Filled({}, {}, {}, {role: {} for role in typing.get_args(Role)})
-    for line, mine in zip(lines, rows, strict=True):
-        reading = reading_of(line)
-        cell = Cell(line.values, line.interval)
-        if line.role in SINGLES:
-            filled.experts.setdefault((reading, line.task), {})[line.digest] = cell
-        filled.order[line.role].update(dict.fromkeys(mine[:1]))
-        for row in mine:
-            filled.cells[row, reading, line.task] = cell
-            filled.lines[row, reading, line.task] = line
-        if line.majority is not None:
-            constant = Cell((line.majority,))
-            filled.cells.setdefault((CONSTANT, reading, line.task), constant)
-    return filled
+def _one_each(own: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether no task has several experts of a set: a table then has one row for all of them."""
+    return all(len({*of.values()}) == len(of) for of in own.values())
 
 
 def _rows_of(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[tuple[str, ...]]:
-    """The rows that each line stands in: an expert that was read abroad has one of its own, too."""
+    """The rows of each line: an expert that was evaluated abroad has one of its own, too."""
     named = row_names(lines, by_method=by_method, one_each=one_each)
     if by_method:
         pairs = zip(lines, named, strict=True)
         return [() if line.role == "single" else (name,) for line, name in pairs]
-    away = {line.digest for line in lines if line.role == "single"}
-    among = [line.role in SINGLES and line.digest in away for line in lines]
-    alone = iter(row_names([*compress(lines, among)], by_method=False, one_each=False))
-    rows = []
-    for line, name, is_away in zip(lines, named, among, strict=True):
-        own = (next(alone),) if is_away else ()
-        rows.append(own if line.role == "single" else tuple(dict.fromkeys((name, *own))))
-    return rows
-
-
-def check_same_work(records: Sequence[Record]) -> None:
-    """Raise BrokenRecord, naming both, where a column would mix what is not the same work."""
-    check_work(_lines(records))
+    singles = {line.digest for line in lines if line.role == "single"}
+    away = [line for line in lines if line.role in SINGLES and line.digest in singles]
+    names = row_names(away, by_method=False, one_each=False)
+    own = {id(line): (name,) for line, name in zip(away, names, strict=True)}
+    return [
+        own[id(line)]
+        if line.role == "single"
+        else tuple(dict.fromkeys((name, *own.get(id(line), ()))))
+        for line, name in zip(lines, named, strict=True)
+    ]
 
 
 def check_work(lines: Sequence[Line]) -> None:
+    """Raise BrokenRecord, naming both, where a column would mix what is not the same work."""
     _check_sets(lines)
-    seen: dict[tuple[str, str, Shots], Line] = {}
+    seen: dict[tuple[str, Setting], Line] = {}
     for line in lines:
-        other = seen.setdefault((line.task, line.setting, line.shots), line)
-        if line.work is other.work or line.work == other.work:
+        other = seen.setdefault((line.task, line.setting), line)
+        if line.work == other.work:
             continue
         mine, theirs = dict(line.work), dict(other.work)
         differing = next(k for k in {**mine, **theirs} if mine.get(k) != theirs.get(k))
         how = flag(line.limit, other.limit)
         raise BrokenRecord(
-            f"{line.task} under {reading_of(line)}: '{line.model}' was read with "
+            f"{line.task} under {line.setting}: '{line.model}' was evaluated with "
             f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "
             f"expected the same work in a column: {f'choose {how}' if how else 'render them apart'}"
         )
@@ -335,11 +326,11 @@ def _check_sets(lines: Sequence[Line]) -> None:
 
     They are of a study that was made twice: merges of the one are not measured by the other.
     """
-    seen: dict[tuple[str, str], Line] = {}
+    seen: dict[tuple[str, str, int], Line] = {}
     for line in lines:
         if line.role != "expert":
             continue
-        other = seen.setdefault((line.task, line.model), line)
+        other = seen.setdefault((line.task, line.model, line.set), line)
         if other.digest == line.digest:
             continue
         each = [_merges_of(one.digest, lines) for one in (other, line)]
@@ -360,48 +351,38 @@ def _merges_of(expert: str, lines: Iterable[Line]) -> list[str]:
 
 
 def _over_experts(
-    read: Mapping[str, Cell], own: Collection[str], best: Cell | None, *, one_each: bool
+    scored: Mapping[str, Cell], own: Collection[str], best: Cell | None, *, one_each: bool
 ) -> dict[str, Cell]:
-    """The rows over the experts that were read on a task, by digest; `own` are those of it."""
+    """The rows over the experts that were evaluated on a task, by digest; `own` are those of it."""
     rows = {}
-    if read.keys() - own:
-        rows[AVERAGE_SINGLE] = Cell((_mean([cell.mean for cell in read.values()]),))
+    if scored.keys() - own:
+        rows[AVERAGE_SINGLE] = Cell((_mean([cell.mean for cell in scored.values()]),))
     if best is not None:
         rows[BEST_SINGLE] = best
-    means = [cell.mean for digest, cell in read.items() if digest in own]
+    means = [cell.mean for digest, cell in scored.items() if digest in own]
     if means and not one_each:
-        least, mean, most = SUMMARY
-        rows |= {least: Cell((min(means),)), most: Cell((max(means),))}
-        rows[mean] = Cell((_mean(means),), experts=tuple(means))
+        each = Cell((min(means),)), Cell((_mean(means),), experts=(*means,)), Cell((max(means),))
+        rows |= dict(zip(SUMMARY, each, strict=True))
     return rows
 
 
-def best_single(records: Sequence[Record]) -> dict[str, str]:
+def best_single(lines: Sequence[Line]) -> dict[str, str]:
     """By task, the digest of the one expert of several with the best score on held-out rows.
 
-    Tasks that the same experts were read on have the same best one, by the mean over them. Only
-    where all experts were read under Current Eval on the same held-out rows. Ties go to the first,
-    in the order in which they were merged.
+    Tasks that the same experts were evaluated on have the same best one, by the mean over them.
+    Only where all experts were evaluated under Current Eval on the same held-out rows. Ties go to
+    the first, in the order in which they were merged.
     """
-    return _best_single(_lines(records))
-
-
-def _best_single(lines: Sequence[Line]) -> dict[str, str]:
-    tasks = dict.fromkeys(line.task for line in reported(lines))
-    read_on: dict[str, set[str]] = {task: set() for task in tasks}
-    for line in lines:
-        if line.task in read_on and line.role in SINGLES:
-            read_on[line.task].add(line.digest)
-    pools = {
-        task: frozenset(read)
-        for task, read in read_on.items()
-        if task.partition("@")[2] != HELD_OUT
-    }
+    singles = [line for line in lines if line.role in SINGLES]
+    pools: dict[frozenset[str], list[str]] = {}
+    for task in dict.fromkeys(line.task for line in reported(lines)):
+        if task.partition("@")[2] != HELD_OUT:
+            pool = frozenset(one.digest for one in singles if one.task == task)
+            pools.setdefault(pool, []).append(task)
     best: dict[str, str] = {}
-    for pool in dict.fromkeys(pools.values()):
-        shared = [task for task in pools if pools[task] == pool]
+    for pool, shared in pools.items():
         names = dict.fromkeys(task.partition("@")[0] for task in shared)
-        values = [_heldout(lines, name, pool) for name in names]
+        values = [_heldout(singles, name, pool) for name in names]
         if len(pool) < 2 or not all(values):
             continue
         ours = [line for line in lines if line.task in shared]
@@ -412,28 +393,25 @@ def _best_single(lines: Sequence[Line]) -> dict[str, str]:
     return best
 
 
-def _heldout(lines: Sequence[Line], task: str, pool: Collection[str]) -> dict[str, float]:
+def _heldout(singles: Sequence[Line], task: str, pool: Collection[str]) -> dict[str, float]:
     """Current Eval of these experts on the held-out rows of a task, by digest; {} unless all."""
     held = f"{task}@{HELD_OUT}"
     by_rows: dict[str, dict[str, float]] = {}
-    for line in lines:
-        if (line.task, line.protocol) == (held, "current") and line.role in SINGLES:
+    for line in singles:
+        if (line.task, line.protocol) == (held, CURRENT):
             by_rows.setdefault(line.rows_of, {})[line.digest] = line.values[0]
     return next((values for values in by_rows.values() if values.keys() >= {*pool}), {})
 
 
 def reported(records: Sequence[Read]) -> list[Read]:
-    """The records (or lines) but those that only chose among experts.
+    """The lines (or records) but those that only chose among experts.
 
-    These are of experts on held-out rows of a task that other models were read on other rows of.
+    These are of experts on held-out rows of a task that other models were evaluated on other rows
+    of.
     """
     others = {record.task for record in records if record.role not in SINGLES}
     names = {task.partition("@")[0] for task in others}
-    choosing = set()
-    for task in {record.task for record in records} - others:
-        name, _, split = task.partition("@")
-        if split == HELD_OUT and name in names:
-            choosing.add(task)
+    choosing = {f"{name}@{HELD_OUT}" for name in names} - others
     return [record for record in records if record.task not in choosing]
 
 
@@ -442,3 +420,30 @@ def short_task(task: str, tasks: Sequence[str]) -> str:
     bare = task.partition("@")[0].rpartition("/")[2]
     clear = [t.partition("@")[0].rpartition("/")[2] for t in tasks].count(bare) <= 1
     return bare if clear else task
+
+
+# What older callers know it by ------------------------------------------------------------
+
+Reading = Setting
+readings_of = settings_of
+
+
+def reading_of(line: Line) -> Setting:
+    """The group of columns that a line stands in."""
+    return line.setting
+
+
+def readings(records: Iterable[Record]) -> list[Setting]:
+    """All settings of records, in the order of columns."""
+    return settings_of(_lines(records))
+
+
+def cell_of(record: Record, setting: Setting) -> Cell:
+    """What a record says under a setting."""
+    line = next(one for one in _lines([record]) if one.shots == setting.shots)
+    return Cell(line.values, line.interval)
+
+
+def check_same_work(records: Sequence[Record]) -> None:
+    """As `check_work`."""
+    check_work(_lines(records))

@@ -8,46 +8,77 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cache
 from math import fsum
 from typing import Any, TypeVar
 
 import xxhash
 
+from harness.data.shots import amount, counted
 from harness.evaluation.records import LATER, DrawScore, Record, Role
 from harness.evaluation.resamples import Resamples, read
 from harness.stats.estimate import Estimate
 from harness.types import ALL, Choice, Shots
 
 T = TypeVar("T")
+CURRENT = "current"
 TUNED = "ft-classifier"
+PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
 _STAGES = re.compile(r"(?P<premerge>[^\[\]]+)\[(?P<merger>[^\[\]]+)\](?P<after>[^\[\]]*)")
+_SAME = (
+    "task", "metrics", "rows", "protocol", "model", "role", "method", "head", "labels", "digest",
+    "teachers",
+)  # fmt: skip
+"""What a line says as its record does."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A protocol, with the options that are not its defaults, and its shots: a group of columns."""
+
+    rank: int
+    protocol: str
+    shots: Shots
+
+    def __str__(self) -> str:
+        return ", ".join(self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """The protocol and, where it adapts, the shots."""
+        return [self.protocol, *([counted(self.shots)] if self.shots else [])]
+
+
+def in_order(settings: Iterable[Setting]) -> list[Setting]:
+    """Settings with Current first, then KNN, FT-Classifier and others; of each by its shots."""
+    return sorted(settings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One model on one task under one protocol with one number of shots; 0: nothing is drawn.
+    """One model on one task under one setting.
 
     Scores are times 100: `values` has one for each draw, `parts` the mean of every metric over
     them, `interval` is theirs at `level`, `majority` that of the best constant
-    prediction. `facts` are the means of what the protocol tells of its fits, as they are. `setting`
-    is the protocol with the options that are not its defaults, `options` has all of them as JSON.
+    prediction. `facts` are the means of what the protocol tells of its fits, as they are.
+    `options` has all options of the protocol as JSON.
     `identity` is one hash for all that makes this model's row another one; `work` is what has to be
     the same in a column; `rows_of` is the hash of the test rows, `limit` how many were
     asked for. `adapted` says how drawn rows were
     used, and `transductive` that they are those that are scored; `made_on_test`, that the model was
     made with the rows that are scored. `resamples` are the scores on resampled test units, if kept.
+    `trained` has task, seed and seed of the head (-1: unknown) of each expert, if known, and `set`
+    is the number of the set of experts that it is of (`in_sets`).
     """
 
     task: str
-    split: str
-    kind: str
     metrics: tuple[str, ...]
     rows: int
     protocol: str
-    setting: str
+    setting: Setting
+    kind: str
     options: str
-    shots: Shots
     model: str
     role: Role
     method: str
@@ -60,7 +91,9 @@ class Line:
     identity: str
     rows_of: str
     limit: int | str
+    base: str
     experts: tuple[tuple[str, str], ...]
+    trained: tuple[tuple[str, int, int], ...]
     teachers: tuple[str, ...]
     adapted: str
     transductive: bool
@@ -74,6 +107,7 @@ class Line:
     work: tuple[tuple[str, str], ...]
     path: str
     resamples: Resamples | None
+    set: int = 0
 
     @property
     def estimate(self) -> Estimate | None:
@@ -83,9 +117,19 @@ class Line:
         return read(self.resamples, [value / 100 for value in self.values], self.metrics)
 
     @property
+    def shots(self) -> Shots:
+        """The number of shots that were drawn; 0: nothing is drawn."""
+        return self.setting.shots
+
+    @property
     def name(self) -> str:
         """The task without its split."""
         return self.task.partition("@")[0]
+
+    @property
+    def split(self) -> str:
+        """The split of its task."""
+        return self.task.partition("@")[2]
 
     @property
     def tuned(self) -> bool:
@@ -98,9 +142,6 @@ class Line:
         return self.transductive or self.made_on_test
 
 
-NAMES = tuple(field.name for field in fields(Line))
-
-
 def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
     """The lines of records that lie in these files; what is equal in many is held once."""
     once: dict[Any, Any] = {}
@@ -110,51 +151,51 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
         return known
 
     labels: dict[tuple[str, str], str] = {}
-    kinds: dict[tuple[str, tuple[str, ...]], str] = {}
+    kind = cache(kind_of)
     for path, record in records:
-        options = shared(json.dumps(record.options, sort_keys=True))
+        options = json.dumps(record.options, sort_keys=True)
+        known = record.protocol in PROTOCOL_ORDER
+        rank = PROTOCOL_ORDER.index(record.protocol) if known else len(PROTOCOL_ORDER)
         asked = record.protocol, options
         if asked not in labels:
             labels[asked] = label(record)
-        read = record.task, record.metrics
-        if read not in kinds:
-            kinds[read] = kind(record)
-        said = _said(record)
-        said |= {"options": options, "setting": labels[asked], "kind": kinds[read], "path": path}
+        said = _said(record) | {"path": path, "options": options}
+        said |= {"kind": kind(record.task, record.metrics)}
         said = {name: shared(value) for name, value in said.items()}
         for shots in record.shots:
-            yield Line(**said, **_scores(record, shots))
+            setting = shared(Setting(rank, labels[asked], shots or 0))
+            yield Line(**said, setting=setting, **_scores(record, shots))
 
 
 def _said(record: Record) -> dict[str, Any]:
     """What a record says whatever the number of shots."""
     adaptation = record.adaptation
     premerge, merger = stages(record.method) if record.role in ("merged", "reference") else ("", "")
-    return {
-        "task": record.task,
-        "split": record.task.partition("@")[2],
-        "metrics": record.metrics,
-        "rows": record.rows,
-        "protocol": record.protocol,
-        "model": record.model,
-        "role": record.role,
-        "method": record.method,
+    return {name: getattr(record, name) for name in _SAME} | {
         "premerge": premerge,
         "merger": merger,
-        "head": record.head,
-        "labels": record.labels,
         "preset": record.preset or "",
-        "digest": record.digest,
         "identity": _identity(record),
         "rows_of": str(record.dataset.get("digest", "")),
         "limit": limit_of(record),
+        "base": record.base.source if record.base else "",
         "experts": tuple((one.source, one.digest) for one in record.experts),
-        "teachers": record.teachers,
+        "trained": _trained(record),
         "adapted": adaptation.labels if adaptation else "",
         "transductive": adaptation is not None and adaptation.transductive,
         "made_on_test": record.transductive,
         "work": tuple(work(record).items()),
     }
+
+
+def _trained(record: Record) -> tuple[tuple[str, int, int], ...]:
+    """Task and seeds of each expert that a model was made of; () unless all say them."""
+    known = [
+        (one.task, one.seed, -1 if one.head_seed is None else one.head_seed)
+        for one in record.experts
+        if one.task is not None and one.seed is not None
+    ]
+    return tuple(known) if len(known) == len(record.experts) else ()
 
 
 def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
@@ -166,7 +207,6 @@ def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
         for name in scores[0].parts
     }
     return {
-        "shots": shots or 0,
         "values": tuple([100 * score.value for score in scores]),
         "parts": tuple(means.items()),
         "facts": tuple((name, _mean_fact(name, scores)) for name in scores[0].facts),
@@ -235,21 +275,21 @@ def label(record: Record) -> str:
     from harness.options import resolve
     from harness.registry import PROTOCOLS
 
-    if record.protocol not in PROTOCOLS:
-        return record.protocol
-    default = resolve("protocol", Choice(record.protocol), PROTOCOLS[record.protocol].function)
-    given = {k: v for k, v in record.options.items() if v != default.get(k)}
-    return str(Choice(record.protocol, given))
+    name = record.protocol
+    if name not in PROTOCOLS:
+        return name
+    default = resolve("protocol", Choice(name), PROTOCOLS[name].function)
+    return str(Choice(name, {k: v for k, v in record.options.items() if v != default.get(k)}))
 
 
-def kind(record: Record) -> str:
+def kind_of(task: str, metrics: Sequence[str]) -> str:
     """The kind of a record's task: as registered, else what its metric measures alone, else ''."""
     from harness.registry import METRICS, TASKS
 
-    name = record.task.partition("@")[0]
+    name = task.partition("@")[0]
     if name in TASKS:
         return TASKS[name].kind
-    fit = [{*METRICS[metric].kinds} for metric in record.metrics if metric in METRICS]
+    fit = [{*METRICS[metric].kinds} for metric in metrics if metric in METRICS]
     common = set.intersection(*fit) if fit else set()
     return str(next(iter(common))) if len(common) == 1 else ""
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 import xxhash
 
 from harness.reporting.lines import Line
-from harness.types import Shots
 
 EXPERT = "expert of the task"
 FEW = 3
@@ -26,20 +25,11 @@ def told_apart(lines: Sequence[Line], names: Sequence[str]) -> list[str]:
     Where two would, what differs follows the name: the head, who taught it, the model, the
     experts, at last the hash of its weights.
     """
-    owners: dict[tuple[str, str, str, Shots], str] = {}
-    clashing = set()
+    groups: dict[str, list[Line]] = {}
     for line, name in zip(lines, names, strict=True):
-        column = (name, line.task, line.setting, line.shots)
-        if owners.setdefault(column, line.identity) != line.identity:
-            clashing.add(name)
-    told: dict[str, Callable[[Line], str]] = {
-        name: _difference([one for one, called in zip(lines, names, strict=True) if called == name])
-        for name in sorted(clashing)
-    }
-    return [
-        f"{name}{told[name](line)}" if name in told else name
-        for line, name in zip(lines, names, strict=True)
-    ]
+        groups.setdefault(name, []).append(line)
+    added = {name: _difference(group) for name, group in groups.items()}
+    return [f"{name}{added[name](line)}" for line, name in zip(lines, names, strict=True)]
 
 
 def marked(name: str, *, transductive: bool) -> str:
@@ -118,10 +108,10 @@ def _difference(lines: Sequence[Line]) -> Callable[[Line], str]:
 
 def _left(lines: Iterable[Line], traits: Sequence[Callable[[Line], str]]) -> int:
     """How many lines still share a row and a column with that of another model."""
-    owners: dict[tuple[str, str, Shots, tuple[str, ...]], str] = {}
+    owners: dict[tuple[object, ...], str] = {}
     return sum(
         owners.setdefault(
-            (one.task, one.setting, one.shots, tuple(trait(one) for trait in traits)), one.identity
+            (one.task, one.setting, one.set, *(trait(one) for trait in traits)), one.identity
         )
         != one.identity
         for one in lines

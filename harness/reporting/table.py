@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tabulate import tabulate
 
 from harness.data.shots import amount
 from harness.evaluation.records import Record
 from harness.reporting.boards.legend import notes, seen
-from harness.reporting.grid import (
-    CONSTANT,
-    CURRENT,
-    HEADLINE_SHOTS,
-    MAX,
-    Cell,
-    Reading,
-    grid,
-    short_task,
-)
-from harness.reporting.lines import Line, tasks_by
+from harness.reporting.grid import CONSTANT, MAX, Grid, grid, short_task
+from harness.reporting.lines import CURRENT, Line, Setting, tasks_by
 from harness.stats.intervals import LEVEL
 from harness.text import plain, points
 from harness.types import Shots
@@ -34,36 +25,16 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     interval, unless that alone makes it too wide.
     """
     scores = grid(records, by_method=False)
-    shown = [reading for reading in scores.readings if reading in _headline(scores.readings)]
     known = tasks_by(scores.lines.values())
-    tasks = [_column(column, scores.tasks, known.get(column)) for column in scores.columns]
+    heads = [_column(column, scores.tasks, known.get(column)) for column in scores.columns]
     merged = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
 
-    def render(
-        corner: str, headers: Sequence[str], shown: Sequence[Reading], *, within: bool
-    ) -> str:
-        rows = []
-        for name in scores.rows:
-            cells = [(reading, c) for reading in shown for c in scores.row(name, reading)]
-            if any(cell for _, cell in cells):
-                marked = within and name in merged
-                texts = [_shown(c, marked and one.protocol == CURRENT) for one, c in cells]
-                rows.append([plain(name), *texts])
-        return tabulate(rows, [corner, *headers], tablefmt="simple", disable_numparse=True)
+    def texts(row: str, setting: Setting, within: bool) -> list[str]:
+        if within and row in merged and setting.protocol == CURRENT:
+            return [cell.with_interval if cell else "" for cell in scores.row(row, setting)]
+        return [cell.with_experts if cell else "" for cell in scores.row(row, setting)]
 
-    def fitting(corner: str, headers: Sequence[str], shown: Sequence[Reading]) -> str:
-        with_interval = render(corner, headers, shown, within=True)
-        return (
-            with_interval
-            if fits(with_interval, width)
-            else render(corner, headers, shown, within=False)
-        )
-
-    headers = [_heading(reading, task) for reading in shown for task in tasks]
-    whole = render("", headers, shown, within=True)
-    if fits(whole, width):
-        return whole
-    return "\n\n".join(fitting(plain(str(reading)), tasks, [reading]) for reading in shown)
+    return _laid(scores, heads, texts, width)
 
 
 PARTS = "Of these means of several metrics, each metric:"
@@ -73,36 +44,46 @@ PARTS = "Of these means of several metrics, each metric:"
 def parts_table(records: Sequence[Record], width: int | None = None) -> str:
     """Every metric of the tasks that have several, whose mean the table has; '' where none has.
 
-    Rows, readings and what is done where it is too wide are those of `evaluation_table`.
+    Rows, settings and what is done where it is too wide are those of `evaluation_table`.
     """
     scores = grid(records, by_method=False)
-    shown = [reading for reading in scores.readings if reading in _headline(scores.readings)]
     known = tasks_by(scores.lines.values())
-    columns = [
-        (task, metric)
-        for task in scores.tasks
-        if task in known and len(known[task].metrics) > 1
-        for metric in known[task].metrics
-    ]
+    several = [task for task in scores.tasks if len(known[task].metrics) > 1]
+    columns = [(task, metric) for task in several for metric in known[task].metrics]
     heads = [f"{plain(short_task(task, scores.tasks))}\n{plain(name)}" for task, name in columns]
 
-    def render(corner: str, headers: Sequence[str], shown: Sequence[Reading]) -> str:
+    def texts(row: str, setting: Setting, _: bool) -> list[str]:
+        lines = [(scores.lines.get((row, setting, task)), metric) for task, metric in columns]
+        values = [dict(line.parts).get(metric) if line else None for line, metric in lines]
+        return ["" if value is None else points(value) for value in values]
+
+    return _laid(scores, heads, texts, width) if columns else ""
+
+
+def _laid(
+    scores: Grid,
+    heads: Sequence[str],
+    texts: Callable[[str, Setting, bool], list[str]],
+    width: int | None,
+) -> str:
+    """Rows with the texts of each setting: all beside one another where they fit, else below."""
+    shown = [*scores.headlines.values()]
+
+    def render(corner: str, heads: Sequence[str], of: Sequence[Setting], *, within: bool) -> str:
         rows = []
         for name in scores.rows:
-            lines = [
-                (scores.lines.get((name, one, task)), m) for one in shown for task, m in columns
-            ]
-            values = [dict(line.parts).get(metric) if line else None for line, metric in lines]
-            if any(value is not None for value in values):
-                rows.append([plain(name), *("" if v is None else points(v) for v in values)])
-        return tabulate(rows, [corner, *headers], tablefmt="simple", disable_numparse=True)
+            cells = [text for one in of for text in texts(name, one, within)]
+            rows += [[plain(name), *cells]] if any(cells) else []
+        return tabulate(rows, [corner, *heads], tablefmt="simple", disable_numparse=True)
 
-    if not columns:
-        return ""
-    whole = render("", [_heading(reading, head) for reading in shown for head in heads], shown)
+    whole = render("", [_heading(one, head) for one in shown for head in heads], shown, within=True)
     if fits(whole, width):
         return whole
-    return "\n\n".join(render(plain(str(reading)), heads, [reading]) for reading in shown)
+    blocks = []
+    for one in shown:
+        wide, narrow = (render(plain(one), heads, [one], within=yes) for yes in (True, False))
+        blocks.append(wide if fits(wide, width) else narrow)
+    return "\n\n".join(blocks)
 
 
 def legend(table: str) -> str:
@@ -123,21 +104,21 @@ def fits(table: str, width: int | None) -> bool:
 
 
 def other_shots(records: Sequence[Record]) -> list[str]:
-    """Which numbers of shots were read and are not in the table, in a sentence; none if all are."""
-    known = grid(records, by_method=False).readings
-    kept = _shots(_headline(known))
-    rest = [shots for shots in _shots(known) if shots not in kept]
+    """Which numbers of shots are in the records and not in the table, in a sentence, if any."""
+    scores = grid(records, by_method=False)
+    kept = _shots(scores.headlines.values())
+    rest = [shots for shots in _shots(scores.settings) if shots not in kept]
     return [f"Shots shown: {listed(kept)}; also in the records: {listed(rest)}."] if rest else []
 
 
 def protocols_saw(records: Sequence[Record]) -> list[str]:
-    """A line for every reading in the table whose protocol saw more than the rows it is scored on.
+    """A line for every setting in the table whose protocol saw more than the rows it is scored on.
 
     Fits that this leaves open have lines of their own: `left_open`.
     """
     scores = grid(records, by_method=False)
     said = notes(scores, seen)
-    return [f"{one}: {said[one]}." for one in _headline(scores.readings) if said[one]]
+    return [f"{one}: {said[one]}." for one in scores.headlines.values() if said[one]]
 
 
 def shared_texts(records: Sequence[Record]) -> list[str]:
@@ -151,9 +132,9 @@ def shared_texts(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _shots(readings: Sequence[Reading]) -> list[Shots]:
+def _shots(settings: Iterable[Setting]) -> list[Shots]:
     """The numbers of shots that were drawn, ascending."""
-    return sorted({reading.shots for reading in readings if reading.shots}, key=amount)
+    return sorted({one.shots for one in settings if one.shots}, key=amount)
 
 
 def listed(numbers: Sequence[object]) -> str:
@@ -171,28 +152,5 @@ def _column(column: str, tasks: Sequence[str], line: Line | None) -> str:
     return f"{name}\n{metrics}\n{line.rows:,} rows"
 
 
-def _heading(reading: Reading, column: str) -> str:
-    shown = [*map(plain, reading.lines), *([""] if not reading.shots else []), column]
-    return "\n".join(shown)
-
-
-def _headline(readings: Sequence[Reading]) -> list[Reading]:
-    """One number of shots per protocol, the nearest to the papers' five."""
-
-    def distance(shots: Shots) -> float:
-        return abs(amount(shots) - HEADLINE_SHOTS)
-
-    best: dict[str, Reading] = {}
-    for reading in readings:
-        held = best.get(reading.protocol)
-        if held is None or distance(reading.shots) < distance(held.shots):
-            best[reading.protocol] = reading
-    return list(best.values())
-
-
-def _shown(cell: Cell | None, within: bool) -> str:
-    """A cell as the terminal shows it, with the spread over rows or over experts that it has."""
-    if cell is not None and within and cell.interval is not None:
-        low, high = cell.interval
-        return f"{cell} [{points(low)}, {points(high)}]"
-    return "" if cell is None else cell.with_experts
+def _heading(setting: Setting, column: str) -> str:
+    return "\n".join([*map(plain, setting.lines), *([] if setting.shots else [""]), column])

@@ -197,7 +197,7 @@ def verdicts_of(lines: Sequence[Line], merged: Sequence[Line]) -> list[Verdict]:
 
     None by a head that was tuned on the rows that are scored.
     """
-    settings = dict.fromkeys(line.setting for line in merged if line.tuned)
+    settings = dict.fromkeys(line.setting.protocol for line in merged if line.tuned)
     parts = (_parts(lines, merged, setting) for setting in settings)
     return [_verdict(one) for one in parts if one is not None]
 
@@ -223,14 +223,14 @@ def _parts(lines: Sequence[Line], merged: Sequence[Line], setting: str) -> _Part
     experts = [one for one in lines if one.role == "expert" and one.protocol == CURRENT]
     experts = [one for one in experts if one.task in tasks]
     current = [one for one in merged if one.protocol == CURRENT]
-    tuned = [one for one in merged if one.protocol == TUNED and one.setting == setting]
+    tuned = [one for one in merged if one.protocol == TUNED and one.setting.protocol == setting]
     for read in (experts, current, tuned):
         if {line.task for line in read} != tasks:
             return None
     check_work([*experts, *current])
     shots = min({one.shots for one in tuned}, key=_away)
     ours = {id(line) for line in merged}
-    base = [one for one in lines if one.role == "base" and one.setting == setting]
+    base = [one for one in lines if one.role == "base" and one.setting.protocol == setting]
     base = [one for one in base if one.shots == shots and one.task in tasks]
     if {line.task for line in base} != tasks or any(id(one) in ours for one in base):
         base = []

@@ -10,10 +10,10 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from harness.reporting.difference import difference_of, enough_draws
-from harness.reporting.grid import CONSTANT, Cell, Grid, Reading
-from harness.reporting.lines import Line
+from harness.reporting.grid import CONSTANT, Cell, Grid
+from harness.reporting.lines import Line, Setting
 from harness.stats.intervals import LEVEL, student
-from harness.stats.tests import holm, p_value
+from harness.stats.tests import FEWEST_DRAWS, holm, p_value
 from harness.text import points
 
 Way = Literal["paired", "intervals", "printed"]
@@ -38,22 +38,22 @@ class Best:
 
 @dataclass(frozen=True)
 class Spot:
-    """A cell with the lines that it is of: one, or one for every task of a mean."""
+    """A cell with the lines that it is of: for every task of a mean, and every set of experts."""
 
     cell: Cell
     lines: tuple[Line, ...]
 
 
-def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Reading, str], Best]:
-    """For every column of every reading, the best among these rows, ties and all.
+def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Setting, str], Best]:
+    """For every column of every setting, the best among these rows, ties and all.
 
     A column with a single one of the rows has no best, and nothing is that the best constant
     prediction reaches.
     """
     best = {}
-    for reading in scores.readings:
-        table = {row: spots(scores, row, reading) for row in rows}
-        constants = scores.row(CONSTANT, reading)
+    for setting in scores.settings:
+        table = {row: spots(scores, row, setting) for row in rows}
+        constants = scores.row(CONSTANT, setting)
         for at, column in enumerate(scores.columns):
             places = {row: place for row, of in table.items() if (place := of[at]) is not None}
             if len(places) > 1:
@@ -61,18 +61,17 @@ def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Reading, str], Best
                 if constant is not None:
                     low = {r for r, one in places.items() if one.cell.mean <= constant.mean}
                     made = replace(made, rows=made.rows - low)
-                best[reading, column] = made
+                best[setting, column] = made
     return best
 
 
-def spots(scores: Grid, row: str, reading: Reading) -> list[Spot | None]:
-    """The cells of a row under a reading, by column."""
-    known = {task: scores.lines.get((row, reading, task)) for task in scores.tasks}
-    every = tuple(line for line in known.values() if line is not None)
-    cells = zip(scores.columns, scores.row(row, reading), strict=True)
+def spots(scores: Grid, row: str, setting: Setting) -> list[Spot | None]:
+    """The cells of a row under a setting, by column."""
+    known = {task: scores.lines_at((row, setting, task)) for task in scores.tasks}
+    every = tuple(line for of in known.values() for line in of)
+    cells = zip(scores.columns, scores.row(row, setting), strict=True)
     return [
-        None if cell is None else Spot(cell, (line,) if (line := known.get(column)) else every)
-        for column, cell in cells
+        None if cell is None else Spot(cell, known.get(column) or every) for column, cell in cells
     ]
 
 
@@ -119,11 +118,13 @@ def apart(one: Spot, other: Spot) -> Apart:
     """
     first, second = one.cell, other.cell
     above = first.mean - second.mean
-    difference = difference_of(one.lines, other.lines)
+    shared = {line.set for line in one.lines} & {line.set for line in other.lines}
+    each = [[line for line in of.lines if line.set in shared] for of in (one, other)]
+    difference = difference_of(*each)
     if difference is not None:
-        if not enough_draws([*one.lines, *other.lines]):
+        if not enough_draws([*each[0], *each[1]]):
             return Apart(above, "paired", significant=False)
-        return Apart(above, "paired", p_value(difference))
+        return Apart(above, "paired", max(p_value(difference), _p_of_sets(*each)))
     if first.interval is None or second.interval is None:
         return Apart(above, "printed", ahead=points(first.mean) != points(second.mean))
     high, low = (first, second) if above >= 0 else (second, first)
@@ -131,6 +132,25 @@ def apart(one: Spot, other: Spot) -> Apart:
     return Apart(
         above, "intervals", significant=abs(above) > math.hypot(reach, _of_draws(high, low))
     )
+
+
+def _p_of_sets(first: Sequence[Line], second: Sequence[Line]) -> float:
+    """That of Student's paired test over sets of experts; 0 of fewer than three.
+
+    What is significant is so on other test units and draws, and with other experts.
+    """
+    sets = sorted({line.set for line in first})
+    if len(sets) < FEWEST_DRAWS:
+        return 0.0
+    from scipy.stats import ttest_1samp
+
+    above = [_mean_of(first, at) - _mean_of(second, at) for at in sets]
+    return float(ttest_1samp(above, 0).pvalue) if np.ptp(above) > 1e-9 else float(not above[0])
+
+
+def _mean_of(lines: Sequence[Line], at: int) -> float:
+    """The mean over tasks of one set of experts."""
+    return float(np.mean([np.mean(line.values) for line in lines if line.set == at]))
 
 
 def _below(cell: Cell, *, up: bool = False) -> float:

@@ -5,60 +5,75 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
-from harness.data.shots import amount
 from harness.reporting.boards.best import Best, best_of
 from harness.reporting.boards.credit import Credits, credits_of
+from harness.reporting.boards.folded import folded, same_rows
 from harness.reporting.boards.gains import Gain, counterparts, gained, gaps, settled
 from harness.reporting.boards.share import Share, shares
 from harness.reporting.grid import (
     AVERAGE_SINGLE,
     BEST_SINGLE,
     CONSTANT,
-    CURRENT,
-    HEADLINE_SHOTS,
     MAX,
     Cell,
     Grid,
     Place,
-    Reading,
     laid_out,
     named_rows,
-    reading_of,
 )
-from harness.reporting.lines import TUNED, Line, tasks_by
+from harness.reporting.lines import CURRENT, TUNED, Line, Setting, tasks_by
+from harness.reporting.sets import in_sets
 from harness.types import HELD_OUT
 
-MEAN = "mean"
 HOW = {
-    AVERAGE_SINGLE: "the mean over all experts with the labels of a task, each of them read on it",
+    AVERAGE_SINGLE: "the mean over all experts with the labels of a task, each evaluated on it",
     BEST_SINGLE: f"the expert with the best Current Eval on {HELD_OUT}, over the tasks that "
-    "the same experts are read on",
+    "the same experts are evaluated on",
     MAX: "the best on the reported rows themselves, an oracle",
     CONSTANT: "the best prediction that is the same for every row: of accuracy the majority label, "
     "of a regression the mean, of tags no entity",
 }
-"""What rows are that are read off no model of their own."""
+"""What rows are that are scores of no model of their own."""
+
+
+class Shown(NamedTuple):
+    """A cell, the line that it is of (None: computed of others), if it is the best, its gain."""
+
+    cell: Cell
+    line: Line | None
+    best: bool
+    gain: Gain | None
 
 
 @dataclass(frozen=True)
 class Board:
-    """Lines as methods x tasks for every reading, and what is said of them.
+    """Lines as methods x tasks for every setting, and what is said of them.
 
-    `best` has, for every column of a reading, the merges that are the best or do not differ from
-    it. `of_row` is a line of every row that is read off a model, which knows its role and method;
+    `called` are the names of rows that are folded into one, as they have the same scores;
+    `unchanged` are those of them that gain nothing over their counterpart, which is the same row.
+    `best` has, for every column of a setting, the merges that are the best or do not differ from
+    it. `of_row` is a line of every row that is scored by a model, which knows its role and method;
     `counterparts` are, for rows of merges, what their gains are over, and `gained` these gains;
     `gaps` are, by row and column, FT-Classifier Eval minus Current Eval.
     """
 
     lines: tuple[Line, ...]
+    called: Mapping[str, str]
+    unchanged: frozenset[str]
     scores: Grid
-    best: Mapping[tuple[Reading, str], Best]
+    best: Mapping[tuple[Setting, str], Best]
     shares: tuple[Share, ...]
     of_row: Mapping[str, Line]
     counterparts: Mapping[str, str]
     gained: Mapping[Place, Gain]
     gaps: Mapping[tuple[str, str], Gain]
+
+    @property
+    def sets(self) -> int:
+        """How many sets of experts stand behind a row, at most."""
+        return max(map(len, self.scores.sets.values()), default=1)
 
     @cached_property
     def tasks(self) -> Mapping[str, Line]:
@@ -67,95 +82,77 @@ class Board:
         return {task: known[task] for task in self.scores.tasks}
 
     @cached_property
-    def spreads(self) -> tuple[bool, bool, tuple[float, ...]]:
-        """Whether any cell has draws, or several experts; and the levels of all intervals."""
-        cells = self.scores.cells.values()
-        return (
-            any(len(cell.values) > 1 for cell in cells),
-            any(cell.across_experts is not None for cell in cells),
-            tuple(sorted({line.level for line in self.scores.lines.values() if line.level})),
-        )
-
-    @cached_property
-    def readings(self) -> Mapping[Reading, Line]:
-        """A line of every reading, which knows how drawn rows were used."""
-        first: dict[Reading, Line] = {}
+    def settings(self) -> Mapping[Setting, Line]:
+        """A line of every setting, which knows how drawn rows were used."""
+        first: dict[Setting, Line] = {}
         for line in self.scores.lines.values():
-            first.setdefault(reading_of(line), line)
+            first.setdefault(line.setting, line)
         return first
 
     @cached_property
     def rows_of_lines(self) -> list[str]:
         """The row of each line; of one that no row shows, the name of its model."""
-        return named_rows(self.lines)
-
-    @cached_property
-    def headlines(self) -> dict[str, Reading]:
-        """By protocol, the reading whose number of shots is nearest to the papers' five."""
-        return headlines(self.scores)
+        return [self.called.get(row, row) for row in named_rows(self.lines)]
 
     @cached_property
     def credits(self) -> Credits | None:
         """Where the score of each merge goes; None where records do not say."""
         return credits_of(self)
 
-    def rows_under(self, reading: Reading) -> list[tuple[str, list[Cell | None]]]:
-        """The rows that have any cell under a reading, with their cells, mean last."""
-        rows = [(name, self.scores.row(name, reading)) for name in self.scores.rows]
+    def row(self, name: str, setting: Setting) -> list[Shown | None]:
+        """The cells of a row under a setting, mean last."""
+        places = zip(self.scores.columns, self.scores.row(name, setting), strict=True)
+        shown = []
+        for column, cell in places:
+            best, place = self.best.get((setting, column)), (name, setting, column)
+            is_best = best is not None and name in best.rows
+            line, gain = self.scores.lines.get(place), self.gained.get(place)
+            shown.append(None if cell is None else Shown(cell, line, is_best, gain))
+        return shown
+
+    def under(self, setting: Setting) -> list[tuple[str, list[Shown | None]]]:
+        """The rows that have any cell under a setting, with their cells, mean last."""
+        rows = [(name, self.row(name, setting)) for name in self.scores.rows]
         return [(name, cells) for name, cells in rows if any(cells)]
-
-    def gains(self, row: str, reading: Reading) -> list[Gain | None]:
-        """By column, the points that a row is above its counterpart."""
-        return [self.gained.get((row, reading, column)) for column in self.scores.columns]
-
-    def gain(self, row: str, line: Line) -> Gain | None:
-        """The gain of a line, which stands in a row."""
-        return self.gained.get((row, reading_of(line), line.task))
-
-
-def headlines(scores: Grid) -> dict[str, Reading]:
-    """By protocol, the reading whose number of shots is nearest to the papers' five."""
-    nearest: dict[str, Reading] = {}
-    for reading in scores.readings:
-        held = nearest.setdefault(reading.protocol, reading)
-        if _away(reading) < _away(held):
-            nearest[reading.protocol] = reading
-    return nearest
-
-
-def _away(reading: Reading) -> float:
-    return abs(amount(reading.shots) - HEADLINE_SHOTS)
 
 
 def board_of(lines: Sequence[Line]) -> Board:
     """The board of lines. Raises BrokenRecord where a column would mix what is not one work."""
-    scores = laid_out(lines, by_method=True)
+    lines = in_sets(lines)
+    whole = laid_out(lines, by_method=True)
+    called = same_rows(whole)
+    over = counterparts({row: of[0] for row, of in whole.by_row.items()})
+    unchanged = frozenset(row for row in called if called[row] == called.get(over.get(row, "")))
+    over = {
+        called.get(row, row): called.get(other, other)
+        for row, other in over.items()
+        if row not in unchanged
+    }
+    scores = folded(whole, called)
     merges = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
-    best = best_of(scores, [row for row in scores.rows if row in merges])
-    of_row: dict[str, Line] = {}
-    for (row, _, _), line in scores.lines.items():
-        of_row.setdefault(row, line)
-    over = counterparts(of_row)
+    of_row = {row: of[0] for row, of in scores.by_row.items()}
     return Board(
-        tuple(lines),
-        scores,
-        best,
-        shares(scores, lines),
-        of_row,
-        over,
-        settled(gained(scores, over)),
-        settled(_gaps(scores, of_row)),
+        lines=tuple(lines),
+        called=called,
+        unchanged=unchanged,
+        scores=scores,
+        best=best_of(scores, [row for row in scores.rows if row in merges]),
+        shares=shares(scores, lines),
+        of_row=of_row,
+        counterparts=over,
+        gained=settled(gained(scores, over)),
+        gaps=settled(_gaps(scores, of_row)),
     )
 
 
 def _gaps(scores: Grid, rows: Iterable[str]) -> dict[tuple[str, str], Gain]:
     """Between Current Eval and FT-Classifier Eval, as boards show them first; {} without both."""
-    lines = {reading: line for (_, reading, _), line in scores.lines.items()}
-    first: dict[str, Reading] = {}
-    for reading in headlines(scores).values():
-        line = lines.get(reading)
+    lines = {line.setting: line for line in scores.lines.values()}
+    first: dict[str, Setting] = {}
+    for one in scores.headlines.values():
+        line = lines.get(one)
         if line is not None and (line.protocol == CURRENT or line.tuned):
-            first.setdefault(line.protocol, reading)
+            first.setdefault(line.protocol, one)
     if not {CURRENT, TUNED} <= first.keys():
         return {}
     return gaps(scores, rows, first[CURRENT], first[TUNED])

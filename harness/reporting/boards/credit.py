@@ -18,8 +18,7 @@ import numpy as np
 
 from harness.reporting.boards.share import against_of, compared
 from harness.reporting.difference import by_task, constants_of, enough_draws, in_percent, one_metric
-from harness.reporting.grid import CURRENT, Reading, reading_of
-from harness.reporting.lines import Line
+from harness.reporting.lines import CURRENT, Line, Setting
 from harness.stats.estimate import Estimate, mean_of, minus
 from harness.stats.intervals import LEVEL, Ratio, credit
 from harness.stats.ranks import places
@@ -90,7 +89,7 @@ class Credits:
     """
 
     merges: tuple[Merge, ...]
-    reading: Reading
+    setting: Setting
     tasks: tuple[str, ...]
     constant: float | None
     pairs: int
@@ -170,7 +169,7 @@ def ordinal(number: int) -> str:
 def ranked(
     rows: Mapping[str, Scored],
     *,
-    reading: Reading,
+    setting: Setting,
     tasks: Sequence[str],
     transductive: Collection[str] = (),
     constants: Sequence[float | None] = (),
@@ -207,7 +206,7 @@ def ranked(
     placed = {one.name: one for one in inside}
     return Credits(
         tuple(placed.get(one.name, one) for one in merges),
-        reading,
+        setting,
         tuple(tasks),
         100 * fsum(known) / len(known) if len(known) == len(floors) else None,
         len(both),
@@ -277,8 +276,10 @@ def credits_of(board: Board) -> Credits | None:
     evaluated under a tuned head with three draws or more, where records keep no resamples, and
     without experts or base.
     """
-    tuned = next((one for one in board.headlines.values() if _is_tuned(board, one)), None)
-    current = next((one for one in board.headlines.values() if one.protocol == CURRENT), None)
+    tuned = next((one for one in board.scores.headlines.values() if _is_tuned(board, one)), None)
+    current = next(
+        (one for one in board.scores.headlines.values() if one.protocol == CURRENT), None
+    )
     if tuned is None or current is None:
         return None
     against = against_of(board.lines)
@@ -292,7 +293,7 @@ def credits_of(board: Board) -> Credits | None:
     lines = [board.tasks[task] for task in tasks]
     return ranked(
         {row: one for row, one in scored.items() if row in kept},
-        reading=tuned,
+        setting=tuned,
         tasks=tasks,
         transductive=[row for row in kept if merges[row].made_on_test],
         constants=constants_of(lines),
@@ -301,27 +302,25 @@ def credits_of(board: Board) -> Credits | None:
     )
 
 
-def _is_tuned(board: Board, reading: Reading) -> bool:
-    line = board.readings.get(reading)
+def _is_tuned(board: Board, setting: Setting) -> bool:
+    line = board.settings.get(setting)
     return line is not None and line.tuned
 
 
 def _scored(
     board: Board,
     row: str,
-    current: Reading,
-    tuned: Reading,
+    current: Setting,
+    tuned: Setting,
     against: Mapping[str, Sequence[Line]],
 ) -> Scored | None:
     """A merge and what it is measured by; None unless all of it is there, on the same resamples."""
-    own, head = (
-        [line for task in board.tasks if (line := board.scores.lines.get((row, one, task)))]
-        for one in (current, tuned)
-    )
-    if len(own) < len(board.tasks) or len(head) < len(board.tasks):
+    places = [[(row, one, task) for task in board.tasks] for one in (current, tuned)]
+    if not all(place in board.scores.lines for of in places for place in of):
         return None
+    own, head = ([line for place in of for line in board.scores.lines_at(place)] for of in places)
     beside = compared(head, against)
     experts = [line for line in beside if line.role == "expert"]
-    bases = [line for line in beside if line.role == "base" and reading_of(line) == tuned]
+    bases = [line for line in beside if line.role == "base" and line.setting == tuned]
     known = by_task(bases, own, head, experts) if enough_draws([*head, *bases]) else None
     return None if known is None else Scored(*known)

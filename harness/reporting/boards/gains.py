@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from harness.reporting.boards.best import apart, spots, tested
-from harness.reporting.grid import Grid, Place, Reading
-from harness.reporting.lines import Line, without_first
+from harness.reporting.grid import Grid, Place
+from harness.reporting.lines import Line, Setting, without_first
 from harness.text import points
 
 K = TypeVar("K")
@@ -49,17 +49,17 @@ def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
 
 
 def gained(scores: Grid, over: Mapping[str, str]) -> dict[Place, Gain]:
-    """By row, reading and column, how far the rows are above those that they are `over`."""
+    """By row, setting and column, how far the rows are above those that they are `over`."""
     gains: dict[Place, Gain] = {}
-    for reading in scores.readings:
-        pairs = {row: ((row, reading), (other, reading)) for row, other in over.items()}
+    for setting in scores.settings:
+        pairs = {row: ((row, setting), (other, setting)) for row, other in over.items()}
         known = _by_column(scores, pairs)
-        gains |= {(row, reading, column): gain for (row, column), gain in known.items()}
+        gains |= {(row, setting, column): gain for (row, column), gain in known.items()}
     return gains
 
 
 def gaps(
-    scores: Grid, rows: Iterable[str], current: Reading, tuned: Reading
+    scores: Grid, rows: Iterable[str], current: Setting, tuned: Setting
 ) -> dict[tuple[str, str], Gain]:
     """By row and column, how far the rows are above themselves under another protocol."""
     return _by_column(scores, {row: ((row, tuned), (row, current)) for row in rows})
@@ -80,7 +80,7 @@ def any_known(gains: Mapping[K, Gain]) -> bool:
 
 
 def _by_column(
-    scores: Grid, pairs: Mapping[str, tuple[tuple[str, Reading], tuple[str, Reading]]]
+    scores: Grid, pairs: Mapping[str, tuple[tuple[str, Setting], tuple[str, Setting]]]
 ) -> dict[tuple[str, str], Gain]:
     """By row and column, how far the first of each pair is above the second; Holm by column."""
     cells = {row: [spots(scores, *place) for place in pair] for row, pair in pairs.items()}

@@ -8,12 +8,14 @@ merging as a subscript (Procrustes merging, Tables 1 to 3); methods x protocols 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
-from harness.reporting.boards.board import MEAN, Board
+from harness.reporting.boards.board import Board, Shown
 from harness.reporting.boards.gains import OPEN
 from harness.reporting.boards.legend import BOLD, legend, notes
-from harness.reporting.grid import Cell, Reading, short_task
+from harness.reporting.boards.templates import template
+from harness.reporting.grid import MEAN, short_task
 from harness.text import points, tex
 
 RULE = r"\midrule"
@@ -34,60 +36,75 @@ MARKS = {"±": PLUS_MINUS, BOLD: r"\textbf{", "(sd)": "(sd ", OPEN: f"{OPEN}}}$"
 """How what a legend names stands in a row of a table, where not by its name."""
 
 
+@dataclass(frozen=True)
+class Table:
+    """Rows of LaTeX, with `RULE` between groups of them, under heads, `texts` of which are words.
+
+    `note` is what is said below; `above` a line over the heads.
+    """
+
+    caption: str
+    heads: Sequence[str]
+    rows: Sequence[str]
+    note: str = ""
+    above: str = ""
+    texts: int = 1
+
+    @property
+    def columns(self) -> str:
+        """How the columns are set: words to the left."""
+        return "l" * self.texts + "r" * (len(self.heads) - self.texts)
+
+
 def rendered(board: Board) -> str:
     """The tables of a board, for a document that uses booktabs and graphicx."""
-    tables = "\n".join([*_gains(board), *_protocols(board), *_domains(board)])
-    head = [r"% \usepackage{booktabs,graphicx}; wide tables are shrunk to the line: turn the page"]
-    if any(ord(sign) > OF_PDFLATEX for sign in tables):
-        head.append("% names have signs that pdflatex has not: use xelatex or lualatex, and a font")
-    return "\n".join([*head, *COMMANDS, tables]) + "\n"
+    whole = [*_gains(board), *_protocols(board), *_domains(board)]
+    tables = [_noted(board, page) for one in whole for page in _pages(one)]
+    said = str([(one.caption, *one.heads, *one.rows, one.note) for one in tables])
+    is_odd = any(ord(sign) > OF_PDFLATEX for sign in said)
+    return template("board.tex").render(tables=tables, commands=COMMANDS, rule=RULE, is_odd=is_odd)
 
 
-def _gains(board: Board) -> Iterator[str]:
+def _gains(board: Board) -> Iterator[Table]:
     """For each protocol a table of rows x tasks, merges by what was done before them."""
-    for reading in board.headlines.values():
-        rows = [name for name, _ in board.rows_under(reading)]
-        groups: dict[str, list[str]] = {}
-        for row in rows:
-            line = board.of_row.get(row)
-            merged = line is not None and line.role == "merged"
-            groups.setdefault(line.premerge if line and merged else "references", []).append(row)
-        lines = []
-        for number, group in enumerate(groups.values()):
-            lines += [RULE] if number else []
-            lines += [_with_gains(board, row, reading) for row in group]
-        heads = ["", *(_head(board, column) for column in board.scores.columns)]
-        note = notes(board.scores)[reading]
-        yield from _tables(board, f"{reading}: {_metrics(board)}", heads, lines, note=tex(note))
-
-
-def _protocols(board: Board) -> Iterator[str]:
-    """Methods x protocols, each with its deviation over draws."""
-    if len(board.headlines) < 2:
-        return
     said = notes(board.scores)
-    distinct = dict.fromkeys(text for one in board.headlines.values() if (text := said[one]))
+    for setting in board.scores.headlines.values():
+        groups: dict[str, list[str]] = {}
+        for row, cells in board.under(setting):
+            line = board.of_row.get(row)
+            group = line.premerge if line and line.role == "merged" else "references"
+            texts = [_with_gain(one) for one in cells]
+            groups.setdefault(group, []).append(" & ".join([tex(row), *texts]))
+        caption = f"{setting}: {_metrics(board)}"
+        rows = _grouped(groups.values())
+        yield Table(caption, ["", *_heads(board)], rows, note=tex(said[setting]))
+
+
+def _protocols(board: Board) -> Iterator[Table]:
+    """Methods x protocols, each with its deviation over draws."""
+    said = notes(board.scores)
+    headlines = board.scores.headlines.values()
+    distinct = dict.fromkeys(text for one in headlines if (text := said[one]))
     letters = {
         text: f"$^{{{sign}}}$" for text, sign in zip(distinct, ascii_lowercase, strict=False)
     }
-    lines: list[str] = []
+    groups = []
     for row in board.scores.rows:
-        read = [one for one in board.headlines.values() if any(board.scores.row(row, one))]
-        if len(read) > 1:
-            lines += [RULE] if lines else []
-            lines += [
-                f"{tex(row) if not number else ''} & "
-                f"{tex(one)}{letters.get(said[one], '')} & {_with_spread(board, row, one)}"
-                for number, one in enumerate(read)
-            ]
-    if lines:
-        heads = ["", "protocol", *(_head(board, column) for column in board.scores.columns)]
+        known = [(one, cells) for one in headlines if any(cells := board.row(row, one))]
+        names = [tex(row), *[""] * len(known)]
+        lines = [
+            " & ".join([name, tex(one) + letters.get(said[one], ""), *map(_with_spread, cells)])
+            for name, (one, cells) in zip(names, known, strict=False)
+        ]
+        groups += [lines] if len(lines) > 1 else []
+    if groups:
+        heads = ["", "protocol", *_heads(board)]
         caption = f"Methods and protocols: {_metrics(board)}"
         note = ". ".join(f"{letter} {tex(text)}" for text, letter in letters.items())
-        yield from _tables(board, caption, heads, lines, texts=2, note=note)
+        yield Table(caption, heads, _grouped(groups), texts=2, note=note)
 
 
-def _domains(board: Board) -> Iterator[str]:
+def _domains(board: Board) -> Iterator[Table]:
     """Rows x tasks in the domains of experts and out of them, with the mean over each."""
     inside = {line.task for line in board.lines if line.role == "expert"}
     groups = {
@@ -96,77 +113,52 @@ def _domains(board: Board) -> Iterator[str]:
     }
     if not all(groups.values()):
         return
-    for reading in board.headlines.values():
-        lines = []
+    said = notes(board.scores)
+    heads, above = [""], [""]
+    for name, tasks in groups.items():
+        heads += [*(tex(short_task(task, board.scores.tasks)) for task in tasks), MEAN]
+        above.append(rf"\multicolumn{{{len(tasks) + 1}}}{{c}}{{{name} ({len(tasks)})}}")
+    for setting in board.scores.headlines.values():
+        rows = []
         for row in board.scores.rows:
-            cells = [
-                [board.scores.cells.get((row, reading, task)) for task in tasks]
-                for tasks in groups.values()
-            ]
-            if any(cell for group in cells for cell in group):
-                shown = [text for group in cells for text in (*map(_plain, group), _mean(group))]
-                lines.append(f"{tex(row)} & {' & '.join(shown)}")
-        heads = [""]
-        for tasks in groups.values():
-            heads += [*(_head(board, task) for task in tasks), MEAN]
-        spans = [f"{name} ({len(tasks)})" for name, tasks in groups.items()]
-        widths = [len(tasks) + 1 for tasks in groups.values()]
-        above = " & ".join(
-            ["", *(rf"\multicolumn{{{n}}}{{c}}{{{s}}}" for n, s in zip(widths, spans, strict=True))]
-        )
-        if lines:
-            caption, note = f"{reading}, in and out of domain", tex(notes(board.scores)[reading])
-            yield from _tables(board, caption, heads, lines, above=above, note=note)
+            texts = [tex(row)]
+            for tasks in groups.values():
+                cells = [board.scores.cells.get((row, setting, task)) for task in tasks]
+                known = [cell.mean for cell in cells if cell is not None]
+                texts += ["" if cell is None else points(cell.mean) for cell in cells]
+                texts.append(points(sum(known) / len(known)) if len(known) == len(cells) else "")
+            rows += [" & ".join(texts)] if any(texts[1:]) else []
+        if rows:
+            caption, note = f"{setting}, in and out of domain", tex(said[setting])
+            yield Table(caption, heads, rows, above=" & ".join(above), note=note)
 
 
-# Cells -------------------------------------------------------------------------------------
+# Cells and rows ----------------------------------------------------------------------------
 
 
-def _texts(board: Board, row: str, reading: Reading) -> list[str]:
-    """The values of a row, the best in bold."""
-    shown = []
-    for column, cell in zip(board.scores.columns, board.scores.row(row, reading), strict=True):
-        best = board.best.get((reading, column))
-        text = _plain(cell)
-        text = rf"\textbf{{{text}}}" if cell and best and row in best.rows else text
-        if cell and cell.across_experts is not None:
-            text += rf" {{\scriptsize(sd {points(cell.across_experts)})}}"
-        shown.append(text)
-    return shown
+def _text(one: Shown | None) -> str:
+    """The value of a cell, the best in bold."""
+    if one is None:
+        return ""
+    text = points(one.cell.mean)
+    text = rf"\textbf{{{text}}}" if one.best else text
+    spread = one.cell.across_experts
+    return text if spread is None else rf"{text} {{\scriptsize(sd {points(spread)})}}"
 
 
-def _with_gains(board: Board, row: str, reading: Reading) -> str:
-    values = zip(_texts(board, row, reading), board.gains(row, reading), strict=True)
-    cells = [text if gain is None else f"{text}$_{{{gain}}}$" for text, gain in values]
-    return " & ".join([tex(row), *cells])
+def _with_gain(one: Shown | None) -> str:
+    text = _text(one)
+    return text if one is None or one.gain is None else f"{text}$_{{{one.gain}}}$"
 
 
-def _with_spread(board: Board, row: str, reading: Reading) -> str:
-    values = zip(_texts(board, row, reading), board.scores.row(row, reading), strict=True)
-    cells = [
-        text
-        if cell is None or cell.deviation is None
-        else rf"{text}{{\scriptsize$\pm${points(cell.deviation)}}}"
-        for text, cell in values
-    ]
-    return " & ".join(cells)
+def _with_spread(one: Shown | None) -> str:
+    text, spread = _text(one), one and one.cell.deviation
+    return text if spread is None else rf"{text}{{\scriptsize$\pm${points(spread)}}}"
 
 
-def _plain(cell: Cell | None) -> str:
-    return "" if cell is None else points(cell.mean)
-
-
-def _mean(cells: Sequence[Cell | None]) -> str:
-    known = [cell.mean for cell in cells if cell is not None]
-    return points(sum(known) / len(known)) if len(known) == len(cells) else ""
-
-
-# Tables ------------------------------------------------------------------------------------
-
-
-def _head(board: Board, column: str) -> str:
-    """The name of a task, without its group and split where that is clear."""
-    return tex(short_task(column, board.scores.tasks))
+def _heads(board: Board) -> list[str]:
+    """The names of tasks, without group and split where that is clear, and of their mean."""
+    return [tex(short_task(column, board.scores.tasks)) for column in board.scores.columns]
 
 
 def _metrics(board: Board) -> str:
@@ -177,68 +169,32 @@ def _metrics(board: Board) -> str:
     )
 
 
-def _tables(
-    board: Board,
-    caption: str,
-    heads: Sequence[str],
-    rows: Sequence[str],
-    *,
-    note: str,
-    above: str = "",
-    texts: int = 1,
-) -> Iterator[str]:
-    """Rows as one table, or as several that each fit on a page; `note` is what else is said."""
-    for number, page in enumerate(_pages(rows)):
-        text = f"{_legend(board, page)} {note[:1].upper()}{note[1:]}{'.' if note else ''}".strip()
-        called = f"{caption} (continued)" if number else caption
-        yield _table(called, heads, page, above=above, texts=texts, note=text)
+def _grouped(groups: Iterable[Sequence[str]]) -> list[str]:
+    """All rows, with a rule between groups."""
+    return [row for group in groups for row in (RULE, *group)][1:]
 
 
-def _legend(board: Board, rows: Iterable[str]) -> str:
-    """What marks and rows of a table are, of those that are in it."""
-    body = "\n".join(rows)
+def _pages(table: Table) -> Iterator[Table]:
+    """The table in parts that fit on a page, cut between groups where there is a cut."""
+    rows = table.rows
+    while len(rows) > ROWS:
+        cut = max((at for at in range(1, ROWS + 1) if rows[at] == RULE), default=ROWS)
+        yield replace(table, rows=rows[:cut])
+        table = replace(table, caption=f"{table.caption.removesuffix(MORE)}{MORE}")
+        rows = rows[cut + (rows[cut] == RULE) :]
+    yield replace(table, rows=rows)
+
+
+MORE = " (continued)"
+
+
+def _noted(board: Board, table: Table) -> Table:
+    """The table with all that is said below it: what the marks and rows in it are, and its note."""
+    body = "\n".join(table.rows)
     said = ["Values x100.", *([SUBSCRIPTS] if "$_{" in body else [])]
     for term, text in legend(board, is_open=True):
         if MARKS.get(term, tex(term)) in body:
             said.append(f"{PLUS_MINUS if term == '±' else tex(term)}: {tex(text)}")
-    return " ".join(said)
-
-
-def _pages(rows: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The rows in parts that fit on a page, cut between groups where there is a cut."""
-    while len(rows) > ROWS:
-        cut = max((at for at in range(1, ROWS + 1) if rows[at] == RULE), default=ROWS)
-        yield rows[:cut]
-        rows = rows[cut + (rows[cut] == RULE) :]
-    yield rows
-
-
-def _table(
-    caption: str,
-    heads: Sequence[str],
-    rows: Sequence[str],
-    *,
-    above: str,
-    texts: int,
-    note: str,
-) -> str:
-    ended = [row if row == RULE else rf"{row} \\" for row in rows]
-    columns = "l" * texts + "r" * (len(heads) - texts)
-    return "\n".join(
-        [
-            "",
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{tex(caption)}.}}",
-            rf"\boardfit{{\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            *([rf"{above} \\"] if above else []),
-            rf"{' & '.join(heads)} \\",
-            RULE,
-            *ended,
-            r"\bottomrule",
-            r"\end{tabular}}",
-            rf"\boardnote{{{note}}}",
-            r"\end{table}",
-        ]
-    )
+    if table.note:
+        said.append(f"{table.note[:1].upper()}{table.note[1:]}.")
+    return replace(table, note=" ".join(said))

@@ -6,11 +6,22 @@ from collections.abc import Callable, Sequence
 
 from harness.reporting.boards.best import WAYS
 from harness.reporting.boards.board import HOW, Board
+from harness.reporting.boards.folded import SAME
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
-from harness.reporting.grid import CONSTANT, Grid, Reading
-from harness.reporting.lines import Line
+from harness.reporting.grid import CONSTANT, Grid
+from harness.reporting.lines import Line, Setting
+from harness.stats.tests import FEWEST_DRAWS
 
 BOLD = "Bold"
+INTERVAL = "[ ]"
+DRAWS = (
+    "standard deviation over draws (n - 1); of a mean over tasks, that of the means of each draw. "
+    "It says nothing of other test rows or of another training."
+)
+EXPERTS = "standard deviation over the experts of a task (n - 1)."
+SETS = "standard deviation over sets of experts, or over the experts of a task (n - 1)."
+OVER_SETS = " Of three sets of experts or more, by a paired test over these as well."
+OF_THESE = " A mean is of these very tasks: of others, harness compare says more."
 DETERMINED = "rows_per_dimension"
 """The fact that says, below one, that rows leave a fit open."""
 ADAPTED = {
@@ -23,29 +34,38 @@ ADAPTED = {
 
 def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
     """Each mark or row with what it is, only where there is any; `is_open`: a difference is."""
-    said = []
-    draws, experts, levels = board.spreads
-    if draws:
-        said.append(
-            (
-                "±",
-                "standard deviation over draws (n - 1); of a mean over tasks, that of the means of "
-                "each draw. It says nothing of other test rows or of another training.",
-            )
-        )
-    if experts:
-        said.append(("(sd)", "standard deviation over the experts of a task (n - 1)."))
-    if levels:
-        said.append(("[ ]", f"{100 * levels[0]:g} % interval {_over(board)}."))
-    if ways := {way for best in board.best.values() for way in best.ways}:
-        told = ", and those ".join(text for way, text in WAYS.items() if way in ways)
-        these = " A mean is of these very tasks: of others, harness compare says more."
-        several = these if len(board.scores.tasks) > 1 else ""
-        floor = f" None that the {CONSTANT} reaches." if CONSTANT in board.scores.rows else ""
-        said.append((BOLD, f"the best merge of a column, and those {told}.{floor}{several}"))
-    if is_open:
-        said.append((OPEN, OPEN_SAYS))
-    return said + [(row, f"{text}.") for row, text in HOW.items() if row in board.scores.rows]
+    cells, rows = board.scores.cells.values(), board.scores.rows
+    spread = SETS if board.scores.sets else EXPERTS
+    levels = sorted({line.level for line in board.scores.lines.values() if line.level})
+    said = {
+        "±": DRAWS if any(len(cell.values) > 1 for cell in cells) else "",
+        "(sd)": spread if any(cell.experts for cell in cells) else "",
+        INTERVAL: f"{100 * levels[0]:g} % interval {_over(board)}." if levels else "",
+        BOLD: _best(board),
+        OPEN: OPEN_SAYS if is_open else "",
+        SAME.strip(): _folded(board) if board.called else "",
+        **{row: f"{text}." for row, text in HOW.items() if row in rows},
+    }
+    return [(term, text) for term, text in said.items() if text]
+
+
+def _folded(board: Board) -> str:
+    """Which rows are one."""
+    groups: dict[str, list[str]] = {}
+    for row, name in board.called.items():
+        groups.setdefault(name, []).append(row)
+    each = "; ".join(SAME.join(rows) for rows in groups.values())
+    return f"rows with the same score in every column are one: {each}."
+
+
+def _best(board: Board) -> str:
+    """What is bold."""
+    used = {way for best in board.best.values() for way in best.ways}
+    alike = ", and those ".join(text for way, text in WAYS.items() if way in used)
+    floor = f" None that the {CONSTANT} reaches." if CONSTANT in board.scores.rows else ""
+    several = OF_THESE if len(board.scores.tasks) > 1 else ""
+    sets = OVER_SETS if board.sets >= FEWEST_DRAWS else ""
+    return f"the best merge of a column, and those {alike}.{sets}{floor}{several}" if used else ""
 
 
 def _over(board: Board) -> str:
@@ -73,9 +93,9 @@ def noted(line: Line) -> list[str]:
     return seen(line) + (["fitted to fewer rows than features have dimensions"] if is_open else [])
 
 
-def notes(scores: Grid, of: Callable[[Line], Sequence[str]] = noted) -> dict[Reading, str]:
-    """What is said of the lines of each reading, '' if nothing."""
-    said: dict[Reading, dict[str, None]] = {reading: {} for reading in scores.readings}
-    for (_, reading, _), line in scores.lines.items():
-        said[reading] |= dict.fromkeys(of(line))
-    return {reading: "; ".join(texts) for reading, texts in said.items()}
+def notes(scores: Grid, of: Callable[[Line], Sequence[str]] = noted) -> dict[Setting, str]:
+    """What is said of the lines of each setting, '' if nothing."""
+    said: dict[Setting, dict[str, None]] = {setting: {} for setting in scores.settings}
+    for (_, setting, _), line in scores.lines.items():
+        said[setting] |= dict.fromkeys(of(line))
+    return {setting: "; ".join(texts) for setting, texts in said.items()}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from harness.data.shots import counted
 from harness.reporting.boards.gains import Gain, gaps
-from harness.reporting.grid import CURRENT, Grid, reported
-from harness.reporting.lines import TUNED, Line
+from harness.reporting.grid import Grid, reported
+from harness.reporting.lines import CURRENT, TUNED, Line
 from harness.reporting.verdict import Verdict, verdicts_of
 from harness.stats.intervals import LEVEL
 from harness.stats.tests import holm
@@ -41,10 +41,10 @@ class Share:
 def shares(scores: Grid, lines: Sequence[Line]) -> tuple[Share, ...]:
     """A share for every row and setting that can have one, settings in the order they come."""
     against = against_of(lines)
-    rows: dict[str, list[Line]] = {row: [] for row in scores.rows}
-    for (row, _, _), line in scores.lines.items():
-        if line.role in ("merged", "base"):
-            rows[row].append(line)
+    roles = ("merged", "base")
+    rows = {
+        row: [one for one in scores.by_row.get(row, ()) if one.role in roles] for row in scores.rows
+    }
     by_setting: dict[tuple[str, Shots], dict[str, Verdict]] = {}
     for row, mine in rows.items():
         for one in verdicts_of([*compared(mine, against), *mine], mine):
@@ -59,9 +59,9 @@ def _shares(scores: Grid, known: Mapping[str, Verdict]) -> list[Share]:
     """Those of the rows that have a verdict under one setting."""
     p = {row: one.spread.p for row, one in known.items() if one.spread is not None}
     lost = {row: value < 1 - LEVEL for row, value in zip(p, holm([*p.values()]), strict=True)}
-    readings = {(reading.protocol, reading.shots): reading for reading in scores.readings}
+    settings = {(setting.protocol, setting.shots): setting for setting in scores.settings}
     one = next(iter(known.values()))
-    current, tuned = readings[CURRENT, 0], readings[one.setting, one.shots]
+    current, tuned = settings[CURRENT, 0], settings[one.setting, one.shots]
     recovered = gaps(scores, known, current, tuned)
     return [
         Share(
@@ -89,11 +89,13 @@ def compared(mine: Sequence[Line], against: Mapping[str, Sequence[Line]]) -> lis
     All experts, and every base, of a task where none is of this merge.
     """
     compared = []
-    for task, line in {line.task: line for line in mine}.items():
-        merged = {digest for _, digest in line.experts}
+    for task in dict.fromkeys(line.task for line in mine):
+        of_task = [line for line in mine if line.task == task]
+        merged = {digest for line in of_task for _, digest in line.experts}
+        under = {(line.head, line.set) for line in of_task}
         for role, ours in (
             ("expert", [one for one in against.get(task, ()) if one.digest in merged]),
-            ("base", [one for one in against.get(task, ()) if one.head == line.head]),
+            ("base", [one for one in against.get(task, ()) if (one.head, one.set) in under]),
         ):
             of_role = [one for one in ours if one.role == role]
             compared += of_role or [one for one in against.get(task, ()) if one.role == role]

@@ -74,7 +74,7 @@ def _results(result: Result) -> list[dict[str, Any]]:
 def _result(result: Result, metric: str, value: float) -> dict[str, Any]:
     line = result.line
     said = {
-        "protocol": line.setting, "shots": line.shots, "draws": len(line.values),
+        "protocol": line.setting.protocol, "shots": line.shots, "draws": len(line.values),
         "options": line.options.strip("{}"), "head": line.head, "adapted": line.adapted,
         "transductive": "yes" if line.saw_the_scored else "", "note": result.note,
         "sd_over_draws": result.deviation,

@@ -13,7 +13,7 @@ from harness.reporting.grid import reading_of
 from harness.reporting.lines import Line, lines_of, made_of
 from harness.reporting.names import experts_of, told_apart
 from harness.text import plain
-from harness.types import Shots, Task
+from harness.types import Task
 
 SEVERAL = ("ensemble", "ceiling")
 """Roles of what is not one model, which no other program can be told of as one."""
@@ -163,9 +163,9 @@ def digests(results: Iterable[Result]) -> str:
 
 def _once(results: Sequence[Result]) -> list[Result]:
     """Each result once: a model may stand in the records for itself and as a reference."""
-    first: dict[tuple[str, str, Shots], Result] = {}
+    first: dict[Hashable, Result] = {}
     for one in results:
-        first.setdefault((one.line.task, one.line.setting, one.line.shots), one)
+        first.setdefault((one.line.task, one.line.setting), one)
     return [*first.values()]
 
 

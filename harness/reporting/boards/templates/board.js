@@ -20,26 +20,26 @@
     return made;
   };
 
-  // cells by row, reading and task -------------------------------------------------------
+  // cells by row, setting and task -------------------------------------------------------
 
   const width = MEAN + 1;
-  const depth = data.readings.length * width;
+  const depth = data.settings.length * width;
   const places = new Map();
   data.cells.row.forEach((row, at) => {
-    places.set(row * depth + data.cells.reading[at] * width + data.cells.task[at], at);
+    places.set(row * depth + data.cells.setting[at] * width + data.cells.task[at], at);
   });
-  const cellAt = (row, reading, task) => places.get(row * depth + reading * width + task);
-  const valueAt = (row, reading, task) => {
-    const at = cellAt(row, reading, task);
+  const cellAt = (row, setting, task) => places.get(row * depth + setting * width + task);
+  const valueAt = (row, setting, task) => {
+    const at = cellAt(row, setting, task);
     return at === undefined ? null : data.cells.value[at];
   };
 
   // what is asked for --------------------------------------------------------------------
 
   const state = {
-    readings: new Set(data.readings.flatMap((one, at) => (one.headline ? [at] : []))),
+    settings: new Set(data.settings.flatMap((one, at) => (one.headline ? [at] : []))),
     tasks: new Set(data.tasks.keys()),
-    sort: null, // {reading, task, down}; reading -1: by name
+    sort: null, // {setting, task, down}; setting -1: by name
     active: null, // the cell that the keyboard is on, as "row column" of what is shown
   };
 
@@ -52,9 +52,9 @@
 
   // the mean is over the tasks that are shown, and known only where each of them is
   const shownValue = (row, column) => {
-    if (column.task !== MEAN) return valueAt(row, column.reading, column.task);
-    if (column.tasks.length === data.tasks.length) return valueAt(row, column.reading, MEAN);
-    const values = column.tasks.map((task) => valueAt(row, column.reading, task));
+    if (column.task !== MEAN) return valueAt(row, column.setting, column.task);
+    if (column.tasks.length === data.tasks.length) return valueAt(row, column.setting, MEAN);
+    const values = column.tasks.map((task) => valueAt(row, column.setting, task));
     if (!values.length || values.includes(null)) return null;
     return values.reduce((sum, value) => sum + value, 0) / values.length;
   };
@@ -62,9 +62,9 @@
   const shownColumns = () => {
     const tasks = shownTasks();
     const columns = [];
-    for (const reading of [...state.readings].sort((a, b) => a - b)) {
-      for (const task of tasks) columns.push({ reading, task, tasks });
-      if (tasks.length > 1) columns.push({ reading, task: MEAN, tasks });
+    for (const setting of [...state.settings].sort((a, b) => a - b)) {
+      for (const task of tasks) columns.push({ setting, task, tasks });
+      if (tasks.length > 1) columns.push({ setting, task: MEAN, tasks });
     }
     return columns;
   };
@@ -87,11 +87,11 @@
   const sorted = (rows, columns) => {
     const sort = state.sort;
     if (!sort) return rows;
-    if (sort.reading < 0) {
+    if (sort.setting < 0) {
       rows.sort((a, b) => data.rows[a].name.localeCompare(data.rows[b].name));
       return sort.down ? rows.reverse() : rows;
     }
-    const column = columns.find((one) => one.reading === sort.reading && one.task === sort.task);
+    const column = columns.find((one) => one.setting === sort.setting && one.task === sort.task);
     if (!column) return rows;
     const values = new Map(rows.map((row) => [row, shownValue(row, column)]));
     return rows.sort((a, b) => {
@@ -110,9 +110,9 @@
     const button = element("button", { type: "button" }, text);
     button.addEventListener("click", () => {
       const held = state.sort;
-      const same = held && held.reading === column.reading && held.task === column.task;
-      const down = same ? !held.down : column.reading >= 0;
-      state.sort = { reading: column.reading, task: column.task, down };
+      const same = held && held.setting === column.setting && held.task === column.task;
+      const down = same ? !held.down : column.setting >= 0;
+      state.sort = { setting: column.setting, task: column.task, down };
       draw();
       const again = document.querySelector("thead [aria-sort]:not([aria-sort=none]) button");
       if (again) again.focus();
@@ -122,29 +122,29 @@
 
   const sortOf = (column) => {
     const sort = state.sort;
-    if (!sort || sort.reading !== column.reading || sort.task !== column.task) return "none";
+    if (!sort || sort.setting !== column.setting || sort.task !== column.task) return "none";
     return sort.down ? "descending" : "ascending";
   };
 
   const drawHead = (columns) => {
     const groups = element("tr");
     const heads = element("tr");
-    const name = { reading: -1, task: -1 };
+    const name = { setting: -1, task: -1 };
     const corner = { class: "corner", scope: "col", rowspan: 2, "aria-sort": sortOf(name) };
     groups.append(element("th", corner, sortButton("Row", name)));
     let last = null;
     for (const column of columns) {
-      const first = column.reading !== last;
-      last = column.reading;
+      const first = column.setting !== last;
+      last = column.setting;
       if (first) {
-        const reading = data.readings[column.reading];
-        const span = columns.filter((one) => one.reading === column.reading).length;
+        const setting = data.settings[column.setting];
+        const span = columns.filter((one) => one.setting === column.setting).length;
         const head = { class: "group first", scope: "colgroup", colspan: span };
-        if (reading.note) head.title = reading.note;
-        const mark = reading.note.includes("transductive")
+        if (setting.note) head.title = setting.note;
+        const mark = setting.note.includes("transductive")
           ? " (transductive)"
-          : reading.note.startsWith("tuned") ? " (reads labels)" : "";
-        groups.append(element("th", head, reading.name + mark));
+          : setting.note.startsWith("tuned") ? " (reads labels)" : "";
+        groups.append(element("th", head, setting.name + mark));
       }
       const task = data.tasks[column.task];
       const text = task ? task.short : "mean";
@@ -182,7 +182,7 @@
   const fill = (cell, row, column, asked, range) => {
     const value = shownValue(row, column);
     if (value === null) return;
-    const at = cellAt(row, column.reading, column.task);
+    const at = cellAt(row, column.setting, column.task);
     const whole = column.task !== MEAN || column.tasks.length === data.tasks.length;
     const own = whole && at !== undefined ? at : null;
     const text = tenth(value);
@@ -221,7 +221,7 @@
     view.columns.forEach((column, columnAt) => {
       const cell = document.createElement("td");
       cell.tabIndex = rowAt || columnAt ? -1 : 0;
-      if (!columnAt || view.columns[columnAt - 1].reading !== column.reading) cell.className = "first";
+      if (!columnAt || view.columns[columnAt - 1].setting !== column.setting) cell.className = "first";
       fill(cell, row, column, view.asked, view.ranges[columnAt]);
       line.append(cell);
     });
@@ -275,13 +275,13 @@
   };
 
   const provenance = (row, column) => {
-    const at = cellAt(row, column.reading, column.task);
+    const at = cellAt(row, column.setting, column.task);
     const value = shownValue(row, column);
     const task = data.tasks[column.task];
     const where = task ? `${task.name} (${task.metric}, ${task.rows.toLocaleString("en")} rows)`
       : `the mean of ${column.tasks.length} tasks`;
-    const reading = data.readings[column.reading];
-    const head = element("p", {}, element("b", {}, data.rows[row].name), ` on ${where}, ${reading.name}: `,
+    const setting = data.settings[column.setting];
+    const head = element("p", {}, element("b", {}, data.rows[row].name), ` on ${where}, ${setting.name}: `,
       element("b", {}, value === null ? "not read" : value.toFixed(2)));
     const list = element("dl");
     const say = (term, ...said) =>
@@ -297,7 +297,7 @@
       else if (data.rows[row].is) say("computed", data.rows[row].is);
       else say("computed", "of other rows");
     }
-    if (reading.note) say("protocol", reading.note);
+    if (setting.note) say("protocol", setting.note);
     byId("provenance").replaceChildren(head, list);
     byId("provenance").classList.add("told");
   };
@@ -370,7 +370,7 @@
   };
 
   const headlineOf = (test) => {
-    const at = data.readings.findIndex((one) => one.headline && test(one));
+    const at = data.settings.findIndex((one) => one.headline && test(one));
     return at < 0 ? null : at;
   };
   const CURRENT = headlineOf((one) => one.plain === "current");
@@ -379,7 +379,7 @@
 
   const marks = (rows) => {
     const tasks = shownTasks();
-    const column = (reading) => ({ reading, task: tasks.length > 1 ? MEAN : tasks[0], tasks });
+    const column = (setting) => ({ setting, task: tasks.length > 1 ? MEAN : tasks[0], tasks });
     return rows
       .map((row) => ({
         row,
@@ -427,8 +427,8 @@
     const svg = shape("svg", { width: total, height, viewBox: `0 0 ${total} ${height}`, role: "img", "aria-labelledby": "gap-name gap-words" },
       shape("title", { id: "gap-name" }, "Current Eval and FT-Classifier Eval of each row"),
       shape("desc", { id: "gap-words" }, words.join("; ")));
-    const key = [["circle", "current", "Current"], ["square", "tuned", data.readings[TUNED].name]];
-    if (KNN !== null) key.push(["triangle", "other", data.readings[KNN].name]);
+    const key = [["circle", "current", "Current"], ["square", "tuned", data.settings[TUNED].name]];
+    if (KNN !== null) key.push(["triangle", "other", data.settings[KNN].name]);
     let keyAt = 8;
     for (const [form, look, name] of key) {
       svg.append(mark(form, look, keyAt, 14), shape("text", { x: keyAt + 10, y: 18 }, name));
@@ -481,7 +481,7 @@
     select.addEventListener("change", draw);
   };
 
-  choices(byId("readings"), data.readings.map((one) => one.name), state.readings, data.readings.map((one) => one.note));
+  choices(byId("settings"), data.settings.map((one) => one.name), state.settings, data.settings.map((one) => one.note));
   choices(byId("tasks"), data.tasks.map((task) => task.short), state.tasks, data.tasks.map((task) => task.name));
   byId("tasks-field").hidden = data.tasks.length < 2;
   const kinds = [...new Set(data.tasks.map((task) => task.kind))].filter((kind) => kind).sort();
@@ -515,6 +515,7 @@
     if (kept === "dark" || kept === "light") root.dataset.theme = kept;
   } catch { /* a page without storage */ }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", sayTheme);
+  themeButton.hidden = false;
   sayTheme();
 
   let waiting = 0;

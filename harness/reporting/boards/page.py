@@ -1,0 +1,176 @@
+"""Pure: a board -> one self-contained page of HTML. What records say is data there, never code."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from harness.reporting.boards.about import in_a_line
+from harness.reporting.boards.board import HOW, Board, Shown
+from harness.reporting.boards.credit import Credits
+from harness.reporting.boards.credit_table import LEAVES, view
+from harness.reporting.boards.gains import Gain, any_known
+from harness.reporting.boards.legend import legend, notes
+from harness.reporting.boards.sections import sections, share_of
+from harness.reporting.boards.templates import source, template
+from harness.reporting.grid import short_task
+from harness.reporting.lines import Line
+from harness.text import plain, points
+
+PROVENANCE: dict[str, Callable[[Line], str]] = {
+    "model": lambda line: line.model,
+    "method": lambda line: line.method,
+    "head": lambda line: line.head,
+    "digest": lambda line: line.digest,
+    "options": lambda line: line.options,
+    "preset": lambda line: line.preset,
+    "parts": lambda line: ", ".join(f"{name} {points(value)}" for name, value in line.parts),
+    "facts": lambda line: ", ".join(f"{name} {value:.3g}" for name, value in line.facts),
+    "draws": lambda line: ", ".join(map(points, line.values)) if line.shots else "",
+}
+"""What a cell says of where it comes from, beside its record."""
+FILE = ("folder", "file")
+
+
+def rendered(board: Board, files: Sequence[str]) -> str:
+    """The page; `files` are where the records of the board's lines lie, as seen from it."""
+    credits = board.credits
+    style = source("board.css") + (_shades(credits) if credits else "")
+    script = source("board.js")
+    return template("index.html").render(
+        style=style,
+        script=script,
+        style_hash=hash_of(style),
+        script_hash=hash_of(script),
+        about=in_a_line(board),
+        share=share_of(board),
+        sections=[one for one in sections(board) if one != share_of(board)],
+        data=data(board, files),
+        legend=legend(board, any(g.mark for g in (*board.gained.values(), *board.gaps.values()))),
+        gains=bool(board.counterparts),
+        tasks=len(board.scores.tasks),
+        rows=len(board.scores.rows),
+        credit=credits and view(credits, in_a_line(board)),
+    )
+
+
+def hash_of(text: str) -> str:
+    """The hash by which the page's policy knows its own script and style, and no other."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _shades(credits: Credits) -> str:
+    """Rules of what depends on the board: the shades of credits, and merges by Current Eval."""
+    shades = [
+        f".heat-{at} {{ background: color-mix(in srgb, var(--of-own) {4 * at}%, transparent); }}"
+        for at in range(LEAVES + 1)
+    ]
+    order = sorted(range(len(credits.merges)), key=lambda at: -credits.merges[at].current)
+    moved = [
+        f"#by-current:checked ~ .bars #merge-{at} {{ order: {place}; }}"
+        for place, at in enumerate(order)
+    ]
+    return "\n".join([*shades, *moved, ""])
+
+
+def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
+    """What the page shows, as JSON: lists by column, texts by their place in `texts`."""
+    texts: dict[str, int] = {}
+    file_of = {id(line): file for line, file in zip(board.lines, files, strict=True)}
+    known = any_known(board.gained)
+    cells: dict[str, list[Any]] = {}
+    records: dict[str, list[int]] = {}
+    for setting_at, setting in enumerate(board.scores.settings):
+        for row_at, row in enumerate(board.scores.rows):
+            for task_at, one in enumerate(board.row(row, setting)):
+                if one is not None:
+                    place = {"row": row_at, "setting": setting_at, "task": task_at}
+                    _add(cells, place | _numbers(one, known))
+                    said = _provenance(one.line, file_of)
+                    at = {name: texts.setdefault(text, len(texts)) for name, text in said.items()}
+                    _add(records, {name: at.get(name, -1) for name in (*PROVENANCE, *FILE)})
+    opened = {"open": cells.pop("open")} if known else {}
+    columns = board.scores.columns
+    gaps = [[_is_open(board.gaps.get((row, c))) for c in columns] for row in board.scores.rows]
+    return {
+        **({"gaps": gaps} if any_known(board.gaps) else {}),
+        "tasks": _tasks(board),
+        "settings": _settings(board),
+        "rows": _rows(board),
+        **opened,
+        "cells": cells,
+        "records": records,
+        "texts": [plain(text) for text in texts],
+    }
+
+
+def _add(columns: dict[str, list[Any]], values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        columns.setdefault(name, []).append(value)
+
+
+def _numbers(one: Shown, known: bool) -> dict[str, Any]:
+    """What a cell shows; where it is `known` of any gain, whether that of this is open."""
+    cell = one.cell
+    low, high = cell.interval or (None, None)
+    numbers = {"value": cell.mean, "sd": cell.deviation, "experts": cell.across_experts}
+    numbers |= {"low": low, "high": high}
+    # the page rounds what it shows, once
+    said: dict[str, Any] = {k: None if v is None else round(v, 6) for k, v in numbers.items()}
+    return said | {"best": int(one.best)} | ({"open": _is_open(one.gain)} if known else {})
+
+
+def _is_open(gain: Gain | None) -> int:
+    """Whether a difference is known not to be significant."""
+    return int(gain is not None and gain.significant is False)
+
+
+def _provenance(line: Line | None, files: Mapping[int, str]) -> dict[str, str]:
+    """Texts of where a cell comes from; none of what is computed of others."""
+    if line is None:
+        return {}
+    folder, _, file = files[id(line)].rpartition("/")
+    return {**{name: of(line) for name, of in PROVENANCE.items()}, "folder": folder, "file": file}
+
+
+def _tasks(board: Board) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": plain(task),
+            "short": plain(short_task(task, board.scores.tasks)),
+            "kind": line.kind,
+            "metric": plain(" + ".join(line.metrics)),
+            "rows": line.rows,
+        }
+        for task, line in board.tasks.items()
+    ]
+
+
+def _settings(board: Board) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": plain(setting),
+            "protocol": plain(setting.protocol),
+            "plain": plain(line.protocol) if (line := board.settings.get(setting)) else "",
+            "note": plain(note),
+            "headline": board.scores.headlines[setting.protocol] == setting,
+            "tuned": line is not None and line.tuned,
+        }
+        for setting, note in notes(board.scores).items()
+    ]
+
+
+def _rows(board: Board) -> list[dict[str, Any]]:
+    places = {row: number for number, row in enumerate(board.scores.rows)}
+    return [
+        {
+            "name": plain(row),
+            "role": line.role if (line := board.of_row.get(row)) else "computed",
+            "premerge": plain(line.premerge) if line else "",
+            "over": places.get(board.counterparts.get(row, ""), -1),
+            "is": HOW.get(row, ""),
+        }
+        for row in places
+    ]

@@ -1,1 +1,0 @@
-"""The board as one HTML page that needs no network: `page`, and the files it is made of."""

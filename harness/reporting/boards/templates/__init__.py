@@ -1,0 +1,41 @@
+"""The templates of boards, by jinja2."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.text import markdown, plain, points, tex, wrapped
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+HERE = Path(__file__).parent
+FILTERS = {"markdown": markdown, "plain": plain, "points": points, "tex": tex, "wrapped": wrapped}
+
+
+def source(name: str) -> str:
+    """The text of a file in this folder."""
+    return HERE.joinpath(name).read_text(encoding="utf-8")
+
+
+def template(name: str) -> Template:
+    """The template of the file NAME.jinja; what it is given is text, and escaped in HTML alone."""
+    return _environment().get_template(f"{name}.jinja")
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=lambda name: ".html" in str(name),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters.update(FILTERS)
+    return made

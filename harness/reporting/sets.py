@@ -1,0 +1,59 @@
+"""Pure: lines -> which set of experts each is of: the same tasks, trained again by other seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from harness.reporting.lines import Line
+
+
+def in_sets(lines: Sequence[Line]) -> list[Line]:
+    """The lines with the number of their set, 0 for the first.
+
+    Sets are experts of merges, of the same tasks, with other seeds and none in common; their merges
+    and ensembles by one method, bases that they teach, and they themselves are replicates.
+    """
+    number = _numbers(lines)
+    if not number:
+        return [*lines]
+    own = [_own(line, number) for line in lines]
+    of_model: dict[str, set[int]] = {}
+    for line, at in zip(lines, own, strict=True):
+        of_model.setdefault(line.digest, set()).update([] if at is None else [at])
+    made = []
+    for line, at in zip(lines, own, strict=True):
+        # a base may say under one protocol whose heads it has
+        of_set = of_model[line.digest] if at is None else {at}
+        made.append(_at(line, min(of_set) if len(of_set) == 1 else 0))
+    return made
+
+
+def _at(line: Line, number: int) -> Line:
+    return line if line.set == number else replace(line, set=number)
+
+
+def _own(line: Line, number: Mapping[str, int]) -> int | None:
+    """The set of an expert, or of those that a model was made of or learned from; None: unknown."""
+    if line.digest in number:
+        return number[line.digest]
+    sets = {number.get(one) for one in line.teachers or [one for _, one in line.experts]}
+    return sets.pop() if len(sets) == 1 else None
+
+
+def _numbers(lines: Iterable[Line]) -> dict[str, int]:
+    """The number of its set for each expert, by digest; {} where there is one set."""
+    by_tasks: dict[tuple[str, ...], dict[frozenset[str], tuple[object, ...]]] = {}
+    for line in lines:
+        if line.trained:
+            digests = frozenset(digest for _, digest in line.experts)
+            tasks = tuple(sorted(task for task, *_ in line.trained))
+            by_tasks.setdefault(tasks, {}).setdefault(digests, tuple(sorted(line.trained)))
+    number: dict[str, int] = {}
+    for sets in by_tasks.values():
+        every = [digest for digests in sets for digest in digests]
+        apart = len({*every}) == len(every) and len({*sets.values()}) == len(sets)
+        if apart and not {*every} & number.keys():
+            order = sorted(sets, key=lambda digests: str(sets[digests]))
+            number |= {digest: at for at, digests in enumerate(order) for digest in digests}
+    return number if any(number.values()) else {}

@@ -1,0 +1,135 @@
+"""Sets of experts: the same tasks trained again by other seeds are replicates of one row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+import pytest
+
+from harness.errors import BrokenRecord
+from harness.evaluation.records import Record, Source
+from harness.reporting.boards.about import about
+from harness.reporting.boards.board import Board, board_of
+from harness.reporting.boards.leaderboard import rendered
+from harness.reporting.lines import lines_of
+from harness.reporting.sets import in_sets
+from tests.resampled import resampled
+from tests.test_boards import MRPC, RTE, record
+
+TASKS = (RTE, MRPC)
+
+
+def study(
+    at: int, seed: int | None = None, shift: float = 0.0, better: float = 0.1
+) -> list[Record]:
+    """An expert of each task, the base under their heads, and two merges; `ties` is the better."""
+    seed = at if seed is None else seed
+    sources = tuple(
+        Source(source=f"e-{task}", digest=f"{task}{at}", task=task, seed=seed) for task in TASKS
+    )
+    records = []
+    for task, one in zip(TASKS, sources, strict=True):
+        taught = {"teachers": tuple(source.digest for source in sources)}
+        records += [
+            record("expert", f"e-{task}", task, "current", 0.9 + shift / 10, digest=one.digest),
+            record("base", "base", task, "ft-classifier", {5: [0.3, 0.31, 0.29]},
+                   digest=f"base{at}", **taught),
+        ]  # fmt: skip
+        for method, value in (("average", 0.5), ("ties", 0.5 + better)):
+            given: dict[str, Any] = {"method": method, "digest": f"{method}{at}"}
+            given |= {"experts": sources}
+            drawn = [value + shift + draw / 100 for draw in (10, 11, 12)]
+            name = f"{method}-{at}"
+            records += [
+                record("merged", name, task, "current", value + shift, **given),
+                record("merged", name, task, "ft-classifier", {5: drawn}, **given, **taught),
+            ]
+    return records
+
+
+def made(records: list[Record]) -> Board:
+    return board_of([*lines_of((f"{at}.json", one) for at, one in enumerate(records))])
+
+
+def three(*betters: float) -> list[Record]:
+    shifts = (0.0, 0.05, -0.02)
+    studies = [study(at, shift=shifts[at], better=betters[at]) for at in range(3)]
+    return [resampled(one) for records in studies for one in records]
+
+
+def test_retrained_experts_join_the_row_of_their_method() -> None:
+    board = made(three(0.1, 0.1, 0.1))
+    assert board.scores.rows == ("expert of the task", "base", "average", "ties")
+    current, tuned = board.scores.settings
+    rte, _, mean = board.scores.row("ties", current)
+    assert rte is not None
+    assert mean is not None
+    each = [60.0, 65.0, 58.0]
+    assert rte.experts == pytest.approx(each)
+    assert mean.experts == pytest.approx(each)
+    assert (rte.mean, rte.across_experts) == pytest.approx((sum(each) / 3, stdev(each)))
+    drawn = board.scores.cells["ties", tuned, RTE]
+    assert drawn.values == pytest.approx([71, 72, 73])
+    assert about(board)["sets of experts"] == "3"
+    assert about(board)["experts"] == "one of each task"
+    assert board.credits is not None
+    assert [one.name for one in board.credits.merges] == ["ties", "average"]
+
+
+def test_of_three_sets_a_difference_has_to_hold_over_them() -> None:
+    """With the same mean: in one of three sets `ties` is the worse, by much."""
+    steady, apart = made(three(0.1, 0.11, 0.09)), made(three(0.25, 0.2, -0.2))
+    current = steady.scores.settings[0]
+    assert steady.best[current, "mean"].rows == {"ties"}
+    assert apart.best[current, "mean"].rows == {"ties", "average"}
+
+
+def test_two_sets_are_tested_over_units_and_draws_alone() -> None:
+    two = [
+        resampled(one) for at, better in ((0, 0.25), (1, -0.1)) for one in study(at, better=better)
+    ]
+    board = made(two)
+    assert board.sets == 2
+    assert board.best[board.scores.settings[0], "mean"].rows == {"ties"}
+
+
+def test_a_method_of_one_set_is_compared_on_that() -> None:
+    """`average` was made of the second set alone, whose experts are better by 20 points."""
+    records = [*study(0, better=0.1), *study(1, shift=0.2, better=0.1)]
+    records = [resampled(one) for one in records if one.model != "average-0"]
+    board = made(records)
+    assert board.best[board.scores.settings[0], "mean"].rows == {"ties"}
+
+
+@pytest.mark.parametrize("why", ["no seeds", "the same seeds", "an expert in both"])
+def test_what_are_no_replicates_stay_apart(why: str) -> None:
+    first, second = study(0), study(1, seed=0 if why == "the same seeds" else 1)
+    if why == "no seeds":
+        blank = [[one.model_copy(update={"seed": None}) for one in r.experts] for r in second]
+        second = [
+            r.model_copy(update={"experts": tuple(of)}) for r, of in zip(second, blank, strict=True)
+        ]
+    if why == "an expert in both":
+        shared = first[2].experts[0]
+        second = [
+            r.model_copy(update={"experts": (shared, *r.experts[1:]) if r.experts else ()})
+            for r in second
+        ]
+    lines = [*lines_of(("", one) for one in [*first, *second])]
+    assert {line.set for line in in_sets(lines)} == {0}
+    with pytest.raises(BrokenRecord, match="two sets of experts"):
+        board_of(lines)
+
+
+def test_sets_have_their_files_and_their_spread_in_every_format() -> None:
+    files = rendered(made(three(0.1, 0.1, 0.1)), Path())
+    assert "61.0 (sd 3.6)" in files["board.md"]
+    assert (
+        "`(sd)`: standard deviation over sets of experts, or over the experts" in files["board.md"]
+    )
+    assert r"61.0 {\scriptsize(sd 3.6)}" in files["board.tex"].replace(r"\textbf{61.0}", "61.0")
+    assert "sets of experts: 3" in files["index.html"]
+    rows = [line for line in files["board.csv"].splitlines() if ",ties,merged," in line]
+    assert len(rows) == 3 * 4
