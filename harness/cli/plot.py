@@ -54,7 +54,7 @@ def plot(
     what: Annotated[
         str,
         typer.Argument(
-            help="protocols, shots, transforms, gains, drop, ranks or tsne.",
+            help="credit, protocols, shots, transforms, gains, drop, ranks or tsne.",
             autocompletion=_pictures,
         ),
     ],
