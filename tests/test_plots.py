@@ -172,17 +172,17 @@ def test_of_several_experts_of_a_task_the_mean_is_shown() -> None:
 
 def test_models_of_one_method_on_one_task_are_told_apart() -> None:
     twins = [read(name, "ties", RTE, "current", 0.5) for name in ("one", "two")]
-    assert scored(twins).rows == ("ties (one)", "ties (two)")
+    assert scored(twins).rows() == ("ties (one)", "ties (two)")
     apart = [read("one", "ties", RTE, "current", 0.5), read("two", "ties", MRPC, "current", 0.5)]
-    assert scored(apart).rows == ("ties",)
+    assert scored(apart).rows() == ("ties",)
     heads = [
         read("b", "base", RTE, "current", 0.5, digest=head, head=head) for head in ("own", "kept")
     ]
-    assert scored(heads).rows == ("base (own head)", "base (kept head)")
+    assert scored(heads).rows() == ("base (own head)", "base (kept head)")
     same = [read("b", "base", RTE, "current", 0.5, digest=digest) for digest in ("1", "2")]
-    assert scored(same).rows == ("base (1)", "base (2)")
+    assert scored(same).rows() == ("base (1)", "base (2)")
     for records in (twins, apart, heads, same):  # as on a board
-        assert scored(records).rows == grid(records, by_method=True).rows
+        assert scored(records).rows() == grid(records, by_method=True).rows
 
 
 def test_the_number_of_shots_is_the_nearest_to_five_or_the_one_asked_for() -> None:
@@ -349,9 +349,11 @@ def test_shots_by_hand() -> None:
     assert [y for _, y in drawn_at(first, "^")] == pytest.approx([60, 66])
     scores = scored(several())
     known = {one: (one.protocol, float(one.shots)) for one in scores.grid.readings if one.shots}
-    points = curves.points_of(scores, known, "ties", "mean")
+    points = curves.scores_along(scores, known, "ties", "mean")
     assert [*points] == ["knn", "ft-classifier"]
-    assert points["knn"][0] == (1, pytest.approx(60), pytest.approx(statistics.stdev([55, 65])))
+    x, cell = points["knn"][0]
+    assert (x, cell.mean) == (1, pytest.approx(60))
+    assert cell.deviation == pytest.approx(statistics.stdev([55, 65]))
     levels = {
         line.get_label(): line.get_ydata()[0]
         for line in first.lines

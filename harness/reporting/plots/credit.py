@@ -132,7 +132,8 @@ def _axis(credits: Credits, unit: str) -> str:
         if len({points(getattr(one, name)) for one in credits.merges}) == 1:
             known[name] = getattr(first, name)
     said = [f"{name} {points(value)}" for name, value in known.items() if value is not None]
-    return f"{unit}\n{', '.join(said)}; tuned head: {plain(credits.reading)}"
+    others = f"; {credits.others} more merges score lower" if credits.others else ""
+    return f"{unit}\n{', '.join(said)}; tuned head: {plain(credits.reading)}{others}"
 
 
 def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:

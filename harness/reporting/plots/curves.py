@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.errors import MissingScores
-from harness.reporting.grid import Reading
-from harness.reporting.plots.marks import PALE, along_x, drawn, key, levels, marks, named
+from harness.reporting.grid import Cell, Reading
+from harness.reporting.plots.marks import PALE, along_x, drawn, levels, marks, signs
 from harness.reporting.plots.scores import Scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Point: TypeAlias = tuple[float, float, float | None]
-"""Where along x, the score x100 there, and its deviation over draws where there are several."""
 Curves: TypeAlias = Mapping[Reading, tuple[str, float]]
 """The curve that a score belongs to, and where along x it stands."""
 DODGE = 0.02
 """How far curves are set apart, as a part of x, so that their bars can be told apart."""
 
 
-def points_of(scores: Scores, curves: Curves, row: str, column: str) -> dict[str, list[Point]]:
-    """The points of each curve of a panel, along x."""
-    known: dict[str, list[Point]] = {}
+def scores_along(
+    scores: Scores, curves: Curves, row: str, column: str
+) -> dict[str, list[tuple[float, Cell]]]:
+    """The scores of each curve of a panel, along x."""
+    known: dict[str, list[tuple[float, Cell]]] = {}
     for reading, (name, x) in sorted(curves.items(), key=lambda one: one[1][1]):
         cell = scores.cell(row, reading, column)
         if cell is not None:
-            known.setdefault(name, []).append((x, cell.mean, cell.deviation))
+            known.setdefault(name, []).append((x, cell))
     return known
 
 
@@ -45,18 +45,18 @@ def draw(
     degrees. Raises MissingScores where no row has a mean, as none was evaluated on all tasks.
     """
     mean = scores.grid.columns[-1]
-    if len(scores.rows) > 1:
-        title, spots = f"{what}, {scores.title(mean)}", {row: (row, mean) for row in scores.rows}
+    if len(scores.rows()) > 1:
+        title, spots = f"{what}, {scores.title(mean)}", {row: (row, mean) for row in scores.rows()}
     else:
-        (row,) = scores.rows
+        (row,) = scores.rows()
         title = f"{what}: {row}"
         spots = {scores.title(one): (row, one) for one in scores.columns(*curves)}
-    known = {name: points_of(scores, curves, *spot) for name, spot in spots.items()}
+    known = {name: scores_along(scores, curves, *spot) for name, spot in spots.items()}
     spots = {name: spot for name, spot in spots.items() if known[name]}
     if not spots:
         raise MissingScores(
-            f"no merge was evaluated on all of {len(scores.tasks)} tasks, expected one for a mean "
-            "over them; name fewer with --tasks"
+            f"no merge was evaluated on all of {len(scores.grid.tasks)} tasks, expected one for a "
+            "mean over them; name fewer with --tasks"
         )
     looks = marks(dict.fromkeys(name for name, _ in curves.values()))
     step, middle = DODGE * (max(ticks.values()) - min(ticks.values())), (len(looks) - 1) / 2
@@ -64,19 +64,11 @@ def draw(
         units = [scores.unit(column) for _, column in spots.values()]
         for axes, (name, (row, column)), unit in zip(panels, spots.items(), units, strict=True):
             for at, (curve, look) in enumerate(looks.items()):
-                if not (points := known[name].get(curve)):
-                    continue
-                xs, ys, spread = zip(*points, strict=True)
-                xs = tuple(x + step * (at - middle) for x in xs)
-                axes.plot(
-                    xs, ys, linestyle=look.line, linewidth=1.4, label=named(curve), **look.dots
-                )
-                if any(spread):
-                    axes.errorbar(
-                        xs, ys, [one or 0 for one in spread], fmt="none", ecolor=look.colour,
-                        elinewidth=1, capsize=2,
-                    )  # fmt: skip
-                    key(axes, scores.spread, marker="|", linewidth=1)
+                aside = step * (at - middle)
+                cells = [(x + aside, cell) for x, cell in known[name].get(curve, [])]
+                how: Any = {"linestyle": look.line, "linewidth": 1.4, "along": "y"}
+                if cells:
+                    signs(axes, cells, look, curve, scores.spread, **how)
             levels(axes, scores.levels(column, row), "y")
             axes.grid(axis="y", color=PALE, linewidth=0.5)
             axes.set_xticks([*ticks.values()], [*ticks])

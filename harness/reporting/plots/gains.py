@@ -91,7 +91,7 @@ def gains(lines: Sequence[Line], view: View) -> Gains:
     if not over:
         raise MissingScores(
             "gains shows merges with something before them beside the same without, found no such "
-            f"pair among {', '.join(scores.merges) or 'no merges'}; make them with {MAKE}"
+            f"pair among {', '.join(scores.rows('merged')) or 'no merges'}; make them with {MAKE}"
         )
     reading = one_reading("gains", scores, view)
     known = settled(gained(scores.grid, over))

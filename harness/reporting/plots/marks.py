@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.reporting.difference import CI, Difference
 from harness.reporting.figures import settle, styled, wrapped
-from harness.reporting.grid import CONSTANT, CURRENT
+from harness.reporting.grid import CONSTANT, CURRENT, Cell
 from harness.text import plain
 
 if TYPE_CHECKING:
@@ -246,6 +246,30 @@ def levels(axes: Axes, known: Mapping[str, float], along: Literal["x", "y"]) -> 
         line(value, label=name, linewidth=1, zorder=1, **LEVELS[name])
     if CONSTANT not in known:
         axes.update_datalim([(0, 0)], updatex=along == "x", updatey=along == "y")
+
+
+def signs(
+    axes: Axes,
+    cells: Sequence[tuple[float, Cell]],
+    look: Mark,
+    label: str,
+    spread: str,
+    *,
+    along: Literal["x", "y"],
+    **how: Any,
+) -> None:
+    """A sign at each score `along` x or y, by its place on the other axis, with bars of its spread.
+
+    `spread` is what the legend calls these, if there are any.
+    """
+    places, means = [place for place, _ in cells], [cell.mean for _, cell in cells]
+    xs, ys = (means, places) if along == "x" else (places, means)
+    axes.plot(xs, ys, label=named(label), **look.dots, **how)
+    deviations = [cell.deviation or 0 for _, cell in cells]
+    if any(deviations):
+        bars: Any = {f"{along}err": deviations, "ecolor": look.colour, "elinewidth": 1}
+        axes.errorbar(xs, ys, fmt="none", capsize=2, zorder=3, **bars)
+        key(axes, spread, marker="|", linewidth=1)
 
 
 RIM = "white"

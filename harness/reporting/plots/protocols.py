@@ -6,34 +6,32 @@ What few shots win back of a score was in the encoder all along (FT-Classifier, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import MissingScores
 from harness.reporting.difference import CI
-from harness.reporting.grid import CURRENT, PROTOCOL_ORDER, Reading
+from harness.reporting.grid import CURRENT, PROTOCOL_ORDER
 from harness.reporting.lines import Line
 from harness.reporting.plots.marks import (
     GREY,
-    Mark,
     drawn_rows,
     height_of,
     key,
     levels,
     marks,
-    named,
+    signs,
     whisker,
 )
-from harness.reporting.plots.scores import Scores, View, headline, scores_of
+from harness.reporting.plots.scores import View, headline, scores_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAKE = "harness evaluate --model MODEL --protocols current,knn,ft-classifier"
 BELOW, GAP = 0.11, 0.09
 """Inches: how far below a row the whisker of its gap is, and how thick the open bar of the gap."""
-BACK = 0.35
-"""How opaque the bars of intervals are, behind the marks."""
+BAND: Any = {"linewidth": 3, "alpha": 0.35}
+"""How intervals look, behind the signs."""
 
 
 def picture(lines: Sequence[Line], view: View) -> Figure:
@@ -48,8 +46,8 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     columns = scores.columns(*known)
     merges = [
         row
-        for row in scores.merges
-        if any(scores.cell(row, one, task) for one in known for task in scores.tasks)
+        for row in scores.rows("merged")
+        if any(scores.cell(row, one, task) for one in known for task in scores.grid.tasks)
     ]
     if not merges or len(known) < 2 or known[0].protocol != CURRENT:
         names = "; ".join(map(str, known)) or "none"
@@ -63,7 +61,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         cell = scores.cell(row, first, columns[-1])
         return float("-inf") if cell is None else cell.mean
 
-    rows = [*sorted(merges, key=height, reverse=True), *scores.bases]
+    rows = [*sorted(merges, key=height, reverse=True), *scores.rows("base")]
     gaps = [
         [scores.difference((row, last), (row, first), column) for row in rows] for column in columns
     ]
@@ -78,7 +76,16 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     ) as (figure, panels, places):
         for axes, column, of_rows in zip(panels, columns, gaps, strict=True):
             for one in known:
-                _signs(axes, scores, one, column, rows, places, looks[one.protocol])
+                look = looks[one.protocol]
+                each = [
+                    (y, scores.cell(row, one, column)) for row, y in zip(rows, places, strict=True)
+                ]
+                cells = [(y, cell) for y, cell in each if cell is not None]
+                signs(axes, cells, look, str(one), scores.spread, along="x", linestyle="none")
+                for y, cell in cells:
+                    if cell.interval is not None:
+                        axes.hlines(y, *cell.interval, color=look.colour, zorder=2, **BAND)
+                        key(axes, CI, **BAND)
             for row, y, gap in zip(rows, places, of_rows, strict=True):
                 start = scores.cell(row, first, column)
                 if gap is None or start is None:
@@ -93,27 +100,3 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                     whisker(axes, y + BELOW, gap, significant=told, start=start.mean, of=of)
             levels(axes, scores.levels(column), "x")
     return figure
-
-
-def _signs(
-    axes: Axes,
-    scores: Scores,
-    reading: Reading,
-    column: str,
-    rows: Sequence[str],
-    places: Sequence[float],
-    look: Mark,
-) -> None:
-    """A sign in every row, with the deviation over draws and the interval, if they are known."""
-    cells = [(y, scores.cell(row, reading, column)) for row, y in zip(rows, places, strict=True)]
-    known = [(y, cell) for y, cell in cells if cell is not None]
-    means, ys = [cell.mean for _, cell in known], [y for y, _ in known]
-    axes.plot(means, ys, linestyle="none", label=named(str(reading)), **look.dots)
-    for y, cell in known:
-        if cell.deviation is not None:
-            axes.errorbar(cell.mean, y, xerr=cell.deviation, fmt="none", ecolor=look.colour,
-                          elinewidth=1, capsize=2, zorder=3)  # fmt: skip
-            key(axes, scores.spread, marker="|", linewidth=1)
-        if cell.interval is not None:
-            axes.hlines(y, *cell.interval, color=look.colour, linewidth=3, alpha=BACK, zorder=2)
-            key(axes, CI, linewidth=3, alpha=BACK)

@@ -76,20 +76,23 @@ def ranks(lines: Sequence[Line], view: View) -> Ranks:
     known = headline(scores.grid.readings, view.shots)
     methods = [
         row
-        for row in scores.merges
+        for row in scores.rows("merged")
         if known and all(scores.grid.row(row, one)[-1] for one in known)
     ]
-    if len(methods) < 2 or len(scores.tasks) < 2:
+    if len(methods) < 2 or len(scores.grid.tasks) < 2:
         raise MissingScores(
             "ranks shows two or more merges that were evaluated on the same two or more tasks, "
-            f"found {len(methods)} on all of {len(scores.tasks)}; make them with {MAKE}"
+            f"found {len(methods)} on all of {len(scores.grid.tasks)}; make them with {MAKE}"
         )
     best = [methods[at] for at in _ranked(scores, methods, known[0]).order]
-    return Ranks(tuple(best), len(scores.tasks), {one: _ranked(scores, best, one) for one in known})
+    return Ranks(
+        tuple(best), len(scores.grid.tasks), {one: _ranked(scores, best, one) for one in known}
+    )
 
 
 def _ranked(scores: Scores, methods: Sequence[str], reading: Reading) -> Standings:
     cells = [
-        [scores.grid.cells[row, reading, task].mean for task in scores.tasks] for row in methods
+        [scores.grid.cells[row, reading, task].mean for task in scores.grid.tasks]
+        for row in methods
     ]
-    return standings(scores.tasks, np.array(cells) / 100)
+    return standings(scores.grid.tasks, np.array(cells) / 100)

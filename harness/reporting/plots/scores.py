@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -12,6 +11,7 @@ from pydantic import PositiveInt
 
 from harness.data.shots import amount, counted
 from harness.errors import MissingScores
+from harness.evaluation.records import Role
 from harness.reporting.chosen import Chosen
 from harness.reporting.difference import Difference, difference_of, enough_draws, in_points
 from harness.reporting.grid import (
@@ -63,28 +63,14 @@ class Scores:
         """A line of every row of a model."""
         return {row: line for (row, _, _), line in self.grid.lines.items()}
 
-    def _rows(self, role: str) -> tuple[str, ...]:
-        return tuple(row for row, line in self.lines.items() if line.role == role)
-
-    @property
-    def merges(self) -> tuple[str, ...]:
-        return self._rows("merged")
-
-    @property
-    def bases(self) -> tuple[str, ...]:
-        return self._rows("base")
-
-    @property
-    def rows(self) -> tuple[str, ...]:
-        return *self.merges, *self.bases
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        return self.grid.tasks
+    def rows(self, *roles: Role) -> tuple[str, ...]:
+        """The rows of models, or of the merges and the base."""
+        roles = roles or ("merged", "base")
+        return tuple(row for role in roles for row, one in self.lines.items() if one.role == role)
 
     def columns(self, *known: Reading) -> list[str]:
         """The tasks, and the mean over them where any row has one under one of the readings."""
-        whole = any(self.cell(row, one, MEAN) for one in known for row in self.rows)
+        whole = any(self.cell(row, one, MEAN) for one in known for row in self.rows())
         return [column for column in self.grid.columns if column != MEAN or whole]
 
     def cell(self, row: str, reading: Reading, column: str) -> Cell | None:
@@ -101,7 +87,7 @@ class Scores:
         one, other = self.cell(*first, column), self.cell(*second, column)
         if one is None or other is None:
             return None
-        tasks = self.tasks if column == MEAN else (column,)
+        tasks = self.grid.tasks if column == MEAN else (column,)
         pair = [[self.grid.lines[(*spot, task)] for task in tasks] for spot in (first, second)]
         apart = difference_of(*pair) if enough_draws([*pair[0], *pair[1]]) else None
         return Difference(one.mean - other.mean, None if apart is None else in_points(apart))
@@ -123,13 +109,13 @@ class Scores:
     def title(self, column: str) -> str:
         """What a column is called where its tasks are told apart."""
         if column == MEAN:
-            return f"mean of {len(self.tasks)} tasks"
-        return short_task(column, self.tasks)
+            return f"mean of {len(self.grid.tasks)} tasks"
+        return short_task(column, self.grid.tasks)
 
     def unit(self, column: str) -> str:
         """What a column is measured by, with its scale."""
         known = tasks_by(self.grid.lines.values())
-        metrics = {"+".join(known[t].metrics) for t in self.tasks if column in (t, MEAN)}
+        metrics = {"+".join(known[t].metrics) for t in known if column in (t, MEAN)}
         return f"{metrics.pop() if len(metrics) == 1 else OF_MANY} × 100"
 
     @property
@@ -156,25 +142,25 @@ def headline(known: Iterable[Reading], shots: Shots | None = None) -> list[Readi
 
     Raises MissingScores where a protocol was not evaluated with so many.
     """
-    by_protocol: Mapping[str, list[Reading]] = defaultdict(list)
-    for reading in known:
-        by_protocol[reading.protocol].append(reading)
     wanted: Shots = HEADLINE_SHOTS if shots is None else shots
+    known = list(known)
 
     def far(one: Reading) -> tuple[float, float]:
         # from `all`, everything else is as far off, and it is not a number to itself
         off = 0 if one.shots == wanted else abs(amount(one.shots) - amount(wanted))
         return off, amount(one.shots)
 
-    nearest = [min(each, key=far) for each in by_protocol.values()]
-    for one in nearest:
+    nearest: dict[str, Reading] = {}
+    for one in sorted(known, key=far):
+        nearest.setdefault(one.protocol, one)
+    for one in in_order(nearest.values()):
         if shots is not None and one.shots not in (0, shots):
-            counts = ", ".join(str(other.shots) for other in by_protocol[one.protocol])
+            counts = (str(other.shots) for other in known if other.protocol == one.protocol)
             raise MissingScores(
-                f"no record of {one.protocol} has {counted(shots)}, found {counts}; make them with "
-                f"harness evaluate --model MODEL --shots {shots}"
+                f"no record of {one.protocol} has {counted(shots)}, found {', '.join(counts)}; "
+                f"make them with harness evaluate --model MODEL --shots {shots}"
             )
-    return in_order(nearest)
+    return in_order(nearest.values())
 
 
 def one_reading(what: str, scores: Scores, view: View) -> Reading:

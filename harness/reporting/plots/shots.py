@@ -30,7 +30,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     scores = scores_of(lines, view)
     drawn = [one for one in scores.grid.readings if one.shots]
     counts = sorted({one.shots for one in drawn}, key=amount)
-    if len(counts) < 2 or not scores.rows:
+    if len(counts) < 2 or not scores.rows():
         raise MissingScores(
             "shots shows scores over two or more numbers of shots, found "
             f"{', '.join(map(str, counts)) or 'none'}; make them with {MAKE}"

@@ -44,7 +44,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     """
     scores, probes = scores_of(lines, view), _probes(lines, view)
     names = [name for name in STRICTER if name in {name for _, name in probes.values()}]
-    if len(names) < 2 or not scores.rows:
+    if len(names) < 2 or not scores.rows():
         raise MissingScores(
             f"transforms shows two or more transformations of the protocol '{PROBE}', found "
             f"{', '.join(names) or 'none'}; make them with {MAKE}"

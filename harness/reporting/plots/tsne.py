@@ -212,6 +212,8 @@ def _scatter(axes: Axes, cloud: Cloud) -> None:
 
 def _badge(axes: Axes, number: int, points: Array64, shape: str, *, filled: bool) -> None:
     """The number of a class in the middle of its points, in a frame as the model's signs are."""
+    from matplotlib.colors import to_rgb
+
     colour = PALETTE[number % len(PALETTE)]
     x, y = np.median(points, axis=0)
     axes.text(
@@ -221,7 +223,7 @@ def _badge(axes: Axes, number: int, points: Array64, shape: str, *, filled: bool
         ha="center",
         va="center",
         fontsize=7,
-        color=readable(_rgb(colour)) if filled else BLACK,
+        color=readable(to_rgb(colour)) if filled else BLACK,
         bbox={
             "boxstyle": f"{shape},pad=0.2",
             "facecolor": colour if filled else "white",
@@ -229,10 +231,6 @@ def _badge(axes: Axes, number: int, points: Array64, shape: str, *, filled: bool
             "linewidth": 0.8,
         },
     )
-
-
-def _rgb(colour: str) -> tuple[float, ...]:
-    return tuple(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
 
 
 def _key(classes: Sequence[str]) -> str:
