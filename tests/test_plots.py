@@ -478,7 +478,11 @@ def test_gains_are_taken_draw_by_draw() -> None:
     axes = picture(gains, [with_it, without], view).axes[0]
     (bar,) = axes.patches
     assert bar.get_width() == pytest.approx(15)
-    assert [text.get_text() for text in axes.texts] == ["+15.0"]
+    (text,) = axes.texts
+    spread = statistics.stdev([10, 20])
+    assert (text.get_text(), text.xy[0]) == ("+15.0", pytest.approx(15 + spread))
+    (ends,) = [path.vertices[:, 0] for one in axes.collections for path in one.get_paths()]
+    assert ends == pytest.approx([15 - spread, 15 + spread])
     assert signs(axes.figure) == ["± standard deviation over 2 draws"]
 
 

@@ -6,12 +6,12 @@ its expert.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.errors import MissingScores
+from harness.files import parse_json
 from harness.options import parse_choice
 from harness.reporting.grid import Reading, reading_of
 from harness.reporting.lines import Line
@@ -61,7 +61,7 @@ def _probes(lines: Sequence[Line], view: View) -> dict[Reading, tuple[str, str]]
     known = {}
     for reading in headline(probes, view.shots):
         line = probes[reading]
-        transform = json.loads(line.options).get(OPTION)
+        transform = parse_json(line.options, line.path, "options of a probe").get(OPTION)
         if transform in STRICTER:
             asked = parse_choice(line.setting).options
             rest = Choice(PROBE, {key: value for key, value in asked.items() if key != OPTION})
