@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from safetensors.torch import save_file
 
 import harness
@@ -30,7 +31,7 @@ from harness.data.splits import parse_task
 from harness.evaluation.records import Record
 from harness.needs.symmetry import symmetry
 from harness.reporting.figures import save
-from harness.reporting.plots.bars import Bar, Bars, bar_chart
+from harness.reporting.plots.marks import BLUE, GREY, drawn_rows
 from harness.rng import rng
 from harness.weights import Maps, Permuted, Symmetry, Turned
 
@@ -118,6 +119,17 @@ def scores(
         yield name, score(out)
 
 
+def bar_chart(title: str, known: dict[str, float], unit: str) -> Figure:
+    """A bar with its number for each score, those that merges are compared with in grey."""
+    with drawn_rows(title, [*known], [("", unit)], 4.6, [0.34] * len(known)) as made:
+        figure, (axes,), places = made
+        colours = [BLUE if name in MERGES else GREY for name in known]
+        bars = axes.barh(places, [*known.values()], height=0.24, color=colours)
+        axes.bar_label(bars, [f"{value:.1f}" for value in known.values()], padding=3)
+        axes.set_xlim(0, 100)
+    return figure
+
+
 def main() -> None:
     """Print the scores and draw them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -128,17 +140,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     task, split = parse_task(given.task)
-    bars = []
+    known: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="harness-moved-") as place:
         rows = given.expert, given.task, given.limit, given.seed, Path(place)
-        for number, (name, record) in enumerate(scores(*rows)):
+        for name, record in scores(*rows):
             value = 100 * record.scores[0].value
             print(f"{name:<26} {value:6.2f}", flush=True)
-            bars.append(Bar(name, value, reference=number < 2))
+            known[name] = value
     title = "An expert and a copy of the same function, averaged"
     unit = f"{task.metrics[0]} x 100 on {record.rows} rows of {task}@{split}"
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    for path in save(bar_chart(Bars(title, tuple(bars), unit, 100)), given.out):
+    for path in save(bar_chart(title, known, unit), given.out):
         print(f"wrote {path}")
 
 

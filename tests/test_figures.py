@@ -9,8 +9,6 @@ import pytest
 
 from harness.errors import CannotWrite
 from harness.reporting.figures import COLOURS, HeatMap, Panel, heat_map, readable, save
-from harness.reporting.plots.bars import Bar, Bars, bar_chart
-from harness.reporting.plots.marks import BLUE, GREY
 from tests.mistakes import mistake
 
 UPPER = Panel(("0", "1"), ("up", "down", "norm"), ((0.0, 0.5, None), (0.25, 1.0, -0.0001)), "layer")
@@ -54,35 +52,6 @@ def test_what_lies_beyond_the_scale_is_shown_at_its_end() -> None:
     assert isinstance(bar, Colorbar)
     assert bar.extend == "both"
     assert (bar.vmin, bar.vmax) == (0, 1)
-
-
-BARS = Bars(
-    "Cost of 模型", (Bar("the base", 80.0, True), Bar("a $ merge", 2.46)), "a unit", high=100
-)
-
-
-def test_every_bar_is_as_long_as_its_number_says() -> None:
-    from matplotlib.colors import to_rgba
-
-    (axes,) = bar_chart(BARS).axes
-    first, second = axes.patches
-    assert (first.get_width(), second.get_width()) == (80.0, 2.46)
-    assert first.get_y() < second.get_y()
-    assert axes.yaxis_inverted()
-    assert axes.get_xlim() == (0, 100)
-    assert axes.figure.get_suptitle() == "Cost of 模型"
-    assert [one.get_text() for one in axes.texts] == ["80.0", "2.5"]
-    assert [one.get_text() for one in axes.get_yticklabels()] == ["the base", "a $ merge"]
-    assert axes.get_xlabel() == "a unit"
-    assert [one.get_facecolor() for one in axes.patches] == [to_rgba(GREY), to_rgba(BLUE)]
-
-
-def test_bars_are_text_and_of_the_same_bytes(tmp_path: Path) -> None:
-    png, svg = save(bar_chart(BARS), tmp_path / "bars")
-    assert ">a $ merge<" in svg.read_text()
-    before = png.read_bytes(), svg.read_bytes()
-    save(bar_chart(BARS), tmp_path / "bars")
-    assert (png.read_bytes(), svg.read_bytes()) == before
 
 
 def test_numbers_are_read_on_every_colour() -> None:

@@ -138,3 +138,13 @@ def test_the_script_draws_and_tells_all(
     assert values["the expert"] == values["its copy, moved about"] == values["all"]
     assert "on 8 rows of toy/pairs@test" in Path(f"{out}.svg").read_text()
     assert {path.name for path in out.parent.iterdir()} == {"figure.png", "figure.svg"}
+
+
+def test_every_bar_is_as_long_as_its_number_says(script: ModuleType) -> None:
+    known = {"the expert": 80.0, "plain average": 2.46}
+    (axes,) = script.bar_chart("Cost of 模型", known, "a unit").axes
+    assert [bar.get_width() for bar in axes.patches] == [80.0, 2.46]
+    assert axes.get_xlim() == (0, 100)
+    assert [one.get_text() for one in axes.texts] == ["80.0", "2.5"]
+    assert [one.get_text() for one in axes.get_yticklabels()] == [*known]
+    assert len({bar.get_facecolor() for bar in axes.patches}) == 2

@@ -17,7 +17,6 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.font_manager import findfont, get_font
-from matplotlib.lines import Line2D
 
 import harness
 from harness import Record, Run, View, protocol
@@ -40,15 +39,30 @@ from harness.files import write_json
 from harness.passes.features import forward
 from harness.registry import PROTOCOLS
 from harness.reporting import figures
-from harness.reporting.grid import grid
-from harness.reporting.plots import drop, gains, marks, plot, protocols, ranks, shots, transforms
-from harness.reporting.plots.scores import headline, scores_of
+from harness.reporting.chosen import chosen
+from harness.reporting.difference import Difference
+from harness.reporting.grid import CURRENT, grid
+from harness.reporting.lines import Line, lines_of
+from harness.reporting.plots import (
+    credit,
+    curves,
+    drop,
+    gains,
+    marks,
+    plot,
+    protocols,
+    ranks,
+    shots,
+    transforms,
+)
+from harness.reporting.plots.scores import Scores, headline, scores_of
 from harness.reporting.plots.tsne import balanced, clouds, draw, in_the_plane
 from harness.reporting.ranking import Standings, standings
 from harness.stats.estimate import minus
 from harness.stats.intervals import interval
+from tests import test_credit
 from tests.conftest import TAGS as TAG_NAMES
-from tests.resampled import kept
+from tests.resampled import kept, resampled
 from tests.test_boards import MRPC, RTE, record
 from tests.test_compare import read_once
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered
@@ -67,6 +81,19 @@ def read(name: str, method: str, task: str, asked: str, values: Values, **given:
     role: Role = roles.get(method, "merged")
     digest = f"{name} {task}"
     return record(role, name, task, asked, values, **{"method": method, "digest": digest, **given})
+
+
+def of(records: Sequence[Record], view: View = ALL) -> list[Line]:
+    """The lines of records that a view is of."""
+    return [*lines_of(chosen((("", one) for one in records), view))]
+
+
+def scored(records: Sequence[Record], *protocols: str) -> Scores:
+    return scores_of(of(records), ALL, *protocols)
+
+
+def picture(module: Any, records: Sequence[Record], view: View = ALL) -> Any:
+    return module.picture(of(records, view), view)
 
 
 def several() -> list[Record]:
@@ -118,36 +145,50 @@ def probing(as_found: None) -> None:
 
 
 def test_a_mean_over_tasks_goes_draw_by_draw_and_needs_all_tasks() -> None:
-    scores = scores_of(several())
-    tuned = headline(scores.readings)[-1]
+    scores = scored(several())
+    current, *_, tuned = headline(scores.grid.readings)
     mean = scores.cell("ties", tuned, "mean")
     assert mean is not None
     # 60 and 70 on one task, 70 and 80 on the other
     assert mean.values == pytest.approx([65, 75])
-    assert scores.columns_of([tuned]) == (RTE, MRPC, "mean")
-    assert scores.expert(scores.readings[0], "mean") == pytest.approx(85)
-    part = scores_of([one for one in several() if (one.model, one.task) != ("m", MRPC)])
+    assert scores.columns(tuned) == [RTE, MRPC, "mean"]
+    assert scores.levels("mean", "ties") == pytest.approx(
+        {"experts under current": 85, "current": 65}
+    )
+    part = scored([one for one in several() if (one.model, one.task) != ("m", MRPC)])
     assert part.cell("ties", tuned, "mean") is None
     assert part.cell("base", tuned, "mean") is not None
+    few = scored(several(), CURRENT)
+    assert few.grid.readings == (current,)
+
+
+def test_of_several_experts_of_a_task_the_mean_is_shown() -> None:
+    experts = [
+        read(name, "expert", RTE, "current", value) for name, value in (("x", 0.6), ("y", 0.8))
+    ]
+    assert scored([*experts, several()[0]]).levels(RTE) == pytest.approx(
+        {"experts under current": 70}
+    )
 
 
 def test_models_of_one_method_on_one_task_are_told_apart() -> None:
     twins = [read(name, "ties", RTE, "current", 0.5) for name in ("one", "two")]
-    assert scores_of(twins).rows == ("ties (one)", "ties (two)")
+    assert scored(twins).rows() == ("ties (one)", "ties (two)")
     apart = [read("one", "ties", RTE, "current", 0.5), read("two", "ties", MRPC, "current", 0.5)]
-    assert scores_of(apart).rows == ("ties",)
+    assert scored(apart).rows() == ("ties",)
     heads = [
         read("b", "base", RTE, "current", 0.5, digest=head, head=head) for head in ("own", "kept")
     ]
-    assert scores_of(heads).rows == ("base (own head)", "base (kept head)")
+    assert scored(heads).rows() == ("base (own head)", "base (kept head)")
     same = [read("b", "base", RTE, "current", 0.5, digest=digest) for digest in ("1", "2")]
-    assert scores_of(same).rows == ("base (1)", "base (2)")
+    assert scored(same).rows() == ("base (1)", "base (2)")
     for records in (twins, apart, heads, same):  # as on a board
-        assert scores_of(records).rows == grid(records, by_method=True).rows
+        assert scored(records).rows() == grid(records, by_method=True).rows
 
 
 def test_the_number_of_shots_is_the_nearest_to_five_or_the_one_asked_for() -> None:
-    known = scores_of([*several(), read("m", "ties", "a@b", "knn", {7: [0.1], 3: [0.2]})]).readings
+    made = [*several(), read("m", "ties", "a@b", "knn", {7: [0.1], 3: [0.2]})]
+    known = scored(made).grid.readings
     assert [(one.protocol, one.shots) for one in headline(known)] == [
         ("current", 0),
         ("knn", 5),
@@ -159,33 +200,13 @@ def test_the_number_of_shots_is_the_nearest_to_five_or_the_one_asked_for() -> No
     with pytest.raises(MissingScores, match="no record of knn has all shots"):
         headline(known, "all")
     every = replace(known[-1], shots="all")
-    assert headline([*known[-2:], every], "all") == (every,)
-    assert headline([*known[-2:], every]) == (known[-1],)
+    assert headline([*known[-2:], every], "all") == [every]
+    assert headline([*known[-2:], every]) == [known[-1]]
     threes = [one for one in known if one.shots in (3, 7)]
     assert [one.shots for one in headline(threes)] == [3]  # as near as 7, and fewer
 
 
 # Protocols ---------------------------------------------------------------------------------
-
-
-def test_the_gap_by_hand() -> None:
-    shown = protocols.gaps(several(), ALL)
-    assert shown.rows == ("dare[ties]", "ties", "base")  # the best under current first
-    assert [str(one) for one in shown.readings] == [
-        "current",
-        "knn, 5 shots",
-        "ft-classifier, 5 shots",
-    ]
-    rte, _, mean = shown.panels
-    assert (rte.title, rte.unit, mean.title) == ("rte", "accuracy × 100", "mean of 2 tasks")
-    current, _, tuned = rte.dots[1]
-    assert current is not None
-    assert tuned is not None
-    assert (current.value, current.deviation) == (pytest.approx(60), None)
-    assert tuned.value == pytest.approx(65)
-    assert tuned.deviation == pytest.approx(statistics.stdev([60, 70]))
-    assert rte.expert == pytest.approx(80)
-    assert shown.spread == "± standard deviation over 2 draws"
 
 
 def drawn_at(axes: Any, sign: str) -> list[tuple[float, float]]:
@@ -204,75 +225,90 @@ def signs(figure: Any) -> list[str]:
 
 
 def test_every_dot_is_where_its_score_is() -> None:
-    shown = protocols.gaps(several(), ALL)
-    figure = protocols.draw(shown)
-    looks = marks.CURRENT, marks.KNOWN["knn"], marks.KNOWN["ft-classifier"]
-    for axes, panel in zip(figure.axes, shown.panels, strict=True):
-        for at, look in enumerate(looks):
-            dots = [row[at] for row in panel.dots]
+    figure = picture(protocols, several())
+    looks = marks.OF_CURRENT, marks.KNOWN["knn"], marks.KNOWN["ft-classifier"]
+    scores = scored(several())
+    known = headline(scores.grid.readings)
+    assert [axes.get_title() for axes in figure.axes] == ["rte", "mrpc", "mean of 2 tasks"]
+    for axes, column in zip(figure.axes, scores.grid.columns, strict=True):
+        rows = rows_of(axes)
+        assert [*rows.values()] == ["dare[ties]", "ties", "base"]  # the best under current first
+        for reading, look in zip(known, looks, strict=True):
+            cells = [scores.cell(row, reading, column) for row in rows.values()]
             assert drawn_at(axes, look.sign) == [
-                (pytest.approx(dot.value), row) for row, dot in enumerate(dots) if dot is not None
+                (pytest.approx(cell.mean), y) for cell, y in zip(cells, rows, strict=True) if cell
             ]
-        assert axes.get_title() == panel.title
         assert axes.yaxis_inverted()
-    names = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
-    assert names == [*shown.rows]
-    assert signs(figure) == [
+    # 60 under its experts' heads; 60 and 70 on the draws of a tuned one
+    (tuned,) = (
+        one for one in drawn_at(figure.axes[0], "D") if rows_of(figure.axes[0])[one[1]] == "ties"
+    )
+    assert tuned[0] == pytest.approx(65)
+    ((low, high),) = (
+        path.vertices[:, 0]
+        for bars in figure.axes[0].collections
+        for path in bars.get_paths()
+        if path.vertices.shape == (2, 2)
+        and path.vertices[0, 1] == tuned[1]
+        and path.vertices[:, 0].mean() == pytest.approx(65)
+    )
+    assert (high - low) / 2 == pytest.approx(statistics.stdev([60, 70]))
+    assert [one.get_xdata()[0] for one in figure.axes[0].lines if one.get_linestyle() == "--"] == [
+        pytest.approx(80)
+    ]
+    assert {*signs(figure)} == {
         "current",
         "knn, 5 shots",
         "ft-classifier, 5 shots",
         "gap to ft-classifier",
         "± standard deviation over 2 draws",
         "experts under current",
-    ]
+    }
+
+
+def test_current_eval_and_knn_differ_in_more_than_a_shade() -> None:
+    assert {marks.OF_CURRENT.colour, marks.KNOWN["knn"].colour} != {marks.ORANGE, marks.VERMILION}
+
+
+def with_constant(records: Sequence[Record], constant: float) -> list[Record]:
+    said = {"majority": DrawScore(value=constant, parts={})}
+    return [one.model_copy(update=said) for one in records]
 
 
 def test_intervals_and_the_best_constant_are_shown_where_records_have_them() -> None:
     interval = Interval(low=0.4, high=0.7, method="wilson")
-    said = {"intervals": (interval,), "majority": DrawScore(value=0.45, parts={})}
-    records = [one.model_copy(update=said) for one in several()]
-    shown = protocols.gaps(records, ALL)
-    dot = shown.panels[0].dots[0][0]
-    assert dot is not None
-    assert dot.interval == (40, 70)
-    assert shown.panels[0].constant == 45
-    named = {"95 % interval", "best constant prediction"}
-    assert named <= {*signs(protocols.draw(shown))}
-
-
-def test_no_interval_is_cut_off_at_the_edge_of_a_scale() -> None:
-    """Those of the base on the scale are whole, too; of what is a number at the edge none is."""
-    ends = {"m": (0.3, 0.99), "n": (0.4, 0.9), "b": (0.25, 0.9)}
-    given = {name: Interval(low=a, high=b, method="wilson") for name, (a, b) in ends.items()}
-    records = [
-        one.model_copy(update={"intervals": (given[one.model],)}) if one.model in given else one
-        for one in several()
-    ]
-    far = read("c", "base", RTE, "current", 0.01)
-    said = far.model_copy(update={"intervals": (Interval(low=0, high=0.6, method="wilson"),)})
-    for axes in protocols.draw(protocols.gaps([*records, said], ALL)).axes:
+    records = [one.model_copy(update={"intervals": (interval,)}) for one in several()]
+    figure = picture(protocols, with_constant(records, 0.45))
+    assert {"95 % CI", "best constant"} <= {*signs(figure)}
+    for axes in figure.axes:
         low, high = axes.get_xlim()
         drawn = [path.vertices[:, 0] for one in axes.collections for path in one.get_paths()]
-        assert drawn
-        for x in drawn:
-            assert low <= min(x) <= max(x) <= high
+        assert (
+            any(x == pytest.approx([40, 70]) for x in drawn if len(x) == 2)
+            or "mean" in axes.get_title()
+        )
+        assert all(low <= min(x) <= max(x) <= high for x in drawn)
 
 
-def test_the_legend_names_the_best_constant_where_it_is_on_the_scale() -> None:
-    def named(constant: float) -> bool:
-        said = {"majority": DrawScore(value=constant, parts={})}
-        records = [one.model_copy(update=said) for one in several()]
-        figure = protocols.draw(protocols.gaps(records, ALL))
-        return "best constant prediction" in signs(figure)
-
-    assert named(0.6)
-    assert not named(0)
+@pytest.mark.parametrize("module", [protocols, shots])
+@pytest.mark.parametrize(("constant", "start"), [(0.2, 20), (None, 0)])
+def test_scales_begin_at_the_constant_or_at_zero(
+    module: Any, constant: float | None, start: float
+) -> None:
+    """And all panels share one: bars and curves of one picture are of one length."""
+    records = several() if constant is None else with_constant(several(), constant)
+    figure = picture(module, records)
+    axis = "get_xlim" if module is protocols else "get_ylim"
+    limits = {getattr(axes, axis)() for axes in figure.axes}
+    ((low, high),) = limits
+    assert low <= start < low + 0.1 * (high - low)
+    assert ("best constant" in signs(figure)) == (constant is not None)
 
 
 def test_a_gap_and_an_interval_differ_in_form() -> None:
     """An open bar and a filled one: in grey they would be one."""
-    axes = protocols.draw(protocols.gaps(several(), ALL)).axes[0]
-    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [  # type: ignore[attr-defined]
+    axes = picture(protocols, several()).axes[0]
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [
         (pytest.approx(70), pytest.approx(5)),
         (pytest.approx(60), pytest.approx(5)),
         (pytest.approx(50), pytest.approx(5)),
@@ -283,25 +319,11 @@ def test_a_gap_and_an_interval_differ_in_form() -> None:
 def test_a_mean_that_no_merge_has_is_left_out() -> None:
     part = [one for one in several() if (one.model, one.task) not in (("m", MRPC), ("n", RTE))]
     part = [one for one in part if one.role != "base"]
-    assert [panel.title for panel in protocols.gaps(part, ALL).panels] == ["rte", "mrpc"]
-    with pytest.raises(MissingScores, match="no merge was read on all of 2 tasks"):
-        shots.curves(part, ALL)
-    assert len(shots.curves(part, View(tasks=("rte",))).panels) == 1
-
-
-def test_a_base_far_below_is_a_number_and_does_not_press_the_merges_together() -> None:
-    far = [one for one in several() if one.role != "base"]
-    far += [
-        read("b", "base", task, asked, values)
-        for task in (RTE, MRPC)
-        for asked, values in (("current", 0.03), ("ft-classifier", {5: [0.05]}))
-    ]
-    axes = protocols.draw(protocols.gaps(far, ALL)).axes[0]
-    assert axes.get_xlim()[0] > 50
-    assert {"3", "5", "◂"} <= {text.get_text() for text in axes.texts}
-    near = protocols.draw(protocols.gaps(several(), ALL)).axes[0]
-    assert near.get_xlim()[0] < 50
-    assert not near.texts
+    titles = [axes.get_title() for axes in picture(protocols, part).axes]
+    assert titles == ["rte", "mrpc"]
+    with pytest.raises(MissingScores, match="no merge was evaluated on all of 2 tasks"):
+        picture(shots, part)
+    assert len(picture(shots, part, View(tasks=("rte",))).axes) == 1
 
 
 # Curves ------------------------------------------------------------------------------------
@@ -314,65 +336,41 @@ def test_all_shots_stand_beyond_every_number() -> None:
     assert [*shots.places_of([5, "all"]).values()] == pytest.approx([np.log(5), np.log(10)])
     made = read("m", "ties", RTE, "knn", {1: [0.5], 5: [0.6]})
     whole = made.scores[0].model_copy(update={"shots": "all", "value": 0.7})
-    shown = shots.curves([made.model_copy(update={"scores": (*made.scores, whole)})], ALL)
-    assert [name for _, name in shown.ticks] == ["1", "5", "all"]
-    ((_, points),) = shown.panels[0].curves
-    assert (points[-1].x, points[-1].value) == pytest.approx((np.log(25), 70))
+    axes = picture(shots, [made.model_copy(update={"scores": (*made.scores, whole)})]).axes[0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "5", "all"]
+    assert drawn_at(axes, "^")[-1] == pytest.approx((np.log(25), 70))
 
 
 def test_shots_by_hand() -> None:
-    shown = shots.curves(several(), ALL)
-    assert [panel.title for panel in shown.panels] == ["ties", "dare[ties]", "base"]
-    assert shown.ticks == ((0, "1"), (math.log(5), "5"))
-    ties = shown.panels[0]
-    (knn, points), (tuned, _) = ties.curves
-    assert (knn, tuned) == ("knn", "ft-classifier")
-    assert [point.value for point in points] == pytest.approx([60, 66])
-    assert points[0].deviation == pytest.approx(statistics.stdev([55, 65]))
-    assert dict(ties.levels) == {"experts": pytest.approx(85), "current": pytest.approx(65)}
+    figure = picture(shots, several())
+    first = figure.axes[0]
+    assert [axes.get_title() for axes in figure.axes] == ["ties", "dare[ties]", "base"]
+    ticks = zip(first.get_xticks(), first.get_xticklabels(), strict=True)
+    assert [(x, label.get_text()) for x, label in ticks] == [(0, "1"), (math.log(5), "5")]
+    assert [y for _, y in drawn_at(first, "^")] == pytest.approx([60, 66])
+    scores = scored(several())
+    known = {one: (one.protocol, float(one.shots)) for one in scores.grid.readings if one.shots}
+    points = curves.scores_along(scores, known, "ties", "mean")
+    assert [*points] == ["knn", "ft-classifier"]
+    x, cell = points["knn"][0]
+    assert (x, cell.mean) == (1, pytest.approx(60))
+    assert cell.deviation == pytest.approx(statistics.stdev([55, 65]))
+    levels = {
+        line.get_label(): line.get_ydata()[0]
+        for line in first.lines
+        if len(line.get_ydata()) == 2 and line.get_label() in marks.LEVELS
+    }
+    assert levels == {"experts under current": pytest.approx(85), "current": pytest.approx(65)}
 
 
 def test_of_one_merge_every_task_has_a_panel() -> None:
-    alone = [one for one in several() if one.model == "m"]
-    shown = shots.curves(alone, ALL)
-    assert [panel.title for panel in shown.panels] == ["rte", "mrpc", "mean of 2 tasks"]
-    assert shown.title == "Score against shots: ties"
-    figure = shots.draw(shown)
-    lines = [line for line in figure.axes[0].lines if line.get_marker() in ("D", "^")]
-    points = [
-        point for line in lines for point in zip(line.get_xdata(), line.get_ydata(), strict=True)
-    ]
+    figure = picture(shots, [one for one in several() if one.model == "m"])
+    assert [axes.get_title() for axes in figure.axes] == ["rte", "mrpc", "mean of 2 tasks"]
+    assert figure.get_suptitle() == "Score against shots: ties"
+    points = [point for sign in "D^" for point in drawn_at(figure.axes[0], sign)]
     assert sorted(y for _, y in points) == pytest.approx([55, 60, 61, 65])
     for x, _ in points:  # beside its number of shots, no farther than to tell two bars apart
-        assert min(abs(x - tick) for tick, _ in shown.ticks) < 0.03 * math.log(5)
-
-
-def test_a_constant_far_below_does_not_press_the_curves_together() -> None:
-    def drawn(constant: float) -> Any:
-        said = {"majority": DrawScore(value=constant, parts={})}
-        merges = [one for one in several() if one.role != "base"]
-        return shots.draw(shots.curves([one.model_copy(update=said) for one in merges], ALL))
-
-    far, near = drawn(0), drawn(0.45)
-    assert far.axes[0].get_ylim()[0] > 50
-    assert signs(far)[-2:] == ["experts", "current"]
-    assert near.axes[0].get_ylim()[0] < 45
-    assert signs(near)[-3:] == ["experts", "current", "best constant prediction"]
-    looks = {(line.get_color(), line.get_linestyle()) for line in near.legends[0].get_lines()[-3:]}
-    assert len({colour for colour, _ in looks}) == 2
-    assert len({line for _, line in looks}) == 3
-
-
-def test_a_base_far_below_has_a_scale_of_its_own_with_numbers() -> None:
-    far = [one for one in several() if one.role != "base"]
-    far += [read("b", "base", task, "knn", {1: [0.03], 5: [0.05]}) for task in (RTE, MRPC)]
-    first, second, base = shots.draw(shots.curves(far, ALL)).axes
-    assert first.get_ylim() == second.get_ylim()
-    assert first.get_ylim()[0] > 50
-    assert base.get_ylim()[0] < 3
-    numbered = [axes.yaxis.get_tick_params()["labelleft"] for axes in (first, second, base)]
-    assert numbered == [True, False, True]
-    assert len({axes.get_ylim() for axes in shots.draw(shots.curves(several(), ALL)).axes}) == 1
+        assert min(abs(x - tick) for tick in (0, math.log(5))) < 0.03 * math.log(5)
 
 
 def probed(method: str = "ties", name: str = "m") -> list[Record]:
@@ -390,18 +388,16 @@ def probed(method: str = "ties", name: str = "m") -> list[Record]:
 
 @pytest.mark.usefixtures("probing")
 def test_transformations_go_from_free_to_strict() -> None:
-    shown = transforms.curves(probed(), ALL)
-    assert [name for _, name in shown.ticks] == ["affine", "similarity", "orthogonal", "scaling"]
-    (panel,) = shown.panels
-    curves = dict(panel.curves)
-    assert [*curves] == ["probe, 5 shots", "probe:rows=test (transductive)"]
-    few = curves["probe, 5 shots"]
-    assert [point.x for point in few] == [0, 1, 2, 3]
-    assert [point.value for point in few] == pytest.approx([56, 58, 57, 55])
-    assert dict(panel.levels) == {"current": pytest.approx(40)}
-    assert [
-        point.value for point in transforms.curves(probed(), View(shots=1)).panels[0].curves[0][1]
-    ] == [pytest.approx(20)] * 4
+    (axes,) = picture(transforms, probed()).axes
+    names = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert names == ["affine", "similarity", "orthogonal", "scaling"]
+    assert {"probe, 5 shots", "probe:rows=test (transductive)"} <= {*signs(axes.figure)}
+    few = drawn_at(axes, "D")
+    assert [round(x) for x, _ in few] == [0, 1, 2, 3]
+    assert [y for _, y in few] == pytest.approx([56, 58, 57, 55])
+    assert "current" in signs(axes.figure)
+    (axes,) = picture(transforms, probed(), View(shots=1)).axes
+    assert [y for _, y in drawn_at(axes, "D")] == pytest.approx([20] * 4)
 
 
 @pytest.mark.usefixtures("probing")
@@ -418,13 +414,13 @@ def test_the_probe_is_drawn_from_its_records(tmp_path: Path) -> None:
 
 def test_pairs_differ_by_what_comes_first() -> None:
     methods = ["ties", "dare[ties]", "p+dare[ties]", "p[fisher]+lines", "fisher+lines", "q+r[ties]"]
-    assert gains.pairs(methods) == {
-        ("ties", "dare"): "dare[ties]",
-        ("dare[ties]", "p"): "p+dare[ties]",
-        ("fisher+lines", "p"): "p[fisher]+lines",
-        ("ties", "q+r"): "q+r[ties]",
+    shown = gains.gains(of([read(one, one, RTE, "current", 0.5) for one in methods]), ALL)
+    assert shown.rows == {
+        "dare[ties]": ("ties", "dare"),
+        "q+r[ties]": ("ties", "q+r"),
+        "p+dare[ties]": ("dare[ties]", "p"),
+        "p[fisher]+lines": ("fisher+lines", "p"),
     }
-    assert gains.pairs(["dare[ties]", "average"]) == {}
 
 
 def rows_of(axes: Any) -> dict[float, str]:
@@ -442,9 +438,9 @@ def test_every_bar_is_named_below_its_merger() -> None:
         for at, one in enumerate(methods)
         for task in (RTE, MRPC)
     ]
-    shown = gains.gains(records, ALL)
     stages = [f"rotation:layers={layer}" for layer in range(9)]
-    figure = gains.draw(shown)
+    figure = picture(gains, records)
+    assert figure.get_suptitle().endswith("(each panel on a scale of its own)")
     for axes in figure.axes:
         names = rows_of(axes)
         assert [*names.values()] == ["average", *stages, "ties", "dare"]
@@ -455,20 +451,20 @@ def test_every_bar_is_named_below_its_merger() -> None:
         }
         assert beside == {*stages, "dare"}
         assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == len(bars) == 10
-        assert axes.get_xlabel() == "gain in accuracy × 100"
+        assert axes.get_xlabel() == "accuracy × 100"
         assert axes.xaxis.get_tick_params()["labelbottom"]
 
 
 def test_what_changes_nothing_anywhere_is_said_and_not_drawn() -> None:
     values = {"average": 0.5, "p[average]": 0.5, "q:a=1[average]": 0.5, "r[average]": 0.6}
     read_all = [read(one, one, RTE, "current", value) for one, value in values.items()]
-    figure = gains.draw(gains.gains(read_all, ALL))
+    figure = picture(gains, read_all)
     assert [*rows_of(figure.axes[0]).values()] == ["average", "r"]
     (bar,) = figure.axes[0].patches
     assert mpl.colors.same_color(bar.get_facecolor(), marks.BLUE)  # the first is not kept for them
     said = "Not drawn, as they change no score at all: p, q:a=1 before average"
     assert figure.get_supxlabel().replace("\n", " ") == said
-    alone = gains.draw(gains.gains(read_all[:3], ALL))  # a picture of something all the same
+    alone = picture(gains, read_all[:3])  # a picture of something all the same
     assert [*rows_of(alone.axes[0]).values()] == ["average", "p", "q:a=1"]
     assert not alone.get_supxlabel()
 
@@ -476,15 +472,19 @@ def test_what_changes_nothing_anywhere_is_said_and_not_drawn() -> None:
 def test_gains_are_taken_draw_by_draw() -> None:
     with_it = read("n", "dare[ties]", RTE, "knn", {5: [0.6, 0.8]})
     without = read("m", "ties", RTE, "knn", {5: [0.5, 0.6]})
-    shown = gains.gains([with_it, without], View(protocols=("knn",)))
-    (((gain,),),) = (panel.gains for panel in shown.panels)
-    assert gain is not None
-    assert gain.value == pytest.approx(15)
+    view = View(protocols=("knn",))
+    (gain,) = gains.gains(of([with_it, without], view), view).added.values()
+    assert gain.gain.points == pytest.approx(15)
     assert gain.deviation == pytest.approx(statistics.stdev([10, 20]))
-    axes = gains.draw(shown).axes[0]
+    axes = picture(gains, [with_it, without], view).axes[0]
     (bar,) = axes.patches
-    assert bar.get_width() == pytest.approx(15)  # type: ignore[attr-defined]
-    assert [text.get_text() for text in axes.texts] == ["+15.0"]
+    assert bar.get_width() == pytest.approx(15)
+    (text,) = axes.texts
+    spread = statistics.stdev([10, 20])
+    assert (text.get_text(), text.xy[0]) == ("+15.0", pytest.approx(15 + spread))
+    (ends,) = [path.vertices[:, 0] for one in axes.collections for path in one.get_paths()]
+    assert ends == pytest.approx([15 - spread, 15 + spread])
+    assert signs(axes.figure) == ["± standard deviation over 2 draws"]
 
 
 @pytest.mark.parametrize(("half", "text"), [(0.06, "+10.0?"), (0.04, "+10.0")])
@@ -498,7 +498,7 @@ def test_a_gain_whose_intervals_overlap_is_not_told(half: float, text: str) -> N
         read(name, method, RTE, "current", value, intervals=ends(value))
         for name, method, value in (("n", "dare[ties]", 0.6), ("m", "ties", 0.5))
     ]
-    figure = gains.draw(gains.gains(made, ALL))
+    figure = picture(gains, made)
     (axes,) = figure.axes
     assert [one.get_text() for one in axes.texts] == [text]
     assert (axes.patches[0].get_alpha() == 1) == (not text.endswith("?"))
@@ -508,11 +508,11 @@ def test_a_gain_whose_intervals_overlap_is_not_told(half: float, text: str) -> N
 
 
 def test_gains_are_under_current_eval_unless_another_is_named() -> None:
-    shown = gains.gains(several(), ALL)
+    shown = gains.gains(of(several()), ALL)
     assert str(shown.reading) == "current"
-    assert [panel.gains for panel in shown.panels] == [((gains.Gain(pytest.approx(10)),),)] * 3
+    assert [one.gain.points for one in shown.added.values()] == pytest.approx([10] * 3)
     with pytest.raises(MissingScores, match=r"shows one protocol, found current; knn, 5 shots"):
-        gains.gains(several(), View(protocols=("current", "knn")))
+        gains.gains(of(several()), View(protocols=("current", "knn")))
 
 
 # Whiskers ----------------------------------------------------------------------------------
@@ -549,61 +549,41 @@ def whiskers_of(axes: Any) -> list[list[float]]:
 def test_gains_have_the_interval_that_compare_gives_them(tmp_path: Path) -> None:
     """One of them can be told from none, and the other one cannot: it is hollow."""
     folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.29))
-    shown = gains.gains(read_records([folder]), ALL)
-    assert [panel.title for panel in shown.panels] == ["a", "b", "mean of 2 tasks"]
+    shown = gains.gains(of(read_records([folder])), ALL)
     figure = gains.draw(shown)
-    for at, stage in enumerate(shown.before):
+    assert [axes.get_title() for axes in figure.axes] == ["a", "b", "mean of 2 tasks"]
+    for at, (row, (_, stage)) in enumerate(shown.rows.items()):
         made = harness.compare([{"dare": "n", "p": "o"}[stage], "m"], records=folder)
         assert isinstance(made, harness.Comparison)
         ends = [*(one.within for one in made.tasks), made.within]
-        for axes, panel, end in zip(figure.axes, shown.panels, ends, strict=True):
-            gain = panel.gains[0][at]
-            assert gain is not None
+        columns = shown.scores.grid.columns
+        for axes, column, end in zip(figure.axes, columns, ends, strict=True):
+            gain = shown.added[row, column]
             assert gain.within == pytest.approx([100 * one for one in end], abs=1e-4)
-            assert gain.difference.significant == (stage == "dare")
+            assert gain.gain.significant == (stage == "dare")
             assert whiskers_of(axes)[at] == pytest.approx([*gain.within])
             (x, _, filled) = faces(axes)[at]
-            assert (x, filled) == (pytest.approx(gain.value), stage == "dare")
+            assert (x, filled) == (pytest.approx(gain.gain.points), stage == "dare")
             low, high = axes.get_xlim()
             assert low < gain.within[0] < gain.within[1] < high
-    assert signs(figure)[-2:] == [
+    assert {*signs(figure)} == {
+        "significant",
+        "not significant, or not known",
         "paired 95 % CI over test units and draws",
-        "hollow: not significant",
-    ]
+        "? and pale: not significant",
+    }
 
 
-def test_a_gain_of_which_nothing_is_known_is_hollow_beside_others(tmp_path: Path) -> None:
+def test_a_gain_of_which_nothing_is_known_has_no_whisker_beside_others(tmp_path: Path) -> None:
     folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.1))
     records = [
         one.model_copy(update={"resamples": ()}) if one.model == "o" else one
         for one in read_records([folder])
     ]
-    axes = gains.draw(gains.gains(records, ALL)).axes[0]
-    assert [filled for _, _, filled in faces(axes)] == [True, False]
+    axes = picture(gains, records).axes[0]
+    assert [filled for _, _, filled in faces(axes)] == [True]
     assert len(whiskers_of(axes)) == 1
-
-
-def test_a_deviation_over_draws_is_two_ticks_beside_a_whisker() -> None:
-    """The spreads are two, and each has its own sign."""
-    reading = scores_of(several()).readings[0]
-    panel = gains.Panel("a", "gain", ((gains.Gain(10, 2, (7, 14)),),))
-    figure = gains.draw(gains.Gains(("ties",), ("dare",), reading, (panel,), "± spread"))
-    (bar,) = (one for one in figure.axes[0].containers if hasattr(one, "has_xerr"))
-    assert [*bar[2][0].get_linewidth()] == [0]
-    assert whiskers_of(figure.axes[0]) == [[7, 14]]
-    assert signs(figure) == ["± spread", "paired 95 % CI over test units and draws"]
-    (text,) = figure.axes[0].texts
-    assert text.xy[0] == 14  # type: ignore[attr-defined]
-
-
-def several_with_experts() -> list[Record]:
-    """`several`, of whose merges it is known which experts they are of."""
-    found = {one.task: one.digest for one in several() if one.role == "expert"}
-    sources = tuple(Source(source="e", digest=digest) for digest in found.values())
-    return [
-        one.model_copy(update={"experts": sources}) if one.role == "merged" else one
-        for one in several()
-    ]
+    assert [text.get_text()[-1] == "?" for text in axes.texts] == [False, True]
 
 
 def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
@@ -612,9 +592,9 @@ def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
     own = (Source(source="e", digest="e".ljust(32, "0")),)
     shared(tmp_path, ("m", "ties", 0.3), ("n", "average", 0.05), experts=own)
     records = read_records([tmp_path])
-    shown = drop.drops(records, ALL)
-    assert (shown.unit, shown.methods) == ("task", ("average", "ties"))
-    for method, found in zip(shown.methods, shown.differences, strict=True):
+    shown = drop.drops(of(records), ALL)
+    assert (shown.unit, [*shown.methods]) == ("task", ["average", "ties"])
+    for method, found in shown.methods.items():
         assert all(one.significant for one in found) == (method == "ties")
     merge, expert = (
         next(one for one in records if (one.model, one.task) == (name, "toy/a@test"))
@@ -628,7 +608,7 @@ def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
         rows = random.integers(200, size=200)
         m, e = (one[rows].mean() for one in right)
         drawn.append(100 * (e - m) / e)
-    (ties,) = (one for one in shown.differences[1] if one.points == pytest.approx(
+    (ties,) = (one for one in shown.methods["ties"] if one.points == pytest.approx(
         100 * (right[1].mean() - right[0].mean()) / right[1].mean()
     ))  # fmt: skip
     assert ties.within == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=1.5)
@@ -636,10 +616,12 @@ def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
     dots = faces(figure.axes[0])
     assert [filled for _, _, filled in dots] == [False, False, True, True]
     assert len({y for _, y, _ in dots}) == 4
-    assert signs(figure)[:2] == [
+    assert {*signs(figure)} == {
         "paired 95 % CI over test units and draws of one task",
-        "hollow: not significant",
-    ]
+        "significant",
+        "not significant, or not known",
+        "median",
+    }
 
 
 def test_a_drop_below_an_expert_that_may_be_nothing_has_no_interval() -> None:
@@ -655,10 +637,10 @@ def test_a_drop_below_an_expert_that_may_be_nothing_has_no_interval() -> None:
         read("y", "expert", MRPC, "current", 0.8, digest="x", **of_rows(240, 300)),
         read("m", "ties", MRPC, "current", 0.4, experts=own, **of_rows(120, 300)),
     ]
-    shown = drop.drops(records, ALL)
-    ((none, known),) = shown.within
-    assert none is None
-    assert known == pytest.approx((50, 50), abs=7.1)
+    shown = drop.drops(of(records), ALL)
+    none, known = shown.methods["ties"]
+    assert none.within is None
+    assert known.within == pytest.approx((50, 50), abs=7.1)
     assert [filled for _, _, filled in faces(drop.draw(shown).axes[0])] == [False, True]
 
 
@@ -668,9 +650,6 @@ def test_the_gap_between_protocols_has_a_whisker_below_its_row(tmp_path: Path) -
     tuned = {"protocol": "ft-classifier", "keys": keys}
     shared(tmp_path, ("m", "ties", 0.1), ("n", "average", 0.18), **tuned)
     records = read_records([tmp_path])
-    shown = protocols.gaps(records, ALL)
-    assert shown.rows == ("average", "ties")
-    panel = shown.panels[0]
     few, current = (
         estimate_of(one, shots)
         for asked, shots in (("ft-classifier", 5), ("current", None))
@@ -679,23 +658,110 @@ def test_the_gap_between_protocols_has_a_whisker_below_its_row(tmp_path: Path) -
     )
     assert few is not None
     assert current is not None
-    none, gap = panel.gaps
-    assert none is not None
-    assert gap is not None
     low, high = interval(minus(few, current))
-    assert gap.within == (100 * low, 100 * high)
-    assert (none.significant, gap.significant) == (False, True)
-    figure = protocols.draw(shown)
-    dots = [one for one in faces(figure.axes[0]) if one[1] % 1]
-    assert [filled for _, _, filled in dots] == [False, True]
-    start = panel.dots[1][0]
-    assert start is not None
-    assert dots[1][0] == pytest.approx(start.value + gap.points)
-    ends = [start.value + end for end in gap.within or ()]
-    assert whiskers_of(figure.axes[0])[1] == pytest.approx(ends)
-    assert "paired 95 % CI over test units and draws of the gap, from current on" in signs(figure)
+    axes = picture(protocols, records).axes[0]
+    places = {name: y for y, name in rows_of(axes).items()}
+    assert [*places] == ["average", "ties"]
+    none, gap = faces(axes)
+    assert (none[2], gap[2]) == (False, True)
+    assert gap[0] == pytest.approx(100 * few.point)
+    assert 0 < gap[1] - places["ties"] < marks.height_of(["ties"])
+    start = 100 * current.point
+    assert whiskers_of(axes)[1] == pytest.approx([start + 100 * low, start + 100 * high])
+    said = signs(axes.figure)
+    assert "paired 95 % CI over test units and draws of the gap, from current on" in said
     harness.plot("protocols", [tmp_path], out=tmp_path / "fig")
     assert any("of the gap" in said for said in texts(tmp_path / "fig.svg"))
+
+
+# Credit ------------------------------------------------------------------------------------
+
+
+def parts_of(axes: Any) -> dict[str, list[tuple[str, float, float]]]:
+    """By row, what its bar is made of: the colour or hatch, and from where to where."""
+    rows = rows_of(axes)
+    parts: dict[str, list[tuple[str, float, float]]] = {name: [] for name in rows.values()}
+    for bars in axes.containers:
+        (bar,) = bars
+        y = bar.get_y() + bar.get_height() / 2
+        name = rows[min(rows, key=lambda place: abs(place - y))]
+        parts[name].append((bars.get_label(), bar.get_x(), bar.get_x() + bar.get_width()))
+    return parts
+
+
+def test_the_parts_of_credit_are_where_the_scores_are() -> None:
+    """A merge with both parts, one whose own heads beat the tuned one, one below its base."""
+    made = test_credit.scored
+    found = test_credit.of(
+        {"ties": made(47, 65.6), "kept": made(70, 60, 1), "fisher": made(10, 20, 2)},
+        constants=[0.05],
+    )
+    figure = credit.draw(found, "accuracy × 100")
+    bars, numbers, moves = figure.axes
+    low, _ = bars.get_xlim()
+    assert low == pytest.approx(5)
+    shown = {
+        name: [(part, *map(pytest.approx, ends)) for part, *ends in parts]
+        for name, parts in {
+            "ties": [(credit.BASE, 5, 25.1), (credit.OWN, 25.1, 47), (credit.HEAD, 47, 65.6),
+                     (credit.LOST, 65.6, 72.8)],
+            "kept": [(credit.BASE, 5, 25.1), (credit.OWN, 25.1, 60), (credit.ABOVE, 60, 70),
+                     (credit.LOST, 70, 72.8)],
+            "fisher": [(credit.BASE, 5, 20), (credit.BELOW, 20, 25.1), (credit.LOST, 25.1, 72.8)],
+        }.items()
+    }  # fmt: skip
+    assert parts_of(bars) == shown
+    first = found.merges[0].credit
+    assert first is not None
+    ends = [25.1 + (72.8 - 25.1) * end for end in first.ends]
+    assert whiskers_of(bars)[0] == pytest.approx(ends, abs=0.1)
+    said = [text.get_text() for text in numbers.texts]
+    assert said[:4] == ["credit, %", "95 % CI", "by task", "place"]
+    assert said[4:6] == ["85", f"{100 * first.ends[0]:.0f} to {100 * first.ends[1]:.0f}"]
+    assert said[12] == "-11"
+    assert [text.get_text() for text in moves.texts[1:4]] == ["1", "70.0", "kept ▲1"]
+    assert bars.get_title(loc="left").replace("\n", " ") == " ".join(found.finding)
+    assert "base 25.1, experts 72.8" in bars.get_xlabel()
+
+
+def test_only_a_move_of_a_significant_reversal_stands_out() -> None:
+    made = test_credit.scored
+
+    def moves(second: float) -> list[str]:
+        found = test_credit.of({"ties": made(47, 65.6), "iso": made(51, second, 1)})
+        return [line.get_label() for line in credit.draw(found, "").axes[2].lines]
+
+    assert [label[0] for label in moves(57.1)] == ["▲", "▼"]
+    assert not [label for label in moves(65.5) if not label.startswith("_")]
+
+
+def test_what_neighbours_in_a_bar_differ_in_is_seen_in_grey() -> None:
+    """By lightness, about 3 to 1; or by a hatch, or as an outline."""
+
+    def light(part: str) -> float:
+        colour = mpl.colors.to_rgb(credit.PARTS[part]["color"])
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+        return float(np.dot(linear, [0.2126, 0.7152, 0.0722])) + 0.05
+
+    base, own, head = map(light, (credit.BASE, credit.OWN, credit.HEAD))
+    assert head / own > 3
+    assert base / head > 2.7
+    assert all("hatch" in credit.PARTS[part] for part in (credit.ABOVE, credit.BELOW))
+    assert credit.PARTS[credit.LOST]["facecolor"] == "none"
+
+
+def test_credit_is_drawn_from_records_and_needs_resamples(tmp_path: Path) -> None:
+    made = test_credit.records()
+    lacking = written(tmp_path / "lacking", made)
+    with pytest.raises(MissingScores, match="resamples"):
+        harness.plot("credit", [lacking], out=tmp_path / "no")
+    folder = written(tmp_path, [*map(resampled, made)])
+    assert main(["plot", "credit", str(folder), "--out", str(tmp_path / "fig")]) == 0
+    said = texts(tmp_path / "fig.svg")
+    assert {"Where the score goes", "ties", "80", "only a tuned head"} <= {*said}
+    with pytest.raises(MissingScores, match="found no such merge"):
+        harness.plot("credit", [folder], out=tmp_path / "no", view=View(shots=7))
+    assert not (tmp_path / "no.png").exists()
 
 
 # Drop --------------------------------------------------------------------------------------
@@ -704,6 +770,10 @@ def test_the_gap_between_protocols_has_a_whisker_below_its_row(tmp_path: Path) -
 def of_experts(name: str, method: str, task: str, value: float, *digests: str) -> Record:
     sources = tuple(Source(source=one, digest=one) for one in digests)
     return read(name, method, task, "current", value, experts=sources)
+
+
+def values(shown: drop.Drops, method: str) -> list[float]:
+    return sorted(one.points for one in shown.methods[method])
 
 
 def test_the_drop_by_hand() -> None:
@@ -719,20 +789,20 @@ def test_the_drop_by_hand() -> None:
         of_experts("n", "ties", RTE, 0.4, "x", "z"),
         of_experts("n", "ties", MRPC, 0.6, "x", "z"),
     ]
-    shown = drop.drops(records, ALL)
+    shown = drop.drops(of(records), ALL)
     # a pair is one value: (25 - 20) / 2, and 50 alone where the other expert has no positive score
-    assert (shown.methods, shown.unit, shown.undefined) == (("ties",), "merge", 1)
-    assert sorted(shown.drops[0]) == pytest.approx([2.5, 50])
+    assert ([*shown.methods], shown.unit, shown.undefined) == (["ties"], "merge", 1)
+    assert values(shown, "ties") == pytest.approx([2.5, 50])
     seen = [one.model_copy(update={"transductive": one.model == "m"}) for one in records]
-    assert {*drop.drops(seen, ALL).methods} == {"ties", "ties (transductive)"}
-    alone = drop.drops(records[:5], ALL)
-    assert (alone.unit, sorted(alone.drops[0])) == ("task", pytest.approx([-20, 25]))
+    assert {*drop.drops(of(seen), ALL).methods} == {"ties", "ties (transductive)"}
+    alone = drop.drops(of(records[:5]), ALL)
+    assert (alone.unit, values(alone, "ties")) == ("task", pytest.approx([-20, 25]))
 
 
 def test_the_drop_agrees_with_plain_loops_over_the_records_of_a_board() -> None:
     records = read_records([BOARDS / "ner.parquet"])
-    shown = drop.drops(records, ALL)
-    for method, drops in zip(shown.methods, shown.drops, strict=True):
+    shown = drop.drops(of(records), ALL)
+    for method in shown.methods:
         expected = []
         for merge in records:
             if merge.method == method and merge.protocol == "current":
@@ -743,19 +813,36 @@ def test_the_drop_agrees_with_plain_loops_over_the_records_of_a_board() -> None:
                         top = expert.scores[0].value
                         own.append(100 * (top - merge.scores[0].value) / top)
                 expected.append(sum(own) / len(own))
-        assert sorted(drops) == pytest.approx(sorted(expected))
-    assert [np.median(one) for one in shown.drops] == sorted(np.median(one) for one in shown.drops)
+        assert values(shown, method) == pytest.approx(sorted(expected))
+    medians = [np.median(values(shown, method)) for method in shown.methods]
+    assert medians == sorted(medians)
 
 
-def test_boxes_are_quartiles() -> None:
-    drops = (1.0, 2.0, 3.0, 10.0, 40.0)
-    shown = drop.Drops(("ties",), (drops,), "merge", scores_of(several()).readings[0], 0)
-    axes = drop.draw(shown).axes[0]
-    (box,) = axes.patches
-    assert (box.get_x(), box.get_width()) == (2, 8)  # type: ignore[attr-defined]
-    assert drawn_at(axes, "o") == [(value, 0) for value in drops]
+@pytest.mark.parametrize(("count", "box"), [(4, False), (11, True)])
+def test_a_box_of_quartiles_takes_ten_values(count: int, box: bool) -> None:
+    """The median and every value are there in any case."""
+    points = [float(value) for value in range(count)]
+    differences = [Difference(one) for one in points]
+    reading = scored(several()).grid.readings[0]
+    axes = drop.draw(drop.Drops({"ties": differences}, "merge", reading, 0)).axes[0]
+    assert [(one.get_x(), one.get_width()) for one in axes.patches] == [(2.5, 5)] * box  # type: ignore[attr-defined]
+    assert [x for x, _ in drawn_at(axes, "o")] == points
     median = next(one for one in axes.collections if one.get_linewidth() == 2)
-    assert median.get_paths()[0].vertices[0, 0] == 3
+    assert median.get_paths()[0].vertices[0, 0] == np.median(points)
+
+
+@pytest.mark.parametrize(("draws", "known"), [(2, False), (3, True)])
+def test_a_drop_over_fewer_than_three_draws_has_no_interval(draws: int, known: bool) -> None:
+    own = (Source(source="x", digest="x"),)
+    each = {5: [0.6, 0.62, 0.61][:draws]}
+    made = [
+        read("x", "expert", RTE, "knn", {5: [0.8, 0.82, 0.81][:draws]}, digest="x"),
+        read("m", "ties", RTE, "knn", each, experts=own),
+    ]
+    view = View(protocols=("knn",))
+    ((one,),) = drop.drops(of([*map(resampled, made)], view), view).methods.values()
+    assert (one.within is not None) == known
+    assert one.points == pytest.approx(25, abs=0.5)
 
 
 # Ranks -------------------------------------------------------------------------------------
@@ -812,15 +899,43 @@ def test_few_tasks_tell_nobody_apart() -> None:
 
 def test_ranks_are_of_merges_on_all_tasks_and_joined_in_the_picture() -> None:
     partial = read("o", "average", RTE, "current", 0.9)
-    shown = ranks.ranks([*several(), partial], View(protocols=("current",)))
+    view = View(protocols=("current",))
+    shown = ranks.ranks(of([*several(), partial], view), view)
     assert (shown.methods, shown.tasks) == (("dare[ties]", "ties"), 2)
-    axes = ranks.draw(shown).axes[0]
+    axes = picture(ranks, [*several(), partial], view).axes[0]
     assert [(x, rows_of(axes)[y]) for x, y in drawn_at(axes, "D")] == [
         (1, "dare[ties]"),
         (2, "ties"),
     ]
-    joined = [line for line in axes.lines if line.get_marker() == "o"]
-    assert [list(np.asarray(line.get_ydata())) for line in joined] == [[*rows_of(axes)]]
+
+
+def test_a_bar_of_ranks_joins_some_and_where_it_would_join_all_a_sentence_says_so() -> None:
+    def figure(tasks: int) -> Any:
+        made = [
+            read(name, name, f"own/{at:02}@test", "current", value + noise)
+            for at in range(tasks)
+            for name, value, noise in (
+                ("average", 0.9, 0),
+                ("ties", 0.5, 0.01 * (at % 2)),
+                ("fisher", 0.5, 0.01 * (1 - at % 2)),
+            )
+        ]
+        return picture(ranks, made)
+
+    def joined(figure: Any) -> list[set[str]]:
+        (axes,) = figure.axes
+        rows = {round(y, 6): name for y, name in rows_of(axes).items()}
+        lines = [line for line in axes.lines if line.get_label() == "no significant difference"]
+        return [{rows[round(y, 6)] for y in line.get_ydata()} for line in lines]
+
+    some, none = figure(10), figure(4)
+    assert joined(some) == [{"ties", "fisher"}]
+    assert some.get_suptitle() == "Mean rank over 10 tasks"
+    assert joined(none) == []
+    said = none.get_suptitle().replace("\n", " ")
+    assert said == (
+        "Mean rank over 4 tasks: no two differ significantly (7 tasks are the fewest for that)"
+    )
 
 
 def test_rows_have_room_for_all_lines_of_their_names() -> None:
@@ -845,19 +960,17 @@ def test_ranks_are_those_that_compare_gives(shots: int | None, tmp_path: Path) -
     assert isinstance(made, harness.Ranking)
     records = [*reversed(read_records([tmp_path]))]
     view = View(protocols=(name,))
-    shown = ranks.ranks(records, view)
+    shown = ranks.ranks(of(records, view), view)
     called = {method: model for model, method, _ in merges}
-    (panel,) = shown.panels
+    (ranking,) = shown.rankings.values()
     compared = {one.model: one for one in made.models}
     of_panel = [compared[called[one]] for one in shown.methods]
-    assert panel.ranking.means == pytest.approx([one.rank for one in of_panel])
-    assert [*panel.ranking.places] == [one.places for one in of_panel]
-    assert [*panel.ranking.means] == sorted(panel.ranking.means)
-    figure = ranks.draw(shown)
-    assert "without one of the tasks" in signs(figure)
-    few = "2 tasks: too few for any two to differ significantly, 7 are the fewest"
-    assert figure.get_suptitle().replace("\n", " ").endswith(few)
-    assert len(panel.ranking.groups) == 1
+    assert ranking.means == pytest.approx([one.rank for one in of_panel])
+    assert [*ranking.places] == [one.places for one in of_panel]
+    assert [*ranking.means] == sorted(ranking.means)
+    assert "without one of the tasks" in signs(picture(ranks, records, view))
+    assert shown.title.endswith("no two differ significantly (7 tasks are the fewest for that)")
+    assert len(ranking.groups) == 1
 
 
 # Features ----------------------------------------------------------------------------------
@@ -970,8 +1083,8 @@ def test_signs_that_our_font_lacks_are_drawn_where_a_font_has_them(
         get_font(findfont(name)).get_charmap() for name in (figures.FONT, *figures.FALLBACKS[1:])
     ]
     sign = chr(min(set(charmaps[1]) - set(charmaps[0])))
-    with marks.drawn("t", marks.Layout(1, (2, 2))) as (figure, panels):
-        marks.of_rows(panels, ["ties", f"ties{sign}"])
+    with marks.drawn_rows("t", ["ties", f"ties{sign}"], [("", "")], 2) as (figure, panels, _):
+        pass
     plainly, foreign = panels[0].get_yticklabels()
     assert plainly.get_fontfamily() == ["sans-serif"]
     assert foreign.get_fontfamily() == [figures.FONT, "STIXGeneral", "sans-serif"]
@@ -990,14 +1103,13 @@ def test_names_do_no_harm(tmp_path: Path) -> None:
     said = " ".join(texts(tmp_path / "fig.svg"))
     assert "…" in said
     assert ET.parse(tmp_path / "fig.svg").find(f".//{SVG}script") is None
-    handle = mpl.lines.Line2D([], [], label="_m")
-    with marks.drawn("", marks.Layout(1, (2, 2))) as (figure, _):
-        marks.legend(figure, [handle])
+    with marks.drawn("", [""], (2, 2)) as (figure, (axes,)):
+        axes.plot([1], label=marks.named("_m"))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [" _m"]
 
 
 def test_series_are_told_apart_without_colour() -> None:
-    for first, second in combinations((marks.CURRENT, *marks.SERIES[:6]), 2):
+    for first, second in combinations((marks.OF_CURRENT, *marks.SERIES[:6]), 2):
         assert first.colour != second.colour
         assert (first.sign, first.hollow) != (second.sign, second.hollow)
         assert first.line != second.line
@@ -1007,8 +1119,8 @@ def test_series_are_told_apart_without_colour() -> None:
 
 
 def test_panels_with_none_below_them_say_what_is_along_x() -> None:
-    with marks.drawn("", marks.Layout(5, (2, 2))) as (_, panels):
-        marks.units(panels, ["accuracy"] * 5)
+    with marks.drawn("", ["x"] * 5, (2, 2)) as (_, panels):
+        marks.along_x(panels, ["accuracy"] * 5)
     assert [axes.get_xlabel() for axes in panels] == ["", "", *["accuracy"] * 3]
 
 
@@ -1023,9 +1135,13 @@ def test_long_names_are_broken_where_their_parts_end() -> None:
 BAD: dict[str, tuple[str, list[str]]] = {
     "unknown": (
         "protcols {records}",
-        ["no picture is called 'protcols'", "did you mean 'protocols'?", "known: protocols, shots"],
+        [
+            "no picture is called 'protcols'",
+            "did you mean 'protocols'?",
+            "known: credit, protocols",
+        ],
     ),
-    "unlike any": ("nosuch {records}", ["no picture is called 'nosuch'; known: protocols, shots"]),
+    "unlike any": ("nosuch {records}", ["no picture is called 'nosuch'; known: credit, protocols"]),
     "no place": ("shots {records}/nowhere", ["does not exist"]),
     "no records": ("shots", ["shots is drawn of records, found no records"]),
     "a model": ("shots {records} --model x", ["drawn of records, found a model"]),
@@ -1062,7 +1178,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
         ["'probe', found none", "probe:transform=affine"],
     ),
     "no pairs": ("gains {alone}", ["no such pair among ties", "--premerge"]),
-    "no expert": ("drop {records}", ["no expert of m was read on", "--experts"]),
+    "no expert": ("drop {records}", ["no expert of m was evaluated on", "--experts"]),
     "no merge": ("drop {experts}", ["found none under current"]),
     "one merge": ("ranks {alone}", ["found 1 on all of 1", "harness evaluate"]),
     "an option of a model": (
@@ -1141,8 +1257,9 @@ def test_a_legend_of_many_long_lines_has_room() -> None:
     """One small panel under twelve signs, one of them wider than it: nothing lies on another."""
     names = [*(f"knn:rule=vote,neighbours={count}, 3 shots" for count in range(11))]
     names += ["paired 95 % CI over test units and draws of the gap, from current on"]
-    with marks.drawn("Of one task", marks.Layout(1, (2.45, 1.0))) as (figure, (axes,)):
-        marks.legend(figure, [Line2D([], [], label=name) for name in names])
+    with marks.drawn("Of one task", [""], (2.45, 1.0)) as (figure, (axes,)):
+        for name in names:
+            axes.plot([0], [0], label=name)
     figure.canvas.draw()
     (signs,) = figure.legends
     below, panel = signs.get_window_extent(), axes.get_tightbbox()

@@ -49,7 +49,8 @@ def _check_flags(context: typer.Context, what: str, strangers: Sequence[str]) ->
 def plot(
     context: typer.Context,
     what: str = typer.Argument(
-        help="protocols, shots, transforms, gains, drop, ranks or tsne.", autocompletion=_pictures
+        help="credit, protocols, shots, transforms, gains, drop, ranks or tsne.",
+        autocompletion=_pictures,
     ),
     out: Path = option("FIG, for FIG.png and FIG.svg.", ...),
     records: list[Path] | None = argument("Record files, or folders of them; tsne: none.", None),

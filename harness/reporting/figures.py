@@ -26,23 +26,11 @@ COLOURS = "cividis"
 FONT = "DejaVu Sans"
 """It comes with matplotlib, and is everywhere the same."""
 FALLBACKS = (
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Noto Sans SC",
-    "Source Han Sans SC",
-    "Source Han Sans",
-    "WenQuanYi Zen Hei",
-    "WenQuanYi Micro Hei",
-    "Droid Sans Fallback",
-    "PingFang SC",
-    "Hiragino Sans GB",
-    "Hiragino Sans",
-    "Apple SD Gothic Neo",
-    "Microsoft YaHei",
-    "Yu Gothic",
-    "Malgun Gothic",
-    "Arial Unicode MS",
-)
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans",
+    "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "PingFang SC",
+    "Hiragino Sans GB", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic",
+    "Malgun Gothic", "Arial Unicode MS",
+)  # fmt: skip
 """Fonts with Chinese, Japanese and Korean signs, some of which most machines have."""
 STYLE: Any = {
     "font.family": "sans-serif",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from harness.evaluation.records import Record
 from harness.reporting.boards.legend import noted
-from harness.reporting.grid import reading_of
 from harness.reporting.lines import Line, lines_of, made_of
 from harness.reporting.names import experts_of, told_apart
 from harness.text import plain
@@ -42,7 +41,7 @@ class Result:
     @property
     def reading(self) -> str:
         """The protocol with its options and shots."""
-        return plain(reading_of(self.line))
+        return plain(self.line.setting)
 
     @property
     def marked_reading(self) -> str:

@@ -1,38 +1,23 @@
-"""Relative drop of merges below their experts, as box plots (RegMean, Figure 3)."""
+"""Relative drop of merges below their experts (RegMean, Figure 3)."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from harness.errors import MissingScores
-from harness.evaluation.records import Record
-from harness.evaluation.resamples import estimate_of
-from harness.reporting.difference import Difference
-from harness.reporting.grid import PROTOCOL_ORDER, Reading, cell_of, readings
+from harness.reporting.difference import Difference, enough_draws
+from harness.reporting.grid import CURRENT, Cell, Setting
+from harness.reporting.lines import Line
 from harness.reporting.names import marked
-from harness.reporting.plots import whiskers
-from harness.reporting.plots.gains import one_reading
-from harness.reporting.plots.marks import (
-    BLACK,
-    BLUE,
-    SKY,
-    Layout,
-    drawn,
-    height_of,
-    legend,
-    of_rows,
-    width_of,
-)
-from harness.reporting.plots.scores import View, scores_of, shown
+from harness.reporting.plots.marks import BLACK, BLUE, SKY, drawn_rows, height_of, whisker
+from harness.reporting.plots.scores import View, one_setting, scores_of
 from harness.stats.estimate import Estimate, mean_of, of
-from harness.stats.intervals import Ends, interval
-from harness.stats.tests import FEWEST_DRAWS
+from harness.stats.intervals import interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,32 +25,26 @@ if TYPE_CHECKING:
 
 MAKE = "harness evaluate --model MODEL --experts E1,E2"
 Unit = Literal["merge", "task"]
-BOX = 0.55
-"""The height of a box, of the row that it stands in."""
+Pair: TypeAlias = tuple[Line, Line]
+"""An expert, and a merge of it on the same task."""
 LINE_OF_ONE = 0.07
-"""Inches that the dot of one value takes."""
+"""Inches that the dot of one value takes, where it has a whisker."""
+FEWEST_OF_A_BOX = 10
+"""Values below which quartiles say less than the values themselves."""
 
 
 @dataclass(frozen=True)
 class Drops:
-    """Drops in percent by method, each over `unit`s; `undefined` are those of no positive score.
+    """Drops in percent by method, the lowest median first, each over `unit`s.
 
-    `within` are their paired intervals over test units and draws, if any is known, None for what
-    has none: of records without resamples, or of an expert that is not above 0 on all of them.
+    With their paired intervals over test units and draws, where they are known; `undefined` are
+    drops of no positive score.
     """
 
-    methods: tuple[str, ...]
-    drops: tuple[tuple[float, ...], ...]
+    methods: dict[str, list[Difference]]
     unit: Unit
-    reading: Reading
+    setting: Setting
     undefined: int
-    within: tuple[tuple[Ends | None, ...], ...] = ()
-
-    @property
-    def differences(self) -> list[list[Difference]]:
-        """Of every method, the drops with their intervals; none where no interval is known."""
-        pairs = zip(self.drops, self.within, strict=True) if self.within else ()
-        return [[*map(Difference, *each)] for each in pairs]
 
 
 def relative_drop(expert: float, merge: float) -> float | None:
@@ -76,189 +55,122 @@ def relative_drop(expert: float, merge: float) -> float | None:
     return (expert - merge) / expert if expert > 0 else None
 
 
-def picture(records: Sequence[Record], view: View) -> Figure:
+def picture(lines: Sequence[Line], view: View) -> Figure:
     """The relative drop of every method."""
-    return draw(drops(records, view))
+    return draw(drops(lines, view))
 
 
-def drops(records: Sequence[Record], view: View) -> Drops:
+def drops(lines: Sequence[Line], view: View) -> Drops:
     """The relative drop of each merge, in the mean over its experts, by method.
 
     Where every method made one merge alone, that of each of its tasks. Under Current Eval, unless
     the view names another protocol; with intervals where records keep resamples. Raises
-    MissingScores where an expert was not read.
+    MissingScores where an expert was not evaluated.
     """
-    asked = view.protocols or (PROTOCOL_ORDER[0],)
-    records = shown(records, view.model_copy(update={"protocols": asked}))
-    reading = one_reading("drop", scores_of(records), view)
-    read = [record for record in records if reading in readings([record])]
-    by_merge, undefined = _by_merge(read, reading)
-    merges = Counter(method for method, _ in by_merge)
-    unit: Unit = "merge" if max(merges.values(), default=0) > 1 else "task"
-    groups = {method: _groups(by_merge, method, unit) for method in merges}
-    values = {name: tuple(map(_mean, each)) for name, each in groups.items() if each}
-    methods = sorted(values, key=lambda name: np.median(values[name]))
-    if not methods:
-        raise MissingScores(
-            f"drop shows merges beside their experts, found none under {reading}; make them with "
-            f"{MAKE}"
-        )
-    within = tuple(tuple(map(_within, groups[name])) for name in methods)
-    rows_say = any(ends is not None for each in within for ends in each)
-    drawn = tuple(values[name] for name in methods)
-    return Drops(tuple(methods), drawn, unit, reading, undefined, within if rows_say else ())
-
-
-@dataclass(frozen=True)
-class _Drop:
-    """A relative drop, and the same on resampled rows and on each draw, if that is known."""
-
-    value: float
-    estimate: Estimate | None
-
-
-Group: TypeAlias = Sequence[_Drop]
-ByMerge: TypeAlias = Mapping[tuple[str, str], Mapping[str, Group]]
-
-
-def _by_merge(records: Sequence[Record], reading: Reading) -> tuple[ByMerge, int]:
-    """The drop below every expert by method and model, and by task; and how many are undefined."""
-    experts = {(one.task, one.digest): one for one in records if one.role == "expert"}
-    drops: dict[tuple[str, str], dict[str, Group]] = defaultdict(dict)
-    undefined = 0
-    for record in records:
-        if record.role != "merged":
-            continue
-        known = [experts.get((record.task, source.digest)) for source in record.experts]
-        own = [expert for expert in known if expert is not None]
-        if not own:
+    setting = one_setting("drop", scores_of(lines, view, CURRENT), view)
+    read = [line for line in lines if line.setting == setting]
+    experts = {(one.task, one.digest): one for one in read if one.role == "expert"}
+    merges = [line for line in read if line.role == "merged"]
+    models = Counter(method for method, _ in {(_method(one), one.model) for one in merges})
+    unit: Unit = "merge" if max(models.values(), default=0) > 1 else "task"
+    pairs: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
+    for merge in merges:
+        own = [experts.get((merge.task, digest)) for _, digest in merge.experts]
+        found = [(expert, merge) for expert in own if expert is not None]
+        if not found:
             raise MissingScores(
-                f"no expert of {record.model} was read on {record.task} under {reading}; make "
+                f"no expert of {merge.model} was evaluated on {merge.task} under {setting}; make "
                 f"records of them with {MAKE}"
             )
-        made = [_drop(expert, record, reading) for expert in own]
-        method = marked(record.method, transductive=record.transductive)
-        drops[method, record.model][record.task] = [one for one in made if one is not None]
-        undefined += made.count(None)
-    return drops, undefined
+        pairs[_method(merge), merge.model, merge.task if unit == "task" else ""] += found
+    values: dict[str, list[Difference]] = defaultdict(list)
+    for (method, *_), group in pairs.items():
+        defined = [pair for pair in group if _drop(pair) is not None]
+        values[method] += [_mean(defined)] if defined else []
+    if not any(values.values()):
+        raise MissingScores(
+            f"drop shows merges beside their experts, found none under {setting}; make them with "
+            f"{MAKE}"
+        )
+    by_median = sorted(
+        (name for name in values if values[name]),
+        key=lambda name: np.median([one.points for one in values[name]]),
+    )
+    undefined = sum(_drop(pair) is None for group in pairs.values() for pair in group)
+    return Drops({name: values[name] for name in by_median}, unit, setting, undefined)
 
 
-def _drop(expert: Record, merge: Record, reading: Reading) -> _Drop | None:
-    """The drop of a merge below an expert; None where it is undefined."""
-    cells = [cell_of(record, reading) for record in (expert, merge)]
-    value = relative_drop(*(cell.mean for cell in cells))
-    if value is None:
-        return None
-    shots = reading.shots or None
-    upper, lower = estimate_of(expert, shots), estimate_of(merge, shots)
-    if upper is None or lower is None or min(*upper.resamples, *upper.values) <= 0:
-        return _Drop(value, None)
-    if shots and min(len(upper.values), len(lower.values)) < FEWEST_DRAWS:
-        return _Drop(value, None)
-    return _Drop(value, of(lambda high, low: (high - low) / high, upper, lower))
+def _method(merge: Line) -> str:
+    return marked(merge.method, transductive=merge.made_on_test)
 
 
-def _groups(by_merge: ByMerge, method: str, unit: Unit) -> list[Group]:
-    """The drops that are one value: of each merge of a method, or each task of its only one."""
-    own = [by_task for (name, _), by_task in by_merge.items() if name == method]
-    groups = [[*each.values()] if unit == "task" else [[*chain(*each.values())]] for each in own]
-    return [group for group in chain(*groups) if group]
+def _drop(pair: Pair) -> float | None:
+    expert, merge = (Cell(line.values).mean for line in pair)
+    return relative_drop(expert, merge)
 
 
-def _mean(group: Group) -> float:
-    """In percent."""
-    return 100 * float(np.mean([drop.value for drop in group]))
+def _mean(pairs: Sequence[Pair]) -> Difference:
+    """The mean drop of some pairs, in percent.
 
-
-def _within(group: Group) -> Ends | None:
-    """In percent; tasks that share rows are paired, those that do not are drawn apart."""
-    known = [drop.estimate for drop in group if drop.estimate is not None]
-    if len(known) < len(group):
-        return None
+    Tasks that share rows are paired, those that do not are drawn apart.
+    """
+    mean = float(np.mean([_drop(pair) for pair in pairs]))
+    known = [estimate for pair in pairs if (estimate := _estimate(*pair)) is not None]
+    if len(known) < len(pairs):
+        return Difference(100 * mean)
     low, high = interval(mean_of(known))
-    return 100 * low, 100 * high
+    return Difference(100 * mean, (100 * low, 100 * high))
+
+
+def _estimate(expert: Line, merge: Line) -> Estimate | None:
+    """A drop on resampled rows and draws; None where records do not say, or it is undefined."""
+    upper, lower = expert.estimate, merge.estimate
+    if upper is None or lower is None or not enough_draws([expert, merge]):
+        return None
+    if min(*upper.resamples, *upper.values) <= 0:
+        return None
+    return of(lambda high, low: (high - low) / high, upper, lower)
 
 
 def draw(shown: Drops) -> Figure:
-    """Boxes from quartile to quartile, whiskers to the last within 1.5 of their width, all values.
+    """A dot for each value and the median; quartiles where there are many.
 
-    Where rows say how far values may be off, each has its own whisker instead. Drawn part by part,
-    as the way to ask for horizontal boxes differs by version of matplotlib.
+    Where records say how far values may be off, each has its own whisker.
     """
-    count = {len(drops) for drops in shown.drops}
-    counted = f"{min(count)}" if len(count) == 1 else f"{min(count)} to {max(count)}"
-    noun = shown.unit if count == {1} else f"{shown.unit}s"
-    every = [*chain(*shown.differences)]
-    layout = Layout(
-        1,
-        (4.6, 0.6 + _height(shown) * len(shown.methods) + whiskers.room(every)),
-        left=width_of(shown.methods),
-    )
-    title = f"Relative drop below the experts under {shown.reading}, over {counted} {noun} a method"
-    with drawn(title, layout) as (figure, panels):
-        axes = panels[0]
-        of_rows(panels, shown.methods)
+    every = shown.methods.values()
+    paired = any(one.within for each in every for one in each)
+    count = sorted({len(each) for each in every})
+    counted = " to ".join(map(str, dict.fromkeys([count[0], count[-1]])))
+    noun = shown.unit if count == [1] else f"{shown.unit}s"
+    note = f"; {shown.undefined} undefined" if shown.undefined else ""
+    lines = LINE_OF_ONE * count[-1] if paired else 0
+    with drawn_rows(
+        f"Relative drop below the experts under {shown.setting}, over {counted} {noun} a method",
+        [*shown.methods],
+        [("", f"relative drop (% of the expert's score{note})")],
+        4.6,
+        [max(height_of(shown.methods), lines + 0.1)] * len(shown.methods),
+    ) as (figure, (axes,), places):
         axes.axvline(0, color=BLACK, linewidth=1)
-        for at, drops in enumerate(shown.drops):
-            _box(axes, at, drops, reach=not every)
-            if every:
-                _whiskers(axes, at, shown.differences[at])
-            else:
-                _dots(axes, at, drops)
-        note = f"; {shown.undefined} undefined" if shown.undefined else ""
-        axes.set_xlabel(f"relative drop (% of the expert's score{note})")
-        intervals = whiskers.handles(every, f" of one {shown.unit}")
-        dot, *others, reach = _handles(shown.unit)
-        legend(figure, [*intervals, *others] if intervals else [dot, *others, reach])
+        for y, values in zip(places, every, strict=True):
+            _values(axes, y, values, shown.unit, paired=paired)
     return figure
 
 
-def _height(shown: Drops) -> float:
-    """Inches that a box takes: with a line for every value that has a whisker."""
-    most = max(map(len, shown.within), default=0)
-    return max(1.25 * height_of(shown.methods), LINE_OF_ONE * most / BOX)
-
-
-def _box(axes: Axes, at: int, drops: Sequence[float], *, reach: bool) -> None:
-    """Quartiles and median, and how far those values `reach` that are not far off."""
-    from matplotlib.cbook import boxplot_stats
-
-    (box,) = boxplot_stats(drops)
-    if reach:
-        axes.hlines(at, box["whislo"], box["whishi"], color=BLACK, linewidth=1, zorder=2)
-    axes.barh(
-        at,
-        box["q3"] - box["q1"],
-        left=box["q1"],
-        height=BOX,
-        facecolor=SKY,
-        edgecolor=BLACK,
-        linewidth=0.8,
-        zorder=2,
-    )
-    axes.vlines(box["med"], at - BOX / 2, at + BOX / 2, color=BLACK, linewidth=2, zorder=3)
-
-
-def _dots(axes: Axes, at: int, drops: Sequence[float]) -> None:
-    axes.plot(drops, [at] * len(drops), "o", color=BLUE, markerfacecolor="white", markersize=3.5)
-
-
-def _whiskers(axes: Axes, at: int, drops: Sequence[Difference]) -> None:
-    """A whisker for every value, the smallest on top, spread over the height of the box."""
-    ordered = sorted(drops, key=lambda one: one.points)
-    for place, drop in enumerate(ordered):
-        whiskers.whisker(axes, at + BOX * ((place + 0.5) / len(ordered) - 0.5), drop)
-
-
-def _handles(unit: Unit) -> list[object]:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    return [
-        Line2D([], [], linestyle="none", marker="o", color=BLUE, markerfacecolor="white",
-               markersize=3.5, label=f"one {unit}"),
-        Line2D([], [], linestyle="none", marker="|", color=BLACK, markersize=10, markeredgewidth=2,
-               label="median"),
-        Patch(facecolor=SKY, edgecolor=BLACK, linewidth=0.8, label="quartiles"),
-        Line2D([], [], color=BLACK, linewidth=1, label="to the last within 1.5 boxes"),
-    ]  # fmt: skip
+def _values(
+    axes: Axes, y: float, values: Sequence[Difference], unit: Unit, *, paired: bool
+) -> None:
+    points = sorted(one.points for one in values)
+    low, median, high = np.percentile(points, [25, 50, 75])
+    half = 0.09
+    if len(points) >= FEWEST_OF_A_BOX:
+        axes.barh(y, high - low, 2 * half, left=low, color=SKY, zorder=2, label="quartiles")
+    axes.vlines(median, y - half, y + half, color=BLACK, linewidth=2, zorder=3, label="median")
+    if not paired:
+        axes.plot(points, [y] * len(points), "o", color=BLUE, markerfacecolor="none",
+                  markersize=4.5, label=f"one {unit}")  # fmt: skip
+        return
+    for place, one in enumerate(sorted(values, key=lambda one: one.points)):
+        aside = LINE_OF_ONE * (place - (len(values) - 1) / 2)
+        told = one.within is not None and one.significant
+        whisker(axes, y + aside, one, significant=told, of=f" of one {unit}")

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import groupby
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from harness.data.shots import counted
 from harness.errors import MissingScores
-from harness.evaluation.records import Record
-from harness.reporting.boards.best import Spot as BoardSpot
-from harness.reporting.boards.best import apart
-from harness.reporting.boards.gains import OPEN
+from harness.reporting.boards.gains import OPEN, Gain, counterparts, gained, settled
 from harness.reporting.difference import Difference
 from harness.reporting.figures import wrapped
-from harness.reporting.grid import PROTOCOL_ORDER, Cell, Reading
-from harness.reporting.plots import whiskers
+from harness.reporting.grid import CURRENT, Cell, Setting
+from harness.reporting.lines import Line
 from harness.reporting.plots.marks import (
     BLACK,
-    GREY,
-    Layout,
     Mark,
-    drawn,
+    drawn_rows,
     height_of,
-    legend,
+    key,
     marks,
-    named,
-    of_rows,
-    width_of,
+    whisker,
 )
-from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
+from harness.reporting.plots.scores import Scores, View, one_setting, scores_of
 from harness.stats.intervals import Ends
-from harness.text import plain, points
+from harness.text import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,296 +41,167 @@ BAR, CLOSER = 0.14, 0.05
 
 
 @dataclass(frozen=True)
-class Gain:
-    """Points that a method before merging adds, with their deviation over draws, if there are any.
+class Added:
+    """What a method before merging adds, with its paired interval, if records keep resamples.
 
-    Draws are those of the same rows with it and without, so differences are taken draw by draw.
-    `within` is the paired interval over test units and draws, None where records keep no resamples;
-    `open` that without them the intervals of both scores overlap.
+    Without one, with its `deviation` over draws, if there are any: draws are those of the same rows
+    with it and without.
     """
 
-    value: float
-    deviation: float | None = None
+    gain: Gain
     within: Ends | None = None
-    open: bool = False
-
-    @property
-    def difference(self) -> Difference:
-        """The gain without its deviation over draws."""
-        return Difference(self.value, self.within)
+    deviation: float = 0.0
 
     @property
     def span(self) -> Ends:
         """From where to where anything is drawn of it, beside its bar."""
-        spread = self.deviation or 0
-        ends = (self.value - spread, self.value + spread, *(self.within or ()))
+        value = self.gain.points
+        ends = (value - self.deviation, value + self.deviation, *(self.within or ()))
         return min(ends), max(ends)
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Gains on a task, by merger and then by what went before it; None where not read."""
-
-    title: str
-    unit: str
-    gains: tuple[tuple[Gain | None, ...], ...]
-
-
-Spot: TypeAlias = tuple[int, int]
-"""A merger and what went before it, by their places."""
-
-
-@dataclass(frozen=True)
 class Gains:
-    """Panels of gains over the mergers, by what went before them, under one reading."""
+    """By row, its merger and what comes before it; by row and column, what that adds."""
 
-    mergers: tuple[str, ...]
-    before: tuple[str, ...]
-    reading: Reading
-    panels: tuple[Panel, ...]
-    spread: str
-
-    @property
-    def known(self) -> list[Gain]:
-        """All gains that were read."""
-        every = (gain for panel in self.panels for gains in panel.gains for gain in gains)
-        return [gain for gain in every if gain is not None]
+    scores: Scores
+    setting: Setting
+    rows: dict[str, tuple[str, str]]
+    added: dict[tuple[str, str], Added]
 
     @property
-    def bars(self) -> list[Spot]:
-        """What was read on any task, but for what is exactly zero on all, if anything is not."""
-        return [spot for spot in self._read if any(map(_tells, self._of(spot)))] or self._read
-
-    @property
-    def silent(self) -> list[Spot]:
-        """What was read but has no bar."""
-        return [spot for spot in self._read if spot not in self.bars]
-
-    @property
-    def _read(self) -> list[Spot]:
-        spots = product(range(len(self.mergers)), range(len(self.before)))
-        return [spot for spot in spots if any(self._of(spot))]
-
-    def _of(self, spot: Spot) -> list[Gain | None]:
-        row, at = spot
-        return [panel.gains[row][at] for panel in self.panels]
-
-    @property
-    def differences(self) -> list[Difference]:
-        """Of all gains that were read."""
-        return [gain.difference for gain in self.known]
+    def silent(self) -> list[str]:
+        """Rows that change no score at all, if any does."""
+        some = {row for (row, _), one in self.added.items() if one.span != (0, 0)}
+        return [row for row in self.rows if some and row not in some]
 
 
-def _tells(gain: Gain | None) -> bool:
-    return gain is not None and gain.span != (0, 0)
-
-
-def pairs(methods: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Methods that are others with something before: by the other and by what goes before it.
-
-    Of several stages the first is what is added, if the others are there alone: `p+dare[ties]` is
-    `p` before `dare[ties]`, and without that, `p+dare` before `ties`.
-    """
-    known = dict.fromkeys(methods)
-    made = {}
-    for method in known:
-        if (
-            match := re.fullmatch(r"(?P<before>[^\[]+)\[(?P<merger>.+)\](?P<after>.*)", method)
-        ) is None:
-            continue
-        stages = match["before"].split("+")
-        for count in range(1, len(stages) + 1):
-            rest, bare = "+".join(stages[count:]), match["merger"] + match["after"]
-            other = f"{rest}[{match['merger']}]{match['after']}" if rest else bare
-            if other in known:
-                made[other, "+".join(stages[:count])] = method
-                break
-    return made
-
-
-def picture(records: Sequence[Record], view: View) -> Figure:
+def picture(lines: Sequence[Line], view: View) -> Figure:
     """Gains of all that goes before merging, by merger and task."""
-    return draw(gains(records, view))
+    return draw(gains(lines, view))
 
 
-def gains(records: Sequence[Record], view: View) -> Gains:
-    """Differences between pairs of methods of methods with and without something before merging.
+def gains(lines: Sequence[Line], view: View) -> Gains:
+    """How far merges with something before them are above the same without it.
 
-    Under Current Eval, unless the view names another protocol; with an interval where records keep
-    resamples. Raises MissingScores without pairs.
+    Under Current Eval, unless the view names another protocol. Raises MissingScores without pairs.
     """
-    asked = view.protocols or (PROTOCOL_ORDER[0],)
-    scores = scores_of(shown(records, view.model_copy(update={"protocols": asked})))
-    known = pairs(scores.merges)
-    if not known:
+    scores = scores_of(lines, view, CURRENT)
+    over = counterparts(scores.lines)
+    if not over:
         raise MissingScores(
             "gains shows merges with something before them beside the same without, found no such "
-            f"pair among {', '.join(scores.merges) or 'no merges'}; make them with {MAKE}"
+            f"pair among {', '.join(scores.rows('merged')) or 'no merges'}; make them with {MAKE}"
         )
-    reading = one_reading("gains", scores, view)
-    mergers = tuple(dict.fromkeys(merger for merger, _ in known))
-    before = tuple(dict.fromkeys(stage for _, stage in known))
-    panels = tuple(
-        Panel(
-            scores.title(column),
-            f"gain in {scores.unit(column)}",
-            tuple(
-                tuple(
-                    _gain(scores, reading, column, known.get((merger, stage)), merger)
-                    for stage in before
-                )
-                for merger in mergers
-            ),
-        )
-        for column in scores.columns_of([reading])
-    )
-    return Gains(mergers, before, reading, panels, scores.spread)
+    setting = one_setting("gains", scores, view)
+    known = settled(gained(scores.grid, over))
+    added = {
+        (row, column): _added(scores, setting, row, over[row], column, known[row, setting, column])
+        for row in over
+        for column in scores.columns(setting)
+        if (row, setting, column) in known
+    }
+    mergers = [*dict.fromkeys(over.values())]
+    rows = {
+        row: (merger, _before(scores.lines[row], scores.lines[merger]))
+        for row, merger in sorted(over.items(), key=lambda pair: mergers.index(pair[1]))
+        if any((row, column) in added for column in scores.grid.columns)
+    }
+    return Gains(scores, setting, rows, added)
 
 
-def one_reading(what: str, scores: Scores, view: View) -> Reading:
-    """The only reading of a picture of one protocol.
-
-    Raises MissingScores for several, and for a number of shots of one that draws none.
-    """
-    known = headline(scores.readings, view.shots)
-    if len(known) != 1:
-        raise MissingScores(
-            f"{what} shows one protocol, found {'; '.join(map(str, known))}; name one with its "
-            "options"
-        )
-    if view.shots is not None and not known[0].shots:
-        raise MissingScores(
-            f"{what} has {counted(view.shots)}, and {known[0]} adapts to no drawn rows; leave out "
-            "--shots, or name another with --protocols"
-        )
-    return known[0]
+def _before(line: Line, without: Line) -> str:
+    """The stages before merging that another method lacks."""
+    stages, less = (one.premerge.split("+") if one.premerge else [] for one in (line, without))
+    return "+".join(stages[: len(stages) - len(less)])
 
 
-def _gain(
-    scores: Scores, reading: Reading, column: str, method: str | None, merger: str
-) -> Gain | None:
-    with_it = scores.cell(method, reading, column) if method else None
-    without = scores.cell(merger, reading, column)
-    if method is None or with_it is None or without is None:
-        return None
-    told = scores.difference((method, reading), (merger, reading), column)
-    if len(with_it.values) == len(without.values):
-        both = np.subtract(with_it.values, without.values)
-        difference = Cell(tuple(both.tolist()))
-    else:
-        difference = Cell((with_it.mean - without.mean,))
-    stored = apart(BoardSpot(with_it, ()), BoardSpot(without, ()))
-    within = told.within if told else None
-    is_open = within is None and stored.significant is False
-    return Gain(difference.mean, difference.deviation, within, is_open)
+def _added(
+    scores: Scores, setting: Setting, row: str, merger: str, column: str, gain: Gain
+) -> Added:
+    told = scores.difference((row, setting), (merger, setting), column)
+    if told is not None and told.within is not None:
+        return Added(gain, told.within)
+    cells = [scores.cell(one, setting, column) for one in (row, merger)]
+    values = [cell.values for cell in cells if cell is not None]
+    if len({len(one) for one in values}) > 1:
+        return Added(gain)
+    paired = tuple(one - other for one, other in zip(*values, strict=True))
+    return Added(gain, deviation=Cell(paired).deviation or 0.0)
 
 
 def draw(shown: Gains) -> Figure:
-    """Bars from zero below the name of each merger; whiskers where rows say how far."""
-    looks = marks(dict.fromkeys(shown.before[at] for _, at in shown.bars))
-    rows = [*_rows(shown)]
-    names = [shown.mergers[row] if at is None else shown.before[at] for row, at in rows]
-    heights = [
-        height_of([name]) - (0 if at is None else CLOSER)
-        for name, (_, at) in zip(names, rows, strict=True)
-    ]
-    layout = Layout(
-        len(shown.panels),
-        (2.3, 0.75 + sum(heights) + whiskers.room(shown.differences)),
-        left=width_of(names),
-        most=4,
-        share_x=False,  # a high picture: every panel has its own numbers
-    )
-    title = f"Gain over the same merger without, under {shown.reading}"
-    with drawn(title, layout) as (figure, panels):
-        places = of_rows(panels, names, heights)
-        for axes, panel in zip(panels, shown.panels, strict=True):
+    """Bars from zero below the name of each merger; whiskers where records say how far."""
+    bars = {row: pair for row, pair in shown.rows.items() if row not in shown.silent}
+    rows: list[tuple[str, str | None]] = []
+    for merger, group in groupby(bars, key=lambda row: bars[row][0]):
+        rows += [(merger, None), *((bars[row][1], row) for row in group)]
+    heights = [height_of([name]) - (0 if row is None else CLOSER) for name, row in rows]
+    columns = shown.scores.columns(shown.setting)
+    title = f"Gain over the same merger without, under {shown.setting}"
+    looks = marks(dict.fromkeys(before for _, before in bars.values()))
+    with drawn_rows(
+        title if len(columns) == 1 else f"{title} (each panel on a scale of its own)",
+        [name for name, _ in rows],
+        [(shown.scores.title(one), shown.scores.unit(one)) for one in columns],
+        1.9,
+        heights,
+        most=6,
+        sharex=False,
+    ) as (figure, panels, places):
+        for axes, column in zip(panels, columns, strict=True):
             axes.axvline(0, color=BLACK, linewidth=1)
-            axes.set_xlim(_limits(panel))
-            axes.set_xlabel(panel.unit)
-            for (row, at), y in zip(rows, places, strict=True):
-                if at is not None:
-                    _bar(axes, shown, panel.gains[row][at], y, looks[shown.before[at]])
-            names_here = axes.get_yticklabels()  # none but in the first column
-            for (_, at), name in zip(rows, names_here, strict=False):
-                name.set_fontweight("bold" if at is None else "normal")
-        named(panels, [panel.title for panel in shown.panels])
+            axes.margins(x=0.35)  # room for the numbers at the ends of the bars
+            axes.use_sticky_edges = False
+            names = axes.get_yticklabels()  # none but in the first column
+            for (_, row), name in zip(rows, names, strict=False):
+                name.set_fontweight("bold" if row is None else "normal")
+            for (before, row), y in zip(rows, places, strict=True):
+                if row is not None and (row, column) in shown.added:
+                    _bar(axes, shown, shown.added[row, column], y, looks[before])
         if shown.silent:
-            figure.supxlabel(wrapped(_said(shown), layout.size[0]), fontsize=8)
-        legend(figure, _handles(shown))
+            figure.supxlabel(wrapped(_said(shown), figure.get_figwidth()), fontsize=8)
     return figure
-
-
-def _rows(shown: Gains) -> Iterator[tuple[int, int | None]]:
-    """Mergers, each above what went before it, by their places."""
-    for row, bars in groupby(shown.bars, key=itemgetter(0)):
-        yield row, None
-        yield from bars
 
 
 def _said(shown: Gains) -> str:
     """What is exactly zero everywhere, by merger."""
     parts = [
-        f"{', '.join(shown.before[at] for _, at in bars)} before {shown.mergers[row]}"
-        for row, bars in groupby(shown.silent, key=itemgetter(0))
+        f"{', '.join(shown.rows[row][1] for row in group)} before {merger}"
+        for merger, group in groupby(shown.silent, key=lambda row: shown.rows[row][0])
     ]
     return plain(f"Not drawn, as they change no score at all: {'; '.join(parts)}")
 
 
-def _bar(axes: Axes, shown: Gains, gain: Gain | None, y: float, look: Mark) -> None:
-    """A gain, if it was read on this task."""
-    if gain is None:
-        return
-    rows_say = whiskers.known(shown.differences)
-    spread = gain.deviation or None
-    bars = axes.barh(y, gain.value, height=BAR, xerr=spread, **_look(look, ticks=rows_say))
-    bars.patches[0].set_alpha(PALE if gain.open else 1)
-    if rows_say:
-        whiskers.whisker(axes, y, gain.difference)
-    side = 1 if gain.value >= 0 else -1
-    axes.annotate(
-        points(gain.value, "+") + (OPEN if gain.open else ""),
-        (gain.span[gain.value >= 0], y),
-        (4 * side, 0),
-        textcoords="offset points",
-        ha="left" if side > 0 else "right",
-        va="center",
-        fontsize=6.5,
+def _bar(axes: Axes, shown: Gains, one: Added, y: float, look: Mark) -> None:
+    unsure = one.gain.significant is False
+    axes.barh(
+        y,
+        one.gain.points,
+        height=BAR,
+        facecolor=look.colour,
+        edgecolor="white" if look.hatch else look.colour,
+        hatch=look.hatch,
+        linewidth=0,
+        alpha=PALE if unsure else 1,
     )
-
-
-def _limits(panel: Panel) -> tuple[float, float]:
-    """The scale of a panel, with room for the numbers at the ends of the bars."""
-    ends = [gain.span for gains in panel.gains for gain in gains if gain is not None]
-    low, high = min(0, *(low for low, _ in ends)), max(0, *(high for _, high in ends))
-    room = 0.3 * (high - low) or 1
-    return low - room, high + room
-
-
-_TICKS = {"elinewidth": 0, "capsize": 4, "ecolor": BLACK, "zorder": 7}
-"""The ends of a deviation alone, across the whisker."""
-
-
-def _look(look: Mark, *, ticks: bool = False) -> dict[str, Any]:
-    """How a bar looks; its deviation is but two `ticks` where a whisker is drawn as well."""
-    return {
-        "facecolor": look.colour,
-        "edgecolor": "white" if look.hatch else look.colour,
-        "hatch": look.hatch,
-        "linewidth": 0,
-        "error_kw": _TICKS if ticks else {"elinewidth": 1, "capsize": 2, "ecolor": BLACK},
-    }
-
-
-def _handles(shown: Gains) -> list[Any]:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    handles: list[Any] = []
-    if any(gain.deviation is not None for gain in shown.known):
-        width = 0 if whiskers.known(shown.differences) else 1
-        handles.append(Line2D([], [], color=BLACK, marker="|", linewidth=width, label=shown.spread))
-    if any(gain.open for gain in shown.known):
-        label = f"{OPEN} and pale: not significant, as the intervals of both overlap"
-        handles.append(Patch(facecolor=GREY, alpha=PALE, label=label))
-    return [*handles, *whiskers.handles(shown.differences)]
+    if unsure:
+        key(axes, f"{OPEN} and pale: not significant", linewidth=6, alpha=PALE)
+    if one.within is not None:
+        told = bool(one.gain.significant)
+        whisker(axes, y, Difference(one.gain.points, one.within), significant=told)
+    elif one.deviation:
+        axes.errorbar(
+            one.gain.points, y, xerr=one.deviation, fmt="none", ecolor=BLACK, elinewidth=1,
+            capsize=2, label=shown.scores.spread,
+        )  # fmt: skip
+    right = one.gain.points >= 0
+    axes.annotate(
+        str(one.gain),
+        (one.span[right], y),
+        (4 if right else -4, 0),
+        textcoords="offset points",
+        ha="left" if right else "right",
+        va="center",
+        fontsize=8,
+    )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain, pairwise
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from harness.reporting.difference import CI, Difference
 from harness.reporting.figures import settle, styled, wrapped
+from harness.reporting.grid import CONSTANT, CURRENT, Cell
 from harness.text import plain
 
 if TYPE_CHECKING:
@@ -37,29 +39,29 @@ class Mark:
     hollow: bool = False
 
     @property
-    def face(self) -> str:
-        """What it is filled with: a hollow one shows what lies below it."""
-        return "none" if self.hollow else self.colour
+    def dots(self) -> dict[str, Any]:
+        """Its signs: a hollow one goes around the others, and shows what lies below it."""
+        face, size, above = ("none", 7.5, 4) if self.hollow else (self.colour, 4.5, 3)
+        return {
+            "color": self.colour,
+            "marker": self.sign,
+            "markerfacecolor": face,
+            "markersize": size,
+            "zorder": above,
+        }
 
-    @property
-    def size(self) -> float:
-        """Points: a hollow one goes around the others."""
-        return 7.5 if self.hollow else 4.5
 
-
-CURRENT = Mark(VERMILION, "o", ":", hollow=True)
+OF_CURRENT = Mark(VERMILION, "o", ":", hollow=True)
 SERIES = (
     Mark(BLUE, "D", "-", ""),
-    Mark(ORANGE, "^", "--", "//"),
-    Mark(GREEN, "s", "-.", "xx"),
-    Mark(PURPLE, "v", (0, (1, 1)), ".."),
-    Mark(SKY, "P", (0, (5, 1, 1, 1, 1, 1)), "\\\\"),
-    Mark(BLACK, "X", (0, (8, 2)), "--"),
+    Mark(GREEN, "^", "--", "//"),
+    Mark(PURPLE, "s", "-.", "xx"),
+    Mark(SKY, "v", (0, (1, 1)), ".."),
+    Mark(BLACK, "P", (0, (5, 1, 1, 1, 1, 1)), "\\\\"),
+    Mark(ORANGE, "X", (0, (8, 2)), "--"),
     Mark(YELLOW, "o", (0, (3, 3)), "++"),
 )
-FAR = 0.5
-"""By how much what merges are compared with may widen their scale; farther off it is not on it."""
-KNOWN = {"current": CURRENT, "ft-classifier": SERIES[0], "knn": SERIES[1]}
+KNOWN = {CURRENT: OF_CURRENT, "ft-classifier": SERIES[0], "knn": SERIES[1]}
 """Protocols that look the same in every picture."""
 
 
@@ -82,76 +84,88 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
 
 # Panels ------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Layout:
-    """Panels of one size in inches, so many beside one another; `left` is for names of rows."""
-
-    panels: int
-    panel: tuple[float, float]
-    left: float = 0.7
-    most: int = 3
-    share_x: bool = True
-    share_y: bool = True
-
-    @property
-    def columns(self) -> int:
-        """As few columns as fill the same number of lines."""
-        return ceil(self.panels / ceil(self.panels / self.most))
-
-    @property
-    def size(self) -> tuple[float, float]:
-        """Width and height of the whole, with title and legend."""
-        lines = ceil(self.panels / self.columns)
-        width = self.left + self.columns * self.panel[0]
-        return max(width, 4.5), 1.1 + lines * self.panel[1]
+AROUND = 0.6
+"""Inches above and below the panels, without the legend."""
 
 
 @contextmanager
-def drawn(title: str, layout: Layout) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A picture with its panels, to be filled; laid out when that is done."""
+def drawn(
+    title: str,
+    panels: Sequence[str],
+    size: tuple[float, float],
+    *,
+    left: float = 0.7,
+    most: int = 3,
+    **how: Any,
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A picture of panels by title, each of a `size` in inches, to be filled.
+
+    As few columns, of at most so many, as fill the same number of lines; `left` is for names of
+    rows. Scales are shared, unless `how` says otherwise (options of matplotlib's `subplots`). In
+    the end what is drawn with a label is named in a legend, and all is laid out.
+    """
     from matplotlib.figure import Figure
 
+    lines = ceil(len(panels) / most)
+    columns = ceil(len(panels) / lines)
+    width = max(left + columns * size[0], 4.5)
     with styled():
-        figure = Figure(figsize=layout.size, layout="constrained")
-        lines = ceil(layout.panels / layout.columns)
-        grid = figure.subplots(
-            lines, layout.columns, squeeze=False, sharex=layout.share_x, sharey=layout.share_y
-        )
+        figure = Figure(figsize=(width, AROUND + lines * size[1]), layout="constrained")
+        shared = {"sharex": True, "sharey": True, "squeeze": False}
+        grid = figure.subplots(lines, columns, **{**shared, **how})
         every = grid.ravel().tolist()
-        for axes in every[layout.panels :]:
+        for axes in every[len(panels) :]:
             axes.set_visible(False)
-        for above in every[layout.panels - layout.columns : layout.panels]:
+        for above in every[len(panels) - columns : len(panels)]:
             above.tick_params(labelbottom=True)  # what would be below it is not there
-        figure.suptitle(wrapped(plain(title), layout.size[0]))
-        yield figure, every[: layout.panels]
+        for axes, name in zip(every, panels, strict=False):
+            axes.set_title(broken(name))
+            axes.set_axisbelow(True)
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.suptitle(wrapped(plain(title), width))
+        yield figure, every[: len(panels)]
+        _legend(figure)
         settle(figure)
 
 
-def named(panels: Sequence[Axes], titles: Sequence[str]) -> None:
-    """Titles over panels."""
-    for axes, title in zip(panels, titles, strict=True):
-        axes.set_title(broken(title))
+@contextmanager
+def drawn_rows(
+    title: str,
+    rows: Sequence[str],
+    panels: Sequence[tuple[str, str]],
+    width: float,
+    heights: Sequence[float] | None = None,
+    **how: Any,
+) -> Iterator[tuple[Figure, list[Axes], list[float]]]:
+    """A picture of panels by title and unit along x, whose rows are named at the left.
 
-
-def of_rows(
-    panels: Sequence[Axes], rows: Sequence[str], heights: Sequence[float] | None = None
-) -> list[float]:
-    """Names of rows at the left, the first on top, with a line to read along; their places.
-
-    A row is one high, the first around 0; with `heights` of their own rows begin below 0.
+    The first row is on top; with the middle of each along y, in inches: so tall as its name needs,
+    unless `heights` say otherwise.
     """
-    tall = heights or [1.0] * len(rows)
-    ends = list(accumulate(tall, initial=0.0 if heights else -0.5))
-    middles = [end + one / 2 for end, one in zip(ends, tall, strict=False)]
-    for axes in panels:
-        axes.set_yticks(middles, [broken(row) for row in rows])
-        axes.set_ylim(ends[-1], ends[0])
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="x", color=PALE, linewidth=0.5)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-    return middles
+    ends = [*accumulate(heights or [height_of([row]) for row in rows], initial=0.0)]
+    middles = [(low + high) / 2 for low, high in pairwise(ends)]
+    size = width, 0.75 + ends[-1]
+    with drawn(title, [name for name, _ in panels], size, left=width_of(rows), **how) as (
+        figure,
+        shown,
+    ):
+        for axes in shown:
+            axes.set_yticks(middles, [broken(row) for row in rows])
+            axes.set_ylim(ends[-1], 0)
+            axes.tick_params(axis="y", length=0)
+            axes.grid(axis="x", color=PALE, linewidth=0.5)
+            axes.spines["left"].set_visible(False)
+        along_x(shown, [unit for _, unit in panels])
+        yield figure, shown, middles
+
+
+def along_x(panels: Sequence[Axes], names: Sequence[str]) -> None:
+    """What the values along x are: where all share it, below panels with none below them alone."""
+    place = panels[0].get_subplotspec()
+    columns = len(panels) if place is None else place.get_gridspec().ncols
+    for axes, name in zip(panels, names, strict=True):
+        if axes in panels[-columns:] or len({*names}) > 1:
+            axes.set_xlabel(name)
 
 
 LINE, LINES = 28, 3
@@ -173,46 +187,112 @@ def height_of(names: Iterable[str]) -> float:
     return 0.085 + 0.15 * max((broken(name).count("\n") + 1 for name in names), default=1)
 
 
-def units(panels: Sequence[Axes], names: Sequence[str]) -> None:
-    """What the values along x are: where all share it, below panels with none below them alone."""
-    lowest = panels[-_columns(panels) :]
-    for axes, name in zip(panels, names, strict=True):
-        if axes in lowest or len({*names}) > 1:
-            axes.set_xlabel(name)
-
-
-def _columns(panels: Sequence[Axes]) -> int:
-    """How many panels stand beside one another."""
-    place = panels[0].get_subplotspec()
-    return len(panels) if place is None else place.get_gridspec().ncols
-
-
 def width_of(names: Iterable[str]) -> float:
     """Inches that the longest of some names takes."""
     lines = [line for name in names for line in broken(name).splitlines()]
     return 0.25 + 0.072 * max(map(len, lines), default=0)
 
 
-LEGEND_LINE, LEGEND_LINES = 0.2, 3
-"""Inches of a line of what signs mean, and how many of them a layout has room for."""
+# Legend ------------------------------------------------------------------------------------
+
+LEGEND_LINE = 0.2
+"""Inches of a line of what signs mean."""
 
 
-def legend(figure: Figure, handles: Iterable[Any]) -> None:
-    """What the signs mean, below the panels; nothing where there are none.
+def named(label: str) -> str:
+    """What the legend calls a series; matplotlib leaves out what is called _something."""
+    return f" {plain(label)}" if label.startswith("_") else plain(label)
 
-    A picture that has no room for it is made wider and taller.
-    """
-    handles = list(handles)
-    if not handles:
+
+def key(axes: Axes, label: str, **look: Any) -> None:
+    """Name a sign of many series in the legend, after all series."""
+    from matplotlib.lines import Line2D
+
+    axes.figure.add_artist(Line2D([], [], label=label, color=GREY, **look))
+
+
+def _legend(figure: Figure) -> None:
+    """What the signs mean, below the panels; a picture is made taller for it, and wide enough."""
+    known: dict[str, Any] = {}
+    signs = chain.from_iterable(axes.get_legend_handles_labels()[0] for axes in figure.axes)
+    for handle in (*signs, *figure.artists):
+        known.setdefault(str(handle.get_label()), handle)
+    if not known:
         return
-    for handle in handles:  # matplotlib leaves out what is called _something
-        name = plain(handle.get_label())
-        handle.set_label(f" {name}" if name.startswith("_") else name)
-    inches = [0.55 + 0.068 * len(str(handle.get_label())) for handle in handles]
+    inches = [0.55 + 0.068 * len(label) for label in known]
     figure.set_figwidth(max(figure.get_figwidth(), max(inches)))
-    fit = int(figure.get_figwidth() / max(inches))
     whole = sum(inches) <= figure.get_figwidth()
-    columns = len(handles) if whole else min(fit, len(handles))
-    lines = ceil(len(handles) / columns)
-    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * max(0, lines - LEGEND_LINES))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+    columns = len(known) if whole else min(int(figure.get_figwidth() / max(inches)), len(known))
+    lines = ceil(len(known) / columns)
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * (lines + 1))
+    where: Any = "outside lower center"
+    figure.legend([*known.values()], [*known], loc=where, ncols=columns, frameon=False)
+
+
+# Signs -------------------------------------------------------------------------------------
+
+LEVELS: Mapping[str, Any] = {
+    f"experts under {CURRENT}": {"color": BLACK, "linestyle": "--"},
+    CURRENT: {"color": OF_CURRENT.colour, "linestyle": "-"},
+    CONSTANT: {"color": BLACK, "linestyle": ":"},
+}
+"""What is drawn across panels, from top to bottom as it is expected."""
+
+
+def levels(axes: Axes, known: Mapping[str, float], along: Literal["x", "y"]) -> None:
+    """Lines across a panel at some scores; scales begin at the constant, or at 0 without one."""
+    line = axes.axvline if along == "x" else axes.axhline
+    for name, value in known.items():
+        line(value, label=name, linewidth=1, zorder=1, **LEVELS[name])
+    if CONSTANT not in known:
+        axes.update_datalim([(0, 0)], updatex=along == "x", updatey=along == "y")
+
+
+def signs(
+    axes: Axes,
+    cells: Sequence[tuple[float, Cell]],
+    look: Mark,
+    label: str,
+    spread: str,
+    *,
+    along: Literal["x", "y"],
+    **how: Any,
+) -> None:
+    """A sign at each score `along` x or y, by its place on the other axis, with bars of its spread.
+
+    `spread` is what the legend calls these, if there are any.
+    """
+    places, means = [place for place, _ in cells], [cell.mean for _, cell in cells]
+    xs, ys = (means, places) if along == "x" else (places, means)
+    axes.plot(xs, ys, label=named(label), **look.dots, **how)
+    deviations = [cell.deviation or 0 for _, cell in cells]
+    if any(deviations):
+        bars: Any = {f"{along}err": deviations, "ecolor": look.colour, "elinewidth": 1}
+        axes.errorbar(xs, ys, fmt="none", capsize=2, zorder=3, **bars)
+        key(axes, spread, marker="|", linewidth=1)
+
+
+RIM = "white"
+"""Around black lines and dots, which would not be seen on a dark bar."""
+PAIRED = f"paired {CI} over test units and draws"
+
+
+def whisker(
+    axes: Axes, y: float, one: Difference, *, significant: bool, start: float = 0.0, of: str = ""
+) -> None:
+    """A dot at a difference, counted from `start`, with its interval; hollow unless significant."""
+    if one.within is not None:
+        low, high = (start + end for end in one.within)
+        axes.hlines(y, low, high, color=RIM, linewidth=2.5, zorder=5)
+        axes.hlines(y, low, high, color=BLACK, linewidth=1, zorder=5, label=f"{PAIRED}{of}")
+    axes.plot(
+        start + one.points,
+        y,
+        "o",
+        markersize=4,
+        markerfacecolor=BLACK if significant else RIM,
+        markeredgecolor=RIM if significant else BLACK,
+        markeredgewidth=0.8,
+        zorder=6,
+        label="significant" if significant else "not significant, or not known",
+    )

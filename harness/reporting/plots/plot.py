@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadOption, BadRecipe, UnknownName
-from harness.evaluation.records import read_records
 from harness.evaluation.run import Run
 from harness.files import check_place
+from harness.reporting.chosen import read_lines
 from harness.reporting.figures import save
 from harness.reporting.plots.scores import View
 from harness.types import Progress
@@ -19,7 +19,7 @@ from harness.types import Progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OF_RECORDS = ("protocols", "shots", "transforms", "gains", "drop", "ranks")
+OF_RECORDS = ("credit", "protocols", "shots", "transforms", "gains", "drop", "ranks")
 OF_FEATURES = "tsne"
 FORMS = (".png", ".svg")
 
@@ -35,11 +35,11 @@ def plot(
 ) -> list[Path]:
     """Draw a picture of records, or of a run's features, and write it as PNG and SVG; both paths.
 
-    `what` is one of protocols, shots, transforms, gains, drop and ranks, of records in files and
-    folders; or tsne, of the model, the experts and the tasks of a run. `out` is a path without an
-    ending, or with one of the two. Where records keep resamples, differences have their paired
-    interval. Raises MissingScores where records lack what
-    a picture shows; nothing is written before the picture is whole.
+    `what` is one of credit, protocols, shots, transforms, gains, drop and ranks, of records in
+    files and folders; or tsne, of the model, the experts and the tasks of a run. `out` is a path
+    without an ending, or with one of the two. Where records keep resamples, differences have their
+    paired interval. Raises MissingScores where records lack what a picture shows; nothing is
+    written before the picture is whole.
     """
     check_what(what)
     stem = stem_of(Path(out))
@@ -50,9 +50,8 @@ def plot(
     if run is not None or not records:
         given = "a model" if run is not None else "no records"
         raise BadRecipe(f"{what} is drawn of records, found {given}; name files or folders of them")
-    known = read_records(records)
     module = importlib.import_module(f"{__package__}.{what}")
-    return save(module.picture(known, view), stem)
+    return save(module.picture(read_lines(records, view), view), stem)
 
 
 def check_what(what: str) -> None:

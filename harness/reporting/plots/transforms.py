@@ -6,16 +6,19 @@ its expert.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.errors import MissingScores
-from harness.evaluation.records import Record
-from harness.reporting.grid import Reading, label, readings
+from harness.files import parse_json
+from harness.options import parse_choice
+from harness.reporting.grid import Setting
+from harness.reporting.lines import Line
 from harness.reporting.names import marked
-from harness.reporting.plots.curves import Curve, Curves, Point, draw
-from harness.reporting.plots.scores import Scores, View, headline, scores_of, shown
-from harness.reporting.plots.shots import panels_of, titled
+from harness.reporting.plots.curves import draw
+from harness.reporting.plots.scores import View, headline, scores_of
+from harness.types import Choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,61 +36,35 @@ MAKE = "harness evaluate --model MODEL --protocols current," + ",".join(
 )
 
 
-def picture(records: Sequence[Record], view: View) -> Figure:
-    """Score against the strictness of the probe for every merge, or every task of the only one."""
-    return draw(curves(records, view))
-
-
-def curves(records: Sequence[Record], view: View) -> Curves:
+def picture(lines: Sequence[Line], view: View) -> Figure:
     """A curve for each choice of rows that the probe was fitted on, over its transformations.
 
-    Raises MissingScores where the probe was not read with two of them.
+    For every merge, or every task of the only one. Raises MissingScores where the probe was not
+    evaluated with two of them.
     """
-    records = shown(records, view)
-    scores, probes = scores_of(records), _probes(records, view)
+    scores, probes = scores_of(lines, view), _probes(lines, view)
     names = [name for name in STRICTER if name in {name for _, name in probes.values()}]
-    if len(names) < 2 or not scores.rows:
+    if len(names) < 2 or not scores.rows():
         raise MissingScores(
             f"transforms shows two or more transformations of the protocol '{PROBE}', found "
             f"{', '.join(names) or 'none'}; make them with {MAKE}"
         )
-    return Curves(
-        title=titled("Score of the probe by the transformation it may use", scores),
-        x_label="from free to strict",
-        ticks=tuple(enumerate(names)),
-        panels=panels_of(scores, lambda row, column: _by_rows(scores, row, column, probes, names)),
-        spread=scores.spread,
-        slant=35,
-    )
+    ticks = {name: float(at) for at, name in enumerate(names)}
+    curves = {one: (fitted, ticks[name]) for one, (fitted, name) in probes.items()}
+    what = "Score of the probe by the transformation it may use"
+    return draw(what, scores, curves, ticks, "from free to strict", slant=35)
 
 
-def _probes(records: Sequence[Record], view: View) -> dict[Reading, tuple[str, str]]:
-    """Readings of the probe, one number of shots each: what it was fitted on, and its transform."""
-    probes = {}
-    for record in records:
-        if record.protocol == PROBE and record.options.get(OPTION) in STRICTER:
-            rest = {key: value for key, value in record.options.items() if key != OPTION}
-            name = label(record.model_copy(update={"options": rest}))
-            for reading in headline(readings([record]), view.shots):
-                seen = record.adaptation is not None and record.adaptation.transductive
-                fitted = marked(str(Reading(reading.rank, name, reading.shots)), transductive=seen)
-                probes[reading] = fitted, str(record.options[OPTION])
-    return probes
-
-
-def _by_rows(
-    scores: Scores,
-    row: str,
-    column: str,
-    probes: Mapping[Reading, tuple[str, str]],
-    names: Sequence[str],
-) -> tuple[Curve, ...]:
-    curves: dict[str, list[Point]] = {}
-    for reading, (fitted, name) in probes.items():
-        cell = scores.cell(row, reading, column)
-        if cell is not None:
-            point = Point(names.index(name), cell.mean, cell.deviation)
-            curves.setdefault(fitted, []).append(point)
-    return tuple(
-        (name, tuple(sorted(curve, key=lambda point: point.x))) for name, curve in curves.items()
-    )
+def _probes(lines: Sequence[Line], view: View) -> dict[Setting, tuple[str, str]]:
+    """Settings of the probe, one number of shots each: what it was fitted on, and its transform."""
+    probes = {line.setting: line for line in lines if line.protocol == PROBE}
+    known = {}
+    for setting in headline(probes, view.shots):
+        line = probes[setting]
+        transform = parse_json(line.options, line.path, "options of a probe").get(OPTION)
+        if transform in STRICTER:
+            asked = parse_choice(line.setting.protocol).options
+            rest = Choice(PROBE, {key: value for key, value in asked.items() if key != OPTION})
+            fitted = str(replace(setting, protocol=str(rest)))
+            known[setting] = marked(fitted, transductive=line.transductive), transform
+    return known

@@ -6,7 +6,7 @@ A picture, not a measure: t-SNE keeps neighbours together, and neither distances
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from harness.kinds import kind_of
 from harness.passes.features import encode
 from harness.reporting.figures import readable
 from harness.reporting.grid import short_task
-from harness.reporting.plots.marks import BLACK, GREY, PALETTE, Layout, drawn, legend, named
+from harness.reporting.plots.marks import BLACK, GREY, PALETTE, drawn, named
 from harness.rng import rng
 from harness.text import plain
 from harness.types import Array, Array64, Choice, Features, Progress, Rows, Units
@@ -179,17 +179,23 @@ def in_the_plane(features: Sequence[Array], seed: int, task: str) -> Array64:
 
 def draw(shown: Sequence[Cloud]) -> Figure:
     """A panel for each task: colours and numbers for classes, signs for models."""
-    layout = Layout(len(shown), (3.3, 3.5), left=0.2, share_x=False, share_y=False)
     tasks = [cloud.task for cloud in shown]
     title = "Features of a merge and of its experts, by class (t-SNE: neighbourhoods, no scale)"
-    with drawn(title, layout) as (figure, panels):
+    names = [short_task(task, tasks) for task in tasks]
+    experts, merges = ({cloud.models[at] for cloud in shown} for at in (0, 1))
+    called = (
+        experts.pop() if len(experts) == 1 else "the expert of the task",
+        merges.pop() if len(merges) == 1 else "the merge",
+    )
+    how: Any = {"linestyle": "none", "color": BLACK, "markersize": 4.5}
+    with drawn(title, names, (3.3, 3.5), left=0.2, sharex=False, sharey=False) as (figure, panels):
         for axes, cloud in zip(panels, shown, strict=True):
             axes.set_xticks([])
             axes.set_yticks([])
             _scatter(axes, cloud)
             axes.set_xlabel(_key(cloud.classes), fontsize=7, color=GREY)
-        named(panels, [short_task(task, tasks) for task in tasks])
-        legend(figure, _handles(shown))
+            for sign, face, name in zip((EXPERT, MODEL), ("none", BLACK), called, strict=True):
+                axes.plot([], [], sign, markerfacecolor=face, label=named(name), **how)
     return figure
 
 
@@ -206,6 +212,8 @@ def _scatter(axes: Axes, cloud: Cloud) -> None:
 
 def _badge(axes: Axes, number: int, points: Array64, shape: str, *, filled: bool) -> None:
     """The number of a class in the middle of its points, in a frame as the model's signs are."""
+    from matplotlib.colors import to_rgb
+
     colour = PALETTE[number % len(PALETTE)]
     x, y = np.median(points, axis=0)
     axes.text(
@@ -215,7 +223,7 @@ def _badge(axes: Axes, number: int, points: Array64, shape: str, *, filled: bool
         ha="center",
         va="center",
         fontsize=7,
-        color=readable(_rgb(colour)) if filled else BLACK,
+        color=readable(to_rgb(colour)) if filled else BLACK,
         bbox={
             "boxstyle": f"{shape},pad=0.2",
             "facecolor": colour if filled else "white",
@@ -225,25 +233,9 @@ def _badge(axes: Axes, number: int, points: Array64, shape: str, *, filled: bool
     )
 
 
-def _rgb(colour: str) -> tuple[float, ...]:
-    return tuple(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-
-
 def _key(classes: Sequence[str]) -> str:
     # a space that no line breaks at, between a number and its name
     keyed = " · ".join(
         f"{number}:\u00a0{plain(name)}" for number, name in enumerate(classes, start=1)
     )
     return textwrap.fill(keyed, 56, break_on_hyphens=False)
-
-
-def _handles(shown: Sequence[Cloud]) -> Iterator[Any]:
-    from matplotlib.lines import Line2D
-
-    names = {cloud.models[1] for cloud in shown}
-    merge = names.pop() if len(names) == 1 else "the merge"
-    experts = {cloud.models[0] for cloud in shown}
-    expert = experts.pop() if len(experts) == 1 else "the expert of the task"
-    how: Any = {"color": BLACK, "linestyle": "none", "markersize": 4.5}
-    yield Line2D([], [], marker=EXPERT, markerfacecolor="none", label=expert, **how)
-    yield Line2D([], [], marker=MODEL, label=merge, **how)
