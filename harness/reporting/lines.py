@@ -68,6 +68,8 @@ class Line:
     asked for. `adapted` says how drawn rows were
     used, and `transductive` that they are those that are scored; `made_on_test`, that the model was
     made with the rows that are scored. `resamples` are the scores on resampled test units, if kept.
+    `base` and `experts` are sources with their hash, `source` and `revision` where test rows are
+    from, `versions` those of the libraries.
     """
 
     task: str
@@ -89,6 +91,10 @@ class Line:
     identity: str
     rows_of: str
     limit: int | str
+    source: str
+    revision: str
+    versions: tuple[tuple[str, str], ...]
+    base: tuple[tuple[str, str], ...]
     experts: tuple[tuple[str, str], ...]
     teachers: tuple[str, ...]
     adapted: str
@@ -132,6 +138,15 @@ class Line:
         return self.protocol == TUNED and not self.transductive
 
     @property
+    def made_of(self) -> tuple[str, ...]:
+        """What it was merged of, and how; () where its record does not say.
+
+        The same of one encoder under the heads of several tasks, each of which has its own digest.
+        """
+        merged = [digest for _, digest in (*self.base, *self.experts)]
+        return (self.method, *merged) if merged else ()
+
+    @property
     def saw_the_scored(self) -> bool:
         """Whether the protocol, or the model, was made with the rows that are scored."""
         return self.transductive or self.made_on_test
@@ -173,6 +188,10 @@ def _said(record: Record) -> dict[str, Any]:
         "identity": _identity(record),
         "rows_of": str(record.dataset.get("digest", "")),
         "limit": limit_of(record),
+        "source": str(record.dataset.get("source") or ""),
+        "revision": str(record.dataset.get("revision") or ""),
+        "versions": tuple(record.versions.items()),
+        "base": tuple((one.source, one.digest) for one in (record.base,) if one),
         "experts": tuple((one.source, one.digest) for one in record.experts),
         "adapted": adaptation.labels if adaptation else "",
         "transductive": adaptation is not None and adaptation.transductive,
@@ -242,15 +261,6 @@ def flag(*limits: int | str) -> str:
     """What chooses one of several limits, `--limit 50 or --limit all`; '' of one alone."""
     each = sorted({*map(str, limits)})
     return " or ".join(f"--limit {one}" for one in each) if len(each) > 1 else ""
-
-
-def made_of(record: Record) -> tuple[str, ...]:
-    """What a model was merged of, and how; () where its record does not say.
-
-    The same of one encoder under the heads of several tasks, each of which has its own digest.
-    """
-    merged = [one.digest for one in (record.base, *record.experts) if one is not None]
-    return (record.method, *merged) if merged else ()
 
 
 def label(record: Record) -> str:

@@ -85,7 +85,7 @@ def _sections(board: Board) -> Iterator[Section]:
         if (count := len(board.under(setting))) > MOST:
             note = f"{note} Of {count} rows the references and the best, {MOST} in all.".strip()
         yield Section(markdown(setting), note, [_table(board, setting)])
-        if not shared and any(one.verdict.setting == protocol for one in board.shares):
+        if not shared and any(one.verdict.setting.protocol == protocol for one in board.shares):
             shared = True
             yield _shares(board)
 
@@ -147,7 +147,7 @@ def _shares(board: Board) -> Section:
         rows = []
         for share in [*group][:MOST]:
             one, differences = share.verdict, (share.lost, share.recovered)
-            shown = [points(value) for value in (one.experts, one.current, one.tuned)]
+            shown = [points(value) for value in (one.experts, one.current, one.adapted)]
             shown += [f"{points(gain.points)}{gain.mark}" for gain in differences]
             rows.append([markdown(share.row), str(one.tasks), *shown, share.share])
         heads = ["tasks", "experts", "current", markdown(setting), "loss", "recovered", "share"]
