@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.reporting.boards.legend import DETERMINED
 from harness.reporting.grid import reported, settings_of, short_task
 from harness.reporting.lines import Line, Setting
 from harness.reporting.loss import Loss, compared, loss_of
 from harness.reporting.sentences import said
 
-PROBE, TURN = "probe", "orthogonal"
+PROBE, TURN = "probe", '"transform": "orthogonal"'
 
 
 @dataclass(frozen=True)
@@ -38,13 +36,13 @@ def bases(lines: Sequence[Line]) -> list[Basis]:
     """
     lines = reported(lines)
     merged = [line for line in lines if line.role == "merged"]
-    turned = [line for line in merged if line.protocol == PROBE and _turns(line)]
+    turned = [line for line in merged if line.protocol == PROBE and TURN in line.options]
     most = {setting.protocol: setting for setting in settings_of(turned)}
     found = [(compared(lines, merged, setting), setting) for setting in most.values()]
     return [
         Basis(
             **vars(loss_of(of, setting)),
-            determined=all(_rows(line) >= 1 for line in of.adapted),
+            determined=all(line.fewest >= 1 for line in of.adapted),
             transductive=any(line.transductive for line in of.adapted),
         )
         for of, setting in found
@@ -52,23 +50,14 @@ def bases(lines: Sequence[Line]) -> list[Basis]:
     ]
 
 
-def _turns(line: Line) -> bool:
-    return bool(json.loads(line.options).get("transform") == TURN)
-
-
-def _rows(line: Line) -> float:
-    """Rows that a fit had to a dimension, in the mean over the draws; 1 where nothing is fitted."""
-    return dict(line.facts).get(DETERMINED, 1.0)
-
-
 def left_open(lines: Sequence[Line]) -> list[str]:
     """A line for every setting with fits to fewer rows than features have dimensions."""
     tasks = [*dict.fromkeys(line.task for line in lines)]
     fewest: dict[Setting, dict[str, float]] = {}
     for line in lines:
-        if (rows := _rows(line)) < 1:
+        if line.fewest < 1:
             known = fewest.setdefault(line.setting, {})
-            known[line.task] = min(known.get(line.task, rows), rows)
+            known[line.task] = min(known.get(line.task, 1), line.fewest)
     return [
         f"{setting}: fitted to fewer rows than features have dimensions, with so many rows to a "
         "dimension: "

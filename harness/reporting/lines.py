@@ -25,6 +25,8 @@ T = TypeVar("T")
 CURRENT = "current"
 TUNED = "ft-classifier"
 PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
+DETERMINED = "rows_per_dimension"
+"""The fact that says, below one, that rows leave a fit open."""
 _STAGES = re.compile(r"(?P<premerge>[^\[\]]+)\[(?P<merger>[^\[\]]+)\](?P<after>[^\[\]]*)")
 _SAME = (
     "task", "metrics", "rows", "protocol", "model", "role", "method", "head", "labels", "digest",
@@ -61,7 +63,8 @@ class Line:
 
     Scores are times 100: `values` has one for each draw, `parts` the mean of every metric over
     them, `interval` is theirs at `level`, `majority` that of the best constant
-    prediction. `facts` are the means of what the protocol tells of its fits, as they are.
+    prediction. `facts` are the means of what the protocol tells of its fits, as they are;
+    `fewest` are the rows to a dimension of the draw that had the fewest, 1 where nothing is fitted.
     `options` has all options of the protocol as JSON.
     `identity` is one hash for all that makes this model's row another one; `work` is what has to be
     the same in a column; `rows_of` is the hash of the test rows, `limit` how many were
@@ -103,6 +106,7 @@ class Line:
     values: tuple[float, ...]
     parts: tuple[tuple[str, float], ...]
     facts: tuple[tuple[str, float], ...]
+    fewest: float
     interval: tuple[float, float] | None
     level: float | None
     majority: float | None
@@ -211,6 +215,7 @@ def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
     return {
         "values": tuple([100 * score.value for score in scores]),
         "parts": tuple(means.items()),
+        "fewest": min(score.facts.get(DETERMINED, 1.0) for score in scores),
         "facts": tuple((name, _mean_fact(name, scores)) for name in scores[0].facts),
         "resamples": next((one for one in record.resamples if one.shots == shots), None),
         "interval": interval and (100 * interval.low, 100 * interval.high),

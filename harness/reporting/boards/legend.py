@@ -8,7 +8,7 @@ from harness.reporting.boards.best import WAYS
 from harness.reporting.boards.board import HOW, Board
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
 from harness.reporting.grid import CONSTANT, Grid
-from harness.reporting.lines import Line, Setting
+from harness.reporting.lines import DETERMINED, Line, Setting
 
 BOLD = "Bold"
 INTERVAL = "[ ]"
@@ -18,8 +18,6 @@ DRAWS = (
 )
 EXPERTS = "standard deviation over the experts of a task (n - 1)."
 OF_THESE = " A mean is of these very tasks: of others, harness compare says more."
-DETERMINED = "rows_per_dimension"
-"""The fact that says, below one, that rows leave a fit open."""
 ADAPTED = {
     "chose the rows": "adapted to drawn rows; their labels only stratify the draw",
     "chose the rows and were read": "tuned on drawn rows and their labels",
