@@ -25,7 +25,7 @@ def export(
     records: Annotated[list[Path], typer.Argument(help="Record files, or folders of them.")],
     format: Annotated[
         Literal["model-index", "every-eval-ever", "lm-eval", "csv"],
-        typer.Option("--format", help="Which program is to read them."),
+        typer.Option("--format", help="Which program they are for."),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write to.")],
     organization: Annotated[

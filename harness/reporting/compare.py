@@ -1,10 +1,9 @@
-"""Shell: records -> a comparison of models. No model is opened, no prediction read."""
+"""Shell: records -> a comparison of models. No model or prediction is opened."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -74,33 +73,21 @@ def compare(
     evaluated = {name: _under(name, lines, asked) for name, lines in found.items()}
     tasks = _tasks(evaluated, tasks, asked)
     drawn = _shots(evaluated, tasks, shots)
-    sides = [_Side(name, [of[task, drawn] for task in tasks]) for name, of in evaluated.items()]
+    sides = {name: [of[task, drawn] for task in tasks] for name, of in evaluated.items()}
     _check(sides)
-    sides = _called(sides)
+    scores = [[*map(_estimate, lines)] for lines in sides.values()]
     terms = Terms(asked, drawn or None, tuple(tasks))
     if len(sides) == 2:
-        return _two(sides, terms, None if margin is None else margin / 100)
-    return _several(sides, terms)
+        return _two(_called(sides), scores, terms, None if margin is None else margin / 100)
+    return _several(_called(sides), scores, terms)
 
 
 # Which lines -------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class _Side:
-    """A model: its line of every task, in one order."""
-
-    name: str
-    lines: list[Line]
-
-    @property
-    def estimates(self) -> list[Estimate]:
-        return [one for line in self.lines if (one := line.estimate)]
-
-    @property
-    def units(self) -> list[str]:
-        """What is resampled: rows, sentences or documents."""
-        return [one.unit for line in self.lines if (one := line.resamples)]
+Evaluated = Mapping[str, Mapping[tuple[str, Shots], Line]]
+"""By model, by task and shots."""
+Sides = Mapping[str, Sequence[Line]]
+"""By model, a line of every task, in one order."""
 
 
 def _lines(name: str, folder: Path, known: Sequence[Line]) -> list[Line]:
@@ -144,10 +131,6 @@ def _under(name: str, lines: Sequence[Line], protocol: str) -> dict[tuple[str, S
     return found
 
 
-Evaluated = Mapping[str, Mapping[tuple[str, Shots], Line]]
-"""By model, by task and shots."""
-
-
 def _tasks(evaluated: Evaluated, asked_for: Sequence[str], protocol: str) -> list[str]:
     """The tasks that are compared: all that are asked for, or all that every model has."""
     of = {name: dict.fromkeys(task for task, _ in lines) for name, lines in evaluated.items()}
@@ -187,58 +170,57 @@ def _shots(evaluated: Evaluated, tasks: Iterable[str], wanted: Shots | None) -> 
     return min(shared, key=away) if wanted is None else wanted
 
 
-def _check(sides: Sequence[_Side]) -> None:
+def _check(sides: Sides) -> None:
     """Raise BrokenRecord where a name is of two models, or scores are not on the same rows."""
-    for side in sides:
+    for name, lines in sides.items():
         made: dict[tuple[str, ...], list[str]] = {}
-        for line in side.lines:
+        for line in lines:
             if line.made_of:
                 made.setdefault(line.made_of, []).append(line.task)
         if len(made) > 1:
             each = "; ".join(f"one on {', '.join(on)}" for on in made.values())
             raise BrokenRecord(
-                f"{len(made)} models are called '{side.name}', {each}; expected one: name the "
-                "folder of its records, or its tasks with --tasks"
+                f"{len(made)} models are called '{name}', {each}; expected one: name the folder of "
+                "its records, or its tasks with --tasks"
             )
-    check_columns([line for side in sides for line in side.lines])
-    for column in zip(*(side.lines for side in sides), strict=True):
-        designs = set()
-        for line in column:
-            if line.resamples is None:
-                raise BrokenRecord(
-                    f"the record of '{line.model}' on {line.task} has no scores on resampled test "
-                    "units, which records of before version 5 lack; evaluate it again"
-                )
-            designs.add(line.resamples.design)
-        if len(designs) > 1:
+    check_columns([line for lines in sides.values() for line in lines])
+    for column in zip(*sides.values(), strict=True):
+        if len({line.resamples.design for line in column if line.resamples}) > 1:
             raise BrokenRecord(
                 f"the records of {column[0].task} are of different resamples of its test units; "
                 "evaluate the models with one version of the harness"
             )
 
 
-def _called(sides: Sequence[_Side]) -> list[_Side]:
-    """With the names of the models for folders of their records, where these tell them apart.
+def _estimate(line: Line) -> Estimate:
+    if (found := line.estimate) is None:
+        raise BrokenRecord(
+            f"the record of '{line.model}' on {line.task} has no scores on resampled test units, "
+            "which records of before version 5 lack; evaluate it again"
+        )
+    return found
+
+
+def _called(sides: Sides) -> Sides:
+    """With the names of the models for folders of their records, where these differ.
 
     With a mark behind the name if the rows that are scored were seen, as rows of boards have.
     """
-    names = [side.lines[0].model for side in sides]
-    if len({*names}) < len(names):
-        names = [side.name for side in sides]
-    seen = [any(line.saw_the_scored for line in side.lines) for side in sides]
-    return [
-        _Side(marked(name, transductive=saw), side.lines)
-        for name, saw, side in zip(names, seen, sides, strict=True)
-    ]
+    models = {lines[0].model: lines for lines in sides.values()}
+    return {
+        marked(name, transductive=any(line.saw_the_scored for line in lines)): lines
+        for name, lines in (sides if len(models) < len(sides) else models).items()
+    }
 
 
 # Arithmetic --------------------------------------------------------------------------------
 
 
-def _two(sides: Sequence[_Side], terms: Terms, margin: float | None) -> Comparison:
-    first, second = sides
-    every = [*first.lines, *second.lines]
-    scores = first.estimates, second.estimates
+def _two(
+    sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms, margin: float | None
+) -> Comparison:
+    lines, others = sides.values()
+    every = [*lines, *others]
     found = list(map(minus, *scores))
     p = [p_value(one) for one in found] if enough_draws(every) else []
     adjusted: Sequence[float | None] = holm(p) or [None] * len(found)
@@ -247,7 +229,7 @@ def _two(sides: Sequence[_Side], terms: Terms, margin: float | None) -> Comparis
             task=line.task,
             metrics=line.metrics,
             rows=line.rows,
-            unit=unit,
+            unit=line.resamples.unit if line.resamples else "row",
             units=one.units,
             first=mine.point,
             second=theirs.point,
@@ -256,14 +238,12 @@ def _two(sides: Sequence[_Side], terms: Terms, margin: float | None) -> Comparis
             adjusted=adjusted[at],
             detectable=least if (least := detectable(one)) <= FARTHEST else None,
         )
-        for at, (line, unit, one, mine, theirs) in enumerate(
-            zip(first.lines, first.units, found, *scores, strict=True)
-        )
+        for at, (line, one, mine, theirs) in enumerate(zip(lines, found, *scores, strict=True))
     )
-    whole = apart(*scores)
+    whole, (first, second) = apart(*scores), sides
     return Comparison(
-        first=first.name,
-        second=second.name,
+        first=first,
+        second=second,
         terms=terms,
         draws=fewest_draws(every),
         tasks=tasks,
@@ -287,28 +267,20 @@ def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:
     )
 
 
-def _several(sides: Sequence[_Side], terms: Terms) -> Ranking:
-    known = [side.estimates for side in sides]
-    values = np.array([[one.point for one in each] for each in known])
+def _several(sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms) -> Ranking:
+    names, every = [*sides], [line for lines in sides.values() for line in lines]
+    values = np.array([[one.point for one in each] for each in scores])
     made = standings(terms.tasks, values, by="score")
-    every = [line for side in sides for line in side.lines]
-    here = tie_groups(made.order, _differ_here(known)) if enough_draws(every) else []
-    return Ranking(
-        terms=terms,
-        draws=fewest_draws(every),
-        models=tuple(
-            Ranked(
-                model=sides[at].name,
-                score=float(values[at].mean()),
-                rank=made.means[at],
-                places=made.places[at],
-                wins=made.wins[at],
-            )
-            for at in made.order
-        ),
-        groups=_named(sides, made.groups),
-        here=_named(sides, here),
+    here = tie_groups(made.order, _differ_here(scores)) if enough_draws(every) else []
+
+    def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(names[at] for at in group) for group in groups)
+
+    models = tuple(
+        Ranked(names[at], float(values[at].mean()), made.means[at], made.places[at], made.wins[at])
+        for at in made.order
     )
+    return Ranking(terms, fewest_draws(every), models, named(made.groups), named(here))
 
 
 def _differ_here(known: Sequence[Sequence[Estimate]]) -> set[tuple[int, int]]:
@@ -316,7 +288,3 @@ def _differ_here(known: Sequence[Sequence[Estimate]]) -> set[tuple[int, int]]:
     pairs = list(combinations(range(len(known)), 2))
     p = holm([p_value(apart(known[i], known[j])) for i, j in pairs])
     return {pair for pair, value in zip(pairs, p, strict=True) if value < 1 - LEVEL}
-
-
-def _named(sides: Sequence[_Side], groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(sides[at].name for at in group) for group in groups)

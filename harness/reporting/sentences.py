@@ -1,4 +1,4 @@
-"""What people read of verdicts and comparisons: sentences.jinja has a macro for each."""
+"""The sentences of verdicts and comparisons: sentences.jinja has a macro for each."""
 
 from __future__ import annotations
 
