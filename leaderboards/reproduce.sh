@@ -209,11 +209,12 @@ study-emotion() {
   board emotion-ood
 }
 
-# What takes several boards: differences of readings, the tables of README and docs, and the
-# pictures, by the commands that stand beside them.
+# What takes several boards: differences of settings, the tables of README and docs, the page over
+# all boards, and the pictures, by the commands that stand beside them.
 study-pages() {
   python leaderboards/readings.py "$out"
   python leaderboards/tables.py "$out"
+  harness leaderboard "$out"/records/*.parquet --each --out "$out"
   source <(sed -n "s#leaderboards/#$out/#g; s#docs/figures/#$out/docs/figures/#; s#^    \(harness plot .*\)#\1#p" \
     docs/figures/README.md)
 }

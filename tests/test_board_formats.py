@@ -160,7 +160,8 @@ def test_a_row_is_no_wider_than_its_cells() -> None:
 
 def test_the_legend_says_what_is_there_and_nothing_else() -> None:
     plain = texts(merges(0.5))["board.md"].partition("##")[0]
-    assert plain.strip() == f"- Values are x100.\n- Tasks: {RTE}.\n{CSV}"
+    of = "- Test rows: 100; merges: 1; tasks: 1."
+    assert plain.strip() == f"- Values are x100.\n{of}\n- Tasks: {RTE}.\n{CSV}"
     drawn = texts([record("merged", "m", RTE, "knn", {5: [0.5, 0.6]})])["board.md"]
     assert "`±`: standard deviation over draws (n - 1)" in drawn
     rows = texts(merges(0.5, 0.6, intervals=interval(0.4, 0.7)))["board.md"].partition("##")[0]
@@ -350,6 +351,43 @@ def test_the_mean_over_tasks_has_an_interval_of_its_own() -> None:
     cells = [Cell((60.0,), (57.0, 62.0)), Cell((80.0,), (76.0, 85.0))]
     assert mean_cell(cells).interval == pytest.approx((67.5, 72.6926), abs=1e-4)
     assert mean_cell([cells[0], Cell((80.0,))]).interval is None
+
+
+def test_identical_rows_are_one_that_names_both() -> None:
+    """The same scores in every column; in a single one, of the same weights."""
+    same = [*merges(0.5, 0.5, 0.5, 0.6), *merges(0.7, 0.7, 0.7, 0.6, task=MRPC)]
+    board = made([*same, record("expert", "e", RTE, "current", 0.9)])
+    assert board.scores.rows == ("expert of the task", "a = b = 1 more", "d")
+    assert board.rows_of_lines[:4] == [*["a = b = 1 more"] * 3, "d"]
+    for text in texts(same).values():
+        assert "a = b = 1 more" in text
+    said = "rows with the same score in every column are one: a = b = c."
+    assert f"- `=`: {said}" in texts(same)["board.md"]
+    assert {f"<b>=</b>: {said}" in texts(s)["index.html"] for s in (same, same[:4])} == {
+        True,
+        False,
+    }
+    other = [one.model_copy(update={"digest": one.model * 8}) for one in merges(0.5, 0.5)]
+    assert made(other).scores.rows == ("a", "b")
+    assert made(merges(0.5, 0.5, digest="c" * 32)).scores.rows == ("a = b",)
+    experts = {"a": (Source(source="x", digest="x"),)}
+    differs = [one.model_copy(update={"experts": experts.get(one.model, ())}) for one in same]
+    assert made(differs).scores.rows == ("a", "b = c", "d")
+
+
+def test_a_row_that_is_folded_has_its_gain() -> None:
+    methods = ("ties", "dare[ties]", "procrustes[ties]")
+    records = [
+        record("merged", one, task, "current", value, method=one, intervals=interval(0.1, 0.9))
+        for one in methods
+        for task, value in ((RTE, 0.5 + (one != "ties") / 10), (MRPC, 0.6))
+    ]
+    board = made(records)
+    assert board.scores.rows == ("ties", "dare[ties] = procrustes[ties]")
+    assert board.counterparts == {"dare[ties] = procrustes[ties]": "ties"}
+    rows = csv.DictReader(io.StringIO(texts(records)["board.csv"]))
+    gains = [(row["method"], row["gain"]) for row in rows if row["task"] == "glue/rte"]
+    assert gains == [("ties", ""), *((one, "10.000000") for one in methods[1:])]
 
 
 # Gains and shares -------------------------------------------------------------------------------

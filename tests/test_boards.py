@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ from harness.cli import main
 from harness.cli.evaluate import print_evaluation
 from harness.errors import BrokenRecord
 from harness.evaluation.records import Adaptation, DrawScore, Role, Source, read_records
+from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import board_of
-from harness.reporting.boards.leaderboard import rendered
+from harness.reporting.boards.leaderboard import index, rendered
 from harness.reporting.chosen import read_lines
 from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, short_task
 from harness.reporting.lines import Setting, lines_of
@@ -788,6 +790,42 @@ def test_the_command_writes_what_the_function_renders(
     assert {name: (out / name).read_text() for name in texts} == texts
 
 
+def test_boards_of_several_places_have_a_page_over_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    constant = DrawScore(value=0.9, parts={"accuracy": 0.9})
+    tied = [record("merged", one, RTE, "current", 0.6, method=one) for one in ("a", "b")]
+    beaten = [one.model_copy(update={"majority": constant}) for one in tied]
+    base = {"base": Source(source="hub/bert-base/", digest="b")}
+    other = [record("merged", one, RTE, "current", value, method=one, rows=rows, **base)
+             for one, value, rows in (("<b>", 0.7, 100), ("dare", 0.6, 100))]  # fmt: skip
+    other += [record("expert", f"e{n}", RTE, "current", 0.9) for n in range(3)]
+    places = [written(tmp_path / name, of) for name, of in (("a #1?", other), ("two", beaten))]
+    out = tmp_path / "boards"
+    command = ["leaderboard", *map(str, places), "--each", "--out", str(out)]
+    assert main(command) == main(command) == 0
+    assert capsys.readouterr().out.count(f"wrote {out / 'two'}/") == 2 * 5
+    page = (out / "index.html").read_text()
+    links = re.findall(r'href="([^"]*)"', page)
+    assert [(out / unquote(link)).is_file() for link in links] == [True, True]
+    first, second = page.split("<article")[1:]
+    for said in ("<p>Under current &lt;b&gt; scores highest with 70.0.</p>", "<dd>bert-base</dd>",
+                 "<dd>3 of each task</dd>", "<dd>2</dd>"):  # fmt: skip
+        assert said in first
+    assert "no merge scores more than the best constant prediction" in second
+    assert "<script" not in page
+    assert "3 of each task; sets of experts: 1; test rows: 100" in (
+        out / "a #1?" / "board.md"
+    ).read_text().replace("\n  ", " ")
+    (out / "index.html").write_text("precious")
+    assert main(command) == 2
+    assert "index.html exists and was not written by this program" in capsys.readouterr().err
+    twins = ["leaderboard", str(places[1]), str(written(tmp_path / "x" / "two", tied)), "--each"]
+    assert main([*twins, "--out", str(tmp_path / "new")]) == 2
+    assert "would be one board; expected places of other names" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_board_is_written_whole_or_not_at_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -879,6 +917,13 @@ def test_committed_boards_are_what_their_records_render_to(name: str) -> None:
     lines = read_lines([LEADERBOARDS / "records" / f"{name}.parquet"])
     for file, text in rendered(board_of(lines), LEADERBOARDS / name).items():
         assert (LEADERBOARDS / name / file).read_text(encoding="utf-8") == text, file
+
+
+def test_the_committed_page_over_all_boards_is_what_their_records_render_to() -> None:
+    places = {name: LEADERBOARDS / "records" / f"{name}.parquet" for name in BOARDS}
+    boards = {name: board_of(read_lines([place])) for name, place in places.items()}
+    said = {name: {**about(one), "finding": finding(one)} for name, one in boards.items()}
+    assert (LEADERBOARDS / "index.html").read_text(encoding="utf-8") == index(said)
 
 
 def test_the_published_schema_is_that_of_a_record() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -179,8 +178,7 @@ def test_a_board_begins_with_where_the_score_goes(tmp_path: Path) -> None:
 
 def test_bars_add_up_to_the_axis() -> None:
     found = of({"ties": scored(47.0, 65.6), "own": scored(70, 60, 1)}, constants=[0.001])
-    board: Any = SimpleNamespace(tasks={}, of_row={})
-    shown = view(board, found)
+    shown = view(found, "")
     for one in shown["bars"]:
         ends = [x + width for _, x, width in one["rects"]]
         starts = [x for _, x, _ in one["rects"]]

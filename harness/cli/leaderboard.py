@@ -28,6 +28,9 @@ def leaderboard(
     protocols: Protocols = None,
     limit: Limit = None,
     models: Models = None,
+    each: Annotated[
+        bool, typer.Option("--each", help="A board for each of RECORDS, and a page over them.")
+    ] = False,
     plugins: Plugins = None,
 ) -> None:
     """Render the board of records: Markdown, CSV, Parquet, LaTeX and a page of HTML."""
@@ -40,6 +43,7 @@ def leaderboard(
         protocols=methods(protocols),
         limit=limit_of(limit),
         models=listed(models),
+        each=each,
     )
     for path in paths:
         print(f"wrote {path}")

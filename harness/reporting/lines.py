@@ -71,8 +71,8 @@ class Line:
     asked for. `adapted` says how drawn rows were
     used, and `transductive` that they are those that are scored; `made_on_test`, that the model was
     made with the rows that are scored. `resamples` are the scores on resampled test units, if kept.
-    `base` and `experts` are sources with their hash, `source` and `revision` where test rows are
-    from, `versions` those of the libraries.
+    `experts` are sources with their hash, `source` and `revision` where test rows are from,
+    `versions` those of the libraries.
     """
 
     task: str
@@ -97,7 +97,8 @@ class Line:
     source: str
     revision: str
     versions: tuple[tuple[str, str], ...]
-    base: tuple[tuple[str, str], ...]
+    base: str
+    base_digest: str
     experts: tuple[tuple[str, str], ...]
     teachers: tuple[str, ...]
     adapted: str
@@ -147,8 +148,8 @@ class Line:
 
         The same of one encoder under the heads of several tasks, each of which has its own digest.
         """
-        merged = [digest for _, digest in (*self.base, *self.experts)]
-        return (self.method, *merged) if merged else ()
+        merged = (self.base_digest, *(digest for _, digest in self.experts))
+        return (self.method, *merged) if any(merged) else ()
 
     @property
     def saw_the_scored(self) -> bool:
@@ -195,7 +196,8 @@ def _said(record: Record) -> dict[str, Any]:
         "source": str(record.dataset.get("source") or ""),
         "revision": str(record.dataset.get("revision") or ""),
         "versions": tuple(record.versions.items()),
-        "base": tuple((one.source, one.digest) for one in (record.base,) if one),
+        "base": record.base.source if record.base else "",
+        "base_digest": record.base.digest if record.base else "",
         "experts": tuple((one.source, one.digest) for one in record.experts),
         "adapted": adaptation.labels if adaptation else "",
         "transductive": adaptation is not None and adaptation.transductive,

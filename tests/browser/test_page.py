@@ -18,6 +18,7 @@ import pytest
 import harness
 from harness import Record
 from harness.evaluation.records import Interval
+from tests.resampled import resampled
 from tests.test_boards import MRPC, RTE, record, written
 
 pytestmark = pytest.mark.browser
@@ -55,10 +56,27 @@ def small() -> list[Record]:
     return records
 
 
+def credited() -> list[Record]:
+    """Twenty merges of an expert of each of two tasks, with all that credit takes."""
+    records = []
+    for task in (RTE, MRPC):
+        records.append(record("expert", task, task, "current", 0.8))
+        records.append(record("base", "base", task, "ft-classifier", {5: [0.3, 0.31, 0.29]}))
+        for number in range(20):
+            own, tuned = 0.35 + 0.02 * (number * 7 % 20), 0.4 + 0.018 * number
+            given = {"method": f"merge_{number}", "digest": f"{number}{task}"}
+            name = f"merge_{number}"
+            drawn = {5: [tuned, tuned + 0.01, tuned - 0.01]}
+            records.append(record("merged", name, task, "current", own, **given))
+            records.append(record("merged", name, task, "ft-classifier", drawn, **given))
+    return [*map(resampled, records)]
+
+
 def large() -> list[Record]:
     """400 rows of 40 tasks and their mean."""
     return [
-        record("merged", f"m{row}", f"t/{task}@test", "current", (row * 7 + task * 13) % 100 / 100,
+        record("merged", f"m{row}", f"t/{task}@test", "current",
+               (row * 7 + task * 13) % 100 / 101 + row / 1e5,  # no two rows are alike
                method=f"ties:scale={row}" if row % 2 else f"dare[ties:scale={row + 1}]")
         for row in range(400)
         for task in range(40)
@@ -89,7 +107,9 @@ def facts(board: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     shots = Path(os.environ.get("HARNESS_SCREENSHOTS") or out)
     shots.mkdir(exist_ok=True)
     command = [Path(named).absolute() / "bin" / "python", DRIVE, board / "index.html"]
-    command += [out / "index.html", "--chromium", chromium, "--shots", shots]
+    harness.leaderboard([written(out / "credit.d", credited())], out=out / "credit")
+    command += [out / "index.html", out / "credit" / "index.html"]
+    command += ["--chromium", chromium, "--shots", shots]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (shots / "facts.json").write_text(done.stdout)
@@ -138,7 +158,7 @@ def test_tasks_kinds_and_rows_are_filtered(facts: dict[str, Any]) -> None:
     assert {*used["dare"]["rows"]} == {"dare[ties]", "dare[average]", "expert of the task", "base"}
     assert {*used["named"]["rows"]} == {"dare[ties]", "dare[average]"}
     assert "base" not in used["merges"]["rows"]
-    assert used["another reading"][1] == "knn, 1 shot"
+    assert used["another setting"][1] == "knn, 1 shot"
     assert used["status"] == "7 rows, 16 columns"
 
 
@@ -192,3 +212,23 @@ def test_of_a_large_board_a_part_is_drawn_until_more_is_asked_for(facts: dict[st
     assert 20 * 41 <= big["cells"] <= 2_600 < big["cells after scrolling"] < big["cells in all"]
     assert big["below the last"] == str(big["last before"] + 3)  # two rows of heads come before
     assert big["cells in all"] == 400 * 41
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize("way", ["light", "dark", "no script", "print"])
+def test_where_the_score_goes_is_the_first_thing_to_see(
+    way: str, width: int, facts: dict[str, Any]
+) -> None:
+    """Bars stand above the filters, and begin on the first screen."""
+    seen = facts["credit"][f"{way} {width}"]
+    ends = [end for _, end, _ in seen["bars"]]
+    assert len(ends) == 20
+    assert sum(end < seen["height"] for end in ends) >= (18 if width == 1400 else 6)
+    assert min(long for *_, long in seen["bars"]) > (400 if width == 1400 else 250)
+    assert max(ends) < seen["filters"]
+    assert (seen["without script"] > 0) == (way == "no script")
+    assert (seen["table"] > 0) == (way != "no script")
+    if way != "no script":
+        assert {name: ratio for name, ratio in seen["contrast"].items() if ratio < 4.5} == {}
+        assert "span" in seen["contrast"]
+        assert seen["wider"] <= 0

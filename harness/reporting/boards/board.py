@@ -20,8 +20,10 @@ from harness.reporting.grid import (
     Cell,
     Grid,
     Place,
+    folded,
     laid_out,
     named_rows,
+    same_rows,
 )
 from harness.reporting.lines import CURRENT, TUNED, Line, Setting, tasks_by
 
@@ -49,6 +51,7 @@ class Shown(NamedTuple):
 class Board:
     """Lines as methods x tasks for every setting, and what is said of them.
 
+    `called` are the names of rows that are folded into one, as they have the same scores.
     `best` has, for every column of a setting, the merges that are the best or do not differ from
     it. `of_row` is a line of every row that is scored by a model, which knows its role and method;
     `counterparts` are, for rows of merges, what their gains are over, and `gained` these gains;
@@ -56,6 +59,7 @@ class Board:
     """
 
     lines: tuple[Line, ...]
+    called: Mapping[str, str]
     scores: Grid
     best: Mapping[tuple[Setting, str], Best]
     shares: tuple[Share, ...]
@@ -63,6 +67,11 @@ class Board:
     counterparts: Mapping[str, str]
     gained: Mapping[Place, Gain]
     gaps: Mapping[tuple[str, str], Gain]
+
+    @property
+    def sets(self) -> int:
+        """How many sets of experts stand behind a row."""
+        return 1
 
     @cached_property
     def tasks(self) -> Mapping[str, Line]:
@@ -81,7 +90,7 @@ class Board:
     @cached_property
     def rows_of_lines(self) -> list[str]:
         """The row of each line; of one that no row shows, the name of its model."""
-        return named_rows(self.lines)
+        return [self.called.get(row, row) for row in named_rows(self.lines)]
 
     @cached_property
     def credits(self) -> Credits | None:
@@ -107,12 +116,17 @@ class Board:
 
 def board_of(lines: Sequence[Line]) -> Board:
     """The board of lines. Raises BrokenRecord where a column would mix what is not one work."""
-    scores = laid_out(lines, by_method=True)
+    whole = laid_out(lines, by_method=True)
+    called = same_rows(whole)
+    over = counterparts({row: of[0] for row, of in whole.by_row.items()})
+    pairs = [[called.get(row, row) for row in pair] for pair in over.items()]
+    over = {row: other for row, other in pairs if row != other}
+    scores = folded(whole, called)
     merges = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
     of_row = {row: of[0] for row, of in scores.by_row.items()}
-    over = counterparts(of_row)
     return Board(
         lines=tuple(lines),
+        called=called,
         scores=scores,
         best=best_of(scores, [row for row in scores.rows if row in merges]),
         shares=shares(scores, lines),

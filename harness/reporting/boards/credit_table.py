@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from harness.reporting.boards.board import Board
 from harness.reporting.boards.credit import Credits, Merge
 from harness.reporting.difference import in_percent
 from harness.reporting.grid import short_task
@@ -19,24 +18,6 @@ TASKS = 8
 ASIDE = " †"
 LEAVES = 10
 """Steps of the shade that a credit of a task has."""
-
-
-def about(board: Board, credits: Credits) -> str:
-    """What the merges are of, in a line."""
-    rows = {line.rows for line in board.tasks.values()}
-    size = f"{rows.pop():,} test rows each" if len(rows) == 1 else "test rows: see below"
-    sources = dict.fromkeys(
-        source
-        for line in board.of_row.values()
-        if line.role == "merged"
-        for source, _ in line.experts
-    )
-    tasks = "1 task" if len(credits.tasks) == 1 else f"{len(credits.tasks)} tasks"
-    of = f" (of {credits.others} more, the highest)" if credits.others else ""
-    return (
-        f"{len(credits.merges)} merges{of} of {len(sources)} experts on {tasks}, {size}; tuned "
-        f"head: {plain(credits.setting)}."
-    )
 
 
 def terms(credits: Credits) -> list[tuple[str, str]]:
@@ -86,8 +67,8 @@ def terms(credits: Credits) -> list[tuple[str, str]]:
 # Each merge --------------------------------------------------------------------------------
 
 
-def view(board: Board, credits: Credits) -> dict[str, Any]:
-    """What the templates show: bars along one axis, in per cent of it, and their numbers."""
+def view(credits: Credits, about: str) -> dict[str, Any]:
+    """What the templates show: bars on one axis, in per cent of it; `about` is of the board."""
     low = min([*(one.base for one in credits.merges), credits.constant or 0.0])
     high = max(max(one.experts, one.tuned, one.current) for one in credits.merges)
     long = (high - low) or 1.0
@@ -100,10 +81,11 @@ def view(board: Board, credits: Credits) -> dict[str, Any]:
     same = {
         name: {points(getattr(one, name)) for one in credits.merges} for name in ("base", "experts")
     }
+    of = f" Of {len(credits.merges) + credits.others} merges the highest." if credits.others else ""
     said = ", ".join(f"{name} {of.pop()}" for name, of in same.items() if len(of) == 1)
     return {
         "finding": [plain(text) for text in credits.finding],
-        "about": about(board, credits),
+        "about": f"{about}{of} Tuned head: {plain(credits.setting)}.",
         "axis": f"{points(low)} to {points(high)}" + (f": {said}" if said else ""),
         "heads": [_broken(short_task(t, credits.tasks)) for t in credits.tasks] if several else [],
         "bars": [_bar(one, at) for one in credits.merges],

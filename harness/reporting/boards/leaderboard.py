@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
 
+from harness.errors import BadRecipe
+from harness.evaluation.packs import SUFFIX
 from harness.files import check_ours, check_place, write_files
 from harness.reporting.boards import latex, markdown, page
+from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.gains import any_known
+from harness.reporting.boards.page import hash_of
+from harness.reporting.boards.templates import source, template
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.frame import as_csv, table
 from harness.reporting.lines import Line
@@ -28,6 +34,8 @@ MARKS = {
     "board.parquet": rb"premerge",
 }
 """What the files of every board have in them."""
+INDEX = "index.html"
+OVER_ALL = rb"<title>Boards</title>"
 
 
 def leaderboard(
@@ -38,25 +46,65 @@ def leaderboard(
     protocols: Sequence[str] = (),
     limit: int | Literal["all"] | None = None,
     models: Sequence[str] = (),
+    each: bool = False,
 ) -> list[Path]:
     """Write the board of records in files and folders to a folder; the paths.
 
     board.md, board.csv, board.tex, index.html and board.parquet, in the place of those of another
     board: all of them, or none. Of all records, or of those of some tasks, protocols, a limit
-    (`all`: of all rows) and models, whose references stay. Raises BrokenRecord, MissingScores for
-    what no record is of, and OutputExists for files of another origin, before anything is written.
+    (`all`: of all rows) and models, whose references stay. With `each` a board for every place, in
+    a folder of its name, and an index.html over them. Raises BrokenRecord, MissingScores for what
+    no record is of, and OutputExists for files of another origin, before anything is written.
     """
     folder = Path(out)
     check_place(folder.absolute())
-    check_ours({folder / name: mark for name, mark in MARKS.items()})
     asked = {"tasks": tasks, "protocols": protocols, "limit": limit, "models": models}
-    board = board_of(read_lines(places, validated(Chosen, asked, "leaderboard")))
+    which = validated(Chosen, asked, "leaderboard")
+    boards = _by_name(places, folder) if each else {folder: places}
+    marks = {one / name: mark for one in boards for name, mark in MARKS.items()}
+    marks |= {folder / INDEX: OVER_ALL} if each else {}
+    check_ours(marks)
+
+    def files() -> Iterator[tuple[Path, str | bytes]]:
+        # one at a time: of many records, they are large
+        said = {}
+        for one, of in boards.items():
+            board = board_of(read_lines(of, which))
+            said[one.name] = {**about(board), "finding": finding(board)}
+            yield from _files(board, one)
+        if each:
+            yield folder / INDEX, index(said)
+
+    write_files(files())
+    return [*marks]
+
+
+def _by_name(places: Sequence[str | Path], folder: Path) -> dict[Path, list[str | Path]]:
+    """By its folder, what the board of each place is of. Raises BadRecipe for two of one name."""
+    boards: dict[Path, list[str | Path]] = {}
+    for place in places:
+        name = Path(place).absolute().name.removesuffix(SUFFIX)
+        boards.setdefault(folder / name, []).append(place)
+    if doubled := next((of for of in boards.values() if len(of) > 1), None):
+        raise BadRecipe(
+            f"{doubled[0]} and {doubled[1]} would be one board; expected places of other names"
+        )
+    return boards
+
+
+def _files(board: Board, folder: Path) -> Iterator[tuple[Path, str | bytes]]:
     tidy = _table(board, folder)
-    texts = _texts(board, folder, tidy)
-    made: dict[str, Callable[[], str | bytes]] = {**texts, "board.parquet": lambda: _parquet(tidy)}
-    # one at a time: of many records, they are large
-    write_files((folder / name, content()) for name, content in made.items())
-    return [folder / name for name in made]
+    for name, text in _texts(board, folder, tidy).items():
+        yield folder / name, text()
+    yield folder / "board.parquet", _parquet(tidy)
+
+
+def index(boards: Mapping[str, Mapping[str, str]]) -> str:
+    """The page over boards that lie in folders of these names beside it: what each is of."""
+    style = source("board.css")
+    links = {name: f"{quote(name)}/{INDEX}" for name in boards}
+    shown = template("boards.html")
+    return shown.render(style=style, style_hash=hash_of(style), boards=boards, links=links)
 
 
 def _parquet(table: pandas.DataFrame) -> bytes:

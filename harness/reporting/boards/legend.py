@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from harness.reporting.boards.best import WAYS
 from harness.reporting.boards.board import HOW, Board
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
-from harness.reporting.grid import CONSTANT, Grid
+from harness.reporting.grid import CONSTANT, SAME, Grid
 from harness.reporting.lines import DETERMINED, Line, Setting
 
 BOLD = "Bold"
@@ -36,9 +36,19 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
         INTERVAL: f"{100 * levels[0]:g} % interval {_over(board)}." if levels else "",
         BOLD: _best(board),
         OPEN: OPEN_SAYS if is_open else "",
+        SAME.strip(): _folded(board) if board.called else "",
         **{row: f"{text}." for row, text in HOW.items() if row in rows},
     }
     return [(term, text) for term, text in said.items() if text]
+
+
+def _folded(board: Board) -> str:
+    """Which rows are one."""
+    groups: dict[str, list[str]] = {}
+    for row, name in board.called.items():
+        groups.setdefault(name, []).append(row)
+    each = "; ".join(SAME.join(rows) for rows in groups.values())
+    return f"rows with the same score in every column are one: {each}."
 
 
 def _best(board: Board) -> str:

@@ -7,11 +7,13 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from harness.reporting.boards.about import in_a_line
 from harness.reporting.boards.board import HOW, Board, Shown
 from harness.reporting.boards.credit import Credits
 from harness.reporting.boards.credit_table import LEAVES, view
 from harness.reporting.boards.gains import Gain, any_known
 from harness.reporting.boards.legend import legend, notes
+from harness.reporting.boards.sections import sections, share_of
 from harness.reporting.boards.templates import source, template
 from harness.reporting.grid import short_task
 from harness.reporting.lines import Line
@@ -42,12 +44,15 @@ def rendered(board: Board, files: Sequence[str]) -> str:
         script=script,
         style_hash=hash_of(style),
         script_hash=hash_of(script),
+        about=in_a_line(board),
+        share=share_of(board),
+        sections=[one for one in sections(board) if one != share_of(board)],
         data=data(board, files),
         legend=legend(board, any(g.mark for g in (*board.gained.values(), *board.gaps.values()))),
         gains=bool(board.counterparts),
         tasks=len(board.scores.tasks),
         rows=len(board.scores.rows),
-        credit=credits and view(board, credits),
+        credit=credits and view(credits, in_a_line(board)),
     )
 
 

@@ -33,11 +33,13 @@ def rendered(model: str, lines: Sequence[Line], *, organization: str, at: int) -
 def document(model: str, lines: Sequence[Line], *, organization: str, at: int) -> dict[str, Any]:
     """What was evaluated of one model."""
     first = lines[0]
-    sources = {
-        name: ", ".join(source for source, _ in of)
-        for name, of in (("base", first.base), ("experts", first.experts))
+    said = {
+        "method": first.method,
+        "role": first.role,
+        "digest": digests(lines),
+        "base": first.base,
+        "experts": ", ".join(source for source, _ in first.experts),
     }
-    said = {"method": first.method, "role": first.role, "digest": digests(lines), **sources}
     return {
         "schema_version": VERSION,
         "evaluation_id": f"{LIBRARY}/{model}/{at}",

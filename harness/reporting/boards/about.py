@@ -1,0 +1,74 @@
+"""Pure: a board -> what it is of, and what it found, each in a sentence."""
+
+from __future__ import annotations
+
+from harness.reporting.boards.board import Board
+from harness.reporting.grid import CONSTANT
+from harness.text import plain, points
+
+
+def about(board: Board) -> dict[str, str]:
+    """Base, experts, sets of experts, test rows and merges of a board, by name."""
+    merges = [of for of in board.scores.by_row.values() if of[0].role == "merged"]
+    made_of = [line for of in merges for line in of]
+    bases = [line.base for line in made_of] + [
+        line.model for line in board.lines if line.role == "base"
+    ]
+    rows = {line.rows for line in board.tasks.values()}
+    least, most = min(rows), max(rows)
+    experts = _experts(board)
+    return {
+        "base": plain(", ".join(filter(None, dict.fromkeys(_last(one) for one in bases)))),
+        "experts": experts,
+        "sets of experts": str(board.sets) if experts else "",
+        "test rows": f"{least:,}" if least == most else f"{least:,} to {most:,}",
+        "merges": str(len(merges)),
+        "tasks": str(len(board.tasks)),
+    }
+
+
+def in_a_line(board: Board) -> str:
+    """All that `about` says."""
+    said = about(board)
+    known = {name: value for name, value in said.items() if value}
+    text = "; ".join(f"{name}: {value}" for name, value in known.items())
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _last(source: str) -> str:
+    """The name of a folder, or of a model of the hub."""
+    return source.rstrip("/").rpartition("/")[2]
+
+
+def _experts(board: Board) -> str:
+    """How many experts were merged, and of what."""
+    own: dict[str, set[str]] = {}
+    for line in board.lines:
+        if line.role == "expert" and line.task in board.tasks:
+            own.setdefault(line.task, set()).add(line.digest)
+    merged = {
+        digest for of in board.scores.by_row.values() for line in of for _, digest in line.experts
+    }
+    counts = sorted({len(digests) for digests in own.values()})
+    if not counts:
+        return f"{len(merged)}, of other tasks" if merged else ""
+    each = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    return f"{'one' if each == '1' else each} of each task"
+
+
+def finding(board: Board) -> str:
+    """What comes first, by credit; where that is not known, in the mean under the first setting."""
+    if board.credits:
+        return plain(board.credits.finding[0])
+    setting, column = board.scores.settings[0], board.scores.columns[-1]
+    best = board.best.get((setting, column))
+    cells = {row: cell for row, cells in board.scores.under(setting) if (cell := cells[-1])}
+    if best is None:
+        return ""
+    if not best.rows:
+        return plain(f"Under {setting} no merge scores more than the {CONSTANT} prediction.")
+    first = max(best.rows, key=lambda row: cells[row].mean)
+    others = len(best.rows) - 1
+    more = f"; {others} more not significantly less" if others else ""
+    score = points(cells[first].mean)
+    return plain(f"Under {setting} {first} scores highest with {score}{more}.")

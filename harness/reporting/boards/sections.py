@@ -1,0 +1,107 @@
+"""Pure: a board -> its tables as sections, for the templates of Markdown and HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import inf
+from typing import TypeAlias
+
+from harness.reporting.boards.board import Board, Shown
+from harness.reporting.boards.credit import MOST
+from harness.reporting.boards.legend import notes
+from harness.reporting.grid import short_task
+from harness.text import points
+
+Row: TypeAlias = "tuple[str, list[Shown | None]]"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts under heads; `below` are rows that are part of the heads.
+
+    `bold` are the places of cells, by row and column.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    below: Sequence[Sequence[str]] = ()
+    bold: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Section:
+    """Tables under a title, with what is said of them."""
+
+    title: str
+    note: str
+    tables: Sequence[Table]
+
+
+def sections(board: Board) -> Iterator[Section]:
+    """The table of each protocol at one number of shots; behind that of a tuned head, its share."""
+    said = notes(board.scores)
+    share = share_of(board)
+    for protocol, setting in board.scores.headlines.items():
+        rows = board.under(setting)
+        note = said[setting] and f"{said[setting][0].upper()}{said[setting][1:]}."
+        if len(rows) > MOST:
+            note = f"{note} Of {len(rows)} rows the references and the best, {MOST} in all.".strip()
+        yield Section(str(setting), note, [_table(board, _most(board, rows))])
+        if share and any(one.verdict.setting.protocol == protocol for one in board.shares):
+            yield share
+            share = None
+
+
+def _table(board: Board, rows: Sequence[Row]) -> Table:
+    """Rows x tasks, the best in bold."""
+    known = [board.tasks.get(column) for column in board.scores.columns]
+    return Table(
+        heads=["", *(short_task(one, board.scores.tasks) for one in board.scores.columns)],
+        below=[
+            ["metric", *("" if one is None else " + ".join(one.metrics) for one in known)],
+            ["rows", *("" if one is None else f"{one.rows:,}" for one in known)],
+        ],
+        rows=[[row, *(one.cell.with_experts if one else "" for one in of)] for row, of in rows],
+        bold=frozenset(
+            (at, column)
+            for at, (_, cells) in enumerate(rows)
+            for column, one in enumerate(cells, start=1)
+            if one and one.best
+        ),
+    )
+
+
+def _most(board: Board, rows: Sequence[Row]) -> list[Row]:
+    """So many rows, as they come: references, and of merges those with the highest means."""
+
+    def order(row: Row) -> tuple[bool, float]:
+        line, last = board.of_row.get(row[0]), row[1][-1]
+        mean = -inf if last is None else last.cell.mean
+        return line is not None and line.role == "merged", -mean
+
+    kept = {name for name, _ in sorted(rows, key=order)[:MOST]}
+    return [row for row in rows if row[0] in kept]
+
+
+def share_of(board: Board) -> Section | None:
+    """How much of the loss of each row the head explains, a table for each setting."""
+    note = (
+        "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier Eval "
+        "minus Current Eval. Share: recovered over loss, with its 95 % interval over test units "
+        "and draws, where the loss is significant (Holm over the rows) and records keep resamples. "
+        "As the base: under a tuned head the base does not score less, so that says nothing of the "
+        "merge."
+    )
+    tables = []
+    for setting, group in groupby(board.shares, key=lambda one: one.setting):
+        rows = []
+        for share in [*group][:MOST]:
+            one, differences = share.verdict, (share.lost, share.recovered)
+            shown = [points(value) for value in (one.experts, one.current, one.adapted)]
+            shown += [f"{points(gain.points)}{gain.mark}" for gain in differences]
+            rows.append([share.row, str(one.tasks), *shown, share.share])
+        heads = ["", "tasks", "experts", "current", setting, "loss", "recovered", "share"]
+        tables.append(Table(heads, rows))
+    return Section("How much of the loss is the head's", note, tables) if tables else None
