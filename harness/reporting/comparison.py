@@ -107,6 +107,11 @@ class Comparison:
         return float(np.mean([one.difference for one in self.tasks]))
 
     @property
+    def units(self) -> int:
+        """The test units of all tasks."""
+        return sum(one.units for one in self.tasks)
+
+    @property
     def outcome_here(self) -> Outcome:
         """Of the first model, on these very tasks."""
         return outcome(self.difference, self.p, self.within, self.margin)
