@@ -17,6 +17,7 @@ from harness.folders import Layout, new_folder
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.boards.leaderboard import leaderboard
+from harness.reporting.lines import lines_of
 from harness.reporting.table import PARTS, evaluation_table, legend, parts_table, protocols_saw
 from harness.reporting.verdict import verdicts
 from harness.text import wrapped
@@ -106,7 +107,8 @@ def _shown(records: dict[str, list[Record]], width: int) -> str:
     """The table of all mergers and the verdict on each, no wider than the terminal."""
     everything = [record for part in records.values() for record in part]
     table = evaluation_table(everything, width)
-    said = [f"{name}: {one}" for name, part in records.items() for one in verdicts(part)]
+    by_name = {name: [*lines_of(("", one) for one in part)] for name, part in records.items()}
+    said = [f"{name}: {one}" for name, part in by_name.items() for one in verdicts(part)]
     lines = (
         wrapped(line, width) for line in [legend(table), *protocols_saw(everything), "", *said]
     )

@@ -1,4 +1,4 @@
-"""What records keep of made-up predictions."""
+"""What records keep of made-up predictions, and their lines."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import numpy as np
 
 from harness.evaluation.records import Record
 from harness.evaluation.resamples import Resamples, written
+from harness.reporting.lines import Line, lines_of
 from harness.rng import rng
 from harness.types import Array64, Shots
 from tests.simulations import BY_DRAW, counts
+
+
+def lines(records: Sequence[Record]) -> list[Line]:
+    return [*lines_of(("", one) for one in records)]
 
 
 def kept(right: Sequence[Array64], shots: Shots | None = None, design: str = "0" * 16) -> Resamples:

@@ -23,14 +23,14 @@ from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.leaderboard import index, rendered
 from harness.reporting.chosen import read_lines
-from harness.reporting.difference import NO_INTERVAL, Spread
 from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, short_task
-from harness.reporting.lines import lines_of
+from harness.reporting.lines import Setting, lines_of
+from harness.reporting.loss import Spread
 from harness.reporting.table import evaluation_table, legend, parts_table
 from harness.reporting.verdict import Verdict, verdicts
 from harness.stats.intervals import Ratio
 from tests.conftest import no_file_above
-from tests.resampled import kept
+from tests.resampled import kept, lines
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"
@@ -545,10 +545,12 @@ def test_below_the_table_stands_what_its_protocols_saw(capsys: pytest.CaptureFix
 
 
 def verdict(records: list[Record]) -> Verdict | None:
-    return next(iter(verdicts(records)), None)
+    return next(iter(verdicts(lines(records))), None)
 
 
 # The verdict ----------------------------------------------------------------------------------
+
+FIVE = Setting(2, "ft-classifier", 5)
 
 
 @pytest.mark.parametrize(
@@ -574,15 +576,16 @@ def verdict(records: list[Record]) -> Verdict | None:
     ],
 )
 def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float, says: str) -> None:
-    made = Verdict(experts, current, tuned, shots=5, tasks=1)
+    made = Verdict(experts, current, tuned, FIVE, tasks=1)
     assert says in str(made)
-    assert str(made).endswith(NO_INTERVAL)
+    assert str(made).endswith("these records keep no scores on resampled test units.)")
     assert made.share == "", "no share without its interval"
 
 
 def test_one_shot_is_one() -> None:
-    assert " with 1 shot scores 90.0" in str(Verdict(90, 80, 90, shots=1, tasks=1))
-    assert " with all shots scores 90.0" in str(Verdict(90, 80, 90, shots="all", tasks=1))
+    for shots, says in ((1, "1 shot"), ("all", "all shots")):
+        made = Verdict(90, 80, 90, Setting(2, "ft-classifier", shots), tasks=1)
+        assert f" with {says} scores 90.0" in str(made)
 
 
 def ratio(*ends: float) -> Ratio:
@@ -613,7 +616,7 @@ def test_the_share_of_a_loss_is_that_of_a_significant_one(
     current: float, loss: tuple[float, float], share: str, says: str
 ) -> None:
     known = Spread(loss, ratio(0.62, 0.78))
-    made = Verdict(90, current, 87, shots=5, tasks=1, spread=known)
+    made = Verdict(90, current, 87, FIVE, tasks=1, spread=known)
     assert says in str(made)
     assert "No interval" not in str(made)
     assert made.share == share
@@ -627,7 +630,7 @@ def test_the_share_of_a_loss_is_that_of_a_significant_one(
 def test_a_base_that_scores_as_much_takes_the_head_for_nothing() -> None:
     """What a tuned head does without a merge says nothing of the merge."""
     better = Spread((9, 11), ratio(0.9, 1.1), above_control=(0.5, 2.0))
-    made = Verdict(90, 80, 90, shots=5, tasks=1, control=89, spread=better)
+    made = Verdict(90, 80, 90, FIVE, tasks=1, control=89, spread=better)
     assert "scores 90.0 (base: 89.0): the head explains 100 %" in str(made)
     for unclear in (replace(better, above_control=(-0.5, 2.0)), None):
         control = 89 if unclear else 90
@@ -639,7 +642,7 @@ def test_a_base_that_scores_as_much_takes_the_head_for_nothing() -> None:
 def test_the_verdict_says_the_four_parts_and_the_credit() -> None:
     """Topics: of 72.8 points 25.1, 40.5 and 7.2; of the middle 18.6 want a head."""
     known = Spread((24.0, 27.6), ratio(0.68, 0.76), (38.0, 43.0), ratio(0.8, 0.9))
-    made = Verdict(72.8, 47.0, 65.6, shots=5, tasks=1, control=25.1, spread=known)
+    made = Verdict(72.8, 47.0, 65.6, FIVE, tasks=1, control=25.1, spread=known)
     assert str(made).endswith(
         "Of the experts' 72.8 points the base has 25.1 under a tuned head, the encoder adds 40.5 "
         "and 7.2 are lost; only a tuned head recovers 18.6; credit 85 % (95 % CI 80 to 90 %)."
@@ -649,7 +652,7 @@ def test_the_verdict_says_the_four_parts_and_the_credit() -> None:
     chance = replace(known, share=ratio(-0.34, 0.17))
     said = "no significant share of the loss is the head's (95 % CI -34 to 17 %)"
     assert said in str(replace(made, spread=chance))
-    assert "a tuned head scores 2.0 less than the experts' own" in str(replace(made, tuned=45.0))
+    assert "a tuned head scores 2.0 less than the experts' own" in str(replace(made, adapted=45.0))
 
 
 def test_the_verdict_is_of_what_records_keep() -> None:
@@ -669,7 +672,7 @@ def test_the_verdict_is_of_what_records_keep() -> None:
         of_rows("merged", "ft-classifier", range(225)),
         of_rows("base", "ft-classifier", range(150)),
     ]
-    (made,) = verdicts(records)
+    (made,) = verdicts(lines(records))
     assert made.spread is not None
     assert made.spread.share is not None
     assert made.spread.credit is not None
@@ -678,7 +681,7 @@ def test_the_verdict_is_of_what_records_keep() -> None:
     for one in (made.spread.share, made.spread.credit):
         assert one.ends[0] < one.point < one.ends[1] < 1
     other = records[0].model_copy(update={"resamples": (kept([np.ones(300)], None, "1" * 16),)})
-    assert verdicts([other, *records[1:]])[0].spread is None, "of other resamples"
+    assert verdicts(lines([other, *records[1:]]))[0].spread is None, "of other resamples"
 
 
 @pytest.mark.parametrize("tasks", [(RTE, RTE), (RTE, MRPC)], ids=["one task", "two tasks"])
@@ -691,7 +694,7 @@ def test_very_unequal_experts_are_called_out(tasks: tuple[str, str]) -> None:
     for task in {*tasks}:
         records.append(record("merged", "m", task, "current", 0.333))
         records.append(record("merged", "m", task, "ft-classifier", {5: [0.74]}))
-    (made,) = verdicts(records)
+    (made,) = verdicts(lines(records))
     first, second = str(made).split(". ")[:2]
     assert first.endswith(
         "the merge scores 33.3 under Current Eval; FT-Classifier Eval with 5 shots scores 74.0, "
@@ -700,7 +703,7 @@ def test_very_unequal_experts_are_called_out(tasks: tuple[str, str]) -> None:
     assert second.startswith("Its experts are very unequal (14.2 to 63.8, 39.0 on average), so")
     fair = [one for one in records if one.role != "expert"]
     fair += [record("expert", task, task, "current", 0.6) for task in {*tasks}]
-    assert "unequal" not in str(verdicts(fair)[0])
+    assert "unequal" not in str(verdicts(lines(fair))[0])
 
 
 def test_an_expert_far_below_its_merge_is_called_out() -> None:
@@ -711,7 +714,7 @@ def test_an_expert_far_below_its_merge_is_called_out() -> None:
         record("merged", "m", MRPC, "ft-classifier", {5: [0.3]}),
         record("base", "base", MRPC, "ft-classifier", {5: [0.4]}),
     ]
-    (made,) = verdicts(records)
+    (made,) = verdicts(lines(records))
     first, second = str(made).split(". ")[:2]
     assert first.endswith("with 5 shots scores 30.0 (base: 40.0), 50.0 points less")
     assert second.startswith("Its experts are far below that (17.0 to 17.0")
@@ -728,8 +731,8 @@ def test_the_verdict_averages_over_experts_draws_and_tasks() -> None:
     assert found is not None
     assert found.experts == pytest.approx(mean([70, 90]))
     assert found.current == pytest.approx(mean([60, 50]))
-    assert found.tuned == pytest.approx(mean([64, 70]))
-    assert (found.shots, found.tasks) == (5, 2)
+    assert found.adapted == pytest.approx(mean([64, 70]))
+    assert (found.setting.shots, found.tasks) == (5, 2)
     assert str(found).startswith(
         "averaged over 2 tasks, the merge scores 55.0 under Current Eval, 25.0 points below"
     )

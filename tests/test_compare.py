@@ -192,7 +192,7 @@ def test_what_is_told_of_two_models(records: Path) -> None:
     by_model = {(r.model, r.task): r for r in read_records([records])}
     for one in made.tasks:
         a, b = (by_model[name, one.task].scores[0].value for name in ("good", "fair"))
-        assert (one.first, one.second, one.difference) == (a, b, a - b)
+        assert (one.first, one.second, one.difference) == pytest.approx((a, b, a - b), abs=1e-12)
         assert one.within[0] < one.difference < one.within[1]
         assert one.p < 0.05
         assert one.detectable is not None
@@ -454,18 +454,38 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "twice": (None, ["good", "good"], "good, good cannot be compared"),
     "unknown": (None, ["good", "great"], "no records of 'great' in"),
     "known": (None, ["good", "great"], "where models are: fair, good, poor; name a model"),
-    "protocol": (None, [*GOOD, "--protocol", "knn"], "'good' was not read under knn, only under"),
+    "protocol": (
+        None,
+        [*GOOD, "--protocol", "knn"],
+        "was not evaluated under knn, only under",
+    ),
     "no protocol": (None, [*GOOD, "--protocol", "nearest"], "no protocol is called 'nearest'"),
-    "task": (None, [*GOOD, "--tasks", "toy/z"], "'good' was not read on toy/z under current, only"),
-    "shots": (None, [*GOOD, "--shots", "5"], "shots is 5, but all models were read without"),
-    "limits": (other(**LIMITED), ["good", "odd"], "with test 200 rows toy/a 200, 'odd' with 50"),
-    "limit": (other(**LIMITED), ["odd", "good"], "50 rows (--limit 50) toy/a 50, 'good' with"),
-    "metrics": (other(metrics=("f1",)), ["good", "odd"], "with metrics accuracy, 'odd' with f1"),
-    "splits": (other(task="toy/a@dev"), ["good", "odd"], "no task was read by all models under"),
+    "task": (
+        None,
+        [*GOOD, "--tasks", "toy/z"],
+        "'good' was not evaluated on toy/z under",
+    ),
+    "shots": (None, [*GOOD, "--shots", "5"], "shots is 5, but all models were evaluated without"),
+    "limits": (
+        other(**LIMITED),
+        ["good", "odd"],
+        "50 rows (--limit 50) toy/a 50, 'good' with 200",
+    ),
+    "limit": (
+        other(**LIMITED),
+        ["odd", "good"],
+        "200 rows toy/a 200, 'odd' with 50",
+    ),
+    "metrics": (other(metrics=("f1",)), ["good", "odd"], "with metrics f1, 'good' with accuracy"),
+    "splits": (
+        other(task="toy/a@dev"),
+        ["good", "odd"],
+        "all models share no task under",
+    ),
     "split": (
         other(task="toy/a@dev"),
         ["good", "odd", "--tasks", "toy/a"],
-        "'good' was not read on toy/a@dev under current, only on toy/a@test",
+        "'good' was not evaluated on toy/a@dev under current, only on toy/a@test",
     ),
     "resamples": (drop, GOOD, "of 'good' on toy/a@test has no scores on resampled test units"),
     "design": (redrawn, GOOD, "records of toy/a@test are of different resamples"),

@@ -10,6 +10,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from huggingface_hub import ModelCard
@@ -19,8 +20,10 @@ from harness.cli import main
 from harness.errors import BadOption, OutputExists
 from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
 from harness.reporting.frame import TABLE
+from harness.reporting.verdict import verdicts
 from tests.formats import Card, EvalResults, EveryEvalEver
 from tests.mistakes import refused
+from tests.resampled import kept, lines
 from tests.test_board_formats import HOSTILE, hostile
 from tests.test_boards import MRPC, RTE, record, written
 
@@ -59,8 +62,7 @@ def exported(records: list[Record], format: str, tmp_path: Path) -> dict[str, st
 def card(text: str) -> dict[str, Any]:
     """The metadata of a model card."""
     assert text.startswith("---\n")
-    assert text.endswith("\n---\n")
-    read: dict[str, Any] = yaml.safe_load(text.strip("-\n"))
+    read: dict[str, Any] = yaml.safe_load(text.split("\n---\n")[0])
     return read
 
 
@@ -137,6 +139,34 @@ def test_a_card_has_every_metric_under_every_protocol(tmp_path: Path) -> None:
     assert args == {"protocol": "current", "draws": 1, "interval": [0.5, 0.7], "level": 0.95}
 
 
+def test_a_card_of_a_merge_has_its_verdict(tmp_path: Path) -> None:
+    """As text, in the words of `evaluate`; a card that somebody wrote on is theirs."""
+    records = [
+        record("expert", "e/mrpc", RTE, "current", 0.9, digest="e" * 32),
+        record("merged", "m", RTE, "current", 0.6),
+        record("merged", "m", RTE, "ft-classifier", {5: [0.8] * 3}),
+        record("base", "base", RTE, "ft-classifier", {5: [0.5] * 3}),
+    ]
+    files = exported(records, "model-index", tmp_path)
+    (one,) = verdicts(lines(records))
+    assert files["m/README.md"].endswith(f"\n---\n\nVerdict: {one}\n")
+    assert "Of the experts' 90.0 points the base has 50.0 under a tuned head" in str(one)
+    assert not [name for name, text in files.items() if "Verdict" in text and name[0] != "m"]
+    check("model-index", files["m/README.md"])
+    command = ["export", str(tmp_path / "records"), "--format", "model-index"]
+    command += ["--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    path = tmp_path / "out" / "m" / "README.md"
+    path.write_text(f"{files['m/README.md']}\nprecious\n")
+    refused(command, OutputExists, path)
+    others = [
+        record("expert", "e/mrpc", RTE, "current", 0.9, digest="f" * 32, rows=9),
+        *records,
+    ]
+    plain = exported(others, "model-index", tmp_path / "others")["m/README.md"]
+    assert plain.endswith("\n---\n"), "no verdict by experts of two sets, and no error"
+
+
 def test_a_limit_is_no_full_test_set(tmp_path: Path) -> None:
     """The first 200 of a set that may be larger, and 100 of which there are no more."""
     records = [
@@ -177,6 +207,15 @@ def test_every_eval_ever_has_scores_intervals_and_sources(
     assert (ends.lower, ends.upper, ends.confidence_level) == pytest.approx((0.5, 0.7, 0.95))
     assert by_metric["f1"].source_data.source_type == "other"
     assert made.model_info.additional_details["experts"] == "e/mrpc"
+
+
+def test_lm_eval_has_the_standard_error_that_resamples_have(tmp_path: Path) -> None:
+    """Of 400 rows, 300 of them right: the root of 0.75 x 0.25 / 399, whatever an interval says."""
+    right = np.arange(400) < 300
+    given = {"rows": 400, "resamples": (kept([right]),), "schema_version": 5}
+    one = record("merged", "m", RTE, "current", 0.75, **given)
+    made = json.loads(exported([one], "lm-eval", tmp_path)["m/results.json"])["results"][RTE]
+    assert made["accuracy_stderr,current"] == pytest.approx((0.75 * 0.25 / 399) ** 0.5, rel=0.03)
 
 
 def test_lm_eval_has_the_protocol_for_a_filter(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from harness import METRICS, Task, metric
 from harness.data.metrics import score
 from harness.evaluation import bootstrap as resampling
 from harness.evaluation.bootstrap import intervals, kept_resamples, resampled_draws
-from harness.evaluation.counting import OneByOne, Read, counted, scored
+from harness.evaluation.counting import OneByOne, Ranks, Read, counted, scored
 from harness.evaluation.predictions import Predicted
 from harness.evaluation.records import DrawScore, Interval
 from harness.evaluation.resamples import estimates_of, range_of
@@ -83,6 +83,19 @@ def test_a_metric_of_counts_is_that_of_the_repeated_rows(kind: KindName, name: s
     expected = score(read.task, read.predicted, read.labels, read.units).value
     assert whole == pytest.approx([expected], abs=1e-12)
     assert len({*values.round(6)}) > 5
+
+
+def test_ranks_are_of_their_own_labels_and_counts() -> None:
+    """Whichever were asked for last, and whatever the scale of what is ranked."""
+    first, second = (random_read("regression", "spearman", seed) for seed in (0, 1))
+    both = [some_counts(40), some_counts(40)[::-1].copy()]
+    for read, counts in [(r, c) for r in (first, second, first) for c in (*both, both[0])]:
+        expected = OneByOne("spearman", read).under(counts)
+        for guess in (read.predicted, np.exp(3 * read.predicted)):
+            found = Ranks(replace(read, predicted=guess)).under(counts)
+            assert found == pytest.approx(expected, abs=1e-12, nan_ok=True)
+            against = Ranks(replace(read, predicted=-guess)).under(counts)
+            assert against == pytest.approx(-expected, abs=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)

@@ -28,15 +28,14 @@ from harness.evaluation.records import each_record, identity, predictions_of
 from harness.passes import features
 from harness.reporting.basis import Basis, bases, left_open
 from harness.reporting.boards.board import board_of
-from harness.reporting.difference import Spread
-from harness.reporting.grid import Reading, readings
-from harness.reporting.lines import lines_of
+from harness.reporting.lines import Setting, lines_of
+from harness.reporting.loss import Spread
 from harness.reporting.verdict import verdicts
 from harness.stats.intervals import Ratio
 from harness.types import Progress
 from tests.conftest import WORDS, model
 from tests.mistakes import mistake, refused
-from tests.resampled import kept
+from tests.resampled import kept, lines
 from tests.test_boards import record as scored
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered
 
@@ -296,21 +295,21 @@ def test_a_fit_to_the_test_rows_says_so(protocol: str, room: Path, tmp_path: Pat
         assert score.facts["rows_per_dimension"] == SIZES["test"] / WIDTH
     assert record.settings["seed"] == 0
     assert not {"shots", "draws", "pool"} & {*record.settings}
-    assert all("rows=test" in str(one) for one in readings([record]))
+    assert all("rows=test" in str(one.setting) for one in lines([record]))
     assert record == read(room, kind, tmp_path, f"{protocol}:rows=test{steps}")[0]
-    assert all("probe:rows=test (transductive) scores" in str(one) for one in bases(records))
-    assert len(bases(records)) == (protocol == "probe")
+    assert all("probe:rows=test (transductive) scores" in str(one) for one in bases(lines(records)))
+    assert len(bases(lines(records))) == (protocol == "probe")
 
 
 def test_a_head_tuned_on_the_scored_rows_bears_no_verdict(room: Path, tmp_path: Path) -> None:
     """Nor the gap that boards show; one tuned on drawn rows does, beside it."""
     alone = read(room, "classification", tmp_path, "current", "ft-classifier:rows=test")
-    assert not verdicts(alone)
+    assert not verdicts(lines(alone))
     both = read(
         room, "classification", tmp_path, "current", "ft-classifier:rows=test", "ft-classifier"
     )
-    (verdict,) = verdicts(both)
-    assert verdict.setting == "ft-classifier"
+    (verdict,) = verdicts(lines(both))
+    assert verdict.setting.protocol == "ft-classifier"
     only, beside = (board_of([*lines_of(("", r) for r in records)]) for records in (alone, both))
     assert not only.gaps
     assert beside.gaps
@@ -632,7 +631,8 @@ def test_a_record_of_before_an_option_is_that_of_its_default(room: Path, tmp_pat
         other = {**tuned, "options": {"epochs": 5, "o_weight": weight}}
         assert (identity(other) == identity(tuned)) == same
     assert identity({**before, "protocol": "mine"}) != identity({**values, "protocol": "mine"})
-    assert readings([Record(**before)]) == readings([record])
+    both = ([line.setting for line in lines([one])] for one in (Record(**before), record))
+    assert next(both) == next(both)
 
 
 def test_committed_records_lie_where_they_would_be_written() -> None:
@@ -652,7 +652,7 @@ def test_committed_records_lie_where_they_would_be_written() -> None:
 
 
 def basis(current: float, turned_to: float, control: float | None = None, **more: Any) -> str:
-    reading = Reading(3, "probe", more.pop("shots", 5))
+    reading = Setting(3, "probe", more.pop("shots", 5))
     return str(Basis(80.0, current, turned_to, reading, 1, control, **more))
 
 
@@ -668,7 +668,7 @@ def test_the_sentence_of_the_orthogonal_probe() -> None:
     assert "says nothing of the merge" not in basis(60, 59, 80)
     assert "open to chance." in basis(60, 80, determined=False)
     assert basis(60, 80, shots="all").startswith("probe, all shots scores")
-    test_rows = Reading(3, "probe:rows=test", 0)
+    test_rows = Setting(3, "probe:rows=test", 0)
     assert "probe:rows=test (transductive) scores" in str(
         Basis(80, 60, 70, test_rows, 2, transductive=True)
     )
@@ -734,7 +734,7 @@ def test_the_interval_is_of_differences_on_the_same_rows() -> None:
         right_on("merged", "probe", range(240)),
         right_on("base", "probe", range(90, 240)),
     ]
-    (found,) = bases(records)
+    (found,) = bases(lines(records))
     assert found.spread is not None
     reach = 2 * 100 * np.sqrt(0.2 * 0.8 / 300)
     assert found.spread.loss == pytest.approx((20 - reach, 20 + reach), abs=0.5)
@@ -742,10 +742,10 @@ def test_the_interval_is_of_differences_on_the_same_rows() -> None:
     reach = 2 * 100 * np.sqrt(0.3 * 0.7 / 300)
     assert found.spread.above_control == pytest.approx((30 - reach, 30 + reach), abs=0.5)
     assert "100 % (95 % CI 100 to 100 %) of the loss is a change of basis" in str(found)
-    (without,) = bases([records[0].model_copy(update={"resamples": ()}), *records[1:]])
+    (without,) = bases(lines([records[0].model_copy(update={"resamples": ()}), *records[1:]]))
     assert without.spread is None
     other = right_on("expert", "current", range(240), resamples=(kept([ONES], None, "1" * 16),))
-    (apart,) = bases([other, *records[1:]])
+    (apart,) = bases(lines([other, *records[1:]]))
     assert apart.spread is None, "of other resamples"
 
 
@@ -758,7 +758,7 @@ def test_three_rows_are_no_loss() -> None:
         right_on("merged", "current", [*range(6, 240), 297, 298, 299]),
         right_on("merged", "probe", range(240)),
     ]
-    (found,) = bases(records)
+    (found,) = bases(lines(records))
     assert "no significant loss under Current Eval" in str(found)
 
 
@@ -768,19 +768,19 @@ def test_the_sentence_is_of_the_records(
 ) -> None:
     records = read(room, "classification", tmp_path, "probe", "current", "probe:transform=scaling",
                    shots=("all", 1))  # fmt: skip
-    (every,) = bases(records)
-    assert every.reading.shots == "all"
+    (every,) = bases(lines(records))
+    assert every.setting.shots == "all"
     by_role = {(r.role, r.protocol): r for r in records if r.options.get("transform") != "scaling"}
     assert every.experts == 100 * by_role["expert", "current"].scores[0].value
     assert every.current == 100 * by_role["merged", "current"].scores[0].value
-    assert every.turned == 100 * by_role["merged", "probe"].scores[-1].value == every.experts
+    assert every.adapted == 100 * by_role["merged", "probe"].scores[-1].value == every.experts
     assert every.determined
-    (few,) = bases([r.model_copy(update={"scores": r.scores[:1]}) for r in records])
-    assert (few.reading.shots, few.determined) == (1, False)
-    (line,) = [line for line in left_open(records) if "scaling" not in line]
+    (few,) = bases(lines([r.model_copy(update={"scores": r.scores[:1]}) for r in records]))
+    assert (few.setting.shots, few.determined) == (1, False)
+    (line,) = [line for line in left_open(lines(records)) if "scaling" not in line]
     assert line.startswith("probe, 1 shot: fitted to fewer rows than features have dimensions")
     assert line.endswith("classification 0.12")
-    assert bases([r for r in records if r.protocol != "current"]) == []
+    assert bases(lines([r for r in records if r.protocol != "current"])) == []
     assert every.spread is not None
     low, high = every.spread.loss
     assert low <= every.loss <= high

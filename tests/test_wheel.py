@@ -38,7 +38,7 @@ def test_a_wheel_holds_one_package(wheel: Path) -> None:
     assert {root for root in roots if not root.endswith(".dist-info")} == {"harness"}
     assert {"harness/tasks/glue.py", "harness/protocols/knn.py"} <= {*names}
     page = {f"harness/reporting/boards/templates/{name}" for name in PAGE}
-    assert page <= {*names}
+    assert {*page, "harness/reporting/sentences.jinja"} <= {*names}
 
 
 @pytest.mark.parametrize("installed", ["wheel", "editable"])

@@ -84,6 +84,7 @@ def evaluate(
 def print_evaluation(records: Sequence[Record], out: Path) -> None:
     """The table, what is to be said of it, and the verdicts of a run."""
     from harness.reporting.basis import bases, left_open
+    from harness.reporting.lines import lines_of
     from harness.reporting.table import (
         PARTS,
         evaluation_table,
@@ -98,10 +99,11 @@ def print_evaluation(records: Sequence[Record], out: Path) -> None:
     print(f"{table}\n")
     if parts := parts_table(records, width()):
         print(f"{PARTS}\n\n{parts}\n")
-    said = (*other_shots(records), *protocols_saw(records), *left_open(records))
+    every = [*lines_of(("", one) for one in records)]
+    said = (*other_shots(records), *protocols_saw(records), *left_open(every))
     for line in (legend(table), *said):
         say(plain(line))
     say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
     print(f"  harness leaderboard {out} --out board")
-    for one in (*verdicts(records), *bases(records)):
+    for one in (*verdicts(every), *bases(every)):
         say(f"Verdict: {plain(one)}")

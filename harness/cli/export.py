@@ -14,7 +14,7 @@ from harness.cli.flags import Names, limit_of, option
 def export(
     records: list[Path] = flags.RECORDS,
     format: Literal["model-index", "every-eval-ever", "lm-eval", "csv"] = option(
-        "Which program is to read them.", ...
+        "Which program they are for.", ...
     ),
     out: Path = option("The folder to write to.", ...),
     organization: str | None = option("Who made the results: every-eval-ever wants to know."),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -234,12 +235,55 @@ class Ranks:
     read: Read
 
     def under(self, counts: Array64) -> Array64:
-        """As `Sums.under`. Ranks have the mean (rows + 1) / 2, ties in the middle."""
-        by_row = np.array(counts.T, order="C")  # a copy, of one row, too
-        true, predicted = _Ties.of(self.read.labels), _Ties.of(self.read.predicted)
-        (x, xx), (y, yy) = predicted.ranks(by_row), true.ranks(by_row)
-        by_row *= y[true.group]
-        return _where(yy > 0, _ratio((x * predicted.sums(by_row)).sum(axis=0), np.sqrt(xx * yy)))
+        """As `Sums.under`. Rows of equal value share their mean rank.
+
+        Values are sorted once: a rank is how many come before, and half of those of equal value.
+        It is not centred, as the true ranks that it is multiplied by are.
+        """
+        by_row, true, yy = _true_ranks(_Same(self.read.labels), _Same(counts))
+        predicted = _Ties.of(self.read.predicted)
+        sizes, weights = predicted.sums(by_row), predicted.sums(true)
+        half, xx = np.einsum("vb,vb->b", weights, sizes) / 2, _squares(sizes)
+        value = _ratio(np.einsum("vb,vb->b", weights, _running(sizes)) - half, np.sqrt(xx * yy))
+        return _where(yy > 0, value)
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """An array that is equal to itself alone."""
+
+    array: Array64
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.array is other.array
+
+    def __hash__(self) -> int:
+        return id(self.array)
+
+
+@lru_cache(maxsize=1)
+def _true_ranks(labels: _Same, counts: _Same) -> tuple[Array64, Array64, Array64]:
+    """Counts, and these times the rank of the label less the mean rank, [rows, resamples]; the sum
+    of squares of these ranks. The last are kept: draws follow one another."""
+    by_row, true = np.array(counts.array.T, order="C"), _Ties.of(labels.array)
+    sizes = true.sums(by_row)
+    ranks = _running(sizes.copy()) - (sizes + by_row.sum(axis=0)) / 2
+    return by_row, by_row * ranks[true.group], _squares(sizes)
+
+
+def _squares(sizes: Array64) -> Array64:
+    """The sum of squares of ranks less their mean, by how many share each (Kendall 1945).
+
+    Of n all different (n^3 - n) / 12, of which those that share t lose (t^3 - t) / 12.
+    """
+    return np.asarray((sizes.sum(axis=0) ** 3 - np.einsum("vb,vb,vb->b", *[sizes] * 3)) / 12)
+
+
+def _running(sizes: Array64) -> Array64:
+    """The sums of rows up to each, in their place: a quarter of the time of `np.cumsum`."""
+    for before, row in pairwise(sizes):
+        row += before
+    return sizes
 
 
 @dataclass(frozen=True)
@@ -262,13 +306,6 @@ class _Ties:
         ordered = by_row[self.order]
         alone = len(self.starts) == len(self.order)
         return ordered if alone else np.add.reduceat(ordered, self.starts, axis=0)
-
-    def ranks(self, by_row: Array64) -> tuple[Array64, Array64]:
-        """The rank of each value less the mean rank, [values, resamples]; the sum of squares."""
-        sizes = self.sums(by_row)
-        ranks = sizes.cumsum(axis=0)
-        ranks -= (sizes + ranks[-1]) / 2
-        return ranks, np.einsum("vb,vb,vb->b", sizes, ranks, ranks)
 
 
 @dataclass(frozen=True)

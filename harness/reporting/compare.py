@@ -1,10 +1,9 @@
-"""Shell: records -> a comparison of models. No model is opened, no prediction read."""
+"""Shell: records -> a comparison of models. No model or prediction is opened."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -13,11 +12,9 @@ import numpy as np
 
 from harness.data.shots import amount
 from harness.errors import BadOption, BrokenRecord, UnknownName
-from harness.evaluation.records import Record, read_records
-from harness.evaluation.resamples import Resamples, estimate_of
 from harness.evaluation.task_split import configured
 from harness.options import parse_choice
-from harness.reporting.chosen import Chosen, called, chosen
+from harness.reporting.chosen import Chosen, among, called, read_lines
 from harness.reporting.comparison import (
     Comparison,
     OverTasks,
@@ -26,14 +23,15 @@ from harness.reporting.comparison import (
     TaskDifference,
     Terms,
 )
-from harness.reporting.grid import HEADLINE_SHOTS, label, reported
-from harness.reporting.lines import flag, limit_of, lines_of, made_of, work
+from harness.reporting.difference import apart, away, enough_draws, fewest_draws
+from harness.reporting.grid import check_columns, reported
+from harness.reporting.lines import Line, flag
 from harness.reporting.names import marked
 from harness.reporting.ranking import standings
-from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.estimate import Estimate, minus
 from harness.stats.intervals import FARTHEST, LEVEL, interval
 from harness.stats.ranks import left_out, over_tasks, sign_flip, tie_groups
-from harness.stats.tests import FEWEST_DRAWS, detectable, holm, p_value, units_needed
+from harness.stats.tests import detectable, holm, p_value, units_needed
 from harness.types import Array64, Choice, Shots
 from harness.values import validated
 
@@ -51,11 +49,11 @@ def compare(
     """Two models, or the ranks of several, from records alone.
 
     `models` are names of models in the folder `records`, or folders of records. Tasks are those
-    that all of them were read on, unless some are asked for. Of several numbers of shots, the one
-    nearest to 5; of records of several limits, those of the one that is asked for (`all`: of all
-    rows). Two models are practically equal whose 95 % interval lies within a `margin`, in points.
-    Raises UnknownName or BrokenRecord, before any arithmetic, for what cannot be compared: unknown
-    names, other rows, splits or limits, records without scores on resampled test units.
+    that all of them were evaluated on, unless some are asked for. Of several numbers of shots, the
+    one nearest to 5; of records of several limits, those of the one that is asked for (`all`: of
+    all rows). Two models are practically equal whose 95 % interval lies within a `margin`, in
+    points. Raises UnknownName or BrokenRecord, before any arithmetic, for what cannot be compared:
+    unknown names, other rows, splits or limits, records without scores on resampled test units.
     """
     if margin is not None and not (len(models) == 2 and 0 < margin < math.inf):
         raise BadOption(
@@ -67,234 +65,194 @@ def compare(
             "models"
         )
     choice = configured(parse_choice(protocol))
-    reading = str(Choice(choice.name, choice.unusual))
+    asked = str(Choice(choice.name, choice.unusual))
     which = validated(Chosen, {"limit": limit}, "compare")
-    sides = _shortly([_side(name, Path(records), reading, which) for name in models])
-    terms = Terms(reading, None, _shared(sides, tasks, reading))
-    terms = Terms(reading, _shots(sides, terms.tasks, shots), terms.tasks)
-    _check_one_model(sides, terms.tasks)
-    _check_same(sides, terms.tasks)
-    known = _estimates(sides, terms)
-    sides = [_marked(side, terms.tasks) for side in sides]
+    folder = Path(records)
+    known = reported(read_lines([folder])) if folder.exists() else []
+    found = {name: among(_lines(name, folder, known), which) for name in models}
+    evaluated = {name: _under(name, lines, asked) for name, lines in found.items()}
+    tasks = _tasks(evaluated, tasks, asked)
+    drawn = _shots(evaluated, tasks, shots)
+    sides = {name: [of[task, drawn] for task in tasks] for name, of in evaluated.items()}
+    _check(sides)
+    scores = [[*map(_estimate, lines)] for lines in sides.values()]
+    terms = Terms(asked, drawn or None, tuple(tasks))
     if len(sides) == 2:
-        return _two(sides, terms, known, None if margin is None else margin / 100)
-    return _several(sides, terms, known)
+        return _two(_called(sides), scores, terms, None if margin is None else margin / 100)
+    return _several(_called(sides), scores, terms)
 
 
-# Reading -----------------------------------------------------------------------------------
+# Which lines -------------------------------------------------------------------------------
+
+Evaluated = Mapping[str, Mapping[tuple[str, Shots], Line]]
+"""By model, by task and shots."""
+Sides = Mapping[str, Sequence[Line]]
+"""By model, a line of every task, in one order."""
 
 
-@dataclass(frozen=True)
-class _Side:
-    """A model under the protocol that is asked for: its record of every task."""
-
-    name: str
-    records: Mapping[str, Record]
-
-
-def _side(name: str, folder: Path, reading: str, which: Chosen) -> _Side:
-    everything = reported(read_records([folder])) if folder.exists() else []
-    mine = [record for record in everything if record.model == name]
+def _lines(name: str, folder: Path, known: Sequence[Line]) -> list[Line]:
+    """The lines of a model of the folder, or those of another folder."""
+    mine = [line for line in known if line.model == name]
     if not mine and Path(name).exists() and not (Path(name) / "config.json").exists():
-        mine = _of_one_model(name, reported(read_records([name])))
+        mine = reported(read_lines([name]))
+        if len(several := {line.model for line in mine}) > 1:
+            raise BrokenRecord(
+                f"{name} holds records of several models ({', '.join(sorted(several))}); expected "
+                "one: name the folder of one of them"
+            )
     if not mine:
-        known = ", ".join(sorted({record.model for record in everything})) or "none"
-        there = f"where models are: {known}" if folder.exists() else "which is no folder"
+        models = ", ".join(sorted({line.model for line in known})) or "none"
+        there = f"where models are: {models}" if folder.exists() else "which is no folder"
         raise UnknownName(
             f"no records of '{name}' in {folder}, {there}; name a model that --records has, or a "
             "folder of records"
         )
-    by_task: dict[str, Record] = {}
-    for _, record in chosen([("", record) for record in mine], which):
-        if label(record) == reading:
-            other = by_task.setdefault(record.task, record)
-            _check_one(name, other, record, reading)
-    if not by_task:
-        known = ", ".join(sorted({label(record) for record in mine}))
-        raise BrokenRecord(f"'{name}' was not read under {reading}, only under {known}")
-    return _Side(name, by_task)
+    return mine
 
 
-def _of_one_model(place: str, records: list[Record]) -> list[Record]:
-    names = sorted({record.model for record in records})
-    if len(names) > 1:
-        raise BrokenRecord(
-            f"{place} holds records of several models ({', '.join(names)}); expected one: name the "
-            "folder of one of them"
-        )
-    return records
-
-
-def _shortly(sides: Sequence[_Side]) -> Sequence[_Side]:
-    """With the names of the models for folders of their records, where these tell them apart."""
-    names = [next(iter(side.records.values())).model for side in sides]
-    if len({*names}) < len(names):
-        return sides
-    return [replace(side, name=name) for side, name in zip(sides, names, strict=True)]
-
-
-def _marked(side: _Side, tasks: Iterable[str]) -> _Side:
-    """With a mark behind its name if the rows that are scored were seen, as rows of boards have."""
-    lines = lines_of(("", side.records[task]) for task in tasks)
-    seen = any(line.saw_the_scored for line in lines)
-    return replace(side, name=marked(side.name, transductive=seen))
-
-
-def _check_one(name: str, first: Record, second: Record, reading: str) -> None:
-    """Raise BrokenRecord for two records of which nobody can say which one is meant."""
-    keys = ("digest", "settings", "rows", "scores", "head", "teachers")
-    differing = next((k for k in keys if getattr(first, k) != getattr(second, k)), None)
-    if differing:
-        limits = limit_of(first), limit_of(second)
-        how = f"choose one with {said}" if (said := flag(*limits)) else "name a folder of one alone"
-        raise BrokenRecord(
-            f"'{name}' has two records of {first.task} under {reading}, which differ in "
-            f"{differing}; expected one: {how}"
-        )
-
-
-def _check_one_model(sides: Sequence[_Side], tasks: Iterable[str]) -> None:
-    """Raise BrokenRecord where a name is that of one model on some tasks, of another on others."""
-    for side in sides:
-        read: dict[tuple[str, ...], list[str]] = {}
-        for task in tasks:
-            if made := made_of(side.records[task]):
-                read.setdefault(made, []).append(task)
-        if len(read) > 1:
-            each = "; ".join(f"one on {', '.join(on)}" for on in read.values())
+def _under(name: str, lines: Sequence[Line], protocol: str) -> dict[tuple[str, Shots], Line]:
+    """The lines under a protocol, by task and shots; of two, nobody can say which is meant."""
+    found: dict[tuple[str, Shots], Line] = {}
+    for line in lines:
+        if line.setting.protocol != protocol:
+            continue
+        other = found.setdefault((line.task, line.shots), line)
+        keys = ("digest", "limit", "work", "values", "parts", "head", "teachers")
+        if differing := [key for key in keys if getattr(line, key) != getattr(other, key)]:
+            limits = flag(line.limit, other.limit)
             raise BrokenRecord(
-                f"{len(read)} models are called '{side.name}', {each}; expected one: name the "
-                "folder of its records, or its tasks with --tasks"
+                f"'{name}' has two records of {line.task} under {protocol}, which differ in "
+                f"{differing[0]}; expected one: "
+                f"{f'choose one with {limits}' if limits else 'name a folder of one alone'}"
             )
+    if not found:
+        others = ", ".join(sorted({line.setting.protocol for line in lines}))
+        raise BrokenRecord(f"'{name}' was not evaluated under {protocol}, only under {others}")
+    return found
 
 
-def _shared(sides: Sequence[_Side], asked_for: Sequence[str], reading: str) -> tuple[str, ...]:
+def _tasks(evaluated: Evaluated, asked_for: Sequence[str], protocol: str) -> list[str]:
     """The tasks that are compared: all that are asked for, or all that every model has."""
+    of = {name: dict.fromkeys(task for task, _ in lines) for name, lines in evaluated.items()}
     if not asked_for:
-        shared = [task for task in sides[0].records if all(task in s.records for s in sides)]
+        first, *others = of.values()
+        shared = [task for task in first if all(task in one for one in others)]
         if not shared:
-            each = "; ".join(f"'{side.name}' on {', '.join(side.records)}" for side in sides)
-            raise BrokenRecord(f"no task was read by all models under {reading}: {each}")
-        return tuple(shared)
+            each = "; ".join(f"'{name}' on {', '.join(tasks)}" for name, tasks in of.items())
+            raise BrokenRecord(f"all models share no task under {protocol}: {each}")
+        return shared
     tasks: dict[str, None] = {}
-    for name in asked_for:
-        fitting = {task for side in sides for task in side.records if name in called(task)}
-        for side in sides:
-            if lacking := sorted((fitting or {name}) - side.records.keys()):
+    for asked in asked_for:
+        fitting = {task for known in of.values() for task in known if asked in called(task)}
+        for name, known in of.items():
+            if lacking := sorted((fitting or {asked}) - known.keys()):
                 raise BrokenRecord(
-                    f"'{side.name}' was not read on {lacking[0]} under {reading}, only on "
-                    f"{', '.join(side.records)}"
+                    f"'{name}' was not evaluated on {lacking[0]} under {protocol}, only on "
+                    f"{', '.join(known)}"
                 )
         tasks |= dict.fromkeys(sorted(fitting))
-    return tuple(tasks)
+    return [*tasks]
 
 
-def _shots(sides: Sequence[_Side], tasks: Iterable[str], wanted: Shots | None) -> Shots | None:
-    """The number of shots that all records have and that is asked for, or nearest to the usual."""
-    each = [{*side.records[task].shots} for task in tasks for side in sides]
+def _shots(evaluated: Evaluated, tasks: Iterable[str], wanted: Shots | None) -> Shots:
+    """The number of shots that all have and that is asked for, or nearest to the usual; 0: none."""
+    each = [
+        {shots for of, shots in lines if of == task}
+        for task in tasks
+        for lines in evaluated.values()
+    ]
     shared = sorted(set.intersection(*each), key=amount)
-    if wanted is not None and wanted not in shared:
-        if shared == [None]:
-            raise BadOption(f"shots is {wanted}, but all models were read without; leave it out")
-        known = ", ".join(str(count) for count in shared if count) or "no number in common"
-        raise BadOption(f"shots is {wanted}, but all models were read with {known}")
     if not shared:
         raise BrokenRecord("the models share no number of shots; evaluate them with the same")
-    if wanted is not None:
-        return wanted
-    return min(shared, key=lambda count: abs(amount(count) - HEADLINE_SHOTS))
+    if wanted is not None and wanted not in shared:
+        known = f"with {', '.join(map(str, shared))}" if shared != [0] else "without; leave it out"
+        raise BadOption(f"shots is {wanted}, but all models were evaluated {known}")
+    return min(shared, key=away) if wanted is None else wanted
 
 
-def _check_same(sides: Sequence[_Side], tasks: Iterable[str]) -> None:
-    """Raise BrokenRecord where two models were not read on the same rows in the same way."""
-    first, *others = sides
-    for task in tasks:
-        mine = work(first.records[task])
-        for other in others:
-            theirs = work(other.records[task])
-            if differing := next(
-                (k for k in {**mine, **theirs} if mine.get(k) != theirs.get(k)), None
-            ):
-                limits = limit_of(first.records[task]), limit_of(other.records[task])
-                how = flag(*limits) or "evaluate both alike"
-                raise BrokenRecord(
-                    f"{task}: '{first.name}' was read with {differing} {mine.get(differing)}, "
-                    f"'{other.name}' with {theirs.get(differing)}; expected the same: {how}"
-                )
-
-
-def _estimates(sides: Sequence[_Side], terms: Terms) -> list[list[Estimate]]:
-    """The score of each model on each task. Raises BrokenRecord where they are not paired."""
-    known = []
-    for side in sides:
-        each = [estimate_of(side.records[task], terms.shots) for task in terms.tasks]
-        lacking = [task for task, one in zip(terms.tasks, each, strict=True) if one is None]
-        if lacking:
+def _check(sides: Sides) -> None:
+    """Raise BrokenRecord where a name is of two models, or scores are not on the same rows."""
+    for name, lines in sides.items():
+        made: dict[tuple[str, ...], list[str]] = {}
+        for line in lines:
+            if line.made_of:
+                made.setdefault(line.made_of, []).append(line.task)
+        if len(made) > 1:
+            each = "; ".join(f"one on {', '.join(on)}" for on in made.values())
             raise BrokenRecord(
-                f"the record of '{side.name}' on {lacking[0]} has no scores on resampled test "
-                "units, which records of before version 5 lack; evaluate it again"
+                f"{len(made)} models are called '{name}', {each}; expected one: name the folder of "
+                "its records, or its tasks with --tasks"
             )
-        known.append([one for one in each if one is not None])
-    for task in terms.tasks:
-        if len({_kept(side, task, terms).design for side in sides}) > 1:
+    check_columns([line for lines in sides.values() for line in lines])
+    for column in zip(*sides.values(), strict=True):
+        if len({line.resamples.design for line in column if line.resamples}) > 1:
             raise BrokenRecord(
-                f"the records of {task} are of different resamples of its test units; evaluate "
-                "the models with one version of the harness"
+                f"the records of {column[0].task} are of different resamples of its test units; "
+                "evaluate the models with one version of the harness"
             )
-    return known
 
 
-def _kept(side: _Side, task: str, terms: Terms) -> Resamples:
-    return next(one for one in side.records[task].resamples if one.shots == terms.shots)
+def _estimate(line: Line) -> Estimate:
+    if (found := line.estimate) is None:
+        raise BrokenRecord(
+            f"the record of '{line.model}' on {line.task} has no scores on resampled test units, "
+            "which records of before version 5 lack; evaluate it again"
+        )
+    return found
+
+
+def _called(sides: Sides) -> Sides:
+    """With the names of the models for folders of their records, where these differ.
+
+    With a mark behind the name if the rows that are scored were seen, as rows of boards have.
+    """
+    models = {lines[0].model: lines for lines in sides.values()}
+    return {
+        marked(name, transductive=any(line.saw_the_scored for line in lines)): lines
+        for name, lines in (sides if len(models) < len(sides) else models).items()
+    }
 
 
 # Arithmetic --------------------------------------------------------------------------------
 
 
 def _two(
-    sides: Sequence[_Side], terms: Terms, known: Sequence[Sequence[Estimate]], margin: float | None
+    sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms, margin: float | None
 ) -> Comparison:
-    first, second = sides
-    draws = _draws(sides, terms)
-    found = list(map(minus, *known))
-    enough = terms.shots is None or draws >= FEWEST_DRAWS
-    p = [p_value(one) for one in found] if enough else []
-    adjusted = holm(p)
+    lines, others = sides.values()
+    every = [*lines, *others]
+    found = list(map(minus, *scores))
+    p = [p_value(one) for one in found] if enough_draws(every) else []
+    adjusted: Sequence[float | None] = holm(p) or [None] * len(found)
     tasks = tuple(
         TaskDifference(
-            task=task,
-            metrics=first.records[task].metrics,
-            rows=first.records[task].rows,
-            unit=_kept(first, task, terms).unit,
-            units=_kept(first, task, terms).units,
-            first=known[0][place].point,
-            second=known[1][place].point,
-            within=interval(found[place]),
-            p=p[place] if enough else None,
-            adjusted=adjusted[place] if enough else None,
-            detectable=_detectable(found[place]),
+            task=line.task,
+            metrics=line.metrics,
+            rows=line.rows,
+            unit=line.resamples.unit if line.resamples else "row",
+            units=one.units,
+            first=mine.point,
+            second=theirs.point,
+            within=interval(one),
+            p=p[at] if p else None,
+            adjusted=adjusted[at],
+            detectable=least if (least := detectable(one)) <= FARTHEST else None,
         )
-        for place, task in enumerate(terms.tasks)
+        for at, (line, one, mine, theirs) in enumerate(zip(lines, found, *scores, strict=True))
     )
-    whole = mean_of(found)
+    whole, (first, second) = apart(*scores), sides
     return Comparison(
-        first=first.name,
-        second=second.name,
+        first=first,
+        second=second,
         terms=terms,
-        draws=draws,
+        draws=fewest_draws(every),
         tasks=tasks,
         within=interval(whole),
-        p=p_value(whole) if enough else None,
+        p=p_value(whole) if p else None,
         over_tasks=_over_tasks(terms, np.array([one.point for one in found])),
         needed=units_needed(whole, sum(one.units for one in tasks)),
         margin=margin,
     )
-
-
-def _detectable(one: Estimate) -> float | None:
-    """The smallest detectable difference; None where no two scores are so far apart."""
-    found = detectable(one)
-    return found if found <= FARTHEST else None
 
 
 def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:
@@ -309,43 +267,24 @@ def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:
     )
 
 
-def _draws(sides: Sequence[_Side], terms: Terms) -> int:
-    """How many draws of shots every score is the mean of, at least."""
-    return min(
-        len(side.records[task].values(terms.shots)) for side in sides for task in terms.tasks
-    )
-
-
-def _several(sides: Sequence[_Side], terms: Terms, known: Sequence[Sequence[Estimate]]) -> Ranking:
-    values = np.array([[one.point for one in each] for each in known])
+def _several(sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms) -> Ranking:
+    names, every = [*sides], [line for lines in sides.values() for line in lines]
+    values = np.array([[one.point for one in each] for each in scores])
     made = standings(terms.tasks, values, by="score")
-    draws, names = _draws(sides, terms), [side.name for side in sides]
-    enough = terms.shots is None or draws >= FEWEST_DRAWS
-    here = tie_groups(made.order, _differ_here(known)) if enough else []
-    return Ranking(
-        terms=terms,
-        draws=draws,
-        models=tuple(
-            Ranked(
-                model=names[place],
-                score=float(values[place].mean()),
-                rank=made.means[place],
-                places=made.places[place],
-                wins=made.wins[place],
-            )
-            for place in made.order
-        ),
-        groups=_named(names, made.groups),
-        here=_named(names, here),
+    here = tie_groups(made.order, _differ_here(scores)) if enough_draws(every) else []
+
+    def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(names[at] for at in group) for group in groups)
+
+    models = tuple(
+        Ranked(names[at], float(values[at].mean()), made.means[at], made.places[at], made.wins[at])
+        for at in made.order
     )
+    return Ranking(terms, fewest_draws(every), models, named(made.groups), named(here))
 
 
 def _differ_here(known: Sequence[Sequence[Estimate]]) -> set[tuple[int, int]]:
     """The pairs of models whose means over these very tasks differ, Holm over all pairs."""
     pairs = list(combinations(range(len(known)), 2))
-    p = holm([p_value(mean_of(list(map(minus, known[i], known[j])))) for i, j in pairs])
+    p = holm([p_value(apart(known[i], known[j])) for i, j in pairs])
     return {pair for pair, value in zip(pairs, p, strict=True) if value < 1 - LEVEL}
-
-
-def _named(names: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(names[place] for place in group) for group in groups)

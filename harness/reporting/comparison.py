@@ -13,10 +13,10 @@ from tabulate import tabulate
 from harness.data.shots import counted
 from harness.reporting.difference import CI
 from harness.reporting.grid import short_task
+from harness.reporting.sentences import said, signed
 from harness.reporting.table import fits
 from harness.stats.intervals import Ends
-from harness.stats.ranks import FEWEST_TASKS, fewest_tasks
-from harness.stats.tests import FEWEST_DRAWS, POWER, Outcome, outcome
+from harness.stats.tests import Outcome, outcome
 from harness.text import plain, points
 from harness.types import Shots
 
@@ -127,60 +127,12 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """One line: better, worse, equal or unknown, by how much, and what it would take."""
-        over = self.over_tasks
-        if over is None:
-            return self._said(self.outcome_here, self.within, self.p)
-        count = f" in the mean over {len(self.tasks)} tasks"
-        if self.outcome != "cannot tell":
-            return self._said(self.outcome, over.within, over.p, count)
-        here = f"on these tasks, {self._said(self.outcome_here, self.within, self.p, count)}"
-        if over.within is None:
-            few = f"{len(self.tasks)} tasks are too few to speak of others"
-            return f"{here}; {few}, {FEWEST_TASKS} are the fewest"
-        return (
-            f"{here}; on other tasks, no significant difference ({CI} {_to(over.within)}, "
-            f"sign-flip p {_is(over.p)})"
-        )
-
-    def _said(self, found: Outcome, ends: Ends | None, p: float | None, over: str = "") -> str:
-        interval = "" if ends is None else f"{CI} {_to(ends)}"
-        by = f"{_signed(self.difference)} points{over}"
-        if found in ("better", "worse"):
-            tested = f"{interval}, p {_is(p)}" if interval else f"p {_is(p)}"
-            return f"{self.first} is {found} than {self.second}: {by} ({tested})"
-        if found == "practically equal":
-            margin = points(100 * (self.margin or 0))
-            return (
-                f"{self.first} and {self.second} are practically equal: {by} ({interval}, within "
-                f"the margin of {margin})"
-            )
-        if found == "needs more draws":
-            return (
-                f"{self.first} and {self.second} need more draws to be compared: {by} on "
-                f"{_draws(self.draws)}, expected {FEWEST_DRAWS} or more"
-            )
-        return (
-            f"no significant difference between {self.first} and {self.second}: {by} "
-            f"({interval}); {self._needs}"
-        )
-
-    @property
-    def _needs(self) -> str:
-        if self.needed is not None:
-            return (
-                f"a test needs about {float(f'{self.needed:.2g}'):.0f} test units to find such a "
-                f"difference, here are {self.units}"
-            )
-        if not self.difference:
-            return "there is no difference to find"
-        if self.draws > 1:
-            return "more test units alone would not find it, more draws might"
-        return "more test units might find it"
+        return said("comparison", self)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for machines."""
-        said = {"difference": self.difference, "outcome": self.outcome, "verdict": self.verdict}
-        return {**asdict(self), **said, "outcome_here": self.outcome_here}
+        more = ("difference", "outcome", "verdict", "outcome_here")
+        return asdict(self) | {name: getattr(self, name) for name in more}
 
     def report(self, width: int | None = None) -> str:
         """A table of the tasks, what it says, and the verdict; prose no wider than `width`."""
@@ -189,7 +141,7 @@ class Comparison:
         table = wide if fits(wide, width) else narrow
         named = [f"A: {plain(self.first)}", f"B: {plain(self.second)}"]
         above = [*named, f"Under {plain(self.terms)}."]
-        return _laid_out(above, table, self._says, width)
+        return _laid_out(above, table, said("below_comparison", self), self.verdict, width)
 
     def _lines(self, joint: str, space: str) -> list[list[str]]:
         names = [one.task for one in self.tasks]
@@ -200,35 +152,11 @@ class Comparison:
                 f"{one.units}{space}{one.unit}{'s' * (one.units > 1)}",
                 points(100 * one.first),
                 points(100 * one.second),
-                f"{_signed(one.difference)} [{', '.join(map(_signed, one.within))}]",
+                f"{signed(one.difference)} [{', '.join(map(signed, one.within))}]",
                 "" if one.adjusted is None else _p(one.adjusted),
                 "" if one.detectable is None else points(100 * one.detectable),
             ]
             for one in self.tasks
-        ]
-
-    @property
-    def _says(self) -> list[str]:
-        holm = ", Holm over the tasks" if len(self.tasks) > 1 else ""
-        return [
-            f"Points (x100). {CI}: {_anew(self.terms, self.draws)}, paired. p: paired t test"
-            f"{holm}. detectable: the smallest difference that one test finds with a power of "
-            f"{100 * POWER:.0f} %.",
-            *_too_few(self.terms, self.draws),
-            *self._over_tasks,
-            f"Verdict: {plain(self.verdict)}.",
-        ]
-
-    @property
-    def _over_tasks(self) -> list[str]:
-        over, names = self.over_tasks, [one.task for one in self.tasks]
-        if over is None:
-            return []
-        deciding = ", ".join(plain(short_task(task, names)) for task in over.deciding)
-        return [
-            f"Mean over {len(names)} tasks: {_signed(self.difference)} ({CI} on these tasks "
-            f"{_to(self.within)}). Without one of them: {_to(over.left_out)}"
-            + (f"; {deciding} decides." if len(over.deciding) == 1 else ".")
         ]
 
     def __str__(self) -> str:
@@ -278,27 +206,7 @@ class Ranking:
     @property
     def verdict(self) -> str:
         """One line: who leads."""
-        first, several = self.models[0].model, len(self.terms.tasks) > 1
-        on = "on these tasks, " if several else ""
-        if not self.here:
-            said = f"{_draws(self.draws)} of shots are too few to compare, expected {FEWEST_DRAWS}"
-        elif len(self.leaders) == 1:
-            said = f"{on}{first} is better than all others"
-        else:
-            others = ", ".join(self.leaders[1:])
-            said = f"{on}{first}, which is first, does not differ significantly from {others}"
-        if not several:
-            return said
-        fewest = fewest_tasks(len(self.models))
-        if len(self.terms.tasks) < fewest:
-            return (
-                f"{said}; {len(self.terms.tasks)} tasks are too few for any two of "
-                f"{len(self.models)} models to differ significantly on other tasks, {fewest} are "
-                "the fewest"
-            )
-        if len(self.groups) == 1:
-            return f"{said}; on other tasks, no two differ significantly"
-        return f"{said}; on other tasks, see the letters"
+        return said("ranking", self)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for machines."""
@@ -321,22 +229,8 @@ class Ranking:
         names = ", ".join(short_task(task, self.terms.tasks) for task in self.terms.tasks)
         under = f"Under {plain(self.terms)}, on {plain(names)}."
         heads = ["", "mean", "rank", "wins", "here", *(["other tasks", "places"] * several)]
-        return _laid_out([under], _table(lines, heads), self._says, width)
-
-    @property
-    def _says(self) -> list[str]:
-        legend = (
-            "mean: the score x100. rank: the mean over the tasks, 1 the best. wins: of all others "
-            "on all tasks. here: models that share a letter do not differ significantly on these "
-            f"tasks ({_anew(self.terms, self.draws)}, paired t tests, Holm over all pairs)."
-        )
-        if len(self.terms.tasks) > 1:
-            legend += (
-                " other tasks: the same of tasks at large (Friedman's test, then sign-flip tests, "
-                "Holm over all pairs). places: those that this leaves open."
-            )
-        few = _too_few(self.terms, self.draws)
-        return [legend, *few, f"Verdict: {plain(self.verdict)}."]
+        table, below = _table(lines, heads), said("below_ranking", self)
+        return _laid_out([under], table, below, self.verdict, width)
 
     def __str__(self) -> str:
         return self.report()
@@ -349,6 +243,10 @@ def _letters(model: str, groups: Sequence[Sequence[str]]) -> str:
     return "".join(marks) if max(places, default=0) < 26 else " ".join(marks)
 
 
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else "<0.001"
+
+
 def _range(places: tuple[int, int]) -> str:
     low, high = places
     return str(low) if low == high else f"{low}-{high}"
@@ -359,42 +257,10 @@ def _table(lines: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
     return tabulate(lines, headers, tablefmt="simple", disable_numparse=True, colalign=align)
 
 
-def _laid_out(above: Sequence[str], table: str, below: Sequence[str], width: int | None) -> str:
+def _laid_out(above: Sequence[str], table: str, below: str, verdict: str, width: int | None) -> str:
     """A table between prose."""
-    prose = [line if width is None else textwrap.fill(line, width) for line in below]
+    lines = [*below.split("\n"), f"Verdict: {plain(verdict)}."]
+    prose = [plain(line.strip()) for line in lines if line.strip()]
+    if width is not None:
+        prose = [textwrap.fill(line, width) for line in prose]
     return "\n".join([*above, "", table, "", *prose])
-
-
-def _too_few(terms: Terms, draws: int) -> list[str]:
-    """What draws are too few for."""
-    if terms.shots is None or draws >= FEWEST_DRAWS:
-        return []
-    return [
-        f"Needs more draws: {_draws(draws)} of shots say too little of others to test a "
-        f"difference; expected {FEWEST_DRAWS} or more."
-    ]
-
-
-def _draws(count: int) -> str:
-    return f"{count} draw{'s' if count > 1 else ''}"
-
-
-def _anew(terms: Terms, draws: int) -> str:
-    """What an interval is over."""
-    return "over test units and draws" if terms.shots and draws > 1 else "over test units"
-
-
-def _signed(difference: float) -> str:
-    return points(100 * difference, "+")
-
-
-def _to(ends: Ends) -> str:
-    return f"{_signed(ends[0])} to {_signed(ends[1])}"
-
-
-def _p(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else "<0.001"
-
-
-def _is(p: float | None) -> str:
-    return "" if p is None else "< 0.001" if p < 0.001 else f"= {p:.3f}"

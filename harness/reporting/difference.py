@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.data.shots import amount
+from harness.reporting.grid import HEADLINE_SHOTS
 from harness.reporting.lines import Line
 from harness.stats.estimate import Estimate, mean_of, minus
-from harness.stats.intervals import LEVEL, Ends, Ratio, credit, interval, ratio
-from harness.stats.tests import FEWEST_DRAWS, p_value
-from harness.text import points
+from harness.stats.intervals import LEVEL, Ends, Ratio, interval
+from harness.stats.tests import FEWEST_DRAWS
+from harness.types import Shots
 
 LEAST = 1.0
 """Points: without an interval, a smaller difference counts as none."""
-NO_INTERVAL = " (No interval: these records keep no scores on resampled test units.)"
 CI = f"{100 * LEVEL:.0f} % CI"
 
 
@@ -35,23 +36,6 @@ class Difference:
         return not self.within[0] <= 0 <= self.within[1]
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The 95 % intervals of a verdict's differences, in points, over test units and draws.
-
-    `p` is that of the test of the `loss`; `share` is what a tuned head recovers over the loss;
-    `above_control` is the tuned merge minus the tuned base, if the base was evaluated. Ratios are
-    None where they are undefined, or rest on too few draws; `credit` also where tasks have several
-    metrics, of which the mean has no scale.
-    """
-
-    loss: Ends
-    share: Ratio | None = None
-    above_control: Ends | None = None
-    credit: Ratio | None = None
-    p: float = 0.0
-
-
 def in_points(one: Estimate) -> Ends:
     """The ends of the interval of a difference of scores, times 100."""
     low, high = interval(one)
@@ -62,12 +46,6 @@ def in_percent(one: Ratio) -> str:
     """A ratio with its interval: `48 % (95 % CI 20 to 71 %)`."""
     low, high = (f"{100 * end:.0f}" for end in one.ends)
     return f"{100 * one.point:.0f} % ({CI} {low} to {high} %)"
-
-
-def below(loss: Ends) -> str:
-    """The interval of a loss as one of a difference to the experts: `; 95 % CI -3.0 to -1.0`."""
-    low, high = sorted(-end for end in loss)
-    return f"; {CI} {points(low, '+')} to {points(high, '+')}"
 
 
 def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
@@ -91,7 +69,7 @@ def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
     return found
 
 
-def _apart(first: Sequence[Estimate], second: Sequence[Estimate]) -> Estimate:
+def apart(first: Sequence[Estimate], second: Sequence[Estimate]) -> Estimate:
     """The mean over tasks of the difference on each."""
     return mean_of(list(map(minus, first, second)))
 
@@ -99,7 +77,7 @@ def _apart(first: Sequence[Estimate], second: Sequence[Estimate]) -> Estimate:
 def difference_of(first: Sequence[Line], second: Sequence[Line]) -> Estimate | None:
     """The mean over tasks of the difference; None where the lines are not paired."""
     known = by_task(first, second) if first and second else None
-    return None if known is None else _apart(known[0], known[1])
+    return None if known is None else apart(*known)
 
 
 def fewest_draws(lines: Sequence[Line]) -> int:
@@ -124,27 +102,6 @@ def constants_of(lines: Sequence[Line]) -> list[float | None]:
     return [None if (value := known[task]) is None else value / 100 for task in sorted(known)]
 
 
-def spread_of(
-    experts: Sequence[Line], current: Sequence[Line], read: Sequence[Line], base: Sequence[Line]
-) -> Spread | None:
-    """The intervals of a verdict's differences; None unless all records keep resamples.
-
-    `read` and `base` are the merge and the base (if it was evaluated) under the protocol that may
-    win back what is lost.
-    """
-    known = by_task(experts, current, read, *([base] if base else []))
-    if known is None:
-        return None
-    expert, now, then, *control = known
-    loss, recovered = _apart(expert, now), _apart(then, now)
-    enough = enough_draws([*read, *base])
-    whole = None
-    if control and enough and one_metric(current):
-        whole = credit(then, control[0], expert, constants_of(current))
-    return Spread(
-        loss=in_points(loss),
-        p=p_value(loss),
-        share=ratio(recovered, loss) if enough else None,
-        above_control=in_points(_apart(then, control[0])) if control else None,
-        credit=whole,
-    )
+def away(shots: Shots) -> tuple[float, float]:
+    """How far a number of shots is from the papers' five."""
+    return abs(amount(shots) - HEADLINE_SHOTS), amount(shots)

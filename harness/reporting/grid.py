@@ -306,6 +306,11 @@ def _rows_of(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[
 def check_work(lines: Sequence[Line]) -> None:
     """Raise BrokenRecord, naming both, where a column would mix what is not the same work."""
     _check_sets(lines)
+    check_columns(lines)
+
+
+def check_columns(lines: Iterable[Line]) -> None:
+    """As `check_work`, whatever experts are there."""
     seen: dict[tuple[str, Setting], Line] = {}
     for line in lines:
         other = seen.setdefault((line.task, line.setting), line)
@@ -313,11 +318,12 @@ def check_work(lines: Sequence[Line]) -> None:
             continue
         mine, theirs = dict(line.work), dict(other.work)
         differing = next(k for k in {**mine, **theirs} if mine.get(k) != theirs.get(k))
-        how = flag(line.limit, other.limit)
+        limits = flag(line.limit, other.limit)
+        how = f"choose {limits}" if limits else "evaluate them alike"
         raise BrokenRecord(
             f"{line.task} under {line.setting}: '{line.model}' was evaluated with "
             f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "
-            f"expected the same work in a column: {f'choose {how}' if how else 'render them apart'}"
+            f"expected the same work in a column: {how}"
         )
 
 

@@ -25,6 +25,8 @@ T = TypeVar("T")
 CURRENT = "current"
 TUNED = "ft-classifier"
 PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
+DETERMINED = "rows_per_dimension"
+"""The fact that says, below one, that rows leave a fit open."""
 _STAGES = re.compile(r"(?P<premerge>[^\[\]]+)\[(?P<merger>[^\[\]]+)\](?P<after>[^\[\]]*)")
 _SAME = (
     "task", "metrics", "rows", "protocol", "model", "role", "method", "head", "labels", "digest",
@@ -61,13 +63,16 @@ class Line:
 
     Scores are times 100: `values` has one for each draw, `parts` the mean of every metric over
     them, `interval` is theirs at `level`, `majority` that of the best constant
-    prediction. `facts` are the means of what the protocol tells of its fits, as they are.
+    prediction. `facts` are the means of what the protocol tells of its fits, as they are;
+    `fewest` are the rows to a dimension of the draw that had the fewest, 1 where nothing is fitted.
     `options` has all options of the protocol as JSON.
     `identity` is one hash for all that makes this model's row another one; `work` is what has to be
     the same in a column; `rows_of` is the hash of the test rows, `limit` how many were
     asked for. `adapted` says how drawn rows were
     used, and `transductive` that they are those that are scored; `made_on_test`, that the model was
     made with the rows that are scored. `resamples` are the scores on resampled test units, if kept.
+    `experts` are sources with their hash, `source` and `revision` where test rows are from,
+    `versions` those of the libraries.
     `trained` has task, seed and seed of the head (-1: unknown) of each expert, if known, and `set`
     is the number of the set of experts that it is of (`in_sets`).
     """
@@ -91,7 +96,11 @@ class Line:
     identity: str
     rows_of: str
     limit: int | str
+    source: str
+    revision: str
+    versions: tuple[tuple[str, str], ...]
     base: str
+    base_digest: str
     experts: tuple[tuple[str, str], ...]
     trained: tuple[tuple[str, int, int], ...]
     teachers: tuple[str, ...]
@@ -101,6 +110,7 @@ class Line:
     values: tuple[float, ...]
     parts: tuple[tuple[str, float], ...]
     facts: tuple[tuple[str, float], ...]
+    fewest: float
     interval: tuple[float, float] | None
     level: float | None
     majority: float | None
@@ -135,6 +145,15 @@ class Line:
     def tuned(self) -> bool:
         """Whether a head was tuned for it, on other rows than those that are scored."""
         return self.protocol == TUNED and not self.transductive
+
+    @property
+    def made_of(self) -> tuple[str, ...]:
+        """What it was merged of, and how; () where its record does not say.
+
+        The same of one encoder under the heads of several tasks, each of which has its own digest.
+        """
+        merged = (self.base_digest, *(digest for _, digest in self.experts))
+        return (self.method, *merged) if any(merged) else ()
 
     @property
     def saw_the_scored(self) -> bool:
@@ -178,7 +197,11 @@ def _said(record: Record) -> dict[str, Any]:
         "identity": _identity(record),
         "rows_of": str(record.dataset.get("digest", "")),
         "limit": limit_of(record),
+        "source": str(record.dataset.get("source") or ""),
+        "revision": str(record.dataset.get("revision") or ""),
+        "versions": tuple(record.versions.items()),
         "base": record.base.source if record.base else "",
+        "base_digest": record.base.digest if record.base else "",
         "experts": tuple((one.source, one.digest) for one in record.experts),
         "trained": _trained(record),
         "adapted": adaptation.labels if adaptation else "",
@@ -209,6 +232,7 @@ def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
     return {
         "values": tuple([100 * score.value for score in scores]),
         "parts": tuple(means.items()),
+        "fewest": min(score.facts.get(DETERMINED, 1.0) for score in scores),
         "facts": tuple((name, _mean_fact(name, scores)) for name in scores[0].facts),
         "resamples": next((one for one in record.resamples if one.shots == shots), None),
         "interval": interval and (100 * interval.low, 100 * interval.high),
@@ -259,15 +283,6 @@ def flag(*limits: int | str) -> str:
     """What chooses one of several limits, `--limit 50 or --limit all`; '' of one alone."""
     each = sorted({*map(str, limits)})
     return " or ".join(f"--limit {one}" for one in each) if len(each) > 1 else ""
-
-
-def made_of(record: Record) -> tuple[str, ...]:
-    """What a model was merged of, and how; () where its record does not say.
-
-    The same of one encoder under the heads of several tasks, each of which has its own digest.
-    """
-    merged = [one.digest for one in (record.base, *record.experts) if one is not None]
-    return (record.method, *merged) if merged else ()
 
 
 def label(record: Record) -> str:

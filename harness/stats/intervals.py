@@ -57,8 +57,8 @@ def degrees(one: Estimate, *, difference: bool) -> tuple[int, int]:
 
     Of a difference, one less than the units that differ, where each changes the score by one part
     in all of them: so many have its variance. Two models that answer seven rows differently are
-    told by seven, however many there are. By hand: of 500 rows, 5 to the good and 2 to the bad of
-    a first model are a difference of 0.006 and a variance of (7 - 9 / 500) / 500^2.
+    compared on seven, however many there are. By hand: of 500 rows, 5 to the good and 2 to the bad
+    of a first model are a difference of 0.006 and a variance of (7 - 9 / 500) / 500^2.
     """
     units = one.units
     if difference:

@@ -9,7 +9,7 @@ from harness.reporting.boards.board import HOW, Board
 from harness.reporting.boards.folded import SAME
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
 from harness.reporting.grid import CONSTANT, Grid
-from harness.reporting.lines import Line, Setting
+from harness.reporting.lines import DETERMINED, Line, Setting
 from harness.stats.tests import FEWEST_DRAWS
 
 BOLD = "Bold"
@@ -22,8 +22,6 @@ EXPERTS = "standard deviation over the experts of a task (n - 1)."
 SETS = "standard deviation over sets of experts, or over the experts of a task (n - 1)."
 OVER_SETS = " Of three sets of experts or more, by a paired test over these as well."
 OF_THESE = " A mean is of these very tasks: of others, harness compare says more."
-DETERMINED = "rows_per_dimension"
-"""The fact that says, below one, that rows leave a fit open."""
 ADAPTED = {
     "chose the rows": "adapted to drawn rows; their labels only stratify the draw",
     "chose the rows and were read": "tuned on drawn rows and their labels",

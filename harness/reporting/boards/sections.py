@@ -49,7 +49,7 @@ def sections(board: Board) -> Iterator[Section]:
         if len(rows) > MOST:
             note = f"{note} Of {len(rows)} rows the references and the best, {MOST} in all.".strip()
         yield Section(str(setting), note, [_table(board, _most(board, rows))])
-        if share and any(one.verdict.setting == protocol for one in board.shares):
+        if share and any(one.verdict.setting.protocol == protocol for one in board.shares):
             yield share
             share = None
 
@@ -99,7 +99,7 @@ def share_of(board: Board) -> Section | None:
         rows = []
         for share in [*group][:MOST]:
             one, differences = share.verdict, (share.lost, share.recovered)
-            shown = [points(value) for value in (one.experts, one.current, one.tuned)]
+            shown = [points(value) for value in (one.experts, one.current, one.adapted)]
             shown += [f"{points(gain.points)}{gain.mark}" for gain in differences]
             rows.append([share.row, str(one.tasks), *shown, share.share])
         heads = ["", "tasks", "experts", "current", setting, "loss", "recovered", "share"]

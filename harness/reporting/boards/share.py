@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.data.shots import counted
 from harness.reporting.boards.gains import Gain, gaps
 from harness.reporting.grid import Grid, reported
-from harness.reporting.lines import CURRENT, TUNED, Line
-from harness.reporting.verdict import Verdict, verdicts_of
+from harness.reporting.lines import CURRENT, TUNED, Line, Setting
+from harness.reporting.verdict import Verdict, verdicts
 from harness.stats.intervals import LEVEL
 from harness.stats.tests import holm
-from harness.types import Shots
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Share:
     @property
     def setting(self) -> str:
         """FT-Classifier Eval with its options and shots."""
-        return f"{self.verdict.setting}, {counted(self.verdict.shots)}"
+        return str(self.verdict.setting)
 
     @property
     def share(self) -> str:
@@ -45,23 +43,22 @@ def shares(scores: Grid, lines: Sequence[Line]) -> tuple[Share, ...]:
     rows = {
         row: [one for one in scores.by_row.get(row, ()) if one.role in roles] for row in scores.rows
     }
-    by_setting: dict[tuple[str, Shots], dict[str, Verdict]] = {}
+    by_setting: dict[Setting, dict[str, Verdict]] = {}
     for row, mine in rows.items():
-        for one in verdicts_of([*compared(mine, against), *mine], mine):
-            by_setting.setdefault((one.setting, one.shots), {})[row] = one
-    settings = [*dict.fromkeys(setting for setting, _ in by_setting)]
+        for one in verdicts([*compared(mine, against), *mine], mine):
+            by_setting.setdefault(one.setting, {})[row] = one
+    settings = [*dict.fromkeys(setting.protocol for setting in by_setting)]
     made = (_shares(scores, known) for known in by_setting.values())
     every = [share for each in made for share in each]
-    return tuple(sorted(every, key=lambda share: settings.index(share.verdict.setting)))
+    return tuple(sorted(every, key=lambda share: settings.index(share.verdict.setting.protocol)))
 
 
 def _shares(scores: Grid, known: Mapping[str, Verdict]) -> list[Share]:
     """Those of the rows that have a verdict under one setting."""
     p = {row: one.spread.p for row, one in known.items() if one.spread is not None}
     lost = {row: value < 1 - LEVEL for row, value in zip(p, holm([*p.values()]), strict=True)}
-    settings = {(setting.protocol, setting.shots): setting for setting in scores.settings}
-    one = next(iter(known.values()))
-    current, tuned = settings[CURRENT, 0], settings[one.setting, one.shots]
+    current = next(one for one in scores.settings if one.protocol == CURRENT)
+    tuned = next(iter(known.values())).setting
     recovered = gaps(scores, known, current, tuned)
     return [
         Share(

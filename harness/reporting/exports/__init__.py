@@ -1,1 +1,1 @@
-"""Records -> what other programs read: one small module for each format, and `export`."""
+"""Records -> files for other programs: one small module for each format, and `export`."""

@@ -9,23 +9,26 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from harness.errors import BadOption
-from harness.evaluation.records import each_record, safe
+from harness.errors import BadOption, BrokenRecord
+from harness.evaluation.records import safe
 from harness.files import check_below, check_ours, check_place, write_files
-from harness.reporting.chosen import EVERYTHING, Chosen, chosen, read_lines
+from harness.reporting.boards.share import against_of, compared
+from harness.reporting.chosen import EVERYTHING, Chosen, read_lines
 from harness.reporting.exports import every_eval_ever, lm_eval, model_index
-from harness.reporting.exports.results import Result, results_of
+from harness.reporting.exports.results import by_model
 from harness.reporting.frame import as_csv, table
 from harness.reporting.grid import named_rows
+from harness.reporting.lines import Line
+from harness.reporting.verdict import verdicts
 from harness.text import plain
 
 Format: TypeAlias = Literal["model-index", "every-eval-ever", "lm-eval", "csv"]
-Writer: TypeAlias = Callable[[str, Sequence[Result]], str]
-
+Writer: TypeAlias = Callable[[str, Sequence[Line]], str]
 
 MARKS = {
     "records.csv": rb"\Atask,split,kind,metric,rows,protocol,",
-    "README.md": rb"\A---\nmodel-index:\n[^\0]*\n---\n\Z",  # a card with a text is somebody's
+    # a card with another text is somebody's
+    "README.md": rb"\A---\nmodel-index:\n[^\0]*\n---\n(\nVerdict: [^\n\0]*\n)*\Z",
     "every_eval_ever.json": rb'"name": "merging-harness"',
     "results.json": rb'"model_source": "merging-harness"',
 }
@@ -42,11 +45,12 @@ def export(
 ) -> list[Path]:
     """Write the records in files and folders, or `which` of them, in a format; the paths.
 
-    `csv` is one tidy table, out/records.csv; all others have a folder for each model:
-    README.md (`model-index`), every_eval_ever.json (which names an `organization`), results.json
-    (`lm-eval`). A merge is one model under the heads of several tasks; a model whose records do not
-    say what it was merged of is another one under each. Raises BadOption and BrokenRecord, and
-    OutputExists for files of another origin in the place of ours, before anything is written.
+    `csv` is one tidy table, out/records.csv; all others have a folder for each model: README.md
+    (`model-index`, with the verdict on a merge), every_eval_ever.json (which names an
+    `organization`), results.json (`lm-eval`). A merge is one model under the heads of several
+    tasks; a model whose records do not say what it was merged of is another one under each. Raises
+    BadOption and BrokenRecord, and OutputExists for files of another origin in the place of ours,
+    before anything is written.
     """
     folder = Path(out)
     check_place(folder.absolute())
@@ -57,10 +61,12 @@ def export(
             f"the organization {said}; expected one for every-eval-ever, who made the results, and "
             "none for another format"
         )
+    lines = read_lines(places, which)
     if format == "csv":
-        texts = _table(places, which)
+        every = table(lines, named_rows(lines), [line.path for line in lines])
+        texts = {"records.csv": as_csv(every)}
     else:
-        texts = _documents(places, which, format, organization or "")
+        texts = _documents(lines, format, organization or "")
     files = {folder / name: text for name, text in texts.items()}
     check_below(folder, files)
     check_ours({path: MARKS[path.name] for path in files})
@@ -68,29 +74,31 @@ def export(
     return [*files]
 
 
-def _table(places: Sequence[str | Path], which: Chosen) -> dict[str, str]:
-    lines = read_lines(places, which)
-    return {"records.csv": as_csv(table(lines, named_rows(lines), [line.path for line in lines]))}
-
-
-def _documents(
-    places: Sequence[str | Path], which: Chosen, format: Format, organization: str
-) -> dict[str, str]:
+def _documents(lines: Sequence[Line], format: Format, organization: str) -> dict[str, str]:
     every = partial(every_eval_ever.rendered, organization=organization, at=_now())
     writers: dict[str, tuple[str, Writer]] = {
-        "model-index": ("README.md", model_index.rendered),
+        "model-index": ("README.md", partial(_card, lines)),
         "every-eval-ever": ("every_eval_ever.json", every),
         "lm-eval": ("results.json", lm_eval.rendered),
     }
     name, write = writers[format]
-    models = results_of(chosen(each_record(places), which))
     texts: dict[str, str] = {}
-    for model, results in models:
+    for model, mine in by_model(lines):
         folder = safe(model)
         while f"{folder}/{name}" in texts:  # another model whose name has other signs there
             folder += "-"
-        texts[f"{folder}/{name}"] = write(model, results)
+        texts[f"{folder}/{name}"] = write(model, mine)
     return texts
+
+
+def _card(lines: Sequence[Line], model: str, mine: Sequence[Line]) -> str:
+    """The card of a model; of a merge with its verdict, where it has one."""
+    merged = [line for line in mine if line.role == "merged"]
+    try:
+        found = verdicts([*compared(merged, against_of(lines)), *merged], merged)
+    except BrokenRecord:  # experts that are no measure of it: the scores are what they are
+        found = []
+    return model_index.rendered(model, mine, found)
 
 
 def _now() -> int:

@@ -1,4 +1,4 @@
-"""Results -> the results file of lm-evaluation-harness, version 0.4.13 (its `result_schema.py`).
+"""Lines -> the results file of lm-evaluation-harness, version 0.4.13 (its `result_schema.py`).
 
 Its keys are `metric,filter`: our protocol stands in the place of the filter.
 """
@@ -6,75 +6,81 @@ Its keys are `metric,filter`: our protocol stands in the place of the filter.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from harness.reporting.exports.results import Result, digests
+from harness.reporting.exports.results import digests, limit, note, parts, under
+from harness.reporting.lines import Line
+from harness.stats.intervals import variances
+from harness.text import plain
 
 LEVEL_95 = 2 * 1.959964
 """Standard errors between the ends of an interval of 95 %."""
 
 
-def rendered(model: str, results: Sequence[Result]) -> str:
+def rendered(model: str, lines: Sequence[Line]) -> str:
     """The file as JSON."""
-    return json.dumps(document(model, results), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(document(model, lines), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def document(model: str, results: Sequence[Result]) -> dict[str, Any]:
-    """The results of a model by task."""
-    tasks: dict[str, list[Result]] = {}
-    for result in results:
-        tasks.setdefault(f"{result.task}@{result.line.split}", []).append(result)
-    first = {task: read[0] for task, read in tasks.items()}
+def document(model: str, lines: Sequence[Line]) -> dict[str, Any]:
+    """The scores of a model by task."""
+    tasks: dict[str, list[Line]] = {}
+    for line in lines:
+        tasks.setdefault(f"{plain(line.name)}@{line.split}", []).append(line)
+    first = {task: of[0] for task, of in tasks.items()}
     return {
-        "results": {task: _metrics(task, read) for task, read in tasks.items()},
+        "results": {task: _metrics(task, of) for task, of in tasks.items()},
         "group_subtasks": {task: [] for task in tasks},
-        "configs": {task: _config(task, read) for task, read in tasks.items()},
-        "versions": {
-            task: str(one.record.dataset.get("digest", "")) for task, one in first.items()
-        },
+        "configs": {task: _config(task, of) for task, of in tasks.items()},
+        "versions": {task: line.rows_of for task, line in first.items()},
         "n-shot": dict.fromkeys(tasks, 0),
         "higher_is_better": {
-            task: dict.fromkeys((metric for one in read for metric in one.parts), True)
-            for task, read in tasks.items()
+            task: dict.fromkeys((metric for line in of for metric in parts(line)), True)
+            for task, of in tasks.items()
         },
         "n-samples": {
-            task: {"original": one.line.rows, "effective": one.line.rows}
-            for task, one in first.items()
-            if one.limit is None  # of how many these are the first is not known
+            task: {"original": line.rows, "effective": line.rows}
+            for task, line in first.items()
+            if limit(line) is None  # of how many these are the first is not known
         },
-        "config": {"model": "merging-harness", "model_args": {"digest": digests(results)}},
+        "config": {"model": "merging-harness", "model_args": {"digest": digests(lines)}},
         "model_source": "merging-harness",
         "model_name": model,
         "model_name_sanitized": re.sub(r"\W", "_", model),
-        "transformers_version": results[0].record.versions.get("transformers", "unknown"),
+        "transformers_version": dict(lines[0].versions).get("transformers", "unknown"),
     }
 
 
-def _metrics(task: str, results: Sequence[Result]) -> dict[str, Any]:
-    """The metrics of a task; of one alone, the standard error, where its interval says one."""
-    said: dict[str, Any] = {"name": task, "alias": task, "sample_len": results[0].line.rows}
-    for result in results:
-        for metric, value in result.parts.items():
-            said[f"{metric},{_filter(result)}"] = value
-            if result.interval is not None and len(result.parts) == 1:
-                low, high = result.interval
-                said[f"{metric}_stderr,{_filter(result)}"] = (high - low) / LEVEL_95
+def _metrics(task: str, lines: Sequence[Line]) -> dict[str, Any]:
+    """The metrics of a task; of one alone, the standard error, where it is known."""
+    said: dict[str, Any] = {"name": task, "alias": task, "sample_len": lines[0].rows}
+    for line in lines:
+        scores, error = parts(line), _error(line)
+        said |= {f"{metric},{_filter(line)}": value for metric, value in scores.items()}
+        if error is not None and len(scores) == 1:
+            said[f"{next(iter(scores))}_stderr,{_filter(line)}"] = error
     return said
 
 
-def _filter(result: Result) -> str:
-    return result.marked_reading.replace(", ", "-").replace(" ", "-").replace(",", "-")
+def _error(line: Line) -> float | None:
+    """The standard error over test units and draws; without resamples as the interval has it."""
+    if (estimate := line.estimate) is not None:
+        error = math.sqrt(sum(variances(estimate)))
+        return error if math.isfinite(error) else None
+    return line.interval and (line.interval[1] - line.interval[0]) / 100 / LEVEL_95
 
 
-def _config(task: str, results: Sequence[Result]) -> dict[str, str | bool | None]:
+def _filter(line: Line) -> str:
+    return under(line).replace(", ", "-").replace(" ", "-").replace(",", "-")
+
+
+def _config(task: str, lines: Sequence[Line]) -> dict[str, str | bool | None]:
     """Where the rows are from, and what each filter saw beside them."""
-    first = results[0]
-    return {
-        "task": task,
-        "dataset_path": str(first.record.dataset.get("source")),
-        "test_split": first.line.split,
-        **({} if first.limit is None else {"limit": str(first.limit)}),
-        **{f"note,{_filter(result)}": result.note for result in results if result.note},
-    }
+    first = lines[0]
+    limited = {} if (most := limit(first)) is None else {"limit": str(most)}
+    notes = {f"note,{_filter(line)}": said for line in lines if (said := note(line))}
+    source = {"task": task, "dataset_path": first.source, "test_split": first.split}
+    return {**source, **limited, **notes}
