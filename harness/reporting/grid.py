@@ -426,30 +426,3 @@ def short_task(task: str, tasks: Sequence[str]) -> str:
     bare = task.partition("@")[0].rpartition("/")[2]
     clear = [t.partition("@")[0].rpartition("/")[2] for t in tasks].count(bare) <= 1
     return bare if clear else task
-
-
-# What older callers know it by ------------------------------------------------------------
-
-Reading = Setting
-readings_of = settings_of
-
-
-def reading_of(line: Line) -> Setting:
-    """The group of columns that a line stands in."""
-    return line.setting
-
-
-def readings(records: Iterable[Record]) -> list[Setting]:
-    """All settings of records, in the order of columns."""
-    return settings_of(_lines(records))
-
-
-def cell_of(record: Record, setting: Setting) -> Cell:
-    """What a record says under a setting."""
-    line = next(one for one in _lines([record]) if one.shots == setting.shots)
-    return Cell(line.values, line.interval)
-
-
-def check_same_work(records: Sequence[Record]) -> None:
-    """As `check_work`."""
-    check_work(_lines(records))

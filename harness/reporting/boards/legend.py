@@ -9,7 +9,7 @@ from harness.reporting.boards.board import HOW, Board
 from harness.reporting.boards.folded import SAME
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
 from harness.reporting.grid import CONSTANT, Grid
-from harness.reporting.lines import DETERMINED, Line, Setting
+from harness.reporting.lines import Line, Setting
 from harness.stats.tests import FEWEST_DRAWS
 
 BOLD = "Bold"
@@ -87,7 +87,7 @@ def seen(line: Line) -> list[str]:
 
 def noted(line: Line) -> list[str]:
     """What a protocol saw, and whether that leaves its fit open."""
-    is_open = dict(line.facts).get(DETERMINED, 1) < 1
+    is_open = line.fewest < 1
     return seen(line) + (["fitted to fewer rows than features have dimensions"] if is_open else [])
 
 
