@@ -39,7 +39,7 @@ from harness.files import write_json
 from harness.passes.features import forward
 from harness.registry import PROTOCOLS
 from harness.reporting import figures
-from harness.reporting.chosen import chosen
+from harness.reporting.chosen import among
 from harness.reporting.difference import Difference
 from harness.reporting.grid import CURRENT, grid
 from harness.reporting.lines import Line, lines_of
@@ -85,7 +85,7 @@ def read(name: str, method: str, task: str, asked: str, values: Values, **given:
 
 def of(records: Sequence[Record], view: View = ALL) -> list[Line]:
     """The lines of records that a view is of."""
-    return [*lines_of(chosen((("", one) for one in records), view))]
+    return among([*lines_of(("", one) for one in records)], view)
 
 
 def scored(records: Sequence[Record], *protocols: str) -> Scores:

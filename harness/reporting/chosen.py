@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import PositiveInt
 
 from harness.errors import MissingScores
-from harness.evaluation.records import Record, each_record
+from harness.evaluation.records import each_record
 from harness.reporting.grid import SINGLES
 from harness.reporting.lines import Line, lines_of
 from harness.values import Frozen
 
-Where = TypeVar("Where")
 NAMED = ("merged", "reference", "ceiling")
 """Roles of what a table is of; those of all others are what these are measured by."""
 
@@ -94,15 +93,6 @@ def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
 
 def _missing(what: str, name: object, known: Iterable[str]) -> MissingScores:
     return MissingScores(f"no record is of {what} '{name}', expected one of {', '.join(known)}")
-
-
-def chosen(
-    records: Iterable[tuple[Where, Record]], which: Chosen
-) -> Iterator[tuple[Where, Record]]:
-    """The records that are meant, as `among` says of their lines."""
-    known = [*records]
-    lines = among([*lines_of((str(at), one) for at, (_, one) in enumerate(known))], which)
-    return (known[int(at)] for at in dict.fromkeys(line.path for line in lines))
 
 
 def read_lines(places: Iterable[str | Path], which: Chosen = EVERYTHING) -> list[Line]:
