@@ -7,6 +7,7 @@ import importlib
 import os
 import resource
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ REAL_DATA = "HARNESS_REAL_DATA"
 they did not make. A variable, for processes of xdist have it from the one that starts them."""
 if "HARNESS_DATA_DIR" in os.environ:
     os.environ[REAL_DATA] = os.environ.pop("HARNESS_DATA_DIR")
+
+# A shell has what runs in its background ignore Ctrl-C, and so would the commands that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 for package in BESIDE:  # found by path, so that tests can import from them
     import_all(package)

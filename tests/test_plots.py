@@ -146,7 +146,7 @@ def probing(as_found: None) -> None:
 
 def test_a_mean_over_tasks_goes_draw_by_draw_and_needs_all_tasks() -> None:
     scores = scored(several())
-    current, *_, tuned = headline(scores.grid.readings)
+    current, *_, tuned = headline(scores.grid.settings)
     mean = scores.cell("ties", tuned, "mean")
     assert mean is not None
     # 60 and 70 on one task, 70 and 80 on the other
@@ -159,7 +159,7 @@ def test_a_mean_over_tasks_goes_draw_by_draw_and_needs_all_tasks() -> None:
     assert part.cell("ties", tuned, "mean") is None
     assert part.cell("base", tuned, "mean") is not None
     few = scored(several(), CURRENT)
-    assert few.grid.readings == (current,)
+    assert few.grid.settings == (current,)
 
 
 def test_of_several_experts_of_a_task_the_mean_is_shown() -> None:
@@ -188,7 +188,7 @@ def test_models_of_one_method_on_one_task_are_told_apart() -> None:
 
 def test_the_number_of_shots_is_the_nearest_to_five_or_the_one_asked_for() -> None:
     made = [*several(), read("m", "ties", "a@b", "knn", {7: [0.1], 3: [0.2]})]
-    known = scored(made).grid.readings
+    known = scored(made).grid.settings
     assert [(one.protocol, one.shots) for one in headline(known)] == [
         ("current", 0),
         ("knn", 5),
@@ -228,13 +228,13 @@ def test_every_dot_is_where_its_score_is() -> None:
     figure = picture(protocols, several())
     looks = marks.OF_CURRENT, marks.KNOWN["knn"], marks.KNOWN["ft-classifier"]
     scores = scored(several())
-    known = headline(scores.grid.readings)
+    known = headline(scores.grid.settings)
     assert [axes.get_title() for axes in figure.axes] == ["rte", "mrpc", "mean of 2 tasks"]
     for axes, column in zip(figure.axes, scores.grid.columns, strict=True):
         rows = rows_of(axes)
         assert [*rows.values()] == ["dare[ties]", "ties", "base"]  # the best under current first
-        for reading, look in zip(known, looks, strict=True):
-            cells = [scores.cell(row, reading, column) for row in rows.values()]
+        for setting, look in zip(known, looks, strict=True):
+            cells = [scores.cell(row, setting, column) for row in rows.values()]
             assert drawn_at(axes, look.sign) == [
                 (pytest.approx(cell.mean), y) for cell, y in zip(cells, rows, strict=True) if cell
             ]
@@ -349,7 +349,7 @@ def test_shots_by_hand() -> None:
     assert [(x, label.get_text()) for x, label in ticks] == [(0, "1"), (math.log(5), "5")]
     assert [y for _, y in drawn_at(first, "^")] == pytest.approx([60, 66])
     scores = scored(several())
-    known = {one: (one.protocol, float(one.shots)) for one in scores.grid.readings if one.shots}
+    known = {one: (one.protocol, float(one.shots)) for one in scores.grid.settings if one.shots}
     points = curves.scores_along(scores, known, "ties", "mean")
     assert [*points] == ["knn", "ft-classifier"]
     x, cell = points["knn"][0]
@@ -509,7 +509,7 @@ def test_a_gain_whose_intervals_overlap_is_not_told(half: float, text: str) -> N
 
 def test_gains_are_under_current_eval_unless_another_is_named() -> None:
     shown = gains.gains(of(several()), ALL)
-    assert str(shown.reading) == "current"
+    assert str(shown.setting) == "current"
     assert [one.gain.points for one in shown.added.values()] == pytest.approx([10] * 3)
     with pytest.raises(MissingScores, match=r"shows one protocol, found current; knn, 5 shots"):
         gains.gains(of(several()), View(protocols=("current", "knn")))
@@ -823,8 +823,8 @@ def test_a_box_of_quartiles_takes_ten_values(count: int, box: bool) -> None:
     """The median and every value are there in any case."""
     points = [float(value) for value in range(count)]
     differences = [Difference(one) for one in points]
-    reading = scored(several()).grid.readings[0]
-    axes = drop.draw(drop.Drops({"ties": differences}, "merge", reading, 0)).axes[0]
+    setting = scored(several()).grid.settings[0]
+    axes = drop.draw(drop.Drops({"ties": differences}, "merge", setting, 0)).axes[0]
     assert [(one.get_x(), one.get_width()) for one in axes.patches] == [(2.5, 5)] * box  # type: ignore[attr-defined]
     assert [x for x, _ in drawn_at(axes, "o")] == points
     median = next(one for one in axes.collections if one.get_linewidth() == 2)
