@@ -19,7 +19,8 @@ from harness.evaluation.records import LATER
 
 ROOT = sheets.HERE.parent
 KEYS = {
-    "board.csv": ("task", "split", "protocol", "options", "shots", "row", "role", "model"),
+    # not by row: which models share one, their scores decide
+    "board.csv": ("task", "split", "protocol", "options", "shots", "role", "model"),
     "gains.csv": ("task", "merger", "premerge"),
     "readings.csv": ("first", "second"),
 }
