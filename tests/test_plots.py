@@ -689,6 +689,18 @@ def parts_of(axes: Any) -> dict[str, list[tuple[str, float, float]]]:
     return parts
 
 
+def test_bars_of_credit_have_an_axis_where_all_scores_are_one(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """Experts that learned nothing: they score as the base and the best constant do."""
+    found = test_credit.of({"ties": test_credit.scored(33, 33)})
+    merge = replace(found.merges[0], base=33.0, current=33.0, tuned=33.0, experts=33.0)
+    figure = credit.draw(replace(found, merges=(merge,), constant=33.0), "")
+    low, high = figure.axes[0].get_xlim()
+    assert low < high
+    assert not [one for one in recwarn if "xlim" in str(one.message)]
+
+
 def test_the_parts_of_credit_are_where_the_scores_are() -> None:
     """A merge with both parts, one whose own heads beat the tuned one, one below its base."""
     made = test_credit.scored

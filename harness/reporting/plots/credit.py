@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import MissingScores
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit import Credits, Merge
-from harness.reporting.difference import CI
+from harness.reporting.difference import CI, LEAST
 from harness.reporting.figures import wrapped
 from harness.reporting.grid import CURRENT
 from harness.reporting.lines import TUNED, Line
@@ -86,7 +86,8 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     scores = Scores(board.scores)
     column = scores.grid.columns[-1]
     counts = {line.rows for line in board.tasks.values()}
-    rows = f", {counts.pop():,} test rows each" if len(counts) == 1 else ""
+    each = " each" if len(board.tasks) > 1 else ""
+    rows = f", {counts.pop():,} test rows{each}" if len(counts) == 1 else ""
     return draw(board.credits, f"{scores.unit(column)}, {scores.title(column)}{rows}")
 
 
@@ -140,7 +141,7 @@ def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
     """From the constant on, or from 0 without one, if nothing is lower."""
     scores = [x for one in credits.merges for x in (one.base, one.tuned, one.current, one.experts)]
     low = min(*scores, credits.constant or 0)
-    axes.set_xlim(low, max(scores))
+    axes.set_xlim(low, max(*scores, low + LEAST))
     for one, y in zip(credits.merges, places, strict=True):
         kept, most = max(one.current, one.base), max(one.current, one.tuned, one.base)
         ends = {
