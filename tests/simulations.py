@@ -184,15 +184,19 @@ def _holds_span(random: Random, size: int, unit: int) -> bool:
 
 
 def pearson(random: Random, rows: int, rho: float) -> Estimate:
-    x, noise = random.normal(size=(2, rows))
-    y = rho * x + np.sqrt(1 - rho**2) * noise
+    return correlated(random, random.normal(size=rows), rho)
+
+
+def correlated(random: Random, x: Array64, rho: float) -> Estimate:
+    """Pearson of values with others that know them so well."""
+    y = rho * x + np.sqrt(1 - rho**2) * random.normal(size=len(x))
 
     def value(w: Array64) -> Array64:
-        at = [w @ each / rows for each in (x, y, x * y, x * x, y * y)]
+        at = [w @ each / len(x) for each in (x, y, x * y, x * x, y * y)]
         above = at[2] - at[0] * at[1]
         return np.asarray(above / np.sqrt((at[3] - at[0] ** 2) * (at[4] - at[1] ** 2)))
 
-    return read([value], rows)
+    return read([value], len(x))
 
 
 def matthews(random: Random, rows: int, cells: tuple[float, ...]) -> Estimate:
@@ -294,6 +298,12 @@ def f1_alike(random: Random) -> Estimate:
     return minus(first, second)
 
 
+def correlated_alike(random: Random, rows: int) -> Estimate:
+    """Two models of the same Pearson, 0.9, each with mistakes of its own."""
+    x = random.normal(size=rows)
+    return minus(correlated(random, x, 0.9), correlated(random, x, 0.9))
+
+
 def level(title: str, made: Callable[[Random], Estimate], *, fails: bool) -> World:
     """How often a difference that is none is significant: 5 of 100 at most."""
     return World(
@@ -312,6 +322,9 @@ def tests() -> Iterator[World]:
         title = f"accuracy, 500 rows of which {differing} differ"
         yield level(title, partial(two_alike, rows=500, differing=differing), fails=differing < 5)
     yield level("F1, 150 rows, 30 % positive", f1_alike, fails=False)
+    for rows in (30, 100):
+        title = f"Pearson 0.9, {rows} rows"
+        yield level(title, partial(correlated_alike, rows=rows), fails=False)
     for draws, of_draw, of_both in ((3, 0.05, 0.4), (3, 0.0, 1.0), (5, 0.05, 0.4), (10, 0.02, 0.0)):
         title = f"{draws} draws, sd {of_draw} of draws, {of_both} of both"
         made = partial(two_drawn, draws=draws, of_draw=of_draw, of_both=of_both)
