@@ -129,8 +129,8 @@ def shots(place: Path) -> str:
     columns = {"Current": PROTOCOLS["Current"]}
     columns |= {f"tuned head, {count}": {**tuned, "shots": count} for count in COUNTS}
     columns["tuned head, test rows"] = {"protocol": "ft-classifier", "with rows": "test"}
-    for name, reading in (("linear probe", probe), ("linear probe of hidden states", hidden)):
-        columns |= {f"{name}, {count}": {**reading, "shots": count} for count in ("5", "all")}
+    for name, where in (("linear probe", probe), ("linear probe of hidden states", hidden)):
+        columns |= {f"{name}, {count}": {**where, "shots": count} for count in ("5", "all")}
     return by_column(frame, "", columns)
 
 
