@@ -1,9 +1,9 @@
 """Differences between protocols, or options of one: `python leaderboards/differences.py [FOLDER]`.
 
-Writes FOLDER/differences.csv (`leaderboards`) from the records of the studies `shots` and
-`protocols` in FOLDER/records, which must keep resamples: the paired difference in points, averaged over five
-tasks, with its 95 % confidence interval over test units and draws. `harness compare` compares two
-models under one protocol; here also one model under two.
+Writes FOLDER/differences.csv (FOLDER: `leaderboards`) from the records of the studies `shots` and
+`protocols` in FOLDER/records, which must keep resamples. A line has the paired difference in
+points, averaged over five tasks, with its 95 % confidence interval over test units and draws.
+`harness compare` compares two models under one protocol; here also one model under two.
 """
 
 from __future__ import annotations

@@ -114,23 +114,23 @@ study-protocols() {
   rules="knn,knn:rule=vote,knn:rule=centroid"
   protocols="current,$rules,ft-classifier,linear-probe,probe,surgery,surgery:rows=test$probes"
   flags="$rows --protocols $protocols"
-  read_all() { # name merger flags...
+  merge_all() { # name merger flags...
     merge protocols "textcls-$1" "$2" "${*:3}" $(experts $textcls)
   }
   for merger in average ties regmean tsv iso wudi pcb regmean_plus_plus actmat adamerging; do
-    read_all $merger $merger
+    merge_all $merger $merger
   done
-  read_all iso-cts iso:variant=common_and_task
+  merge_all iso-cts iso:variant=common_and_task
   # coefficients by the entropy of the very rows that are scored, as the paper has it
-  read_all adamerging-test adamerging:rows=test
-  read_all fisher-empirical fisher:estimator=empirical,examples=256
-  read_all lines-task_arithmetic task_arithmetic --postmerge lines
-  read_all svc-task_arithmetic task_arithmetic --postmerge svc
-  read_all procrustes-average average --premerge procrustes
-  read_all dare-ties ties --premerge dare
+  merge_all adamerging-test adamerging:rows=test
+  merge_all fisher-empirical fisher:estimator=empirical,examples=256
+  merge_all lines-task_arithmetic task_arithmetic --postmerge lines
+  merge_all svc-task_arithmetic task_arithmetic --postmerge svc
+  merge_all procrustes-average average --premerge procrustes
+  merge_all dare-ties ties --premerge dare
   # parts for each task, which no merge has: what they would reach
   flags+=" --ceilings emr,tall"
-  read_all task_arithmetic task_arithmetic
+  merge_all task_arithmetic task_arithmetic
   board protocols
   # Needs no records: the features of the average beside those of its experts.
   harness plot tsne --model "$out/merged/textcls-average" --rows 300 --out "$out/docs/figures/tsne" \
@@ -141,17 +141,17 @@ study-protocols() {
 # published code's dropout, the test rows themselves, and rows drawn whatever their labels.
 study-shots() {
   topics
-  read_three() { # board flag...
+  merge_three() { # board flag...
     flags="--limit 2000 ${*:2}"
     for merger in average ties tsv; do
       merge "$1" "textcls-$merger" $merger "" $(experts $textcls)
     done
   }
   hidden=features=mean_masked
-  read_three shots --shots 1,5,10,50,all \
+  merge_three shots --shots 1,5,10,50,all \
     --protocols "current,knn,knn:$hidden,ft-classifier,linear-probe,linear-probe:$hidden"
-  read_three shots --shots 5 --protocols ft-classifier:variant=paper,ft-classifier:rows=test
-  read_three unstratified --shots 5 --unstratified --protocols knn,ft-classifier,linear-probe
+  merge_three shots --shots 5 --protocols ft-classifier:variant=paper,ft-classifier:rows=test
+  merge_three unstratified --shots 5 --unstratified --protocols knn,ft-classifier,linear-probe
   board shots
   board unstratified
 }

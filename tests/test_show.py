@@ -1,4 +1,4 @@
-"""What a task is read as, told before anybody trains; and files as people have them."""
+"""What a task holds, printed before anybody trains; and files as people have them."""
 
 from __future__ import annotations
 

@@ -21,16 +21,16 @@ Way = Literal["paired", "intervals", "printed"]
 WAYS: Mapping[Way, str] = {
     "paired": "that do not differ significantly from it (paired test over test units and draws, "
     "Holm over the column)",
-    "intervals": "whose interval over test rows, or whose draws, overlap with those of the best, "
-    "where records keep no resamples",
-    "printed": "that are printed alike, where no interval is stored",
+    "intervals": "whose interval over test rows, or whose draws, overlap with those of the best "
+    "(records without resamples)",
+    "printed": "that are printed alike (records without an interval)",
 }
 K = TypeVar("K")
 
 
 @dataclass(frozen=True)
 class Best:
-    """The rows of a column that are the best or do not differ from it, and how that was found."""
+    """The rows of a column that are the best or do not differ from it; how they were compared."""
 
     rows: frozenset[str]
     ways: frozenset[Way]

@@ -16,7 +16,7 @@ SEVERAL = ("ensemble", "ceiling")
 """Roles of what is not one model, which no other program knows as one."""
 LOCAL = ("local folder", "generated", "None", "")
 """Sources of rows that are no repository of the Hub."""
-MADE_ON_TEST = "transductive: the model was made with the rows that are scored"
+MADE_ON_TEST = "transductive: the model was made with the scored rows"
 NAMES = {
     "accuracy": "Accuracy",
     "f1": "F1",

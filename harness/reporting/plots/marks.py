@@ -294,5 +294,5 @@ def whisker(
         markeredgecolor=RIM if significant else BLACK,
         markeredgewidth=0.8,
         zorder=6,
-        label="significant" if significant else "not significant, or not known",
+        label="significant" if significant else "not significant, or not tested",
     )
