@@ -295,7 +295,7 @@ def f1_alike(random: Random) -> Estimate:
 
 
 def level(title: str, made: Callable[[Random], Estimate], *, fails: bool) -> World:
-    """How often a difference that is none is significant: 5 of 100 at most."""
+    """How often a true difference of zero is found significant: 5 of 100 at most."""
     return World(
         title,
         0.0,
@@ -313,7 +313,7 @@ def tests() -> Iterator[World]:
         yield level(title, partial(two_alike, rows=500, differing=differing), fails=differing < 5)
     yield level("F1, 150 rows, 30 % positive", f1_alike, fails=False)
     for draws, of_draw, of_both in ((3, 0.05, 0.4), (3, 0.0, 1.0), (5, 0.05, 0.4), (10, 0.02, 0.0)):
-        title = f"{draws} draws, sd {of_draw} of draws, {of_both} of both"
+        title = f"{draws} draws, sd {of_draw} of draws, {of_both} of rows on draws"
         made = partial(two_drawn, draws=draws, of_draw=of_draw, of_both=of_both)
         yield level(title, made, fails=of_draw > 0.02)
 
@@ -498,7 +498,7 @@ def steadiness(rows: int, resamples: int) -> tuple[float, float]:
 
 FAMILIES: dict[str, Callable[[], Iterator[World]]] = {
     "95 % interval of a score holds the truth": intervals,
-    "a difference that is none is significant": tests,
+    "a true difference of zero is found significant": tests,
     "the smallest detectable difference is found": powers,
     "a difference of the margin is called practically equal": equals,
     "several tasks, several models": several,
@@ -509,7 +509,7 @@ FAMILIES: dict[str, Callable[[], Iterator[World]]] = {
 
 def table(times: int) -> Iterator[str]:
     """The table of docs/statistics.md, a line at a time."""
-    yield "| case | wanted | simulated | the way given up |"
+    yield "| case | wanted | simulated | method given up |"
     yield "|---|---|---|---|"
     for family, worlds in FAMILIES.items():
         yield f"| **{family}** | | | |"

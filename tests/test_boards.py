@@ -596,7 +596,7 @@ def ratio(*ends: float) -> Ratio:
     ("current", "loss", "share", "says"),
     [
         (80, (9.5, 10.5), "70 % (95 % CI 62 to 78 %)", "explains 70 % (95 % CI 62 to 78 %) of the"),
-        (80, (9.5, 10.5), "70 % (95 % CI 62 to 78 %)", "experts (90.0; 95 % CI -10.5 to -9.5);"),
+        (80, (9.5, 10.5), "70 % (95 % CI 62 to 78 %)", "experts (90.0; 95 % CI -10.5 to -9.5)."),
         (
             80,
             (-1, 21),
@@ -696,19 +696,17 @@ def test_very_unequal_experts_are_called_out(tasks: tuple[str, str]) -> None:
         records.append(record("merged", "m", task, "current", 0.333))
         records.append(record("merged", "m", task, "ft-classifier", {5: [0.74]}))
     (made,) = verdicts(lines(records))
-    first, second = str(made).split(". ")[:2]
-    assert first.endswith(
-        "the merge scores 33.3 under Current Eval; FT-Classifier Eval with 5 shots scores 74.0, "
-        "40.7 points more"
-    )
-    assert second.startswith("Its experts are very unequal (14.2 to 63.8, 39.0 on average), so")
+    first, second, third = str(made).split(". ")[:3]
+    assert first.endswith("the merge scores 33.3 under Current Eval")
+    assert second == "FT-Classifier Eval with 5 shots scores 74.0, 40.7 points more"
+    assert third.startswith("Its experts are very unequal (14.2 to 63.8, 39.0 on average), so")
     fair = [one for one in records if one.role != "expert"]
     fair += [record("expert", task, task, "current", 0.6) for task in {*tasks}]
     assert "unequal" not in str(verdicts(lines(fair))[0])
 
 
 def test_an_expert_far_below_its_merge_is_called_out() -> None:
-    """Also where a tuned head reads less: the merge, as it is, shows what the expert lacks."""
+    """Also where a tuned head scores less: the merge is far above its expert."""
     records = [
         record("expert", "a", MRPC, "current", 0.17),
         record("merged", "m", MRPC, "current", 0.8),
@@ -716,9 +714,9 @@ def test_an_expert_far_below_its_merge_is_called_out() -> None:
         record("base", "base", MRPC, "ft-classifier", {5: [0.4]}),
     ]
     (made,) = verdicts(lines(records))
-    first, second = str(made).split(". ")[:2]
-    assert first.endswith("with 5 shots scores 30.0 (base: 40.0), 50.0 points less")
-    assert second.startswith("Its experts are far below that (17.0 to 17.0")
+    _, second, third = str(made).split(". ")[:3]
+    assert second.endswith("with 5 shots scores 30.0 (base: 40.0), 50.0 points less")
+    assert third.startswith("Its experts are far below that (17.0 to 17.0")
 
 
 def test_the_verdict_averages_over_experts_draws_and_tasks() -> None:
