@@ -231,7 +231,7 @@ def check_metrics(task: Task) -> None:
         odd = [tag for tag in task.labels if tag != OUTSIDE and tag[0] not in entry.prefixes]
         if entry.prefixes and odd:
             raise BadData(
-                f"task '{task}' has the tag {odd[0]}, which {name} does not read; expected "
+                f"task '{task}' has the tag {odd[0]}, which {name} does not score; expected "
                 f"{', '.join(f'{one}-TYPE' for one in entry.prefixes)}, or span_f1"
             )
         if entry.classes not in (None, len(task.labels)):

@@ -183,7 +183,7 @@ def kept(cell: Cell) -> Record | None:
     record = read_record(cell.path)
     if identity_of(record) != identity(cell.values):
         raise BrokenRecord(
-            f"{cell.path} is not the record that its name says; expected it unchanged: take it away"
+            f"{cell.path} does not match the hash in its name; expected it unchanged: remove it"
         )
     return record
 

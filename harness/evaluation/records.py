@@ -275,8 +275,8 @@ def record_in(text: str, path: Path) -> Record:
     check_record(record, str(path))
     if (named := NAMED.search(path.name)) and not identity_of(record).startswith(named[1]):
         raise BrokenRecord(
-            f"{path} is not the record that its name says, so what it is of was changed; expected "
-            "it as evaluate wrote it: take it away, and evaluate again"
+            f"{path} does not match the hash in its name, so it was changed; expected it as "
+            "evaluate wrote it: remove it, and evaluate again"
         )
     return record
 
@@ -323,8 +323,8 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
         other, theirs = known.setdefault(identity_of(record), (path, values))
         if values != theirs:
             raise BrokenRecord(
-                f"{path} and {other} are of the same and have other scores; expected one: "
-                "take the other away, or name the folder of one"
+                f"{path} and {other} are of the same cell and have different scores; expected one: "
+                "remove the other, or name the folder of one"
             )
         yield path, record
     _tell_of_others(others, none=not known)

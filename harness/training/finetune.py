@@ -225,7 +225,7 @@ def _readout(name: PresetName | None, tasks: Sequence[Task]) -> Readout:
     if name is None:
         return readout
     if readout == LAST_LINEAR:
-        raise BadRecipe(f"the preset '{name}' says nothing of fine-tuning; leave out --preset")
+        raise BadRecipe(f"the preset '{name}' has no settings for fine-tuning; leave out --preset")
     if len(tasks) > 1:
         raise BadRecipe(
             f"under the preset '{name}' an expert is of one task, found {len(tasks)}; expected one "
