@@ -46,8 +46,9 @@ def procrustes(
     T is orthogonal. All are turned to a `reference`: the matrix of the first expert, of an expert
     drawn for all matrices or for each, of the base, or the mean of turns to the first and to the
     last. Then all are turned to their mean, again and again, until the distance of two means in a
-    row changes by less than `tol`. `variant="fixed_reference"` stays with the first mean. T mixes the inputs of a
-    layer; with `orientation="out"` its outputs, T^T W, and with `rotate_bias` the bias b, to b T.
+    row changes by less than `tol`. `variant="fixed_reference"` stays with the first mean. T mixes
+    the inputs of a layer; with `orientation="out"` its outputs, T^T W, and with `rotate_bias` the
+    bias b, to b T.
 
     `matrix_set="paper"` are queries, keys, values, both feed-forward layers, the embeddings of
     tokens and the matrices of the head; `all_2d` all matrices. Those of a head are turned only if
