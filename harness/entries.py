@@ -55,7 +55,7 @@ class Merger(Method):
 
     `breaks`: the properties that it breaks by design with its default options (`harness check`);
     `breaks_with`: those it may break with others. `task_vectors`: it subtracts the base, so it
-    needs one. `by_label`: a row of a head counts for nothing where an expert's data said nothing of
+    needs one. `by_label`: a row of a head has no weight where an expert's data have no row with
     its label; of all other methods the harness leaves such rows out.
     """
 
@@ -97,15 +97,15 @@ class Postmerge(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationProtocol(Entry):
-    """A way to read labels off features.
+    """A way to predict labels from features.
 
     `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
     `check` is called with the options before any forward pass, and raises BadOption for what no
-    range of one option can say. `transductive` says of the options whether it adapts to the test
-    rows themselves, in place of drawn ones. `by_default`: it is read where nobody names protocols.
-    `of_tags` are the options that speak of words outside entities, so of a tagging alone; `outside`
-    says of the options how many times as many of those words are drawn as of any other tag.
-    `features`, of a protocol that reads no head, says of the options where its features are taken:
+    range of one option can say. `transductive`: whether these options adapt to the test rows
+    themselves, in place of drawn ones. `by_default`: it is used where no protocols are named.
+    `of_tags` are the options about words outside entities, for tags alone; `outside`: how many
+    times as many of those words these options draw as of any other tag. `features`, of a protocol
+    without a head: where these options take features,
     `last_linear`, `cls`, `mean_masked` or `mean_padded`.
     """
 

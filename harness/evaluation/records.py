@@ -128,15 +128,14 @@ class Record(Frozen):
     A record is written once, for what `identity` says, and never changed: another model, other
     rows, another setting or role is another record. `digest` is that of the weights, `content` that
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
-    `family` is that of the architecture, `recipe` how a merge of ours was made.
-    `unseen` are the units that the model did not see: words that were cut off, read as no entity.
-    `predictions` is the digest of those beside it; records of before version 4 have none.
-    `intervals` has one for every number of shots, and so has `resamples`: the scores on resampled
-    test units, which records of before version 5 lack. `majority` the score of the best constant
-    prediction on the same rows. `shown` are the rows that methods of a merge were shown, and
-    `transductive` says that those it is scored on are among them: nobody who has not these very
-    rows gets such a score. Values are between 0 and 1 (or -1 and 1 for correlations); tables
-    multiply them by 100.
+    `family` is that of the architecture, `recipe` how a merge of ours was made. `unseen` are the
+    units that the model did not see: words that were cut off, scored as no entity. `predictions` is
+    the digest of those beside it; absent before version 4. `intervals` has one for every number of
+    shots, and so has `resamples`: the scores on resampled test units, which records of before
+    version 5 lack. `majority` the score of the best constant prediction on the same rows. `shown`
+    are the rows that methods of a merge used; `transductive` means that the scored rows are among
+    them, so such a score needs these very rows. Values are between 0 and 1 (or -1 and 1 for
+    correlations); tables multiply them by 100.
     """
 
     schema_version: Literal[3, 4, 5] = 5

@@ -38,7 +38,7 @@ EXPERTS = (EXPERT, SUMMARY[1])
 
 
 class View(Chosen):
-    """What of some records a picture shows: everything, where nothing is said.
+    """What a picture shows of records: by default, everything.
 
     `shots` is the number wanted of each protocol that adapts, instead of the nearest to five, or
     `all`. `rows` is how many of each task `tsne` lays out.
