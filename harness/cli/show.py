@@ -1,4 +1,4 @@
-"""A task -> what it is read as, before anybody trains."""
+"""A task -> what it holds, before anybody trains."""
 
 from __future__ import annotations
 

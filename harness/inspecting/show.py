@@ -1,4 +1,4 @@
-"""Shell: a task -> what it is read as: rows, labels, lengths, what is cut off, shared texts."""
+"""Shell: a task -> what it holds: rows, labels, lengths, what is cut off, shared texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show(
     max_length: Length | None = None,
     data_dir: str | Path | None = None,
 ) -> dict[str, Any]:
-    """What a task is read as, as JSON: every split with its rows, labels, lengths and two examples.
+    """What a task holds, as JSON: every split with its rows, labels, lengths and two examples.
 
     Lengths are in words or, with a `model` (or its base), in its tokens, with what `max_length`
     cuts off, by default the task's. Raises BadData for data that cannot be read, and for splits

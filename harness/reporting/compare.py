@@ -196,7 +196,7 @@ def _estimate(line: Line) -> Estimate:
     if (found := line.estimate) is None:
         raise BrokenRecord(
             f"the record of '{line.model}' on {line.task} has no scores on resampled test units, "
-            "which records of before version 5 lack; evaluate it again"
+            "which records from before version 5 lack; evaluate it again"
         )
     return found
 

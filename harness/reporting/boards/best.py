@@ -114,7 +114,7 @@ def apart(one: Spot, other: Spot) -> Apart:
     """How far a cell is above another.
 
     Of records without resamples, intervals over rows that do not overlap, and draws that do not
-    either, are of models that differ on the same rows as well; where they do overlap, nobody knows.
+    either, are of models that differ on the same rows as well; where they overlap, it is unknown.
     """
     first, second = one.cell, other.cell
     above = first.mean - second.mean

@@ -94,7 +94,7 @@ def noted(line: Line) -> list[str]:
 
 
 def notes(scores: Grid, of: Callable[[Line], Sequence[str]] = noted) -> dict[Setting, str]:
-    """What is said of the lines of each setting, '' if nothing."""
+    """The notes on each setting, '' if there are none."""
     said: dict[Setting, dict[str, None]] = {setting: {} for setting in scores.settings}
     for (_, setting, _), line in scores.lines.items():
         said[setting] |= dict.fromkeys(of(line))

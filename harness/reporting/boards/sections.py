@@ -32,7 +32,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """Tables under a title, with what is said of them."""
+    """Tables under a title, with a note."""
 
     title: str
     note: str

@@ -56,7 +56,7 @@ def parts(line: Line) -> dict[str, float]:
 
 
 def filled(values: Mapping[str, object]) -> dict[str, object]:
-    """Values without those that say nothing."""
+    """Values without empty ones."""
     return {name: value for name, value in values.items() if value not in (None, "", "None")}
 
 

@@ -1,4 +1,4 @@
-"""How series are told apart, in colour and without, and how panels are laid out."""
+"""How series are distinguished, in colour and without, and how panels are laid out."""
 
 from __future__ import annotations
 

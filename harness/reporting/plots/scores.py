@@ -107,7 +107,7 @@ class Scores:
         }
 
     def title(self, column: str) -> str:
-        """What a column is called where its tasks are told apart."""
+        """The name of a column, with its task if there are several."""
         if column == MEAN:
             return f"mean of {len(self.grid.tasks)} tasks"
         return short_task(column, self.grid.tasks)
