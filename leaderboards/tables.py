@@ -196,7 +196,7 @@ def projected(place: Path, suite: str) -> str:
 
 
 def _told(place: Path) -> Mapping[tuple[str, str], bool]:
-    """By task and merger, whether what `procrustes` before it adds is told from nothing."""
+    """By task and merger, whether what `procrustes` before it adds is significant."""
     frame = pandas.read_csv(place / "gains.csv", keep_default_na=False)
     frame = frame[frame.premerge == "procrustes"]
     places = zip(frame.task, frame.merger, strict=True)

@@ -30,7 +30,7 @@ def _no_positive(labels: Array64) -> str | None:
 
 def _none_holds(labels: Array64) -> str | None:
     if labels.ndim > 1 and not (labels == 1).any():
-        return "no row that any class is said to hold for"
+        return "no row that is labelled with any class"
     return None
 
 

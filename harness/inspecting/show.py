@@ -113,7 +113,7 @@ def report(shown: Mapping[str, Any]) -> str:
         if one["cut_off_in_words"]:
             lines.append(f"{split}: {one['cut_off_in_words']}")
         if one["shared_with_train"]:
-            lines.append(f"{split}: {one['shared_with_train']} texts also stand in training rows")
+            lines.append(f"{split}: {one['shared_with_train']} texts are also in training rows")
     for split, one in splits.items():
         for example in one["examples"]:
             texts = " | ".join(example["texts"])

@@ -400,7 +400,7 @@ def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
     """Leave of an older run only the checkpoint that this one goes on from."""
     if workdir.is_symlink():
         raise OutputExists(
-            f"{workdir} is a link, expected the folder of an interrupted run, or none: take it away"
+            f"{workdir} is a link, expected the folder of an interrupted run, or none: remove it"
         )
     check_output(workdir, UNFINISHED, force=True)
     last = _last_checkpoint(workdir)
