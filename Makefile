@@ -36,8 +36,8 @@ test-pythons:
 	[ -n "$$tried" ] && [ -z "$$failed" ]
 
 # What another Python, or the versions of libraries that it takes, breaks: imports, the command line,
-# files of every format, arrays, tokenizers, training, a merge from folder to folder, pictures. Laws
-# and agreement of the methods are the same arithmetic everywhere.
+# files of every format, arrays, tokenizers, training, a merge from folder to folder, pictures. Properties
+# and agreement of methods are the same arithmetic everywhere.
 FAST := $(addprefix tests/test_,$(addsuffix .py,architecture console checkpoints data demo evaluate \
 	exports figures metrics merging own_tasks plugins settings tasks weights wheel))
 test-fast: install-test

@@ -3,7 +3,7 @@
 python benchmarks/fisher.py [--expert FOLDER --task NAME] [--examples 256] [--repeats 3]
 
 One process, one run, one thread: the pass with examples one by one and as `fisher` groups them,
-interleaved. Without an expert, those that the laws of quality are measured with.
+interleaved. Without an expert, those that `harness check` measures quality with.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ KINDS = {
 ROWS = tuple(dict.fromkeys(kind.row for kind in KINDS.values()))
 JOBS = ("procrustes", "procrustes, full", "rotation", "rotation, full")
 FIXED = "procrustes:variant=fixed_reference"
-"""What the author's fork of a package computes (methods.md 2.3): every matrix to the first mean."""
+"""What the author's fork of a package computes: every matrix to the first mean
+(docs/methods.md#procrustes)."""
 FAMILY = {"procrustes": "bert", "rotation": "roberta"}
 GROWTH = {"models": (2, 5, 10), "width": (256, 512, 768, 1024)}
 

@@ -1,7 +1,7 @@
 """What is kept of earlier runs, by what it is: how much of it there is, and taking it away.
 
 Nothing in a cache is needed: what is gone is made again. Only files that this program names are
-counted or taken away, and nobody follows a link.
+counted or removed, and no link is followed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def entries() -> Iterator[Entry]:
 
 
 def cleared(older_than: float = 0) -> list[Entry]:
-    """What was taken away: all entries that were written so many days ago or more."""
+    """Remove all entries that were written so many days ago or more, and return them."""
     gone = [entry for entry in entries() if entry.age >= older_than]
     for entry in gone:
         entry.path.unlink(missing_ok=True)

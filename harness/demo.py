@@ -59,7 +59,7 @@ SETTINGS = (
 
 
 def demo(out: Path, width: int | None = None) -> None:
-    """Make a base and experts, merge them three ways, evaluate, print what came out."""
+    """Make a base and experts, merge them three ways, evaluate, print the results."""
     said = {"about": "Written by `harness demo`; running it again replaces it."}
     with new_folder(out, DEMO, force=True) as folder:  # records of another version are other work
         DEMO.write(folder, said)

@@ -15,15 +15,14 @@ ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
 """Every kind of task."""
 
 BreaksWith: TypeAlias = Mapping[str, Sequence[str]]
-"""The laws that a method may break with an option, by what is said of the option.
+"""The properties that a method may break with an option.
 
-`NAME=VALUE` is said of that value, `NAME=several` of any list, and `NAME` of every value but the
+Keys: `NAME=VALUE` means that value, `NAME=several` any list, and `NAME` every value but the
 default (`methods.is_said`).
 """
 
 Claim: TypeAlias = bool | tuple[str, ...]
-"""Whether something is so of a method: always, never, or where one of these is said of an option.
-"""
+"""Whether a method does something: always, never, or with one of these options."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,9 @@ class Method(Entry):
 class Merger(Method):
     """A merging method.
 
-    `breaks`: the laws of `harness check merger` that it rightly breaks with its default options;
+    `breaks`: the properties that it breaks by design with its default options (`harness check`);
     `breaks_with`: those it may break with others. `task_vectors`: it subtracts the base, so it
-    needs one. `by_label`: a row of a head counts for nothing where an expert's data said nothing of
+    needs one. `by_label`: a row of a head has no weight where an expert's data have no row with
     its label; of all other methods the harness leaves such rows out.
     """
 
@@ -69,7 +68,7 @@ class Merger(Method):
 class Premerge(Method):
     """A pre-merging method. `exact`: every expert computes the same function afterwards.
 
-    `breaks`: the laws of `harness check premerge` that it rightly breaks with its default options;
+    `breaks`: the properties that it breaks by design with its default options (`harness check`);
     `breaks_with`: those it may break with others, `exact` and `family` where these cost exactness.
     `costly`: a tensor takes long to compute, and that of one expert as long as that of all; the
     harness keeps what it made on disk while the merge lasts. `reads_base`: whether it is given the
@@ -86,7 +85,7 @@ class Premerge(Method):
 class Postmerge(Method):
     """A post-merging method: what is merged, the experts as they entered the merger, and the base.
 
-    `breaks`: the laws of `harness check postmerge` that it rightly breaks with its default options;
+    `breaks`: the properties that it breaks by design with its default options (`harness check`);
     `breaks_with`: those it may break with others. `rereads`: whether it reads what was merged more
     than once, or with which options alone, as in `breaks_with`; the harness then keeps that on disk
     while the merge lasts.
@@ -98,15 +97,15 @@ class Postmerge(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationProtocol(Entry):
-    """A way to read labels off features.
+    """A way to predict labels from features.
 
     `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
     `check` is called with the options before any forward pass, and raises BadOption for what no
-    range of one option can say. `transductive` says of the options whether it adapts to the test
-    rows themselves, in place of drawn ones. `by_default`: it is read where nobody names protocols.
-    `of_tags` are the options that speak of words outside entities, so of a tagging alone; `outside`
-    says of the options how many times as many of those words are drawn as of any other tag.
-    `features`, of a protocol that reads no head, says of the options where its features are taken:
+    range of one option can say. `transductive`: whether these options adapt to the test rows
+    themselves, in place of drawn ones. `by_default`: it is used where no protocols are named.
+    `of_tags` are the options about words outside entities, for tags alone; `outside`: how many
+    times as many of those words these options draw as of any other tag. `features`, of a protocol
+    without a head: where these options take features,
     `last_linear`, `cls`, `mean_masked` or `mean_padded`.
     """
 

@@ -355,7 +355,7 @@ def check_below(root: Path, paths: Iterable[Path]) -> None:
         if place.is_symlink():
             raise OutputExists(
                 f"{place} is a link to {place.resolve()}, and what is written there would lie "
-                "elsewhere; expected a folder: take the link away or choose another output"
+                "elsewhere; expected a folder: remove the link or choose another output"
             )
 
 
@@ -371,6 +371,6 @@ def check_ours(marks: Mapping[Path, bytes]) -> None:
             there = path.read_bytes() if path.is_file() else b""  # a pipe would never end
         if not re.search(mark, there):
             raise OutputExists(
-                f"{path} exists and was not written by this program; take it away or name another "
+                f"{path} exists and was not written by this program; remove it or name another "
                 "folder"
             )

@@ -52,14 +52,14 @@ def is_said(entry: Method, condition: str, chosen: Mapping[str, Scalar]) -> bool
     name, equals, value = condition.partition("=")
     if name not in known:
         raise UnknownName(
-            f"{entry.called} '{entry.name}' says something of its option '{name}', which it has "
-            f"not; known: {', '.join(known) or 'none'}"
+            f"{entry.called} '{entry.name}' declares something for its option '{name}', which it "
+            f"does not have; known: {', '.join(known) or 'none'}"
         )
     if not equals:
         return chosen[name] != known[name].default
     if value == SEVERAL:
         return isinstance(chosen[name], list)
-    what = f"option '{name}' that {entry.called} '{entry.name}' says something of"
+    what = f"option '{name}' that {entry.called} '{entry.name}' declares something for"
     return chosen[name] == known[name].read(value, what)
 
 

@@ -1,4 +1,4 @@
-"""The laws of `harness check` as tests: `pytest --merger NAME`, `--premerge NAME`, `--postmerge`.
+"""What `harness check` tests, in pytest: `pytest --merger NAME`, `--premerge NAME`, `--postmerge`.
 
 Every run of pytest loads this file, so nothing heavy is imported before one of the flags is given.
 """
@@ -12,7 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from harness.checking.battery import Battery, Finding
-    from harness.checking.laws import Law, StageName
+    from harness.checking.properties import Property, StageName
 
 FLAGS: tuple[tuple[StageName, str], ...] = (
     ("merger", "merging method"),
@@ -23,7 +23,7 @@ FLAGS: tuple[tuple[StageName, str], ...] = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """One flag for each stage of a merge."""
-    group = parser.getgroup("harness", "laws of merging methods")
+    group = parser.getgroup("harness", "properties of merging methods")
     for stage, called in FLAGS:
         group.addoption(
             f"--{stage}",
@@ -31,20 +31,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             action="append",
             default=[],
             metavar="NAME",
-            help=f"test the laws of a {called}: NAME or module:function, with options "
+            help=f"test the properties of a {called}: NAME or module:function, with options "
             "NAME:key=value,...; may be repeated",
         )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Add a test for every law of every method that a flag names."""
+    """Add a test for every property of every method that a flag names."""
     for stage, _ in FLAGS:
         for text in session.config.getoption(f"harness_{stage}"):
             items.extend(_tests(session, stage, text))
 
 
-def _tests(session: pytest.Session, stage: StageName, text: str) -> Iterator[LawTest]:
+def _tests(session: pytest.Session, stage: StageName, text: str) -> Iterator[PropertyTest]:
     from harness.checking.battery import battery
     from harness.errors import HarnessError
     from harness.options import parse_choice
@@ -53,27 +53,29 @@ def _tests(session: pytest.Session, stage: StageName, text: str) -> Iterator[Law
         suite = battery(stage, parse_choice(text))
     except HarnessError as error:
         raise pytest.UsageError(f"--{stage} {text}: {error}") from error
-    for law in suite.laws:
-        name = f"{stage} {text}[{law.name}]"
-        # a law stands in no file of the user's, so its name is all there is to call it by
-        yield LawTest.from_parent(session, name=name, nodeid=name, battery=suite, law=law)
+    for checked in suite.properties:
+        name = f"{stage} {text}[{checked.name}]"
+        # a property stands in no file of the user's, so its name is all there is to call it by
+        yield PropertyTest.from_parent(
+            session, name=name, nodeid=name, battery=suite, checked=checked
+        )
 
 
 class LawBroken(Exception):
     """A finding that is a failure."""
 
 
-class LawTest(pytest.Item):
-    """One law about one method: it fails with the line that `harness check` prints."""
+class PropertyTest(pytest.Item):
+    """One property about one method: it fails with the line that `harness check` prints."""
 
-    def __init__(self, *, battery: Battery, law: Law, **known: Any) -> None:
+    def __init__(self, *, battery: Battery, checked: Property, **known: Any) -> None:
         super().__init__(**known)
         self.battery = battery
-        self.law = law
+        self.checked = checked
 
     def runtest(self) -> None:
-        """Try the law."""
-        finding: Finding = self.battery.find(self.law)
+        """Try the property."""
+        finding: Finding = self.battery.find(self.checked)
         if not finding.ok:
             raise LawBroken(finding)
 

@@ -58,7 +58,7 @@ Again: TypeAlias = "Callable[[Sequence[int], int], Array]"
 
 @dataclass(frozen=True)
 class Choice:
-    """A registered name with the options somebody asked for: `ties:density=0.2`."""
+    """A registered name with the options that were given: `ties:density=0.2`."""
 
     name: str
     options: Mapping[str, Scalar] = field(default_factory=dict)
@@ -108,23 +108,22 @@ def unfit(name: str, value: object) -> str | None:
 
 @dataclass(frozen=True)
 class Task:
-    """A pinned data set, how to read a row of it, the label order and the metrics.
+    """A pinned data set, how to parse its rows, the label order and the metrics.
 
-    `text` are the columns a row must have; `read` turns a row into one or two segments of text. Of
-    a tagging, the only one holds lists of words. A multi-label task has a list of all classes in
+    `text` are the columns a row must have; `read` turns a row into one or two segments of text. For
+    tags, there is one column, of lists of words. A multi-label task has a list of all classes in
     `label` or, where that is empty, a column for each. `renamed` are the task's names for labels
-    that the data set calls otherwise; `by_index`: a number among labels that are words is a place
-    in their list, as data sets of the Hub store classes, and numbers for all classes of a
-    multi-label row are in its order. `folder` is where a local data set lies,
-    if not under the name of the task; `files` are the very files of its splits, wherever. `corpus`
-    is a file of the data folder with the rows of several data sets, of which `mine` makes those of
-    the task with their splits: it is read where the data set does not lie by itself. `group` is
-    what several tasks are asked for by: without one, the first part of the name. `document` is the
-    column that says which rows belong together, as those of a dialogue: test rows are resampled
-    by it, and nothing else reads it.
-    `splits` maps the split a user names to the split of the source. Two more are derived from the
-    source's train split: `heldout10` (10 %, fixed seed) and `train90` (the rest). Raises BadData,
-    where it is made, for fields that do not hold together.
+    that have others in the data set; `by_index`: a number among labels that are words is a place in
+    their list, as data sets of the Hub store classes, and numbers for all classes of a multi-label
+    row are in its order. `folder` is where a local data set lies, if not under the name of the
+    task; `files` are the very files of its splits, wherever. `corpus` is a file of the data folder
+    with the rows of several data sets, of which `mine` makes those of the task with their splits:
+    it is read where the data set does not lie by itself. `group` is the name that stands for
+    several tasks: by default, the first part of the name. `document` is the column that names the
+    document of a row, a dialogue say: test rows are resampled by it, and it is used for nothing
+    else. `splits` maps the split a user names to the split of the source. Two more are derived from
+    the source's train split: `heldout10` (10 %, fixed seed) and `train90` (the rest). Raises
+    BadData, where it is made, for fields that do not hold together.
     """
 
     name: str
@@ -202,11 +201,11 @@ def _fault(task: Task) -> str | None:
 
 @dataclass(frozen=True)
 class Rows:
-    """One split of a task, read: segments of text, or words, and the labels of all units.
+    """One split of a task: segments of text, or words, and the labels of all units.
 
     A unit is what has a label: a row, or each word of it. `labels` are [units] (indices of classes,
-    or values), or [rows, classes]. `documents` [rows] are numbers of the documents that rows are
-    of, from 0; None where the task, or the data, does not say.
+    or values), or [rows, classes]. `documents` [rows] are the document of each row,
+    numbered from 0; None where the task or the data have no documents.
     """
 
     task: Task
@@ -224,12 +223,12 @@ class Rows:
 class Checkpoint:
     """Weights, the configuration beside them and where they came from.
 
-    `family` is what its architecture is, told once when it is opened. `labels` are the names in the
+    `family` is its architecture, looked up once when it is opened. `labels` are the names in the
     order of the head's outputs: empty for regression, None when the checkpoint has no head. `tasks`
     are the task ids recorded by a fine-tuning or a merge, if any. `words` is the folder of the
-    tokenizer, where that is not beside the weights. `narrow` are types that tensors are written in,
-    of those that are read in a wider one. `stored` are the labels in the order that the outputs
-    have in the folder, where they were put into another.
+    tokenizer, where that is not beside the weights. `narrow` are the stored
+    types of tensors that are loaded in a wider one. `stored` are the labels in the order of the
+    folder's outputs, where another order is used.
     """
 
     source: str
@@ -266,15 +265,16 @@ DRAWN = ("own", "each", "tasks", "same")
 
 @dataclass(frozen=True)
 class Need:
-    """What a method asks for beside weights, by a keyword-only parameter of this name.
+    """What a method needs beside weights: a keyword-only parameter of this name.
 
-    `function` makes it, with options of its own. By `rows`, whose rows it reads, it is called with
+    `function` makes it, with options of its own. By `rows`, whose rows it runs on, it is called
+    with
 
     own     a `Reading`, once for each expert, on the training rows of the expert's own task. It
             gives a statistic: tensors by name or, where some share one, those with a mapping from
-            each name to the one it is kept under. `shapes` says of a checkpoint, by headers alone,
-            which tensors there will be; one that is not made is zero. The method is handed a
-            mapping for each expert.
+            each name to the one it is kept under. `shapes` returns, from the headers of a
+            checkpoint, which tensors there will be; one that is not made is zero. The method is
+            handed a mapping for each expert.
     each    the `Readings` of all experts on the same rows as above, once: for what is no statistic
             of one expert alone.
     tasks   the same, but where the merge has one head for all tasks, every expert has that one.
@@ -282,13 +282,13 @@ class Need:
     shared  the `ValidationScorer` of a candidate on held-out rows, once.
     none    the experts' checkpoints as they enter the method, once.
 
-    The first four draw `examples` rows by `seed`, which are among its options; with an option
-    `rows` that says `test` they are those that are reported, and what is merged has seen them. All
-    but the first hand over what they return, and read no row before that is used. `fault` says what
-    keeps a tensor from being one of a statistic; `check` is called with all options before a row is
-    read. `kinds` are the kinds of task whose rows it can read. `toy` makes up, of toy experts, what
-    the method is handed: a list with an entry for each, or one thing for all of them. Raises
-    HarnessError, where it is made, for fields that do not hold together.
+    The first four draw `examples` rows by `seed`, which are among its options; with the option
+    `rows=test` they are the reported rows, and the merge is marked transductive. All but the first
+    hand over what they return, and run only when that is used. `fault` returns why a tensor cannot
+    be one of a statistic; `check` is called with all options before any row is loaded. `kinds` are
+    the kinds of task that it supports. `toy` makes from toy experts what the method is handed: a
+    list with an entry for each, or one thing for all of them. Raises HarnessError, where it is
+    made, for fields that do not hold together.
     """
 
     name: str
@@ -407,7 +407,7 @@ class Teacher:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What a protocol may read: no text, no model, no metric.
+    """What a protocol is given: no text, no model, no metric.
 
     `pool` holds every row that any draw selects; of a protocol that adapts to the test rows they
     are the pool, and one draw has all of them. `teachers` are the experts on the pool, and

@@ -22,10 +22,10 @@ KEYS = {
     # not by row: which models share one, their scores decide
     "board.csv": ("task", "split", "protocol", "options", "shots", "role", "model"),
     "gains.csv": ("task", "merger", "premerge"),
-    "readings.csv": ("first", "second"),
+    "differences.csv": ("first", "second"),
 }
 """What a line is of, by the name of the file."""
-VALUES = {"board.csv": "value", "gains.csv": "gain", "readings.csv": "difference"}
+VALUES = {"board.csv": "value", "gains.csv": "gain", "differences.csv": "difference"}
 PAGES = (Path("README.md"), Path("docs", "what-we-found.md"))
 SHOWN = 2
 """Lines of a csv that are named where they are in one alone."""
@@ -37,7 +37,7 @@ def values(path: Path) -> Mapping[tuple[str, ...], float]:
     for line in sheets.lines(path) if path.is_file() else ():
         if "options" in line:  # those that a protocol got later are in no older record
             options = {**LATER.get(line["protocol"], {}), **json.loads(line["options"])}
-            options.pop("tolerance", None)  # the boards' probes ended earlier: the same reading
+            options.pop("tolerance", None)  # the boards' probes ended earlier: the same column
             line["options"] = json.dumps(options, sort_keys=True)
         key = tuple(line[name] for name in KEYS[path.name])
         made[key] = float(line[VALUES[path.name]])

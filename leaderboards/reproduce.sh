@@ -32,11 +32,11 @@ if [ -n "$toy" ]; then
 fi
 : "${HARNESS_DATA_DIR:?name the folder that holds glue/, textcls/, ner/ and emotion/}"
 less_training=
-less_reading=
+less_flags=
 # toy.py has its commands done in processes that are warm, and little of them
 if [ -n "${WARM_ASK:-}" ]; then
   less_training="--epochs 1"
-  less_reading="--draws 2"
+  less_flags="--draws 2"
   warm() {
     local status
     printf '%q ' "$@" >&"$WARM_ASK" && echo >&"$WARM_ASK"
@@ -69,9 +69,9 @@ merge() { # board name merger flags expert...
   [ -f "$out/merged/$2/merge.json" ] ||
     harness merge "${@:5}" --base "$base" --merger "$3" $4 --out "$out/merged/$2"
   # shellcheck disable=SC2086  # several words
-  harness evaluate --model "$out/merged/$2" --output-path "$out/records/$1" $reading $less_reading
+  harness evaluate --model "$out/merged/$2" --output-path "$out/records/$1" $flags $less_flags
 }
-reading=""
+flags=""
 # Five methods, with and without DARE. Fisher and Gram matrices are computed once for every expert,
 # as it goes into the merger, and cached.
 fisher=fisher
@@ -113,24 +113,24 @@ study-protocols() {
   rows="--limit 2000 --shots 5"
   rules="knn,knn:rule=vote,knn:rule=centroid"
   protocols="current,$rules,ft-classifier,linear-probe,probe,surgery,surgery:rows=test$probes"
-  reading="$rows --protocols $protocols"
-  read_all() { # name merger flags...
+  flags="$rows --protocols $protocols"
+  merge_all() { # name merger flags...
     merge protocols "textcls-$1" "$2" "${*:3}" $(experts $textcls)
   }
   for merger in average ties regmean tsv iso wudi pcb regmean_plus_plus actmat adamerging; do
-    read_all $merger $merger
+    merge_all $merger $merger
   done
-  read_all iso-cts iso:variant=common_and_task
+  merge_all iso-cts iso:variant=common_and_task
   # coefficients by the entropy of the very rows that are scored, as the paper has it
-  read_all adamerging-test adamerging:rows=test
-  read_all fisher-empirical fisher:estimator=empirical,examples=256
-  read_all lines-task_arithmetic task_arithmetic --postmerge lines
-  read_all svc-task_arithmetic task_arithmetic --postmerge svc
-  read_all procrustes-average average --premerge procrustes
-  read_all dare-ties ties --premerge dare
+  merge_all adamerging-test adamerging:rows=test
+  merge_all fisher-empirical fisher:estimator=empirical,examples=256
+  merge_all lines-task_arithmetic task_arithmetic --postmerge lines
+  merge_all svc-task_arithmetic task_arithmetic --postmerge svc
+  merge_all procrustes-average average --premerge procrustes
+  merge_all dare-ties ties --premerge dare
   # parts for each task, which no merge has: what they would reach
-  reading+=" --ceilings emr,tall"
-  read_all task_arithmetic task_arithmetic
+  flags+=" --ceilings emr,tall"
+  merge_all task_arithmetic task_arithmetic
   board protocols
   # Needs no records: the features of the average beside those of its experts.
   harness plot tsne --model "$out/merged/textcls-average" --rows 300 --out "$out/docs/figures/tsne" \
@@ -141,17 +141,17 @@ study-protocols() {
 # published code's dropout, the test rows themselves, and rows drawn whatever their labels.
 study-shots() {
   topics
-  read_three() { # board flag...
-    reading="--limit 2000 ${*:2}"
+  merge_three() { # board flag...
+    flags="--limit 2000 ${*:2}"
     for merger in average ties tsv; do
       merge "$1" "textcls-$merger" $merger "" $(experts $textcls)
     done
   }
   hidden=features=mean_masked
-  read_three shots --shots 1,5,10,50,all \
+  merge_three shots --shots 1,5,10,50,all \
     --protocols "current,knn,knn:$hidden,ft-classifier,linear-probe,linear-probe:$hidden"
-  read_three shots --shots 5 --protocols ft-classifier:variant=paper,ft-classifier:rows=test
-  read_three unstratified --shots 5 --unstratified --protocols knn,ft-classifier,linear-probe
+  merge_three shots --shots 5 --protocols ft-classifier:variant=paper,ft-classifier:rows=test
+  merge_three unstratified --shots 5 --unstratified --protocols knn,ft-classifier,linear-probe
   board shots
   board unstratified
 }
@@ -182,7 +182,7 @@ study-premerge() {
 # Tags: three seeds of each data set. The papers' 25 epochs of every row take days on two cores.
 study-ner() {
   fisher=$slow
-  reading="--protocols $every"
+  flags="--protocols $every"
   for task in $ner; do
     for seed in 0 1 2; do
       expert "ner-$task-$seed" "ner/$task" "$seed" --learning-rate 2e-4 --epochs 4 --limit 5000
@@ -201,9 +201,9 @@ study-emotion() {
     expert "emotion-$task-0" "emotion/$task" 0 --epochs 3 --limit 6000
   done
   members=$(printf 'emotion-%s-0 ' $emotion)
-  reading="--singles --best-single --protocols $every"
+  flags="--singles --best-single --protocols $every"
   merges emotion emotion $(experts $members)
-  reading="--tasks emotion-ood --singles --protocols current"
+  flags="--tasks emotion-ood --singles --protocols current"
   merges emotion-ood emotion $(experts $members)
   board emotion
   board emotion-ood
@@ -212,7 +212,7 @@ study-emotion() {
 # What takes several boards: differences of settings, the tables of README and docs, the page over
 # all boards, and the pictures, by the commands that stand beside them.
 study-pages() {
-  python leaderboards/readings.py "$out"
+  python leaderboards/differences.py "$out"
   python leaderboards/tables.py "$out"
   harness leaderboard "$out"/records/*.parquet --each --out "$out"
   source <(sed -n "s#leaderboards/#$out/#g; s#docs/figures/#$out/docs/figures/#; s#^    \(harness plot .*\)#\1#p" \

@@ -129,8 +129,8 @@ def shots(place: Path) -> str:
     columns = {"Current": PROTOCOLS["Current"]}
     columns |= {f"tuned head, {count}": {**tuned, "shots": count} for count in COUNTS}
     columns["tuned head, test rows"] = {"protocol": "ft-classifier", "with rows": "test"}
-    for name, reading in (("linear probe", probe), ("linear probe of hidden states", hidden)):
-        columns |= {f"{name}, {count}": {**reading, "shots": count} for count in ("5", "all")}
+    for name, where in (("linear probe", probe), ("linear probe of hidden states", hidden)):
+        columns |= {f"{name}, {count}": {**where, "shots": count} for count in ("5", "all")}
     return by_column(frame, "", columns)
 
 
@@ -196,7 +196,7 @@ def projected(place: Path, suite: str) -> str:
 
 
 def _told(place: Path) -> Mapping[tuple[str, str], bool]:
-    """By task and merger, whether what `procrustes` before it adds is told from nothing."""
+    """By task and merger, whether what `procrustes` before it adds is significant."""
     frame = pandas.read_csv(place / "gains.csv", keep_default_na=False)
     frame = frame[frame.premerge == "procrustes"]
     places = zip(frame.task, frame.merger, strict=True)

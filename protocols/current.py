@@ -8,7 +8,7 @@ from harness.errors import MissingHead
 
 @protocol("current", paper="FT-Classifier, section 3", adapts="nothing")
 def current(encoded: Encoded) -> list[Predictions]:
-    """The labels that the model's own logits name; lowest index on ties. No adaptation."""
+    """The labels that the model's own head predicts; lowest index on ties. No adaptation."""
     if encoded.head is None:
         raise MissingHead(f"protocol 'current' needs a head for task '{encoded.task}'; found none")
     return [Predictions(encoded.kind.predicted(encoded.test.logits))]

@@ -1,6 +1,6 @@
 """Wrong mergers and pre-merging methods, as a real author could have written them.
 
-Each breaks the law that stands beside it in `WRONG_MERGERS` or `WRONG_PREMERGE`; nothing here is
+Each breaks the property beside it in `WRONG_MERGERS` or `WRONG_PREMERGE`; nothing here is
 registered, and `tests.faults:NAME` is how the battery finds it.
 """
 
@@ -424,7 +424,7 @@ def scaled_in_place(
     return weights.each(fn, *experts, *fisher)
 
 
-#: a wrong merger -> the law that must catch it
+#: a wrong merger -> the property that must catch it
 WRONG_MERGERS: dict[Merge, str] = {
     lost_tensor: "shapes",
     flattened: "shapes",
@@ -681,7 +681,7 @@ def one_head_for_all(experts: Sequence[StateDict], base: StateDict) -> list[Stat
     ]
 
 
-#: a wrong pre-merging method -> the law that must catch it
+#: a wrong pre-merging method -> the property that must catch it
 WRONG_PREMERGE: dict[Move, str] = {
     lost_expert: "shapes",
     moved_float64: "shapes",

@@ -305,7 +305,7 @@ def correlated_alike(random: Random, rows: int) -> Estimate:
 
 
 def level(title: str, made: Callable[[Random], Estimate], *, fails: bool) -> World:
-    """How often a difference that is none is significant: 5 of 100 at most."""
+    """How often a true difference of zero is found significant: 5 of 100 at most."""
     return World(
         title,
         0.0,
@@ -326,7 +326,7 @@ def tests() -> Iterator[World]:
         title = f"Pearson 0.9, {rows} rows"
         yield level(title, partial(correlated_alike, rows=rows), fails=False)
     for draws, of_draw, of_both in ((3, 0.05, 0.4), (3, 0.0, 1.0), (5, 0.05, 0.4), (10, 0.02, 0.0)):
-        title = f"{draws} draws, sd {of_draw} of draws, {of_both} of both"
+        title = f"{draws} draws, sd {of_draw} of draws, {of_both} of rows on draws"
         made = partial(two_drawn, draws=draws, of_draw=of_draw, of_both=of_both)
         yield level(title, made, fails=of_draw > 0.02)
 
@@ -511,7 +511,7 @@ def steadiness(rows: int, resamples: int) -> tuple[float, float]:
 
 FAMILIES: dict[str, Callable[[], Iterator[World]]] = {
     "95 % interval of a score holds the truth": intervals,
-    "a difference that is none is significant": tests,
+    "a true difference of zero is found significant": tests,
     "the smallest detectable difference is found": powers,
     "a difference of the margin is called practically equal": equals,
     "several tasks, several models": several,
@@ -522,7 +522,7 @@ FAMILIES: dict[str, Callable[[], Iterator[World]]] = {
 
 def table(times: int) -> Iterator[str]:
     """The table of docs/statistics.md, a line at a time."""
-    yield "| case | wanted | simulated | the way given up |"
+    yield "| case | wanted | simulated | method given up |"
     yield "|---|---|---|---|"
     for family, worlds in FAMILIES.items():
         yield f"| **{family}** | | | |"

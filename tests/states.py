@@ -1,4 +1,4 @@
-"""Toy state dicts for the laws of methods: made fresh, so that one test cannot poison the next."""
+"""Toy state dicts for tests of methods: made fresh, so that one test cannot poison the next."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def test_a_record_is_what_its_name_says(
 ) -> None:
     path = change(of(records, "good"), **fields)
     for command in doors(records, tmp_path / "out"):
-        assert f"{path} is not the record that its name says" in refusal(command, capsys)
+        assert f"{path} does not match the hash in its name" in refusal(command, capsys)
 
 
 def test_two_records_of_the_same_say_the_same(
@@ -265,6 +265,6 @@ def test_two_records_of_the_same_say_the_same(
     change(copy, scores=[score(0.7)])
     for command in doors(records, tmp_path / "out"):
         said = refusal(command, capsys)
-        assert "are of the same and have other scores" in said
+        assert "are of the same cell and have different scores" in said
         assert str(copy) in said
         assert str(path) in said

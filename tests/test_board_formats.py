@@ -114,7 +114,7 @@ def test_a_board_of_markdown_has_200_lines_at_most(protocols: int, rows: int, le
     assert ("For want of room, without a table here: p12, p13" in said) == bool(left)
     assert ("and 24 more." in said) == bool(left)
     table = rows_of(text)
-    assert ("Of 301 rows the references and the best, 60 in all." in said) == (rows > 60)
+    assert ("The references and the best merges: 60 of 301 rows." in said) == (rows > 60)
     assert {"base", f"m{rows}"} <= {*table}
     assert ("m1" in table) == (rows <= 60)
 
@@ -176,7 +176,7 @@ def test_how_a_protocol_adapted_is_said() -> None:
     )
     one = record("merged", "m", RTE, "knn", {5: [0.5]}, adaptation=seen)
     files = texts([one])
-    said = "uned on drawn rows and their labels; transductive: these rows are those that are scored"
+    said = "uned on drawn rows and their labels; transductive: these are the scored rows"
     assert f"T{said}." in files["board.md"]
     assert data(files["index.html"])["settings"][0]["note"] == f"t{said}"
     row = next(csv.DictReader(io.StringIO(files["board.csv"])))
@@ -309,7 +309,7 @@ def test_resamples_tell_apart_what_overlaps(tmp_path: Path) -> None:
     harness.leaderboard([folder], out=tmp_path)
     text = (tmp_path / "board.md").read_text()
     assert rows_of(text)["b"] == ["**62.7**"]
-    assert "where records keep no resamples" in " ".join(text.split())
+    assert "records without resamples" in " ".join(text.split())
 
 
 def test_a_family_of_claims_is_a_column(tmp_path: Path) -> None:
@@ -780,12 +780,12 @@ def test_latex_says_under_each_table_what_its_columns_and_rows_are() -> None:
     ]  # fmt: skip
     current, classifier, surgery, both, *_ = under(texts([*drawn, *pairs()])["board.tex"])
     assert "Subscripts: points gained over" in current
-    assert "experts, max: the best on the reported rows themselves, an oracle." in current
+    assert "experts, max: chosen on the scored rows, an oracle." in current
     assert "Bold: the best merge of a column" in current
     assert "transductive" not in current + classifier
     assert "Tuned on drawn rows and their labels." in classifier
-    scored = "transductive: these rows are those that are scored."
-    assert surgery.endswith(f"Adapted to rows whose labels were not read; {scored}")
+    scored = "transductive: these are the scored rows."
+    assert surgery.endswith(f"Adapted to rows without their labels; {scored}")
     assert r"$\pm$: standard deviation over draws" in both
     assert "$^{a}$ tuned on drawn rows and their labels. $^{b}$ adapted to rows" in both
     lines = texts([*drawn, *pairs()])["board.tex"].splitlines()

@@ -438,7 +438,7 @@ def test_the_choice_changes_neither_verdict_nor_share() -> None:
     assert verdict(more) == verdict(usual) is not None
     head = "## How much of the loss is the head's"
     assert board(more)[0].partition(head)[2] == board(usual)[0].partition(head)[2] != ""
-    assert "`experts, max`: the best on the reported rows themselves, an oracle." in board(more)[0]
+    assert "`experts, max`: chosen on the scored rows, an oracle." in board(more)[0]
 
 
 @pytest.mark.parametrize("by_method", [True, False])
@@ -517,7 +517,7 @@ def test_the_merge_has_its_interval_where_there_is_room() -> None:
     assert table.count("[") == 1, "only the merge, and only where nothing is drawn"
     assert "70.0 (sd 10.0)" in table, "three experts"
     says = legend(table)
-    for mark in ("±: standard", "[ ]: 95 % interval over the test rows", "(sd): standard"):
+    for mark in ("±: standard", "[ ]: 95 % confidence interval over test rows", "(sd): standard"):
         assert mark in says
     narrow = evaluation_table(records, width=30)
     assert "60.0" in narrow
@@ -539,8 +539,8 @@ def test_below_the_table_stands_what_its_protocols_saw(capsys: pytest.CaptureFix
     below = capsys.readouterr().out.partition("Values x100.")[2].splitlines()
     assert [line for line in below if "shots: " in line] == [
         "ft-classifier, 5 shots: tuned on drawn rows and their labels.",
-        "surgery, 5 shots: adapted to rows whose labels were not read; transductive: these rows "
-        "are those that are scored.",
+        "surgery, 5 shots: adapted to rows without their labels; transductive: these are the "
+        "scored rows.",
     ]
 
 
@@ -566,13 +566,13 @@ FIVE = Setting(2, "ft-classifier", 5)
             90,
             80,
             87,
-            "with 5 shots scores 87.0: what the head explains is not known.",
+            "with 5 shots scores 87.0: the head's share of the loss is not known.",
         ),
         (80, 90, 85, "10.0 points above its experts (80.0)"),
         (80, 90, 85, ": no loss to explain."),
         (80, 80, 85, "the merge scores 80.0 under Current Eval, as much as its experts (80.0)"),
         (80, 79.4, 85, "0.6 points below its experts (80.0)"),
-        (80, 79.4, 85, ": no significant loss, so none to explain."),
+        (80, 79.4, 85, ": no significant loss to explain."),
     ],
 )
 def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float, says: str) -> None:
@@ -596,18 +596,18 @@ def ratio(*ends: float) -> Ratio:
     ("current", "loss", "share", "says"),
     [
         (80, (9.5, 10.5), "70 % (95 % CI 62 to 78 %)", "explains 70 % (95 % CI 62 to 78 %) of the"),
-        (80, (9.5, 10.5), "70 % (95 % CI 62 to 78 %)", "experts (90.0; 95 % CI -10.5 to -9.5);"),
+        (80, (9.5, 10.5), "70 % (95 % CI 62 to 78 %)", "experts (90.0; 95 % CI -10.5 to -9.5)."),
         (
             80,
             (-1, 21),
             "",
-            "CI -21.0 to +1.0); FT-Classifier Eval with 5 shots scores 87.0: no",
+            "CI -21.0 to +1.0). FT-Classifier Eval with 5 shots scores 87.0: no",
         ),
         (
             95,
             (-7, -3),
             "",
-            "CI +3.0 to +7.0); FT-Classifier Eval with 5 shots scores 87.0: no",
+            "CI +3.0 to +7.0). FT-Classifier Eval with 5 shots scores 87.0: no",
         ),
         (89.96, (0.03, 0.05), "", "as much as its experts (90.0"),
     ],
@@ -624,11 +624,11 @@ def test_the_share_of_a_loss_is_that_of_a_significant_one(
     assert ("explains none of the loss" in str(none)) == bool(share)
     few = replace(made, spread=replace(known, share=None), draws=2)
     assert few.share == ""
-    assert ("needs more draws" in str(few)) == bool(share)
+    assert ("needs 3 draws or more" in str(few)) == bool(share)
 
 
 def test_a_base_that_scores_as_much_takes_the_head_for_nothing() -> None:
-    """What a tuned head does without a merge says nothing of the merge."""
+    """What a tuned head does without a merge is no evidence about the merge."""
     better = Spread((9, 11), ratio(0.9, 1.1), above_control=(0.5, 2.0))
     made = Verdict(90, 80, 90, FIVE, tasks=1, control=89, spread=better)
     assert "scores 90.0 (base: 89.0): the head explains 100 %" in str(made)
@@ -636,7 +636,7 @@ def test_a_base_that_scores_as_much_takes_the_head_for_nothing() -> None:
         control = 89 if unclear else 90
         as_much = replace(made, control=control, spread=unclear)
         assert as_much.share == "as the base"
-        assert "so a tuned head says nothing of the merge" in str(as_much)
+        assert "so it is no evidence about the merge" in str(as_much)
 
 
 def test_the_verdict_says_the_four_parts_and_the_credit() -> None:
@@ -644,15 +644,16 @@ def test_the_verdict_says_the_four_parts_and_the_credit() -> None:
     known = Spread((24.0, 27.6), ratio(0.68, 0.76), (38.0, 43.0), ratio(0.8, 0.9))
     made = Verdict(72.8, 47.0, 65.6, FIVE, tasks=1, control=25.1, spread=known)
     assert str(made).endswith(
-        "Of the experts' 72.8 points the base has 25.1 under a tuned head, the encoder adds 40.5 "
-        "and 7.2 are lost; only a tuned head recovers 18.6; credit 85 % (95 % CI 80 to 90 %)."
+        "Under a tuned head the base scores 25.1 of the experts' 72.8 points, the merge adds 40.5 "
+        "and 7.2 are lost; 18.6 are scored only under a tuned head. Credit: 85 % (95 % CI 80 to "
+        "90 %)."
     )
-    assert "credit" not in str(replace(made, spread=replace(known, credit=None)))
-    assert "Of the experts'" not in str(replace(made, control=None))
+    assert "Credit" not in str(replace(made, spread=replace(known, credit=None)))
+    assert "of the experts'" not in str(replace(made, control=None))
     chance = replace(known, share=ratio(-0.34, 0.17))
-    said = "no significant share of the loss is the head's (95 % CI -34 to 17 %)"
+    said = "the head's share of the loss is not significant (95 % CI -34 to 17 %)"
     assert said in str(replace(made, spread=chance))
-    assert "a tuned head scores 2.0 less than the experts' own" in str(replace(made, adapted=45.0))
+    assert "the tuned head scores 2.0 less than Current Eval" in str(replace(made, adapted=45.0))
 
 
 def test_the_verdict_is_of_what_records_keep() -> None:
@@ -695,19 +696,17 @@ def test_very_unequal_experts_are_called_out(tasks: tuple[str, str]) -> None:
         records.append(record("merged", "m", task, "current", 0.333))
         records.append(record("merged", "m", task, "ft-classifier", {5: [0.74]}))
     (made,) = verdicts(lines(records))
-    first, second = str(made).split(". ")[:2]
-    assert first.endswith(
-        "the merge scores 33.3 under Current Eval; FT-Classifier Eval with 5 shots scores 74.0, "
-        "40.7 points more"
-    )
-    assert second.startswith("Its experts are very unequal (14.2 to 63.8, 39.0 on average), so")
+    first, second, third = str(made).split(". ")[:3]
+    assert first.endswith("the merge scores 33.3 under Current Eval")
+    assert second == "FT-Classifier Eval with 5 shots scores 74.0, 40.7 points more"
+    assert third.startswith("Its experts are very unequal (14.2 to 63.8, 39.0 on average), so")
     fair = [one for one in records if one.role != "expert"]
     fair += [record("expert", task, task, "current", 0.6) for task in {*tasks}]
     assert "unequal" not in str(verdicts(lines(fair))[0])
 
 
 def test_an_expert_far_below_its_merge_is_called_out() -> None:
-    """Also where a tuned head reads less: the merge, as it is, shows what the expert lacks."""
+    """Also where a tuned head scores less: the merge is far above its expert."""
     records = [
         record("expert", "a", MRPC, "current", 0.17),
         record("merged", "m", MRPC, "current", 0.8),
@@ -715,9 +714,9 @@ def test_an_expert_far_below_its_merge_is_called_out() -> None:
         record("base", "base", MRPC, "ft-classifier", {5: [0.4]}),
     ]
     (made,) = verdicts(lines(records))
-    first, second = str(made).split(". ")[:2]
-    assert first.endswith("with 5 shots scores 30.0 (base: 40.0), 50.0 points less")
-    assert second.startswith("Its experts are far below that (17.0 to 17.0")
+    _, second, third = str(made).split(". ")[:3]
+    assert second.endswith("with 5 shots scores 30.0 (base: 40.0), 50.0 points less")
+    assert third.startswith("Its experts are far below that (17.0 to 17.0")
 
 
 def test_the_verdict_averages_over_experts_draws_and_tasks() -> None:

@@ -1,4 +1,4 @@
-"""The law battery: what it says of what we ship, and that every law catches what it must."""
+"""Properties of methods: those we ship have theirs, and every test of one catches a fault."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ import harness
 from harness import Choice, StateDict, parse_choice, weights
 from harness.checking import toys
 from harness.checking.battery import Battery, Finding, battery, ok
-from harness.checking.laws import LAWS, StageName
-from harness.checking.laws.calls import Watch
+from harness.checking.properties import PROPERTIES, StageName
+from harness.checking.properties.calls import Watch
 from harness.entries import BreaksWith, Merger, Premerge
 from harness.errors import BadOption, UnknownName
 from tests import faults
 from tests.mistakes import mistake
 
-MERGER_LAWS, PREMERGE_LAWS = (
-    [law.name for law in LAWS.values() if stage in law.stages] for stage in ("merger", "premerge")
+MERGER_PROPERTIES, PREMERGE_PROPERTIES = (
+    [checked.name for checked in PROPERTIES.values() if stage in checked.stages]
+    for stage in ("merger", "premerge")
 )
 
 
@@ -40,8 +41,8 @@ def named(function: Any) -> str:
     return f"tests.faults:{function.__name__}"
 
 
-def one(found: Battery, law: str) -> Finding:
-    return found.find(LAWS[law])
+def one(found: Battery, checked: str) -> Finding:
+    return found.find(PROPERTIES[checked])
 
 
 def merger(
@@ -62,18 +63,18 @@ def premerge(
 
 
 @pytest.mark.parametrize("name", harness.MERGERS)
-def test_every_merger_of_ours_keeps_the_laws(name: str) -> None:
+def test_every_merger_of_ours_keeps_the_properties(name: str) -> None:
     findings = battery("merger", Choice(name)).findings()
     assert ok(findings), lines(findings)
 
 
 @pytest.mark.parametrize("name", harness.PREMERGE)
-def test_every_pre_merging_method_of_ours_keeps_the_laws(name: str) -> None:
+def test_every_pre_merging_method_of_ours_keeps_the_properties(name: str) -> None:
     findings = battery("premerge", Choice(name)).findings()
     assert ok(findings), lines(findings)
 
 
-#: options of ours, and the laws that break with them
+#: options of ours, and the properties that break with them
 MERGER_OPTIONS = {
     "adamerging:by=task,initial=1.0": {"copies"},
     "adamerging:density=0.5": {"copies"},
@@ -135,18 +136,18 @@ PREMERGE_OPTIONS = {
 @pytest.mark.parametrize("text", MERGER_OPTIONS)
 def test_options_of_mergers_of_ours(text: str) -> None:
     findings = battery("merger", parse_choice(text)).findings()
-    broken = {f.law for f in findings if f.verdict != "holds"}
+    broken = {f.name for f in findings if f.verdict != "holds"}
     assert (broken, ok(findings)) == (MERGER_OPTIONS[text], True), lines(findings)
 
 
 @pytest.mark.parametrize("text", PREMERGE_OPTIONS)
 def test_options_of_pre_merging_methods_of_ours(text: str) -> None:
     findings = battery("premerge", parse_choice(text)).findings()
-    broken = {f.law for f in findings if f.verdict != "holds"}
+    broken = {f.name for f in findings if f.verdict != "holds"}
     assert (broken, ok(findings)) == (PREMERGE_OPTIONS[text], True), lines(findings)
 
 
-#: of options with further laws that break with them: one of these
+#: of options with further properties that break with them: one of these
 BROKEN_BY: list[tuple[StageName, str, str]] = [
     ("merger", "actmat:scale=0.3", "copies"),
     ("merger", "average:weights=1:1:1", "zero"),
@@ -159,20 +160,22 @@ BROKEN_BY: list[tuple[StageName, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("stage", "text", "law"), BROKEN_BY, ids=lambda value: value)
-def test_an_option_of_ours_breaks_what_is_said_of_it(stage: StageName, text: str, law: str) -> None:
-    finding = one(battery(stage, parse_choice(text)), law)
-    assert finding.verdict == "rightly breaks", finding
+@pytest.mark.parametrize(("stage", "text", "checked"), BROKEN_BY, ids=lambda value: value)
+def test_an_option_of_ours_breaks_what_is_said_of_it(
+    stage: StageName, text: str, checked: str
+) -> None:
+    finding = one(battery(stage, parse_choice(text)), checked)
+    assert finding.verdict == "breaks by design", finding
 
 
 def test_a_layer_of_a_model_without_layers_is_none() -> None:
-    """The toys of the law of size have no layers, and so nothing to match in them."""
+    """The toys of the property of size have no layers, and so nothing to match in them."""
     for name in ("activation_matching", "permutation"):
         finding = one(battery("premerge", parse_choice(f"{name}:layers=1")), "large")
         assert finding.verdict == "holds", finding
 
 
-# Planted faults: a law that catches nothing promises nothing -------------------------------
+# Planted faults: a property that catches nothing promises nothing -------------------------------
 
 
 @pytest.mark.parametrize("fault", faults.WRONG_MERGERS, ids=lambda fault: fault.__name__)
@@ -183,8 +186,8 @@ def test_a_wrong_merger_is_caught(fault: faults.Merge) -> None:
 
 @pytest.mark.parametrize("fault", faults.WRONG_PREMERGE, ids=lambda fault: fault.__name__)
 def test_a_wrong_pre_merging_method_is_caught(fault: faults.Move) -> None:
-    law = faults.WRONG_PREMERGE[fault]
-    finding = one(premerge(fault, exact=law in ("exact", "family")), law)
+    checked = faults.WRONG_PREMERGE[fault]
+    finding = one(premerge(fault, exact=checked in ("exact", "family")), checked)
     assert finding.verdict == "breaks", finding
 
 
@@ -218,7 +221,7 @@ def test_a_fault_at_the_border_of_a_piece_of_any_size_is_caught(size: int, which
     assert one(found, "large").verdict == "breaks"
 
 
-def test_what_draws_for_all_of_a_tensor_keeps_the_law_of_size() -> None:
+def test_what_draws_for_all_of_a_tensor_keeps_the_property_of_size() -> None:
     for drop_rate in (0.01, 0.9):
         for name in ("dare", "della"):
             window = ",epsilon=0.0" if name == "della" else ""
@@ -228,25 +231,25 @@ def test_what_draws_for_all_of_a_tensor_keeps_the_law_of_size() -> None:
     assert one(found, "large").verdict == "holds"
 
 
-@pytest.mark.parametrize("law", MERGER_LAWS)
-def test_harness_check_refuses_a_wrong_merger(law: str) -> None:
-    fault = next(fault for fault, caught_by in faults.WRONG_MERGERS.items() if caught_by == law)
+@pytest.mark.parametrize("checked", MERGER_PROPERTIES)
+def test_harness_check_refuses_a_wrong_merger(checked: str) -> None:
+    fault = next(fault for fault, caught_by in faults.WRONG_MERGERS.items() if caught_by == checked)
     findings = battery("merger", Choice(named(fault))).findings()
-    assert [finding.law for finding in findings] == MERGER_LAWS
-    assert law in [finding.law for finding in findings if finding.verdict == "breaks"]
+    assert [finding.name for finding in findings] == MERGER_PROPERTIES
+    assert checked in [finding.name for finding in findings if finding.verdict == "breaks"]
     assert not ok(findings)
 
 
 def test_harness_check_refuses_a_wrong_pre_merging_method() -> None:
     findings = battery("premerge", Choice(named(faults.masks_by_name))).findings()
-    assert [finding.law for finding in findings] == PREMERGE_LAWS
-    assert [finding.law for finding in findings if not finding.ok] == ["copies", "tied"]
+    assert [finding.name for finding in findings] == PREMERGE_PROPERTIES
+    assert [finding.name for finding in findings if not finding.ok] == ["copies", "tied"]
     assert not ok(findings)
 
 
-def test_every_law_catches_something() -> None:
-    assert {*faults.WRONG_MERGERS.values()} == {*MERGER_LAWS}
-    assert {*faults.WRONG_PREMERGE.values()} == {*PREMERGE_LAWS}
+def test_every_property_catches_something() -> None:
+    assert {*faults.WRONG_MERGERS.values()} == {*MERGER_PROPERTIES}
+    assert {*faults.WRONG_PREMERGE.values()} == {*PREMERGE_PROPERTIES}
 
 
 @pytest.mark.parametrize(
@@ -254,18 +257,18 @@ def test_every_law_catches_something() -> None:
     [faults.right, faults.right_with_gram, faults.right_with_fisher, faults.right_with_score],
     ids=lambda function: function.__name__,
 )
-def test_what_is_right_keeps_every_law(function: faults.Merge) -> None:
+def test_what_is_right_keeps_every_property(function: faults.Merge) -> None:
     findings = battery("merger", Choice(named(function))).findings()
-    assert [f.verdict for f in findings] == ["holds"] * len(MERGER_LAWS), lines(findings)
+    assert [f.verdict for f in findings] == ["holds"] * len(MERGER_PROPERTIES), lines(findings)
 
 
-def test_a_pre_merging_method_that_does_nothing_keeps_every_law() -> None:
+def test_a_pre_merging_method_that_does_nothing_keeps_every_property() -> None:
     findings = battery("premerge", Choice(named(faults.untouched))).findings()
-    assert [f.verdict for f in findings] == ["holds"] * len(PREMERGE_LAWS), lines(findings)
+    assert [f.verdict for f in findings] == ["holds"] * len(PREMERGE_PROPERTIES), lines(findings)
 
 
 @pytest.mark.parametrize(
-    ("fault", "law", "reason"),
+    ("fault", "checked", "reason"),
     [
         (faults.lost_tensor, "shapes", "'bert.embeddings.LayerNorm.bias' is missing"),
         (faults.flattened, "shapes", "'bert.embeddings.word_embeddings.weight' is float32 (88,)"),
@@ -296,11 +299,13 @@ def test_a_pre_merging_method_that_does_nothing_keeps_every_law() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_reason_names_the_tensor_in_one_line(fault: faults.Merge, law: str, reason: str) -> None:
-    finding = one(merger(fault), law)
+def test_a_reason_names_the_tensor_in_one_line(
+    fault: faults.Merge, checked: str, reason: str
+) -> None:
+    finding = one(merger(fault), checked)
     assert reason in finding.detail
     assert "\n" not in str(finding)
-    assert str(finding).startswith(f"{law:<7}  breaks ")
+    assert str(finding).startswith(f"{checked:<7}  breaks ")
 
 
 def test_an_error_that_is_caught_and_forgotten_is_found_at_nan_too() -> None:
@@ -329,7 +334,7 @@ def test_a_pipeline_that_merges_what_is_damaged_is_found(monkeypatch: pytest.Mon
     def merge(recipe: harness.Recipe, *, out: Path) -> None:
         shutil.copytree(recipe.experts[0], out)
 
-    monkeypatch.setattr("harness.checking.laws.folders.merge", merge)
+    monkeypatch.setattr("harness.checking.properties.folders.merge", merge)
     finding = one(merger(faults.right), "errors")
     assert finding.detail == (
         "a missing tensor: 'bert.encoder.layer.0.output.dense.weight' of the last expert is merged "
@@ -342,11 +347,11 @@ def test_an_error_that_leaves_something_behind_is_found(monkeypatch: pytest.Monk
         shutil.copytree(recipe.experts[0], out)
         raise harness.HarnessError("'bert.encoder.layer.0.output.dense.weight' is missing")
 
-    monkeypatch.setattr("harness.checking.laws.folders.merge", merge)
+    monkeypatch.setattr("harness.checking.properties.folders.merge", merge)
     assert one(merger(faults.right), "errors").detail == "an error left out behind"
 
 
-# Laws that a method says it breaks ---------------------------------------------------------
+# Properties that a method says it breaks ---------------------------------------------------------
 
 
 def scaled(experts: Sequence[StateDict], base: StateDict, *, scale: float = 1.0) -> StateDict:
@@ -360,21 +365,23 @@ def said(breaks: tuple[str, ...], **options: harness.types.Scalar) -> Finding:
     return one(found, "copies")
 
 
-def test_a_law_that_is_said_to_break_must_break() -> None:
-    assert (said(("copies",)).verdict, said(("copies",)).ok) == ("rightly breaks", True)
+def test_a_property_that_is_said_to_break_must_break() -> None:
+    assert (said(("copies",)).verdict, said(("copies",)).ok) == ("breaks by design", True)
     assert (said(()).verdict, said(()).ok) == ("breaks", False)
     finding = one(merger(faults.right, ("copies",)), "copies")
-    assert (finding.verdict, finding.ok) == ("said to break, holds", False)
+    assert (finding.verdict, finding.ok) == ("holds, declared to break", False)
 
 
-def test_with_other_options_a_law_may_hold_that_is_said_to_break() -> None:
+def test_with_other_options_a_property_may_hold_that_is_said_to_break() -> None:
     finding = said(("copies",), scale=1 / 3)
     assert (finding.verdict, finding.ok) == ("holds", True)
-    assert finding.detail.endswith("; said to break with the default options")
-    assert said(("copies",), scale=0.5).verdict == "rightly breaks"
+    assert finding.detail.endswith("; declared to break with the default options")
+    assert said(("copies",), scale=0.5).verdict == "breaks by design"
 
 
-def test_with_other_options_a_law_may_break_that_is_said_to_hold_and_they_are_printed() -> None:
+def test_with_other_options_a_property_may_break_that_is_said_to_hold_and_they_are_printed() -> (
+    None
+):
     finding = said((), scale=0.5)
     assert not finding.ok
     assert finding.detail.endswith(" (scaled:scale=0.5)")
@@ -384,13 +391,13 @@ def test_with_other_options_a_law_may_break_that_is_said_to_hold_and_they_are_pr
 
 
 def test_options_that_are_the_defaults_are_the_defaults() -> None:
-    assert said(("copies",), scale=1.0).verdict == "rightly breaks"
+    assert said(("copies",), scale=1.0).verdict == "breaks by design"
     found = battery("merger", Choice("right"), Merger("right", faults.right, breaks=("copies",)))
     assert found.explicit is None
 
 
 def said_with(breaks_with: BreaksWith, **options: harness.types.Scalar) -> Finding:
-    """Of task arithmetic that is said to keep the law with its default, the mean."""
+    """Of task arithmetic that is said to keep the property with its default, the mean."""
 
     def third(experts: Sequence[StateDict], base: StateDict, *, scale: float = 1 / 3) -> StateDict:
         return scaled(experts, base, scale=scale)
@@ -401,10 +408,10 @@ def said_with(breaks_with: BreaksWith, **options: harness.types.Scalar) -> Findi
     return one(found, "copies")
 
 
-def test_a_law_may_break_with_an_option_of_which_it_is_said() -> None:
+def test_a_property_may_break_with_an_option_of_which_it_is_said() -> None:
     told = {"scale": ("order", "copies")}
     assert (said_with(told, scale=0.5).verdict, said_with(told).verdict) == (
-        "rightly breaks",
+        "breaks by design",
         "holds",
     )
     assert said_with({}, scale=0.5).verdict == "breaks"
@@ -413,9 +420,9 @@ def test_a_law_may_break_with_an_option_of_which_it_is_said() -> None:
     assert (finding.verdict, finding.detail.endswith("; not claimed")) == ("holds", True)
 
 
-def test_a_law_may_break_with_one_value_of_an_option() -> None:
+def test_a_property_may_break_with_one_value_of_an_option() -> None:
     told = {"scale=0.5": ("copies",)}
-    assert said_with(told, scale=0.5).verdict == "rightly breaks"
+    assert said_with(told, scale=0.5).verdict == "breaks by design"
     assert said_with(told, scale=0.25).verdict == "breaks"
 
 
@@ -427,7 +434,7 @@ def test_what_is_said_of_an_option_is_said_of_one_it_has() -> None:
 
 
 @pytest.mark.parametrize("name", ["copy", "idempotent", "exact"])
-def test_only_a_law_can_be_said_to_break(name: str) -> None:
+def test_only_a_property_can_be_said_to_break(name: str) -> None:
     for said in ({"breaks": (name,)}, {"breaks_with": {"scale": (name,)}}):
         with mistake(UnknownName, name):
             battery("merger", Choice("scaled"), Merger("scaled", scaled, **said))  # type: ignore[arg-type]  # one of two
@@ -454,7 +461,7 @@ def test_what_is_said_to_read_no_base_is_given_none() -> None:
         assert one(found, "shapes").verdict == verdict
 
 
-def test_a_crash_is_no_way_to_break_a_law_rightly() -> None:
+def test_a_crash_is_no_way_to_break_a_property_rightly() -> None:
     def function(experts: Sequence[StateDict], base: StateDict) -> StateDict:
         raise ZeroDivisionError("of nothing")
 
@@ -480,7 +487,7 @@ def test_exact_moves_the_head_as_well_on_the_way_through_the_pipe() -> None:
 
 def test_what_is_not_said_to_be_exact_need_not_be_and_may() -> None:
     finding = one(premerge(faults.rotated_queries), "exact")
-    assert (finding.verdict, finding.ok) == ("rightly breaks", True)
+    assert (finding.verdict, finding.ok) == ("breaks by design", True)
     finding = one(premerge(faults.turned_units), "exact")
     assert finding.ok
     assert finding.detail.endswith("; not claimed")
@@ -535,13 +542,13 @@ def test_a_need_that_nobody_knows_is_named() -> None:
         battery("merger", Choice("toy"), Merger("toy", function))
 
 
-def test_options_of_a_statistic_are_checked_and_change_no_law() -> None:
+def test_options_of_a_statistic_are_checked_and_change_no_property() -> None:
     assert ok(battery("merger", parse_choice("fisher:examples=64,estimator=empirical")).findings())
     with mistake(BadOption, "examples"):
         battery("merger", parse_choice("regmean:exampels=64")).findings()
 
 
-def test_a_method_that_fails_outright_breaks_laws_and_not_the_battery() -> None:
+def test_a_method_that_fails_outright_breaks_properties_and_not_the_battery() -> None:
     def function(experts: Sequence[StateDict], base: StateDict) -> StateDict:
         raise ZeroDivisionError("x" * 500 + "\n")
 
@@ -663,7 +670,7 @@ def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_the_plugin_runs_the_laws_with_no_test_file(tmp_path: Path) -> None:
+def test_the_plugin_runs_the_properties_with_no_test_file(tmp_path: Path) -> None:
     (tmp_path / "median.py").write_text(MEDIAN)
     done = pytest_in(
         tmp_path, "-v", "--merger=median:median", "--merger=median:last:twice=true", "-k", "order"
@@ -673,16 +680,16 @@ def test_the_plugin_runs_the_laws_with_no_test_file(tmp_path: Path) -> None:
     assert "merger median:last:twice=true[order] FAILED" in done.stdout
     reason = next(line for line in done.stdout.splitlines() if line.startswith("order  "))
     assert "with experts in order 3, 2, 1, 'bert.embeddings.word_emb" in reason
-    others = 2 * (len(MERGER_LAWS) - 1)
+    others = 2 * (len(MERGER_PROPERTIES) - 1)
     assert f"1 failed, 1 passed, {others} deselected" in done.stdout
 
 
-def test_the_plugin_adds_laws_to_other_tests(tmp_path: Path) -> None:
+def test_the_plugin_adds_properties_to_other_tests(tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n")
     flags = ("--merger", "average", "--premerge", "dare:drop_rate=0.0", "-k", "own or shapes")
     done = pytest_in(tmp_path, "-q", *flags)
     assert done.returncode == 0, done.stdout + done.stderr
-    others = len(MERGER_LAWS) + len(PREMERGE_LAWS) - 2
+    others = len(MERGER_PROPERTIES) + len(PREMERGE_PROPERTIES) - 2
     assert f"3 passed, {others} deselected" in done.stdout
 
 

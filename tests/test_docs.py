@@ -87,9 +87,9 @@ def test_every_example_runs_in_one_folder(desk: Path) -> None:
         assert steps
         for language, text in steps:
             run(language, text, done)
-    laws = IN_A_SENTENCE.findall((DOCS / "extend.md").read_text(encoding="utf-8"))
-    assert laws
-    for spelled in laws:
+    properties = IN_A_SENTENCE.findall((DOCS / "extend.md").read_text(encoding="utf-8"))
+    assert properties
+    for spelled in properties:
         run("sh", f"harness {spelled}", {})
 
 

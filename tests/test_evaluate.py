@@ -254,9 +254,12 @@ def test_a_table_and_a_verdict_are_printed(room: Room, evaluate: Evaluate) -> No
     assert "±" in out
     assert re.search(r"^across \(task_arithmetic\) .*\d \[\d+\.\d, \d+\.\d\]", out, re.M)
     assert any(line.startswith("best constant") for line in lines)
-    assert "[ ]: 95 % interval over the test rows" in out
+    assert "[ ]: 95 % confidence interval over test rows" in out
     assert lines[-1].startswith("Verdict: averaged over 3 tasks, the merge ")
-    assert "±: standard deviation (n - 1) over the draws, of a mean over the draws' means" in out
+    assert (
+        "±: standard deviation over draws (n - 1); of a mean over tasks, that of the means of"
+        in out
+    )
     assert "Shots shown: 2; also in the records: 1." in lines
     assert f"  harness leaderboard {evaluate.out} --out board" in lines
     assert "these records keep no scores" not in lines[-1]
@@ -415,7 +418,7 @@ def test_a_draw_that_labels_do_not_choose(room: Room, evaluate: Evaluate) -> Non
     assert (pool, draws) == draw(rows, (1, 3), (5, 6), stratified=False)
     assert record["settings"]["pool"] == take(rows, pool).digest
     text, _ = evaluate(room.same, *flags, "--unstratified")
-    assert "ft-classifier, 3 shots: adapted to rows whose labels were not read" in text
+    assert "ft-classifier, 3 shots: adapted to rows without their labels" in text
     assert "knn, 3 shots: tuned on rows drawn without stratification, and on their labels" in text
 
 
@@ -973,7 +976,7 @@ def test_the_best_single_has_a_row_under_every_protocol_and_says_what_max_is(
     lines = out.splitlines()
     row = next(line for line in lines if line.startswith(BEST_SINGLE))
     assert any(line.split()[1:] == row.split()[3:] for line in lines if line.startswith("rte"))
-    assert any("experts, max: the best on these very rows, an oracle." in line for line in lines)
+    assert any("experts, max: chosen on the scored rows, an oracle." in line for line in lines)
     assert lines[-1].startswith("Verdict: ")
 
 

@@ -12,8 +12,8 @@ import torch
 import harness
 from harness import Choice, StateDict, weights
 from harness.checking.battery import Finding, battery
-from harness.checking.laws import LAWS, families
-from harness.checking.laws.families import CONFIGS, miniature
+from harness.checking.properties import PROPERTIES, families
+from harness.checking.properties.families import CONFIGS, miniature
 from harness.checkpoints.families import known
 from harness.checkpoints.families.known import FAMILIES, family_of
 from harness.entries import Premerge
@@ -54,12 +54,14 @@ def _methods(as_found: None) -> None:
 
 
 def check(name: str = "turned", **options: Any) -> Finding:
-    return battery("premerge", Choice(name, options), harness.PREMERGE[name]).find(LAWS["family"])
+    return battery("premerge", Choice(name, options), harness.PREMERGE[name]).find(
+        PROPERTIES["family"]
+    )
 
 
 @pytest.fixture
 def one_family(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A law on BERT and another architecture alone, which takes less."""
+    """A property on BERT and another architecture alone, which takes less."""
 
     def of(name: str) -> None:
         few = {key: CONFIGS[key] for key in ("bert", name)}
@@ -127,7 +129,7 @@ def test_what_matches_units_finds_some_to_move(one_family: Callable[[str], None]
     """On experts that are near to one another it would find every unit in its place."""
     one_family("distilbert")
     finding = battery("premerge", Choice("permutation"), harness.PREMERGE["permutation"]).find(
-        LAWS["family"]
+        PROPERTIES["family"]
     )
     assert finding.verdict == "holds", finding
     assert "by 0 in float32" not in finding.detail
@@ -228,5 +230,7 @@ def test_one_that_refuses_a_family_is_not_exact_on_it() -> None:
 
 def test_what_is_not_said_to_be_exact_need_not_be() -> None:
     entry = Premerge("turned", turned)
-    finding = battery("premerge", Choice("turned", {"heads": False}), entry).find(LAWS["family"])
-    assert (finding.verdict, finding.ok) == ("rightly breaks", True)
+    finding = battery("premerge", Choice("turned", {"heads": False}), entry).find(
+        PROPERTIES["family"]
+    )
+    assert (finding.verdict, finding.ok) == ("breaks by design", True)

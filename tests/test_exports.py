@@ -150,7 +150,7 @@ def test_a_card_of_a_merge_has_its_verdict(tmp_path: Path) -> None:
     files = exported(records, "model-index", tmp_path)
     (one,) = verdicts(lines(records))
     assert files["m/README.md"].endswith(f"\n---\n\nVerdict: {one}\n")
-    assert "Of the experts' 90.0 points the base has 50.0 under a tuned head" in str(one)
+    assert "Under a tuned head the base scores 50.0 of the experts' 90.0 points" in str(one)
     assert not [name for name, text in files.items() if "Verdict" in text and name[0] != "m"]
     check("model-index", files["m/README.md"])
     command = ["export", str(tmp_path / "records"), "--format", "model-index"]
@@ -277,22 +277,22 @@ def test_what_saw_the_scored_rows_is_marked(tmp_path: Path) -> None:
     adapted = record("merged", "m", RTE, "surgery", {5: [0.5]}, adaptation=seen)
     shown = record("merged", "m", MRPC, "current", 0.5, transductive=True)
     texts = {one: exported([adapted, shown], one, tmp_path / one) for one in ASKED}
-    note = "adapted to rows whose labels were not read; transductive: these rows are those that are"
-    made = "transductive: the model was made with the rows that are scored"
+    note = "adapted to rows without their labels; transductive: these are the scored rows"
+    made = "transductive: the model was made with the scored rows"
     [index] = card(texts["model-index"]["m/README.md"])["model-index"]
     metrics = [metric for result in index["results"] for metric in result["metrics"]]
     assert [(m["name"], m["args"]["note"]) for m in metrics] == [
-        ("Accuracy (surgery, 5 shots, transductive)", f"{note} scored"),
+        ("Accuracy (surgery, 5 shots, transductive)", note),
         ("Accuracy (current, transductive)", made),
     ]
     harness = json.loads(texts["lm-eval"]["m/results.json"])
     assert "accuracy,surgery-5-shots-transductive" in harness["results"][RTE]
-    assert harness["configs"][RTE]["note,surgery-5-shots-transductive"] == f"{note} scored"
+    assert harness["configs"][RTE]["note,surgery-5-shots-transductive"] == note
     assert harness["configs"][MRPC]["note,current-transductive"] == made
     every = json.loads(texts["every-eval-ever"]["m/every_eval_ever.json"])["evaluation_results"]
     details = [one["score_details"]["details"] for one in every]
     assert [(one["transductive"], one["note"]) for one in details] == [
-        ("yes", f"{note} scored"),
+        ("yes", note),
         ("yes", made),
     ]
 

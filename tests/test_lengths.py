@@ -126,7 +126,7 @@ def test_auto_is_no_more_than_the_model_can(
     assert [one["max_length"] for one in settings(out)] == [able]
     said = capsys.readouterr().err
     assert f"1 of 2 rows (50.0%) are cut off at {able} tokens" in said
-    assert "the longest row has 62: the model reads no more" in said
+    assert "the longest row has 62: the model takes no more" in said
 
 
 def test_an_expert_is_trained_at_the_length_it_needs(

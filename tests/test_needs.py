@@ -517,25 +517,25 @@ def test_a_need_of_no_rows_is_made_of_the_experts(minis: Minis, tmp_path: Path) 
     assert record_of(tmp_path / "out")["merger"]["options"] == {"strict": True, "factor": 2}
 
 
-# The laws ----------------------------------------------------------------------------------
+# The properties ----------------------------------------------------------------------------------
 
 
-def test_the_laws_make_up_what_a_plugin_needs(
+def test_the_properties_make_up_what_a_plugin_needs(
     mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "premerge", "by_inputs", "--plugins", str(mine)]) == 0
     said = capsys.readouterr().out
-    assert "copies   rightly breaks" in said
+    assert "copies   breaks by design" in said
     assert "heads    holds" in said
 
 
-def test_the_laws_find_what_is_wrong_with_given_toys(mine: Path) -> None:
+def test_the_properties_find_what_is_wrong_with_given_toys(mine: Path) -> None:
     from harness.checking.battery import battery
 
     harness.load_plugins(mine)
     harness.PREMERGE.add(replace(harness.PREMERGE["halved"], name="exactly", exact=True), "here")
     broken = [
-        one.law for one in battery("premerge", harness.Choice("exactly")).findings() if not one.ok
+        one.name for one in battery("premerge", harness.Choice("exactly")).findings() if not one.ok
     ]
     assert {"exact", "copies", "zero"} <= {*broken}
 
@@ -548,8 +548,8 @@ def test_what_cannot_be_made_up_is_said_in_one_line(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
-        "harness: pre-merging method 'by_inputs' asks for 'magnitudes', which cannot be made up "
-        "for the laws; expected @need('magnitudes', toy=...)\n"
+        "harness: pre-merging method 'by_inputs' asks for 'magnitudes', of which there is no "
+        "toy to test with; expected @need('magnitudes', toy=...)\n"
     )
 
 

@@ -22,7 +22,7 @@ import harness
 from harness import Choice, Recipe, StateDict, merge, weights
 from harness.checking import toys
 from harness.checking.battery import battery
-from harness.checking.laws import LAWS
+from harness.checking.properties import PROPERTIES
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.open import open_checkpoint
 from harness.entries import Premerge
@@ -184,14 +184,14 @@ def forgetful(
 def test_an_option_may_cost_exactness_where_its_name_is_given() -> None:
     told = {"forget": ("exact", "family")}
     for breaks_with, forget, verdict in (
-        (told, True, "rightly breaks"),
+        (told, True, "breaks by design"),
         ({}, True, "breaks"),
         (told, False, "holds"),
     ):
         name = f"{__name__}:forgetful"
         entry = Premerge(name, forgetful, exact=True, breaks_with=breaks_with)
         found = battery("premerge", Choice(name, {"forget": forget}), entry)
-        finding = found.find(LAWS["exact"])
+        finding = found.find(PROPERTIES["exact"])
         assert finding.verdict == verdict, finding
 
 

@@ -85,7 +85,7 @@ def shuffled(state: Tensors, symmetry: Symmetry, seed: int = 3, *, kinds: str = 
     return moved(state, symmetry.axes, moves)
 
 
-# Laws --------------------------------------------------------------------------------------
+# Properties --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{"heads": True}, ALL], ids=["in layers", "everywhere"])

@@ -547,7 +547,7 @@ def whiskers_of(axes: Any) -> list[list[float]]:
 
 
 def test_gains_have_the_interval_that_compare_gives_them(tmp_path: Path) -> None:
-    """One of them can be told from none, and the other one cannot: it is hollow."""
+    """One of them is significant, and the other one is not: it is hollow."""
     folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.29))
     shown = gains.gains(of(read_records([folder])), ALL)
     figure = gains.draw(shown)
@@ -568,7 +568,7 @@ def test_gains_have_the_interval_that_compare_gives_them(tmp_path: Path) -> None
             assert low < gain.within[0] < gain.within[1] < high
     assert {*signs(figure)} == {
         "significant",
-        "not significant, or not known",
+        "not significant, or not tested",
         "paired 95 % CI over test units and draws",
         "? and pale: not significant",
     }
@@ -619,7 +619,7 @@ def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
     assert {*signs(figure)} == {
         "paired 95 % CI over test units and draws of one task",
         "significant",
-        "not significant, or not known",
+        "not significant, or not tested",
         "median",
     }
 

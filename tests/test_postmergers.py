@@ -18,7 +18,7 @@ import harness
 from harness import Choice, Recipe, StateDict, merge, parse_choice, weights
 from harness.catalogue import catalogue
 from harness.checking.battery import battery, ok
-from harness.checking.laws import LAWS
+from harness.checking.properties import PROPERTIES
 from harness.cli import main
 from harness.entries import Postmerge
 from harness.errors import BadOption, BadRecipe, IncompatibleWeights, UnknownName
@@ -454,11 +454,11 @@ def test_a_name_in_a_recipe_imports_nothing(minis: Minis, tmp_path: Path) -> Non
         merge(path, out=tmp_path / "out")
 
 
-# Laws, lists and plug-ins ------------------------------------------------------------------
+# Properties, lists and plug-ins ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [n for n in harness.POSTMERGE if n in ("lines", "svc")])
-def test_every_post_merging_method_of_ours_keeps_the_laws(name: str) -> None:
+def test_every_post_merging_method_of_ours_keeps_the_properties(name: str) -> None:
     findings = battery("postmerge", Choice(name)).findings()
     assert ok(findings), "\n".join(map(str, findings))
 
@@ -478,7 +478,7 @@ OPTIONS = {
 @pytest.mark.parametrize("text", OPTIONS)
 def test_options_of_ours(text: str) -> None:
     found = {
-        f.law for f in battery("postmerge", parse_choice(text)).findings() if f.verdict != "holds"
+        f.name for f in battery("postmerge", parse_choice(text)).findings() if f.verdict != "holds"
     }
     assert found == OPTIONS[text]
 
@@ -525,16 +525,18 @@ WRONG = {
 @pytest.mark.parametrize("fault", WRONG, ids=lambda fault: fault.__name__)
 def test_a_wrong_one_is_caught(fault: Callable[..., StateDict]) -> None:
     entry = Postmerge("wrong", fault)
-    finding = battery("postmerge", Choice("wrong"), entry).find(LAWS[WRONG[fault]])
+    finding = battery("postmerge", Choice("wrong"), entry).find(PROPERTIES[WRONG[fault]])
     assert finding.verdict == "breaks", finding
 
 
-def test_the_laws_are_those_of_mergers() -> None:
-    laws = {stage: [law.name for law in LAWS.values() if stage in law.stages] for stage in
-            ("merger", "postmerge")}  # fmt: skip
-    assert {*laws["merger"]} - {*laws["postmerge"]} <= {"scale"}  # which is about a sum of vectors
-    assert {*laws["postmerge"]} <= {*laws["merger"]}
-    assert {"shapes", "inputs", "order", "bytes", "memory", "errors"} <= {*laws["postmerge"]}
+def test_the_properties_are_those_of_mergers() -> None:
+    properties = {
+        stage: [checked.name for checked in PROPERTIES.values() if stage in checked.stages]
+        for stage in ("merger", "postmerge")
+    }
+    assert {*properties["merger"]} - {*properties["postmerge"]} <= {"scale"}  # of a sum of vectors
+    assert {*properties["postmerge"]} <= {*properties["merger"]}
+    assert {"shapes", "inputs", "order", "bytes", "memory", "errors"} <= {*properties["postmerge"]}
 
 
 def test_check_and_list_know_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Laws that every protocol keeps, and agreement of KNN and FT-Classifier with plain versions."""
+"""Properties of every protocol; KNN and FT-Classifier agree with plain versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness.rng import rng
 from harness.types import Array, Array64
 from tests.mistakes import mistake
 
-#: name -> (options, laws that this protocol rightly breaks)
+#: name -> (options, properties that this protocol breaks by design)
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "current": ({}, {"blank_head", "shuffled_lessons"}),
     "ft-classifier": ({"learning_rate": 0.05, "epochs": 20}, {"relabelling"}),
@@ -129,7 +129,7 @@ def blank(encoded: Encoded) -> Encoded:
     )
 
 
-# Laws --------------------------------------------------------------------------------------
+# Properties --------------------------------------------------------------------------------------
 
 
 def relabelling(read: Read) -> None:
@@ -239,9 +239,9 @@ def one_per_draw(read: Read) -> None:
                 assert set(one.values) <= set(range(CLASSES))
 
 
-LAWS = {
-    law.__name__: law
-    for law in (
+PROPERTIES = {
+    checked.__name__: checked
+    for checked in (
         relabelling,
         row_order,
         fitting_head,
@@ -259,19 +259,19 @@ LAWS = {
 def test_every_protocol_has_a_line() -> None:
     assert set(CASES) == set(harness.PROTOCOLS)
     for _, broken in CASES.values():
-        assert broken <= set(LAWS)
+        assert broken <= set(PROPERTIES)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("checked", PROPERTIES)
 @pytest.mark.parametrize("name", CASES)
-def test_protocol_keeps_the_law(name: str, law: str) -> None:
+def test_protocol_keeps_the_property(name: str, checked: str) -> None:
     options, broken = CASES[name]
     function = harness.PROTOCOLS[name].function
-    if law in broken:
+    if checked in broken:
         with pytest.raises((AssertionError, ValueError)):
-            LAWS[law](lambda encoded: function(encoded, **options))
+            PROPERTIES[checked](lambda encoded: function(encoded, **options))
     else:
-        LAWS[law](lambda encoded: function(encoded, **options))
+        PROPERTIES[checked](lambda encoded: function(encoded, **options))
 
 
 # Planted faults ----------------------------------------------------------------------------
@@ -336,10 +336,10 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "law"), PLANTED)
-def test_laws_catch_planted_faults(wrong: Read, law: Callable[[Read], None]) -> None:
+@pytest.mark.parametrize(("wrong", "checked"), PLANTED)
+def test_properties_catch_planted_faults(wrong: Read, checked: Callable[[Read], None]) -> None:
     with pytest.raises(AssertionError):
-        law(wrong)
+        checked(wrong)
 
 
 # Errors ------------------------------------------------------------------------------------

@@ -348,7 +348,7 @@ def test_a_mean_over_padding_too_is_that_of_transformers(tmp_path: Path) -> None
         column = f"shots=3,seed={seed}"
         np.testing.assert_array_equal(told(padded, out)[column], nearest)
         differs |= bool((other[column] != nearest).any())
-    assert differs, "or it could not be told from the mean over the tokens"
+    assert differs, "or it would equal the mean over the tokens"
 
 
 def test_a_mean_over_padding_needs_positions(tmp_path: Path) -> None:

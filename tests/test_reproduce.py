@@ -150,7 +150,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     ("name", "lacks"),
     [
         ("gains.py", "records/premerge"),
-        ("readings.py", "records/shots"),
+        ("differences.py", "records/shots"),
         ("tables.py", "protocols/board.csv is missing"),
     ],
 )
@@ -167,7 +167,7 @@ def test_what_is_missing_is_one_line(ran: Runner, name: str, lacks: str, tmp_pat
     [
         ("gains.csv", "premerge", ["mrpc-average", "mrpc-dare-average"]),
         ("gains.csv", "premerge", ["mrpc-dare-average"]),
-        ("readings.csv", "shots", ["textcls-average", "ag_news"]),
+        ("differences.csv", "shots", ["textcls-average", "ag_news"]),
     ],
 )
 def test_without_resamples_a_file_keeps_what_it_says(

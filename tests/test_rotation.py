@@ -91,7 +91,7 @@ def scaled(state: Tensors, symmetry: Symmetry) -> Tensors:
     return moved(state, symmetry.axes, {group: torch.diag(factors) for group in groups})
 
 
-# Laws --------------------------------------------------------------------------------------
+# Properties --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"scaling": True, "proper": True}], ids=str)

@@ -1,4 +1,4 @@
-"""What a task is read as, told before anybody trains; and files as people have them."""
+"""What a task holds, printed before anybody trains; and files as people have them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_task_is_shown_as_it_is_read(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["show", task, "--model", base, "--max-length", "4"]) == 0
     said = capsys.readouterr().out
     assert "train: 6 of 6 rows (100.0%) are cut off at 4 tokens" in said
-    assert "test: 1 texts also stand in training rows" in said
+    assert "test: 1 texts are also in training rows" in said
 
 
 def test_what_is_shown_is_what_is_trained_on(

@@ -1,4 +1,4 @@
-"""What chance makes of scores: cases by hand, laws, and agreement with libraries."""
+"""What chance makes of scores: cases by hand, properties, and agreement with libraries."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 #: what is wrong -> (task, metrics, what is changed in each row, what is said)
 NOTHING: Mapping[str, tuple[Task, tuple[str, ...], dict[str, Any], str]] = {
     "no entity": (TAGS, ("span_f1",), {"ner_tags": "O"}, "has no entity in 24 rows"),
-    "nobody said": (MOODS, ("macro_f1",), {"moods": [-100] * 3}, "any class is said to hold for"),
-    "none holds": (MOODS, ("macro_f1",), {"moods": [0, 0, -100]}, "any class is said to hold for"),
+    "nobody said": (MOODS, ("macro_f1",), {"moods": [-100] * 3}, "labelled with any class"),
+    "none holds": (MOODS, ("macro_f1",), {"moods": [0, 0, -100]}, "labelled with any class"),
     "no positive": (TOY, ("accuracy", "f1"), {"label": 0}, "no row of its second class in 12"),
     "one class": (TOY, ("matthews",), {"label": 1}, "one and the same label everywhere"),
     "one value": (VALUE, ("pearson",), {"score": 0.5}, "one and the same label .* so pearson is"),

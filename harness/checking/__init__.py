@@ -1,1 +1,1 @@
-"""Is a method lawful, and as good as recorded? Laws, toys, miniatures and baselines."""
+"""Does a method have its properties, and is it as good as its recorded baseline?"""

@@ -1,4 +1,4 @@
-"""The law battery behind `harness check` and the pytest plugin: a method in, findings out."""
+"""The tests of `harness check` and the pytest plugin: a method in, findings out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
-from harness.checking.laws import LAWS, Broken, Law, Method, StageName, global_seed
+from harness.checking.properties import PROPERTIES, Broken, Method, Property, StageName, global_seed
 from harness.entries import Method as Entry
 from harness.entries import Premerge
 from harness.errors import BadOption, HarnessError, UnknownName
@@ -18,7 +18,7 @@ from harness.methods import is_said, needs_of, own_options, reads_base, resolved
 from harness.registry import MERGERS, POSTMERGE, PREMERGE
 from harness.types import Choice
 
-Outcome: TypeAlias = Literal["holds", "rightly breaks", "breaks", "said to break, holds"]
+Outcome: TypeAlias = Literal["holds", "breaks by design", "breaks", "holds, declared to break"]
 
 REGISTRIES: Mapping[StageName, Mapping[str, Any]] = {
     "merger": MERGERS,
@@ -35,29 +35,29 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one law. `detail` is its promise, or for a law that breaks the reason."""
+    """What came of one property. `detail` is its promise, or why it breaks."""
 
-    law: str
+    name: str
     verdict: Outcome
     detail: str
 
     @property
     def ok(self) -> bool:
-        """Whether the law holds, or is rightly broken."""
-        return self.verdict in ("holds", "rightly breaks")
+        """Whether the property holds, or breaks by design."""
+        return self.verdict in ("holds", "breaks by design")
 
     def __str__(self) -> str:
         """One line of `harness check`."""
-        return f"{self.law:<{max(map(len, LAWS))}}  {self.verdict:<14}  {self.detail}"
+        return f"{self.name:<{max(map(len, PROPERTIES))}}  {self.verdict:<16}  {self.detail}"
 
 
 @dataclass(frozen=True)
 class Battery:
-    """A method and the laws it is held to.
+    """A method and the properties it is held to.
 
-    `breaks` are those that its author says it rightly breaks with the default options; with
-    `explicit` options they may hold or break. `unclaimed` are laws that it does not promise: they
-    may hold or break whatever the options.
+    `breaks` are those that it breaks by design with the default options, as its author declares;
+    with `explicit` options they may hold or break. `unclaimed` are properties that it does not
+    promise: they may hold or break whatever the options.
     """
 
     method: Method
@@ -66,40 +66,42 @@ class Battery:
     explicit: Choice | None = None
 
     @property
-    def laws(self) -> tuple[Law, ...]:
-        """The laws about methods of its stage, in order."""
-        return tuple(law for law in LAWS.values() if self.method.stage in law.stages)
+    def properties(self) -> tuple[Property, ...]:
+        """The properties about methods of its stage, in order."""
+        return tuple(
+            checked for checked in PROPERTIES.values() if self.method.stage in checked.stages
+        )
 
-    def find(self, law: Law) -> Finding:
-        """What comes of one law."""
+    def find(self, checked: Property) -> Finding:
+        """What comes of one property."""
         try:
             # a method that draws from the global state is found at the same entry every time, and
-            # the caller's state is left alone; one may warn of its options, which no law is about
+            # the caller's state is left alone; a warning about its options is no finding
             with global_seed(0), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                remark = law.check(self.method)
+                remark = checked.check(self.method)
         except Exception as error:  # a method may fail in any way, and that is the finding
-            return self._broken(law, error)
-        detail = f"{law.promise}: {remark}" if remark else law.promise
-        if law.name in self.breaks and not self.explicit:
-            return Finding(law.name, "said to break, holds", detail + self._noted())
-        if law.name in self.breaks:
-            detail += "; said to break with the default options"
-        elif law.name in self.unclaimed:
+            return self._broken(checked, error)
+        detail = f"{checked.promise}: {remark}" if remark else checked.promise
+        if checked.name in self.breaks and not self.explicit:
+            return Finding(checked.name, "holds, declared to break", detail + self._noted())
+        if checked.name in self.breaks:
+            detail += "; declared to break with the default options"
+        elif checked.name in self.unclaimed:
             detail += "; not claimed"
-        return Finding(law.name, "holds", detail + self._noted())
+        return Finding(checked.name, "holds", detail + self._noted())
 
     def findings(self) -> list[Finding]:
-        """What comes of every law."""
-        return [self.find(law) for law in self.laws]
+        """What comes of every property."""
+        return [self.find(checked) for checked in self.properties]
 
-    def _broken(self, law: Law, error: Exception) -> Finding:
-        told = law.name in (*self.breaks, *self.unclaimed)
-        # to break a law is to give another result or to refuse, not to crash
-        right = told and isinstance(error, (Broken, HarnessError))
+    def _broken(self, checked: Property, error: Exception) -> Finding:
+        declared = checked.name in (*self.breaks, *self.unclaimed)
+        # to break a property is to give another result or to refuse, not to crash
+        right = declared and isinstance(error, (Broken, HarnessError))
         options = (str(self.explicit),) if self.explicit else ()
         detail = _reason(error) + self._noted(*options)
-        return Finding(law.name, "rightly breaks" if right else "breaks", detail)
+        return Finding(checked.name, "breaks by design" if right else "breaks", detail)
 
     def _noted(self, *notes: str) -> str:
         """The notes in brackets, and how many experts there were where they were not three."""
@@ -116,14 +118,14 @@ def _reason(error: Exception) -> str:
 
 
 def ok(findings: Sequence[Finding]) -> bool:
-    """Whether every law holds, or is rightly broken."""
+    """Whether every property holds, or breaks by design."""
     return all(finding.ok for finding in findings)
 
 
 def battery(stage: StageName, choice: Choice, entry: Entry | None = None) -> Battery:
     """The battery for a method of a stage: one that is given, else the registered or external one.
 
-    Raises a HarnessError for a name, an option, a need or a law that does not exist.
+    Raises a HarnessError for a name, an option, a need or a property that does not exist.
     """
     entry = entry or REGISTRIES[stage][choice.name]
     _check_said(stage, entry)
@@ -139,7 +141,9 @@ def battery(stage: StageName, choice: Choice, entry: Entry | None = None) -> Bat
         entry.needs,
         reads_base=reads_base(entry, given),
     )
-    said = [laws for one, laws in entry.breaks_with.items() if is_said(entry, one, given)]
+    said = [
+        properties for one, properties in entry.breaks_with.items() if is_said(entry, one, given)
+    ]
     # one that is not said to be exact need not be
     inexact = ("exact", "family") if isinstance(entry, Premerge) and not entry.exact else ()
     unclaimed = (*chain(*said), *inexact)
@@ -150,19 +154,20 @@ def _check_toys(entry: Entry) -> None:
     for need in needs_of(entry):
         if need.toy is None:
             raise HarnessError(
-                f"{entry.called} '{entry.name}' asks for '{need.name}', which cannot be made up "
-                f"for the laws; expected @need('{need.name}', toy=...)"
+                f"{entry.called} '{entry.name}' asks for '{need.name}', of which there is no "
+                f"toy to test with; expected @need('{need.name}', toy=...)"
             )
 
 
 def _check_said(stage: StageName, entry: Entry) -> None:
-    known = [law.name for law in LAWS.values() if stage in law.stages]
+    known = [checked.name for checked in PROPERTIES.values() if stage in checked.stages]
     for name in [*entry.breaks, *chain(*entry.breaks_with.values())]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
             raise UnknownName(
-                f"{entry.called} '{entry.name}' says that it breaks '{name}', no law; {hint}"
+                f"{entry.called} '{entry.name}' declares that it breaks '{name}', no property; "
+                f"{hint}"
             )
 
 
@@ -175,7 +180,7 @@ def _on_enough(method: Method) -> Method:
     for count in COUNTS:
         tried = replace(method, experts=count)
         family = tried.family()
-        # any other failure is for the laws to find
+        # any other failure is for the properties to find
         with warnings.catch_warnings(), suppress(Exception):
             warnings.simplefilter("ignore")
             try:

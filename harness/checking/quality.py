@@ -325,7 +325,7 @@ def compare(setting: str, against: Against, mine: Scores, other: Scores) -> Iter
         if counts != expected:
             raise BrokenRecord(
                 f"{against}, {setting}, {protocol}: scores by task are {counts}, expected "
-                f"{expected}; record the baseline anew with --record"
+                f"{expected}; record the baseline again with --record"
             )
         paired = [np.subtract(values, other[protocol][t]) for t, values in mine[protocol].items()]
         yield Comparison(setting, against, protocol, *interval(np.mean(paired, axis=0).tolist()))
@@ -378,12 +378,12 @@ def _check_fresh(kept: Quality, choice: Choice, path: Path) -> None:
         if old != new:
             raise BadOption(
                 f"{path} was recorded with {name} {old}, found {new}; "
-                "expected the same: restore it, or record anew with --record"
+                "expected the same: restore it, or record it again with --record"
             )
     if kept.fixture != fixture():
         raise BrokenRecord(
             f"{path} was recorded with other experts, rows or draws ({kept.fixture[:12]}), "
-            f"expected those of today ({fixture()[:12]}); record it anew with --record"
+            f"expected those of today ({fixture()[:12]}); record it again with --record"
         )
 
 

@@ -1,4 +1,4 @@
-"""Toy models for the laws of methods: made fresh for each, so that one law cannot poison the next.
+"""Toy models for the properties of methods: made fresh for each, so that no test poisons the next.
 
 A toy has the tensors of a two-layer BERT classifier, so that methods which look for layers find
 them, and tensors of odd shapes, which every method must carry along.

@@ -131,7 +131,7 @@ def check_bases(
         other = base.source if base else f"{made[0].base} of {made[0].model}"
         raise BadRecipe(
             f"{one.model} was made from the base {one.base} ({odd[0][:12]}), found {other} "
-            f"({odd[1][:12]}); expected the same weights: say --other-base if others are meant"
+            f"({odd[1][:12]}); expected the same weights, or --other-base to accept others"
         )
 
 

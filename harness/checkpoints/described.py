@@ -101,5 +101,5 @@ def _lacking(model: Checkpoint, said: Trained | Merged, task: str) -> str:
     if not typed:
         return f"{file} names it; load what registers it with --plugins, or type --tasks"
     if typed.endswith(YAML):
-        return f"{file} names {typed}, which is not there; type --tasks and where it is"
+        return f"{file} names {typed}, which does not exist; type --tasks and where it is"
     return f"{file} names {typed}, and no name in a file imports code: type --tasks {typed}"

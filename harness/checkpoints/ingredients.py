@@ -24,7 +24,7 @@ from harness.types import Checkpoint
 class Sources:
     """Where somebody says that a model's experts and base are, and how checkpoints are opened.
 
-    `other_base` says that a base is meant which is not the one that the models were made from.
+    `other_base` accepts a base that the models were not made from.
     """
 
     experts: tuple[str, ...] = ()

@@ -149,7 +149,7 @@ def merged_by(folder: Path) -> Merged | None:
         if said is not None and not getattr(said, name):
             raise BrokenCheckpoint(
                 f"{folder / MERGE_FILE} is not complete: it has no {name}, as no merge of this "
-                f"version; merge again, or take {MERGE_FILE} away to read a model of its own"
+                f"version; merge again, or remove {MERGE_FILE} to use it as a plain model"
             )
     return said
 
@@ -194,8 +194,8 @@ def check_listed(folder: Path, names: Iterable[str]) -> None:
 def changed(path: Path, marker: str) -> BrokenCheckpoint:
     """What is said of a file that is not as its folder's record lists it."""
     return BrokenCheckpoint(
-        f"{path} has changed since {marker} listed it: it was edited, added or taken away; make "
-        f"the model again, or take {marker} away to read the folder as a model of its own"
+        f"{path} has changed since {marker} listed it: it was edited, added or removed; make "
+        f"the model again, or remove {marker} to use the folder as a plain model"
     )
 
 
@@ -210,7 +210,7 @@ def check_unchanged(model: Checkpoint) -> None:
             raise BrokenCheckpoint(
                 f"{model.source} has changed since it was {made}: its weights hash to {now[:12]}, "
                 f"expected {said.digest[:12] or 'a digest'} as its {marker} says; make it again, "
-                f"or take {marker} away to read it as a model of its own"
+                f"or remove {marker} to use it as a plain model"
             )
 
 

@@ -45,8 +45,8 @@ def check_settings(models: Sequence[Checkpoint]) -> None:
             if found.get(key) != expected.get(key):
                 raise IncompatibleWeights(
                     f"{other.source} has {_shown(other, key, found.get(key))}, expected "
-                    f"{_shown(first, key, expected.get(key))} as {first.source}: weights that are "
-                    "read differently cannot be merged or compared; take models of one "
+                    f"{_shown(first, key, expected.get(key))} as {first.source}: models that use "
+                    "their weights differently cannot be merged or compared; take models of one "
                     "configuration"
                 )
 

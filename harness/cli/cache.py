@@ -1,4 +1,4 @@
-"""What is kept of earlier runs."""
+"""The cache: its size, and clearing it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from harness.errors import BadOption
 if TYPE_CHECKING:
     from harness.caches import Entry
 
-cache = typer.Typer(name="cache", help="What is kept of earlier runs: how much, and clear it.")
+cache = typer.Typer(name="cache", help="The cache of earlier runs: its size, and how to clear it.")
 app.add_typer(cache)
 
 
 @cache.command()
 def info(as_json: bool = flags.JSON) -> None:
-    """Say where the cache is and how much of each kind is in it."""
+    """Print where the cache is and how much of each kind it holds."""
     from tabulate import tabulate
 
     from harness.caches import KINDS, entries
@@ -48,7 +48,7 @@ def clear(
     all_: bool = flag("Every entry.", "--all"),
     older_than: float | None = option("Entries written so many DAYS ago or more.", min=0),
 ) -> None:
-    """Take entries away; what is needed again is made again."""
+    """Delete entries; what is needed again is computed again."""
     from harness.caches import cleared
 
     if all_ == (older_than is not None):

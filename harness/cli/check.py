@@ -1,4 +1,4 @@
-"""A method -> whether its laws hold, and how good it is."""
+"""A method -> whether it has its properties, and how good it is."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def check(
     record: bool = flag("Write the merger's scores there as its baseline.", "--record"),
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> int:
-    """Hold a method to its laws and, a merger, to its recorded quality; exit 1 if one fails."""
+    """Test the properties of a method and, of a merger, its quality; exit 1 if a test fails."""
     from harness.checking.battery import battery, ok
     from harness.options import parse_choice
 
     if record and stage != "merger":
         raise BadOption(f"--record is for mergers: a {stage} method has no baseline of its own")
     choice = parse_choice(name)
-    laws = battery(stage, choice)
+    tests = battery(stage, choice)
     findings = []
-    for law in laws.laws:
-        findings.append(laws.find(law))
+    for checked in tests.properties:
+        findings.append(tests.find(checked))
         print(findings[-1], flush=True)
     if stage != "merger" or not ok(findings):
         return 0 if ok(findings) else 1

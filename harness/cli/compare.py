@@ -20,15 +20,15 @@ def compare(
     protocol: str = option(
         "P or P:key=value,...", "current", "--protocol", "--protocols", of="protocols"
     ),
-    shots: str | None = option("Rows per class, or all. Default: what is nearest to 5."),
+    shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: str | None = flags.LIMIT,
     models: Names = several("M1,M2,...: the same as MODELS."),
-    records: Path = option("The folder that evaluate wrote.", Path("records")),
+    records: Path = option("The records that evaluate wrote.", Path("records")),
     margin: float | None = option("Points within which two models are practically equal."),
     as_json: bool = flags.JSON,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Compare two models, or rank several, on the rows that they were evaluated on."""
+    """Compare two models, or rank several, by paired tests on the same test rows."""
     from harness.reporting.compare import compare as run
 
     made = run(

@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 @app.command()
 def evaluate(
     model: str = option("A folder that merge wrote, or any HF classifier.", ...),
-    experts: Names = several("The experts, where the folder does not say."),
-    base: str | None = option("The base, where the folder does not say."),
+    experts: Names = several("The experts, if the folder does not name them."),
+    base: str | None = option("The base, if the folder does not name it."),
     other_base: bool = flags.OTHER_BASE,
-    references: Names = several("Other models to read on the same tasks."),
+    references: Names = several("Other models to evaluate on the same tasks."),
     ceilings: Names = chosen("emr,tall:threshold=0.4: masks for each task, as references."),
-    best_single: bool = flag("Also choose one of several experts on heldout10.", "--best-single"),
-    singles: bool = flag("Also read each expert on tasks with its labels.", "--singles"),
+    best_single: bool = flag("Add the expert that scores best on heldout10.", "--best-single"),
+    singles: bool = flag("Also evaluate each expert on every task with its labels.", "--singles"),
     tasks: Names = several("T1,T2@split,...", of="tasks"),
     protocols: Names = chosen(
         "P1,P2:key=value,...; default: current,knn,ft-classifier.", of="protocols"
     ),
-    shots: str = option("Rows per class that a protocol adapts on; all: each.", "1,5,10"),
-    metrics: Names = several("Instead of those of the tasks.", of="metrics"),
+    shots: str = option("Rows per class that a protocol adapts to, or all.", "1,5,10"),
+    metrics: Names = several("Metrics, instead of the tasks' own.", of="metrics"),
     preset: flags.Preset = flags.PRESET,
-    draws: int = option("Draws of those rows.", 5),
+    draws: int = option("How often these rows are drawn.", 5),
     seed: int = option("The first draw's seed.", 0),
-    unstratified: bool = flag("Draw them whatever their labels.", "--unstratified"),
+    unstratified: bool = flag("Draw rows regardless of their labels.", "--unstratified"),
     labels: Literal["by-name", "by-index"] = option(
         "by-index: trust the order of LABEL_n.", "by-name"
     ),

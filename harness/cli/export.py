@@ -14,17 +14,17 @@ from harness.cli.flags import Names, limit_of, option
 def export(
     records: list[Path] = flags.RECORDS,
     format: Literal["model-index", "every-eval-ever", "lm-eval", "csv"] = option(
-        "Which program they are for.", ...
+        "The format to write.", ...
     ),
     out: Path = option("The folder to write to.", ...),
-    organization: str | None = option("Who made the results: every-eval-ever wants to know."),
+    organization: str | None = option("Who made the results: required by every-eval-ever."),
     tasks: Names = flags.TASKS,
     protocols: Names = flags.PROTOCOLS,
     limit: str | None = flags.LIMIT,
     models: Names = flags.MODELS,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Write records for others: model cards, lm-evaluation-harness, Every Eval Ever, a table."""
+    """Write records as model cards, for lm-evaluation-harness or Every Eval Ever, or as CSV."""
     from harness.reporting.chosen import Chosen
     from harness.reporting.exports.export import export as run
 

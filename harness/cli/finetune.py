@@ -17,12 +17,12 @@ def finetune(
     out: Path = option("The expert's folder.", ...),
     task: str | None = option("The task, as `harness list tasks` names it.", of="tasks"),
     tasks: Names = several("T1,T2,...: one encoder for all, a head for each.", of="tasks"),
-    seed: int = option("Orders the data, drops units.", 0),
+    seed: int = option("Seed of the order of the data and of dropout.", 0),
     head_seed: int | None = option("Initialises the head (default: the seed)."),
     learning_rate: float | None = option("Default: the task's."),
     epochs: float | None = option("Default: the task's."),
     batch_size: int | None = option("Default: the task's."),
-    warmup: float | None = option("Share of the steps."),
+    warmup: float | None = option("Warmup, as a share of the steps."),
     weight_decay: float | None = option("Default: the task's."),
     max_length: str | None = flags.MAX_LENGTH,
     limit: int | None = option("Use the first N rows of each split."),
@@ -33,7 +33,7 @@ def finetune(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Fine-tune a base on a task, or on several together; an interrupted run resumes when it is
-    called again."""
+    repeated."""
     given: dict[str, Any] = locals()  # which are those of `harness.finetune`
     from harness.checkpoints.provenance import EXPERT_FILE
     from harness.files import read_json

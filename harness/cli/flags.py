@@ -124,7 +124,7 @@ Preset: TypeAlias = Literal["procrustes", "regmean", "rotation", "ft-classifier"
 
 RECORDS = argument("Record files, or folders of them.")
 DATA_DIR = option("Local data: DIR/<suite>/<task>/<split>.parquet.", parser=_folder, metavar="DIR")
-PRESET = option("Compute as the code of a paper does.")
+PRESET = option("The defaults and quirks of a paper's code.")
 PLUGINS = option(
     "A folder of Python files with your own tasks, protocols or methods.",
     callback=_load_plugins,
@@ -134,8 +134,8 @@ MAX_LENGTH = option(
     "Tokens, or auto: what the model and the rows need. Default: the task's.", metavar="N|auto"
 )
 DEVICE = option("auto, cpu, cuda, ...", "auto")
-OTHER_BASE = flag("The models were made from another base; it is meant.", "--other-base")
-OTHER_TASKS = flag("The experts' are called otherwise; these are meant.", "--other-tasks")
+OTHER_BASE = flag("Accept models that were made from another base.", "--other-base")
+OTHER_TASKS = flag("Accept --tasks other than those the experts were trained on.", "--other-tasks")
 ALLOW_PICKLE = flag("Read pickles, as weights only.", "--allow-pickle")
 FORCE = flag("Replace what an earlier run wrote there.", "--force")
 JSON = flag("Print JSON, for machines.", "--json")
@@ -143,5 +143,5 @@ JSON = flag("Print JSON, for machines.", "--json")
 # Which of some records are meant.
 TASKS = several("T1,T2@split,...; default: all.", of="tasks")
 PROTOCOLS = chosen("P1,P2:key=value,...; default: all.", of="protocols")
-MODELS = several("M1,M2,... or M*: merges; what they are measured by stays.")
+MODELS = several("M1,M2,... or M*: these merges, with their experts and references.")
 LIMIT = option("N: records of evaluate --limit N; all: of all rows.")

@@ -14,7 +14,7 @@ from harness.cli.flags import argument, option
 @app.command()
 def inspect(
     models: list[str] = argument("Folders or Hub ids, two or more."),
-    base: str | None = option("The checkpoint they were tuned from: task vectors, too."),
+    base: str | None = option("The checkpoint they were fine-tuned from: adds task vectors."),
     other_base: bool = flags.OTHER_BASE,
     out: Path | None = option("The folder for inspect.json and heat maps."),
     force: bool = flags.FORCE,

@@ -17,10 +17,10 @@ def leaderboard(
     protocols: Names = flags.PROTOCOLS,
     limit: str | None = flags.LIMIT,
     models: Names = flags.MODELS,
-    each: bool = flag("A board for each of RECORDS, and a page over them.", "--each"),
+    each: bool = flag("A board for each of RECORDS, and one page over all.", "--each"),
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Render the board of records: Markdown, CSV, Parquet, LaTeX and a page of HTML."""
+    """Make a board of records: Markdown, CSV, Parquet, LaTeX and an HTML page."""
     from harness.reporting.boards.leaderboard import leaderboard as run
 
     which = {"tasks": tasks, "protocols": protocols, "models": models}

@@ -20,7 +20,7 @@ def list_(
     as_json: bool = flags.JSON,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """List what is registered: name, what it is, source, options with defaults and ranges."""
+    """List methods, tasks, protocols or metrics, with source, options, defaults and ranges."""
     from harness.catalogue import remembered, rendered
 
     entries = remembered(what)

@@ -22,25 +22,29 @@ Stages = list[str] | None
 def merge(
     experts: list[str] = argument("Folders or Hub ids, or one recipe.yaml."),
     out: Path = option("The merged folder.", ...),
-    base: str | None = option("The checkpoint they were tuned from."),
+    base: str | None = option("The checkpoint that the experts were fine-tuned from."),
     merger: str | None = option("NAME[:key=value,...]", of="mergers"),
     premerge: Stages = option("NAME[:key=value,...]; repeat for several.", of="premerge"),
-    postmerge: Stages = option("NAME[:key=value,...], after the merger; repeat.", of="postmerge"),
-    heads: Literal["auto", "merge", "average", "keep"] | None = option("What becomes of them."),
-    tasks: Names = several("T1,T2,...: one each, or one for all.", of="tasks"),
-    seed: int | None = option("For methods that draw numbers."),
+    postmerge: Stages = option(
+        "NAME[:key=value,...], after the merger; repeat for several.", of="postmerge"
+    ),
+    heads: Literal["auto", "merge", "average", "keep"] | None = option(
+        "What to do with the heads."
+    ),
+    tasks: Names = several("T1,T2,...: the task of each expert, or one for all.", of="tasks"),
+    seed: int | None = option("Seed of methods that draw random numbers."),
     statistics: list[str] | None = option(
         "F1,F2,...: what `harness statistics` wrote, one for each expert."
     ),
     tune: str | None = option("OPTION=FIRST:LAST:STEP: try all, keep the best."),
     tune_on: Names = several("T1@SPLIT,...: where candidates are scored. Default: @heldout10."),
-    device: str | None = option("Where statistics and candidates are run."),
-    no_drift: bool = flag("Do not run experts to see their logits move.", "--no-drift"),
+    device: str | None = option("Where statistics are computed and candidates scored."),
+    no_drift: bool = flag("Skip measuring how far the experts' logits move.", "--no-drift"),
     other_base: bool = flags.OTHER_BASE,
     other_tasks: bool = flags.OTHER_TASKS,
     preset: flags.Preset = flags.PRESET,
     max_length: str | None = flags.MAX_LENGTH,
-    dry_run: bool = flag("Print the plan by headers alone, write nothing.", "--dry-run"),
+    dry_run: bool = flag("Print the plan; read headers only, write nothing.", "--dry-run"),
     force: bool = flags.FORCE,
     allow_pickle: bool = flags.ALLOW_PICKLE,
     data_dir: str | None = flags.DATA_DIR,

@@ -30,13 +30,13 @@ def _pictures(incomplete: str) -> list[str]:
 
 
 OF_A_MODEL = ("experts", "rows", "seed", "preset", "device", "data_dir")
-"""Options that say something of a model's features, and nothing of records."""
+"""Options of the picture of features, and of no other."""
 OF_SCORES = ("protocols", "shots", "limit", "models")
-"""Those that say something of records alone."""
+"""Options of pictures of records alone."""
 
 
 def _check_flags(context: typer.Context, what: str, strangers: Sequence[str]) -> None:
-    """Raise BadOption for an option that was given and says nothing of this picture."""
+    """Raise BadOption for an option that was given and is not one of this picture."""
     for name in strangers:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -58,13 +58,13 @@ def plot(
     protocols: Names = chosen(
         "P1,P2:key=value,...; default: those of the picture.", of="protocols"
     ),
-    shots: str | None = option("Of protocols that adapt, or all. Default: nearest to 5."),
+    shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: str | None = flags.LIMIT,
     models: Names = flags.MODELS,
     model: str | None = option("tsne: a folder that merge wrote, or any HF classifier."),
-    experts: Names = several("tsne: where the folder does not say."),
+    experts: Names = several("tsne: the experts, if the folder does not name them."),
     rows: int = option("tsne: rows of each task, by class.", 500),
-    seed: int = option("tsne: which rows, and where they start.", 0),
+    seed: int = option("tsne: draws the rows and starts the layout.", 0),
     preset: flags.Preset = flags.PRESET,
     device: str = option("tsne: auto, cpu, cuda, ...", "auto"),
     data_dir: str | None = flags.DATA_DIR,

@@ -1,4 +1,4 @@
-"""A task -> what it is read as, before anybody trains."""
+"""A task -> what it holds, before anybody trains."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from harness.cli.flags import argument, option, tokens_of
 def show(
     task: str = argument("A task by name, or ./mine.yaml.", of="tasks"),
     model: str | None = option(
-        "Whose tokens lengths are in. Default: words.", None, "--model", "--base"
+        "Count lengths in tokens of this model. Default: in words.", None, "--model", "--base"
     ),
     max_length: str | None = flags.MAX_LENGTH,
     data_dir: str | None = flags.DATA_DIR,
     as_json: bool = flags.JSON,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Print what a task is read as: rows, labels, lengths, what is cut off, shared texts."""
+    """Print what a task holds: rows, labels, lengths, what is cut off, texts that splits share."""
     from harness.inspecting.show import report
     from harness.inspecting.show import show as run
 

@@ -13,12 +13,12 @@ from harness.cli.flags import argument, option, tokens_of
 @app.command()
 def statistics(
     expert: str = argument("The expert: a folder or a Hub id."),
-    task: str = option("The task whose training rows it is run on.", ..., of="tasks"),
+    task: str = option("The task on whose training rows they are computed.", ..., of="tasks"),
     out: Path = option("The file: FILE.safetensors.", ...),
     merger: str | None = option(
         "Which merger they are for, with its options: regmean.", of="mergers"
     ),
-    need: str | None = option("NAME[:key=value,...]: a need by itself, of any method."),
+    need: str | None = option("NAME[:key=value,...]: the need itself, instead of a merger."),
     preset: flags.Preset = flags.PRESET,
     max_length: str | None = flags.MAX_LENGTH,
     other_tasks: bool = flags.OTHER_TASKS,
@@ -27,7 +27,7 @@ def statistics(
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Write what a method asks of an expert's data, to hand over instead of the data."""
+    """Write the statistics of an expert's data that a method needs, to share in its place."""
     from harness.passes.statistics import statistic as run
 
     with bars() as advance:

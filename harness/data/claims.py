@@ -22,8 +22,8 @@ def check_claim(
     """
     if model.tasks and called_in(model, task, folder) is None:
         raise BadRecipe(
-            f"{model.source} is of {', '.join(model.tasks)} by its own record, found {task} in "
-            f"{flag}; expected that task: say --other-tasks if the other is meant"
+            f"{model.source} was trained on {', '.join(model.tasks)} by its own record, found "
+            f"{task} in {flag}; expected that task, or --other-tasks to accept another"
         )
 
 

@@ -1,4 +1,4 @@
-"""Tasks that are asked for by one name: `glue`, `ner`, `emotion-ood`."""
+"""Groups of tasks, by name: `glue`, `ner`, `emotion-ood`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def expanded(names: Sequence[str], folder: str | Path | None = None) -> tuple[st
 
 
 def groups() -> dict[str, list[Task]]:
-    """Tasks that are asked for by one name."""
+    """Groups of tasks, by name."""
     made: dict[str, list[Task]] = {}
     for name, task in TASKS.items():
         group = task.group or name.partition("/")[0]

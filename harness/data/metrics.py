@@ -30,7 +30,7 @@ def _no_positive(labels: Array64) -> str | None:
 
 def _none_holds(labels: Array64) -> str | None:
     if labels.ndim > 1 and not (labels == 1).any():
-        return "no row that any class is said to hold for"
+        return "no row that is labelled with any class"
     return None
 
 
@@ -65,7 +65,7 @@ def f1(predicted: Array64, labels: Array64) -> float:
 
 @metric("macro_f1", kinds=(*CLASSES, *BITS), undefined=_none_holds)
 def macro_f1(predicted: Array64, labels: Array64) -> float:
-    """The plain mean of the F1 of every class that is there or predicted.
+    """Plain mean of the F1 of every class that occurs or is predicted.
 
     Of several classes of a row, [rows, classes]: of those that hold for any row, each over the rows
     that say whether it holds (RegMean, arXiv:2212.09849).
@@ -117,7 +117,7 @@ def spearman(predicted: Array64, labels: Array64) -> float:
     undefined=_no_entity,
 )
 def span_f1(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
-    """F1 of whole entities, all types counted together; 0 where none is there or found.
+    """F1 of whole entities, all types counted together; 0 where none occurs or is predicted.
 
     In seqeval's default mode, as the CoNLL script counts: IOB1, IOB2 and BIOES alike.
     """
@@ -134,7 +134,7 @@ def span_f1(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]])
     prefixes="BI",
 )
 def span_f1_strict(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
-    """F1 of whole entities as `span_f1`, of those alone that B- begins and I- of its type goes on.
+    """F1 of whole entities that begin with B- and continue with I- of the same type.
 
     In seqeval's strict mode, of IOB2: what begins with I- is no entity.
     """
@@ -231,7 +231,7 @@ def check_metrics(task: Task) -> None:
         odd = [tag for tag in task.labels if tag != OUTSIDE and tag[0] not in entry.prefixes]
         if entry.prefixes and odd:
             raise BadData(
-                f"task '{task}' has the tag {odd[0]}, which {name} does not read; expected "
+                f"task '{task}' has the tag {odd[0]}, which {name} does not score; expected "
                 f"{', '.join(f'{one}-TYPE' for one in entry.prefixes)}, or span_f1"
             )
         if entry.classes not in (None, len(task.labels)):

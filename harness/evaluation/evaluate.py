@@ -60,10 +60,10 @@ from harness.types import Predictions, Progress
 def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     """Evaluate a model and its references; write a record each and return them all.
 
-    Everything is checked before the first forward pass. What stands in the output folder with the
-    same inputs is read back and not computed again; predictions that are not beside their record
-    are made anew, and the record stays as it is. Raises CellsFailed, when all others are done and
-    saved, for cells that cannot be scored.
+    Everything is checked before the first forward pass. Records in the output folder with the same
+    inputs are taken from there, not computed again; predictions that are missing beside their
+    record are computed, and the record stays as it is. Raises CellsFailed, when all others are done
+    and saved, for cells that cannot be scored.
     """
     check_place(Path(run.output).absolute())
     _check_device(run.device)
@@ -183,7 +183,7 @@ def kept(cell: Cell) -> Record | None:
     record = read_record(cell.path)
     if identity_of(record) != identity(cell.values):
         raise BrokenRecord(
-            f"{cell.path} is not the record that its name says; expected it unchanged: take it away"
+            f"{cell.path} does not match the hash in its name; expected it unchanged: remove it"
         )
     return record
 

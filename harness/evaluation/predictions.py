@@ -197,8 +197,8 @@ def fault_of(record: Record, predicted: Predicted) -> str | None:
 
 def _wrong(path: Path, fault: str) -> WrongPredictions:
     return WrongPredictions(
-        f"{path} does not belong to its record: it {fault}; take it away, and evaluate again to "
-        "have it made anew"
+        f"{path} does not belong to its record: it {fault}; remove it, and evaluate again to "
+        "make it"
     )
 
 

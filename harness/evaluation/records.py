@@ -128,15 +128,14 @@ class Record(Frozen):
     A record is written once, for what `identity` says, and never changed: another model, other
     rows, another setting or role is another record. `digest` is that of the weights, `content` that
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
-    `family` is that of the architecture, `recipe` how a merge of ours was made.
-    `unseen` are the units that the model did not see: words that were cut off, read as no entity.
-    `predictions` is the digest of those beside it; records of before version 4 have none.
-    `intervals` has one for every number of shots, and so has `resamples`: the scores on resampled
-    test units, which records of before version 5 lack. `majority` the score of the best constant
-    prediction on the same rows. `shown` are the rows that methods of a merge were shown, and
-    `transductive` says that those it is scored on are among them: nobody who has not these very
-    rows gets such a score. Values are between 0 and 1 (or -1 and 1 for correlations); tables
-    multiply them by 100.
+    `family` is that of the architecture, `recipe` how a merge of ours was made. `unseen` are the
+    units that the model did not see: words that were cut off, scored as no entity. `predictions` is
+    the digest of those beside it; absent before version 4. `intervals` has one for every number of
+    shots, and so has `resamples`: the scores on resampled test units, which records of before
+    version 5 lack. `majority` the score of the best constant prediction on the same rows. `shown`
+    are the rows that methods of a merge used; `transductive` means that the scored rows are among
+    them, so such a score needs these very rows. Values are between 0 and 1 (or -1 and 1 for
+    correlations); tables multiply them by 100.
     """
 
     schema_version: Literal[3, 4, 5] = 5
@@ -275,8 +274,8 @@ def record_in(text: str, path: Path) -> Record:
     check_record(record, str(path))
     if (named := NAMED.search(path.name)) and not identity_of(record).startswith(named[1]):
         raise BrokenRecord(
-            f"{path} is not the record that its name says, so what it is of was changed; expected "
-            "it as evaluate wrote it: take it away, and evaluate again"
+            f"{path} does not match the hash in its name, so it was changed; expected it as "
+            "evaluate wrote it: remove it, and evaluate again"
         )
     return record
 
@@ -323,8 +322,8 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
         other, theirs = known.setdefault(identity_of(record), (path, values))
         if values != theirs:
             raise BrokenRecord(
-                f"{path} and {other} are of the same and have other scores; expected one: "
-                "take the other away, or name the folder of one"
+                f"{path} and {other} are of the same cell and have different scores; expected one: "
+                "remove the other, or name the folder of one"
             )
         yield path, record
     _tell_of_others(others, none=not known)

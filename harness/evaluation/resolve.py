@@ -109,9 +109,9 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
     by_user = experts and made_of.merged is None and not made_of.by_mergekit
     if by_user and not run.singles and not {*found} & {*names}:
         raise BadRecipe(
-            f"{experts[0].source} is of {found[0]} by its own record, found "
-            f"{', '.join(map(str, tasks))} in --tasks; expected experts of them: --singles "
-            "evaluates others there, and --references beside"
+            f"{experts[0].source} was trained on {found[0]} by its own record, found "
+            f"{', '.join(map(str, tasks))} in --tasks; expected experts of these: --singles "
+            "and --references evaluate other models on them"
         )
     return tuple(found)
 
@@ -157,8 +157,8 @@ def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
             )
         if (reference.name, reference.method) in called:
             raise BadRecipe(
-                f"two models are called '{reference.name} ({reference.method})'; expected one, as "
-                f"rows are told apart by folder: rename {source}"
+                f"two models are called '{reference.name} ({reference.method})'; expected "
+                f"different names, as rows are named by folder: rename {source}"
             )
         taken.add(reference.checkpoint.path.resolve())
         called.add((reference.name, reference.method))

@@ -12,9 +12,9 @@ from harness.values import Chosen, Frozen, Tokens
 
 
 class Run(Frozen):
-    """An evaluation: which model, against which references, on which tasks, read how.
+    """An evaluation: which model and references, on which tasks, under which protocols.
 
-    `other_base` says that a base is meant which is not the one that the models were made from.
+    `other_base` accepts a base that the models were not made from.
     """
 
     model: str

@@ -225,7 +225,7 @@ def protocols_of(run: Run) -> list[ProtocolConfig]:
         if one.outside != 1 and not run.stratified:
             raise BadOption(
                 f"{one.name} draws {one.outside} times as many words of no entity, and "
-                "unstratified draws go by no label; leave out one of them"
+                "unstratified draws ignore labels; leave out one of them"
             )
     return protocols
 
@@ -283,13 +283,13 @@ def _check_units(protocol: ProtocolConfig, task: Task) -> None:
     if protocol.readout != LAST_LINEAR and kind_of(task).split_into_words:
         raise BadOption(
             f"{protocol.name} has {protocol.readout.asked}, which are features of whole rows, "
-            f"and {task} is read word by word; leave it out"
+            f"and {task} is tagged word by word; leave it out"
         )
     if kind_of(task).outside(task) is not None:
         return
     for option in protocol.entry.of_tags:
         if option in protocol.unusual:
             raise BadOption(
-                f"{protocol.name} has {option}={protocol.options[option]}, which speaks of "
-                f"words outside entities, and {task} has none; expected a tagging, or leave it out"
+                f"{protocol.name} has {option}={protocol.options[option]}, which is about "
+                f"words outside entities, and {task} has none; expected tags, or leave it out"
             )

@@ -96,7 +96,7 @@ def inspect(
     allow_pickle: bool = False,
     progress: Progress | None = None,
 ) -> Inspection:
-    """How far models are apart, and with their base how alike what they learned is, in all pairs.
+    """The distances between all models and, with their base, the similarity of task vectors.
 
     For every layer and role (query, key, ..., up, down, norm, head): the distance, absolute and
     relative to the norm; cosine, sign agreement and norms of the task vectors; and the share of
@@ -104,11 +104,11 @@ def inspect(
     Encoders have to agree in names and shapes. Heads and poolers are compared where they do. One
     tensor of each model is in memory at a time, and all is computed in float64.
 
-    A base is refused that models say they were not made from, unless `other_base` says that it is
-    meant. With `out` a folder is written: inspect.json, and heat maps as PNG and SVG; `force`
-    replaces an older one. `progress` is called with what is being done, how much since the last
-    call and how much there is of everything. Raises a HarnessError for what cannot be compared
-    before a tensor is read, and BrokenCheckpoint for NaN and infinite entries.
+    A base that models were not made from, by their own records, is refused unless `other_base`.
+    With `out` a folder is written: inspect.json, and heat maps as PNG and SVG; `force` replaces an
+    older one. `progress` is called with what is being done, how much since the last call and how
+    much there is of everything. Raises a HarnessError for what cannot be compared before a tensor
+    is read, and BrokenCheckpoint for NaN and infinite entries.
     """
     if len(models) < 2:
         raise BadRecipe(

@@ -94,12 +94,12 @@ def total(comparisons: Iterable[Comparison]) -> Comparison:
 
 ELSEWHERE = 0.5
 """Models of which fewer feed-forward units than this share are matched to themselves are moved."""
-DISGUISE = 3.0
-"""Task vectors of lengths that differ more than that do not mix: the longer one decides."""
+LONGER = 3.0
+"""Of task vectors whose lengths differ by more than this factor, the longer one decides."""
 
 
 def remarks(inspection: Inspection) -> list[str]:
-    """What is to be known before models are merged, a line for each pair that it is said of."""
+    """Warnings before models are merged, one line for each pair that needs one."""
     return [
         text for pair in inspection.pairs if (text := _remark(pair, inspection.base)) is not None
     ]
@@ -109,8 +109,8 @@ def _remark(pair: Pair, base: InspectedModel | None) -> str | None:
     if pair.kept is not None and pair.kept < ELSEWHERE:  # says more than how far weights are apart
         return (
             f"{1 - pair.kept:.0%} of the feed-forward units of {pair.second.name} are matched "
-            f"to others of {pair.first.name}: as they are, a merge mixes units that have nothing "
-            "to do with one another; see --premerge permutation and rotation."
+            f"to others of {pair.first.name}: a merge mixes unrelated units unless they are "
+            "matched first; see --premerge permutation and rotation."
         )
     if base is None:
         return None
@@ -120,11 +120,11 @@ def _remark(pair: Pair, base: InspectedModel | None) -> str | None:
         return f"{shorter} and {longer} are the base {base.name}, but for their heads."
     if short == 0:
         return f"{shorter} is the base {base.name}, but for its head: a merge is {longer}, scaled."
-    if long > DISGUISE * short:
+    if long > LONGER * short:
         return (
             f"The task vector of {longer} (norm {long:.3g}) is {long / short:.1f} times as long "
-            f"as that of {shorter} ({short:.3g}): merges of such experts are one expert in "
-            "disguise."
+            f"as that of {shorter} ({short:.3g}): a merge of such experts is close to "
+            f"{longer} alone."
         )
     return None
 

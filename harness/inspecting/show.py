@@ -1,4 +1,4 @@
-"""Shell: a task -> what it is read as: rows, labels, lengths, what is cut off, shared texts."""
+"""Shell: a task -> what it holds: rows, labels, lengths, what is cut off, shared texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show(
     max_length: Length | None = None,
     data_dir: str | Path | None = None,
 ) -> dict[str, Any]:
-    """What a task is read as, as JSON: every split with its rows, labels, lengths and two examples.
+    """What a task holds, as JSON: every split with its rows, labels, lengths and two examples.
 
     Lengths are in words or, with a `model` (or its base), in its tokens, with what `max_length`
     cuts off, by default the task's. Raises BadData for data that cannot be read, and for splits
@@ -113,7 +113,7 @@ def report(shown: Mapping[str, Any]) -> str:
         if one["cut_off_in_words"]:
             lines.append(f"{split}: {one['cut_off_in_words']}")
         if one["shared_with_train"]:
-            lines.append(f"{split}: {one['shared_with_train']} texts also stand in training rows")
+            lines.append(f"{split}: {one['shared_with_train']} texts are also in training rows")
     for split, one in splits.items():
         for example in one["examples"]:
             texts = " | ".join(example["texts"])

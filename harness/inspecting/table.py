@@ -26,7 +26,7 @@ def report(inspection: Inspection, columns: int | None = None) -> str:
         ]
         parts += [wrapped(plain(text), wide) for text in _units(inspection.pairs[0])]
     else:
-        parts.append("Of two models every layer is shown; of more they are in --json and --out.")
+        parts.append("With two models every layer is shown; with more, see --json or --out.")
     parts += [wrapped(plain(text), wide) for text in (*_left_out(inspection), *remarks(inspection))]
     return "\n\n".join(parts)
 

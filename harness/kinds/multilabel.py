@@ -1,4 +1,4 @@
-"""Several classes may hold for a row, each by itself, and of some nobody said."""
+"""Several classes may hold for a row, each by itself; some may be unlabelled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOLDS = 0.1
 
 @dataclass(frozen=True)
 class Multilabel(Kind):
-    """Labels are [rows, classes]: 1 holds, 0 does not, -100 nobody said.
+    """Labels are [rows, classes]: 1 holds, 0 does not, -100 is unlabelled.
 
     A class is predicted to hold whose output is `threshold` or more.
     """
@@ -72,12 +72,12 @@ class Multilabel(Kind):
         return dict(zip(rows.task.labels, (rows.labels == 1).sum(axis=0).tolist(), strict=True))
 
     def annotated(self, rows: Rows) -> tuple[str, ...]:
-        """The classes that any row says something of."""
+        """The classes that are labelled in any row."""
         known = (rows.labels != IGNORED).any(axis=0)
         return tuple(name for name, said in zip(rows.task.labels, known, strict=True) if said)
 
     def named(self, task: Task, labels: Array64) -> Any:
-        """Of each class whether it holds; None where nobody said."""
+        """Whether each class holds; None where unlabelled."""
         known = zip(task.labels, labels[0].tolist(), strict=True)
         return {name: {1: True, 0: False}.get(int(value)) for name, value in known}
 
@@ -199,19 +199,19 @@ def _of_list(
             )
         elif not task.by_index:
             raise BadData(
-                f"{where} has the labels {reprlib.repr(value)}, and nobody said in which order "
-                f"they are of {names}; expected names as text, or labels listed in their order"
+                f"{where} has the labels {reprlib.repr(value)}, and their order among "
+                f"{names} is not known; expected names as text, or labels listed in their order"
             )
         elif len(value) == len(task.labels) and not any(isinstance(one, str) for one in value):
             return [_value(one, where) for one in value]
     raise BadData(
         f"{where} has the labels {reprlib.repr(value)}, expected a list of 0, 1 or {IGNORED} "
-        f"(nobody said) for each of {names}, or the names of those that hold"
+        f"(unlabelled) for each of {names}, or the names of those that hold"
     )
 
 
 def _value(value: Any, where: str) -> float:
-    """1 for a class that holds, 0 for one that does not, -100 where nothing is said."""
+    """1 for a class that holds, 0 for one that does not, -100 where unlabelled."""
     if value is None or value == IGNORED:
         return float(IGNORED)
     try:
@@ -221,6 +221,6 @@ def _value(value: Any, where: str) -> float:
     if not 0 <= strength <= 1:
         raise BadData(
             f"{where} has the label {reprlib.repr(value)}, expected 0, 1, a strength between them, "
-            f"or {IGNORED} where nobody said"
+            f"or {IGNORED} where unlabelled"
         )
     return float(strength > HOLDS)

@@ -32,7 +32,7 @@ def adamerging(
     learning_rate: Positive = 1e-3,
     initial: Share = 0.3,
 ) -> StateDict:
-    """base + sum_i c_i * (task vector i), with the c_i that a descent on the losses ends at.
+    """base + sum_i c_i * (task vector i), with c_i that lower the entropy on unlabeled rows.
 
     `unlabeled` is the loss of each step, with its gradient by the merged tensors: the entropy of
     the merged model on the next unlabeled rows. One step of Adam each, from `initial`, with the

@@ -20,7 +20,7 @@ def consensus(
     agree: Count = 2,
     scale: float = 0.3,
 ) -> StateDict:
-    """base + scale * (sum of task vectors, where at least `agree` experts have a use for it).
+    """base + scale * (sum of task vectors, where at least `agree` experts find it useful).
 
     Expert i does where |v_i| >= threshold * |sum - v_i|: its own part outweighs what the others
     add. The paper picks a threshold in 0.2, ..., 0.6 for each task and a scale on validation data;

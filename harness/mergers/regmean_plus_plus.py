@@ -24,9 +24,9 @@ def regmean_plus_plus(
     off_diagonal: Share = 0.95,
     weights: list[NotNegative] | None = None,
 ) -> StateDict:
-    """RegMean, layer by layer: an expert's inputs of a layer are what the merged ones before give.
+    """RegMean layer by layer, on the inputs that the merged layers before it give.
 
-    In RegMean they are what the expert's own layers give, which the merged model never sees.
+    In RegMean the inputs come from the expert's own layers, which the merged model never sees.
     `gram_through` is, for each expert, a function from the merged model to Gram matrices [in, in],
     by the name of the weight [out, in]: those of a layer depend on the merged layers before it
     alone, so that the merged model is found one layer after the other. Embeddings, biases and norms

@@ -18,7 +18,7 @@ def soup(
     score: Callable[[StateDict], float],
     select: Literal["greedy", "uniform"] = "greedy",
 ) -> StateDict:
-    """The mean of the experts that are kept: all (`uniform`), or by Recipe 1 of the paper.
+    """The mean of all experts (`uniform`), or of those that greedy selection keeps.
 
     `greedy`: best first by their own score on held-out rows, of equals the first; each stays if
     the mean with it scores no lower than without. The report has every score that decided, with

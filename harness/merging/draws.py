@@ -38,9 +38,9 @@ def check_one_draw(plan: Plan) -> None:
                 how = f"a cosine of {_cosine(*pair, name):.2f}"
             if how:
                 raise IncompatibleWeights(
-                    f"'{name}' of {first.source} and {second.source} was drawn apart ({how}), "
-                    f"{_lacking(plan, name)}; a mean of the two is none of either: "
-                    "expected one draw, as `harness finetune` has for all experts of a base, or "
+                    f"'{name}' of {first.source} and {second.source} was initialised apart "
+                    f"({how}), {_lacking(plan, name)}; a mean of the two is meaningless: expected "
+                    "one initialisation, as `harness finetune` gives all experts of a base, or "
                     "experts of different tasks and their base, where each keeps its own"
                 )
 
@@ -53,7 +53,7 @@ def _lacking(plan: Plan, name: str) -> str:
 
 
 def _apart(first: Checkpoint, second: Checkpoint, name: str) -> str | None:
-    """How records tell that a tensor was drawn apart: '' if they tell that it was not, else None.
+    """How records show that a tensor was initialised apart; '' if not, None if unknown.
 
     Those of bases that have it tell of these, which are held to each other elsewhere.
     """

@@ -1,4 +1,4 @@
-"""Rows of a merged head that only some of the experts were trained on (docs/methods.md#heads)."""
+"""Rows of a merged head that only some experts were trained on (docs/methods.md#heads)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _reordered(state: StateDict, names: Sequence[str], order: Sequence[int]) -> 
 
 
 def annotated_by(expert: Checkpoint) -> frozenset[str]:
-    """The labels that an expert's training rows said anything of; all, where nobody recorded it."""
+    """The labels that an expert's training rows labelled; all, where that is not recorded."""
     said = trained_by(expert.path)
     known = next(iter(said.annotated.values())) if said and said.annotated else expert.labels
     return frozenset(known or ())

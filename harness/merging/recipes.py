@@ -19,12 +19,11 @@ Heads = Literal["auto", "merge", "average", "keep"]
 
 
 class Recipe(Frozen):
-    """A merge: which checkpoints, by which methods, and what becomes of the heads.
+    """A merge: which checkpoints, by which methods, and what is done with the heads.
 
-    `drift`: whether experts are run on rows of their tasks to tell how far pre-merging methods move
-    their logits. `max_length`: the tokens that are read of a row, wherever rows are; by default the
-    task's. `other_base` and `other_tasks` say that a base, or tasks, are meant which are not those
-    that the folders of experts say they were made from and trained on.
+    `drift`: whether experts are run on rows of their tasks to measure how far pre-merging methods
+    move their logits. `max_length`: tokens of a row, by default the task's. `other_base` and
+    `other_tasks` accept a base, or tasks, other than those that experts record.
     """
 
     experts: tuple[str, ...]

@@ -33,10 +33,10 @@ class ValidationScorer:
     """The score of a candidate under Current Eval, averaged over tasks; higher is better.
 
     `places` are, for each task, a checkpoint that lends the configuration and every tensor the
-    candidate has not, and the split to score: never one that is reported. `progress` is told of
-    rows scored, of those that as many candidates as `expected` have. `readout` is how rows are put
-    before a candidate and read. `kept` are tensors that every task has its own of, whatever a
-    candidate has. `max_length` are the tokens that are read of a row, by default each task's.
+    candidate has not, and the split to score: never one that is reported. `progress` counts the
+    rows scored, out of those for `expected` candidates. `readout` is how rows are encoded and where
+    features are taken. `kept` are tensors that every task keeps its own of, whatever a
+    candidate has. `max_length` is the number of tokens of a row, by default each task's.
     """
 
     places: tuple[tuple[Checkpoint, Task, str], ...]

@@ -65,7 +65,7 @@ def _toy(experts: Sequence[StateDict]) -> list[_MadeUp]:
 def activations(
     readings: Readings, *, examples: Count = 1024, seed: int = 0, batch_size: Count = 16
 ) -> list[ExpertActivations]:
-    """For each expert its hidden units on `examples` rows that all are shown, labels unread.
+    """Hidden units of every expert on the same `examples` rows, without labels.
 
     The units are those between two feed-forward layers, after the activation function, at every
     token of the rows but for padding. What is handed over are their inner products with those of

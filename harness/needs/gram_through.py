@@ -29,7 +29,7 @@ def _whatever(grams: StateDict, merged: StateDict) -> StateDict:
 def gram_through(
     readings: Readings, *, examples: Count = 256, seed: int = 0, batch_size: Count = 16
 ) -> list[Through]:
-    """For each expert its Gram matrices on its own rows, as they come through a merged model.
+    """Gram matrices of each expert on its own rows, propagated through the merged layers.
 
     Of a layer of the expert, as of its pooler and head: the inner products of the inputs
     of its linear layers where everything before the layer has the merged weights, and the layer its

@@ -34,10 +34,10 @@ def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
 
 @need("symmetry", rows="none", toy=toy_symmetry)
 def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
-    """Which axis of which parameter runs over which group, by the table of the family.
+    """For each axis of each parameter the hidden group that it runs over, by family.
 
     Raises UnknownName for an architecture without one, IncompatibleWeights for a parameter that
-    its table does not know, and BrokenCheckpoint for one that is not there, which a group would be
+    is not in its table, and BrokenCheckpoint for one that is not there, which a group would be
     moved without.
     """
     first = experts[0]

@@ -40,7 +40,7 @@ def unlabeled(
     batch_size: Count = 16,
     seed: int = 0,
 ) -> tuple[Loss, ...]:
-    """For each step, the entropy of what a model says of the next rows, with its gradient.
+    """For each step, the entropy of a model's predictions on the next rows, with its gradient.
 
     The entropy is in nats, the mean over the `batch_size` next of the `examples` rows of a task,
     over their words or over their sums of classes, and the sum over the tasks. No label is read.

@@ -111,7 +111,7 @@ def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) 
     most = max(several, key=lambda cut: (cut.lost, cut.words))
     if said := described(most, rows, max_length):
         able = min(map(limit_of, checkpoints))
-        advice = "the model reads no more"
+        advice = "the model takes no more"
         if able > max_length:
             advice = "see --max-length auto"
         warnings.warn(

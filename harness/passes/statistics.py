@@ -226,14 +226,12 @@ def statistic(
     allow_pickle: bool = False,
     progress: Progress | None = None,
 ) -> Statistic:
-    """What a merger (default: `regmean`) or a need asks of an expert's data, in the file `out`.
+    """Write an expert's statistics for a merger (default: `regmean`) or a need to the file `out`.
 
     Rows are cut to `max_length` tokens, by default the task's; `auto`: nothing that the expert can
-    read is cut off.
-    Handing over the file instead of the data is enough to take part in a merge. Raises BadRecipe
-    for a merger that asks for nothing and, without `other_tasks`, for a task that the expert says
-    it is not of, BrokenCheckpoint for one that was changed, OutputExists for a file that holds
-    something else.
+    encode is cut off. The file can be shared instead of the data. Raises BadRecipe for a merger
+    without statistics and, without `other_tasks`, for a task that the expert was not trained on,
+    BrokenCheckpoint for one that was changed, OutputExists for a file that holds something else.
     """
     asked, chosen = _asked(merger, need, preset)
     length = None if max_length is None else length_of(max_length)

@@ -21,7 +21,7 @@ def svc(
     alpha: Positive = 1.0,
     floor: Literal["each", "mean"] = "each",
 ) -> StateDict:
-    """What was merged, with singular values of its task matrices divided where tasks overlap.
+    """The merge, with singular values of its task matrices divided where tasks overlap.
 
     For the task matrix M = U S V^T of what was merged, and T_i of expert i, a = u^T M and
     b_i = u^T T_i along each left singular vector u; s_i = <a, b_i> / |b_i|^2 says how much of the

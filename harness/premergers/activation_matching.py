@@ -29,7 +29,7 @@ def activation_matching(
     layers: Layers = "all",
     anchor: ExpertAnchor = "central",
 ) -> list[StateDict]:
-    """Experts with feed-forward units in the order in which they answer as those of one of them do.
+    """Experts with feed-forward units permuted to match an anchor's activations.
 
     With z the units after the activation function, [tokens, units], of an expert and z' of the
     anchor on the same rows, C = z^T z': the order is the linear assignment that maximises the sum

@@ -24,8 +24,7 @@ def cca(
     layers: Layers = "all",
     anchor: ExpertAnchor = 1,
 ) -> list[StateDict]:
-    """Experts whose feed-forward features are mapped to those of one, the anchor, by canonical
-    correlation analysis; an average comes next.
+    """Experts with feed-forward features mapped to an anchor's by canonical correlation analysis.
 
     With x the units after the activation function of the anchor and y of an expert, on the same
     rows, S their covariances and `gamma` on the diagonal of Sxx and Syy: U, V are singular vectors

@@ -31,7 +31,7 @@ def dare(
     on: Literal["task_vector", "weights"] = "task_vector",
     seed: int = 0,
 ) -> list[StateDict]:
-    """Experts whose task vectors (or weights) lost a share of their entries.
+    """Experts with a share of the entries of their task vectors (or weights) dropped.
 
     `random` drops each entry with probability `drop_rate`, by a draw of its own for every expert
     and tensor; `magnitude` drops, in every tensor, the int(numel * drop_rate) smallest entries and

@@ -25,7 +25,7 @@ def della(
     rescale: bool = True,
     seed: int = 0,
 ) -> list[StateDict]:
-    """Experts whose task vectors lost entries, the smaller the likelier.
+    """Experts with entries of their task vectors dropped, small ones more likely.
 
     In every row (what one index of the first axis holds; a tensor of one axis is a row) the drop
     probability p falls evenly with the rank of the magnitude, from drop_rate + epsilon / 2 for the

@@ -38,7 +38,7 @@ def ot_fusion(
     layers: Layers = "all",
     anchor: Anchor = "central",
 ) -> list[StateDict]:
-    """Experts with feed-forward units where an anchor has the most similar rows of weights.
+    """Experts with feed-forward units permuted to an anchor's, by the similarity of weights.
 
     The cost of moving unit i to the place j is the Euclidean distance of row i of the first layer
     from the anchor's row j, each divided by its norm. With equal masses the optimal plan is a

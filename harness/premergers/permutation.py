@@ -38,7 +38,7 @@ def permutation(
     layers: Layers = "all",
     anchor: Anchor = "central",
 ) -> list[StateDict]:
-    """Experts with hidden units in the order in which their weights are nearest to one of them.
+    """Experts with hidden units permuted so that their weights are nearest to an anchor's.
 
     `ffn` permutes the units between feed-forward layers: the linear assignment that maximises the
     inner product of what makes and what reads them, biases too. `heads` permutes attention heads,

@@ -41,14 +41,14 @@ def procrustes(
     layers: Layers = "all",
     seed: int = 0,
 ) -> list[StateDict]:
-    """Experts with every matrix W turned to W T by an orthogonal T of its own, out of a Generalized
-    Procrustes Analysis of this matrix of all experts.
+    """Experts with every matrix W turned to W T by its own Generalized Procrustes Analysis.
 
-    All are turned to a `reference`, that of the first expert, of one drawn for all matrices or for
-    each, of the base, or to the first and to the last, of which the mean is taken; then again and
-    again to the mean of what came out, until the distance of two means in a row changes by less
-    than `tol`. `variant="fixed_reference"` stays with the first mean. T mixes the inputs of a
-    layer; with `orientation="out"` its outputs, T^T W, and with `rotate_bias` the bias b, to b T.
+    T is orthogonal. All are turned to a `reference`: the matrix of the first expert, of an expert
+    drawn for all matrices or for each, of the base, or the mean of turns to the first and to the
+    last. Then all are turned to their mean, again and again, until the distance of two means in a
+    row changes by less than `tol`. `variant="fixed_reference"` stays with the first mean. T mixes
+    the inputs of a layer; with `orientation="out"` its outputs, T^T W, and with `rotate_bias` the
+    bias b, to b T.
 
     `matrix_set="paper"` are queries, keys, values, both feed-forward layers, the embeddings of
     tokens and the matrices of the head; `all_2d` all matrices. Those of a head are turned only if

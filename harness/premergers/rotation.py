@@ -34,7 +34,7 @@ def rotation(
     layers: Layers = "all",
     anchor: Anchor = "central",
 ) -> list[StateDict]:
-    """Experts with their heads turned, and feed-forward units reordered, to be nearest to one.
+    """Experts with attention heads rotated and feed-forward units permuted towards an anchor.
 
     Per head, queries and keys by R, the orthogonal polar factor of A = Wq Wq'^T + Wk Wk'^T + bq
     bq'^T + bk bk'^T, primed for the anchor: Wq becomes R^T Wq, bq becomes bq R, keys alike. Values

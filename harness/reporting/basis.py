@@ -29,7 +29,7 @@ class Basis(Loss):
 
 
 def bases(lines: Sequence[Line]) -> list[Basis]:
-    """What the orthogonal probe says of the merged model, for every way that it was run.
+    """What the orthogonal probe finds for the merged model, for every way that it was run.
 
     By the most shots there are, which determine a turn best. None without experts, or where a task
     was not evaluated.
@@ -59,7 +59,7 @@ def left_open(lines: Sequence[Line]) -> list[str]:
             known = fewest.setdefault(line.setting, {})
             known[line.task] = min(known.get(line.task, 1), line.fewest)
     return [
-        f"{setting}: fitted to fewer rows than features have dimensions, with so many rows to a "
+        f"{setting}: fitted to fewer rows than features have dimensions, rows for each "
         "dimension: "
         + ", ".join(f"{short_task(task, tasks)} {value:.2f}" for task, value in known.items())
         for setting, known in fewest.items()

@@ -65,9 +65,7 @@ def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
                 raise _missing(what, name, known)
         kept = [one for one in kept if {*names} & {*_CALLED[what](one)[0]}]
     if asked and not kept:
-        raise MissingScores(
-            f"no record is of the {' and the '.join(asked)} that were chosen; name fewer"
-        )
+        raise MissingScores(f"no record has the chosen {' and '.join(asked)} together; name fewer")
     return _of_models(kept, which.models) if which.models else kept
 
 

@@ -49,11 +49,11 @@ def compare(
     """Two models, or the ranks of several, from records alone.
 
     `models` are names of models in the folder `records`, or folders of records. Tasks are those
-    that all of them were evaluated on, unless some are asked for. Of several numbers of shots, the
-    one nearest to 5; of records of several limits, those of the one that is asked for (`all`: of
-    all rows). Two models are practically equal whose 95 % interval lies within a `margin`, in
-    points. Raises UnknownName or BrokenRecord, before any arithmetic, for what cannot be compared:
-    unknown names, other rows, splits or limits, records without scores on resampled test units.
+    that all of them were evaluated on, unless some are named. Of several numbers of shots, the one
+    nearest to 5 is used; `limit` chooses among records of several limits (`all`: of all rows). Two
+    models are practically equal whose 95 % interval lies within a `margin`, in points. Raises
+    UnknownName or BrokenRecord, before any arithmetic, for what cannot be compared: unknown names,
+    other rows, splits or limits, records without scores on resampled test units.
     """
     if margin is not None and not (len(models) == 2 and 0 < margin < math.inf):
         raise BadOption(
@@ -196,7 +196,7 @@ def _estimate(line: Line) -> Estimate:
     if (found := line.estimate) is None:
         raise BrokenRecord(
             f"the record of '{line.model}' on {line.task} has no scores on resampled test units, "
-            "which records of before version 5 lack; evaluate it again"
+            "which records from before version 5 lack; evaluate it again"
         )
     return found
 

@@ -84,8 +84,8 @@ class Comparison:
     """Two models on the same test units of the same tasks.
 
     `within` is the interval of the mean difference on these very tasks, and `p` its test, None
-    where there are fewer than three of the `draws` of shots. `over_tasks` is what is said of other
-    tasks; None of one task. `needed` are about the test units, in all, that would find such a
+    where there are fewer than three of the `draws` of shots. `over_tasks` is the claim about other
+    tasks; None for one task. `needed` are about the test units, in all, that would find such a
     difference; None where no number would. With a `margin`, models are practically equal whose
     interval lies within it, on either side of zero.
     """

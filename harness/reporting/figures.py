@@ -130,7 +130,7 @@ def _draw(axes: Axes, panel: Panel, colours: Any, form: str) -> None:
 
 
 def readable(colour: Sequence[float]) -> str:
-    """Black or white, whichever is told from the colour better (its relative luminance)."""
+    """Black or white, whichever contrasts more with the colour (by relative luminance)."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "black" if luminance > 0.179 else "white"

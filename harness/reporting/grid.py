@@ -48,7 +48,7 @@ class Cell:
     """Scores of one row under one setting on one task (or averaged over all), times 100.
 
     Three spreads that say different things: `values` are of the draws, `interval` is where their
-    mean would lie on other test rows (None where nobody measured it), `experts` are those of the
+    mean would lie on other test rows (None where it was not measured), `experts` are those of the
     several experts, or sets of experts, of which this is the mean.
     """
 

@@ -1,4 +1,4 @@
-"""Records -> lines: what a board needs of a record, for each number of shots it was read with.
+"""Records -> lines: what a board needs of a record, for each number of shots.
 
 A hundred thousand records hold gigabytes of drawn rows and single scores; their lines are small.
 """

@@ -76,7 +76,7 @@ class Loss:
 
     @property
     def as_the_base(self) -> bool:
-        """Whether the base does not score less under the setting: then that says nothing."""
+        """Whether the merge is not above the base under the setting, which is then no evidence."""
         if self.control is None:
             return False
         above = self.spread.above_control if self.spread else None

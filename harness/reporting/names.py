@@ -1,4 +1,4 @@
-"""Pure: lines -> what the rows of a board are called; rows of one name are told apart."""
+"""Pure: lines -> what the rows of a board are called; rows of one name are distinguished."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FEW = 3
 
 
 def row_names(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[str]:
-    """How a table calls the row of each line, models of one name told apart."""
+    """How a table calls the row of each line; models of one name are distinguished."""
     names = [row_name(line, by_method=by_method, one_each=one_each) for line in lines]
     return told_apart(lines, names)
 

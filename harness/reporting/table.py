@@ -37,7 +37,7 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     return _laid(scores, heads, texts, width)
 
 
-PARTS = "Of these means of several metrics, each metric:"
+PARTS = "Each metric of the tasks that have several:"
 """What stands above the table of parts."""
 
 
@@ -87,14 +87,14 @@ def _laid(
 
 
 def legend(table: str) -> str:
-    """What the marks of a table say, of those that are in it."""
+    """What the marks of a table mean, for those that are in it."""
     marks = {
-        "±": "±: standard deviation (n - 1) over the draws, of a mean over the draws' means; "
-        "no expert is trained anew.",
-        "[": f"[ ]: {100 * LEVEL:.0f} % interval over the test rows, training and model held.",
+        "±": "±: standard deviation over draws (n - 1); of a mean over tasks, that of the means of "
+        "each draw.",
+        "[": f"[ ]: {100 * LEVEL:.0f} % confidence interval over test rows, of this very model.",
         "(sd ": "(sd): standard deviation over the experts of a task (n - 1).",
-        CONSTANT: f"{CONSTANT}: the same for every row; of accuracy the majority label.",
-        MAX: f"{MAX}: the best on these very rows, an oracle.",
+        CONSTANT: f"{CONSTANT}: one prediction for every row; for accuracy the majority label.",
+        MAX: f"{MAX}: chosen on the scored rows, an oracle.",
     }
     return " ".join(["Values x100.", *(says for mark, says in marks.items() if mark in table)])
 
@@ -125,8 +125,8 @@ def shared_texts(records: Sequence[Record]) -> list[str]:
     """A line for every task with rows whose text stands in its training rows, too."""
     shared = {r.task: (r.dataset.get("shared_with_train"), r.rows) for r in records}
     return [
-        f"{count} of {rows} rows of {task} have a text that stands in its training rows, too: what "
-        "an expert remembers counts as known (shared_with_train in the records)"
+        f"{count} of {rows} rows of {task} have a text that is also in its training rows, which an "
+        "expert may have memorised (shared_with_train in the records)"
         for task, (count, rows) in shared.items()
         if count
     ]

@@ -1,4 +1,4 @@
-"""The noun: what a model scores on a task, with what is known of chance; differences and means."""
+"""The noun: what a model scores on a task, with its uncertainty; differences and means."""
 
 from __future__ import annotations
 

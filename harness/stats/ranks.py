@@ -1,6 +1,6 @@
 """Models over several tasks: is one better on tasks at large, and which differ significantly.
 
-A task is one observation, however many rows it has: what is said of other tasks rests on these.
+A task is one observation, however many rows it has: claims about other tasks rest on these.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _NOTHING, _PLACES = 1e-12, 30
 def outcome(
     difference: float, p: float | None, ends: Ends | None, margin: float | None = None
 ) -> Outcome:
-    """What is said of a first model against a second; `p` is adjusted for its family.
+    """The outcome for a first model against a second; `p` is adjusted for its family.
 
     Practically equal: the whole 95 % interval is within the margin on either side of zero, which
     is a test of equivalence at 2.5 %. Without a `p`, there were too few draws to test.

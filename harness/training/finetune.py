@@ -225,7 +225,7 @@ def _readout(name: PresetName | None, tasks: Sequence[Task]) -> Readout:
     if name is None:
         return readout
     if readout == LAST_LINEAR:
-        raise BadRecipe(f"the preset '{name}' says nothing of fine-tuning; leave out --preset")
+        raise BadRecipe(f"the preset '{name}' has no settings for fine-tuning; leave out --preset")
     if len(tasks) > 1:
         raise BadRecipe(
             f"under the preset '{name}' an expert is of one task, found {len(tasks)}; expected one "
@@ -400,7 +400,7 @@ def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
     """Leave of an older run only the checkpoint that this one goes on from."""
     if workdir.is_symlink():
         raise OutputExists(
-            f"{workdir} is a link, expected the folder of an interrupted run, or none: take it away"
+            f"{workdir} is a link, expected the folder of an interrupted run, or none: remove it"
         )
     check_output(workdir, UNFINISHED, force=True)
     last = _last_checkpoint(workdir)

@@ -152,7 +152,7 @@ def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters])
     if len(units) > 1:
         shown = ", ".join(f"{task} by the {unit}" for unit, task in units.items())
         raise BadRecipe(
-            f"the tasks are read by unlike models ({shown}), which have no encoder in common; "
+            f"the tasks need models of different kinds ({shown}), with no encoder in common; "
             "expected tasks of rows alone, or of words alone"
         )
     for field in SHARED:

@@ -205,7 +205,7 @@ def check_bf16() -> None:
     from transformers.utils import is_torch_bf16_gpu_available
 
     if on_accelerator() and not is_torch_bf16_gpu_available():
-        raise BadOption("--bf16 is asked for and the GPU here has no bfloat16; leave it out")
+        raise BadOption("--bf16 needs a GPU with bfloat16, which this one has not; leave it out")
 
 
 # Divergence --------------------------------------------------------------------------------

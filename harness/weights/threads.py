@@ -29,7 +29,7 @@ _here = _Here()
 def piece_size() -> int:
     """How many entries a formula works on at a time: its temporaries stay in cache.
 
-    A function, so that no method holds a copy: the laws try other sizes.
+    A function, so that no method holds a copy: tests try other sizes.
     """
     return _piece
 

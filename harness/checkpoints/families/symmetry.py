@@ -26,7 +26,7 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
 
     `state` are the parameters with the head of a classifier of rows or of words; headers are read
     and no tensor. None is for an axis that stays as it is. What may be done with a group, and what
-    must be done to two of them together, is said where they are named (family.py).
+    must be done to two of them together, is described where they are named (family.py).
 
     Raises UnknownName for a family without a table, and IncompatibleWeights for a tensor that is
     not in it or has another shape than it says.
@@ -37,8 +37,8 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
 
         known = [name for one in FAMILIES if one.axes for name in one.model_types]
         raise UnknownName(
-            f"the symmetries of {', '.join(family.model_types)} are not known, expected one of "
-            f"{', '.join(known)}; rotary positions and the first DeBERTa have others"
+            f"the symmetries of {', '.join(family.model_types)} are not implemented, expected "
+            f"one of {', '.join(known)}; rotary positions and the first DeBERTa have others"
         )
     table = {**family.axes, **top.axes}
     placed: dict[str, tuple[str | None, ...]] = {}

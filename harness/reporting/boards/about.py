@@ -57,7 +57,7 @@ def _experts(board: Board) -> str:
 
 
 def finding(board: Board) -> str:
-    """What comes first, by credit; where that is not known, in the mean under the first setting."""
+    """Which merge is first, by credit; without it, in the mean under the first setting."""
     if board.credits:
         return plain(board.credits.finding[0])
     setting, column = board.scores.settings[0], board.scores.columns[-1]
@@ -69,6 +69,6 @@ def finding(board: Board) -> str:
         return plain(f"Under {setting} no merge scores more than the {CONSTANT} prediction.")
     first = max(best.rows, key=lambda row: cells[row].mean)
     others = len(best.rows) - 1
-    more = f"; {others} more not significantly less" if others else ""
+    more = f"; {others} more do not differ significantly from it" if others else ""
     score = points(cells[first].mean)
     return plain(f"Under {setting} {first} scores highest with {score}{more}.")

@@ -21,16 +21,16 @@ Way = Literal["paired", "intervals", "printed"]
 WAYS: Mapping[Way, str] = {
     "paired": "that do not differ significantly from it (paired test over test units and draws, "
     "Holm over the column)",
-    "intervals": "whose interval over test rows, or whose draws, overlap with those of the best, "
-    "where records keep no resamples",
-    "printed": "that are printed alike, where no interval is stored",
+    "intervals": "whose interval over test rows, or whose draws, overlap with those of the best "
+    "(records without resamples)",
+    "printed": "that are printed alike (records without an interval)",
 }
 K = TypeVar("K")
 
 
 @dataclass(frozen=True)
 class Best:
-    """The rows of a column that are the best or do not differ from it, and how that was found."""
+    """The rows of a column that are the best or do not differ from it; how they were compared."""
 
     rows: frozenset[str]
     ways: frozenset[Way]
@@ -114,7 +114,7 @@ def apart(one: Spot, other: Spot) -> Apart:
     """How far a cell is above another.
 
     Of records without resamples, intervals over rows that do not overlap, and draws that do not
-    either, are of models that differ on the same rows as well; where they do overlap, nobody knows.
+    either, are of models that differ on the same rows as well; where they overlap, it is unknown.
     """
     first, second = one.cell, other.cell
     above = first.mean - second.mean

@@ -31,11 +31,11 @@ HOW = {
     AVERAGE_SINGLE: "the mean over all experts with the labels of a task, each evaluated on it",
     BEST_SINGLE: f"the expert with the best Current Eval on {HELD_OUT}, over the tasks that "
     "the same experts are evaluated on",
-    MAX: "the best on the reported rows themselves, an oracle",
-    CONSTANT: "the best prediction that is the same for every row: of accuracy the majority label, "
-    "of a regression the mean, of tags no entity",
+    MAX: "chosen on the scored rows, an oracle",
+    CONSTANT: "the best prediction that is the same for every row: for accuracy the majority "
+    "label, for a regression the mean, for tags no entity",
 }
-"""What rows are that are scores of no model of their own."""
+"""What the rows are that are no model."""
 
 
 class Shown(NamedTuple):

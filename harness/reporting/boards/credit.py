@@ -1,4 +1,4 @@
-"""Pure: a board -> where the score goes: what each merge adds to its base, and who reads it.
+"""Pure: a board -> where the score goes: what each merge adds to its base, under which head.
 
 Of a merge on a task four scores count: the base under a tuned head, the merge under the experts'
 own heads (Current Eval) and under that tuned head, and the experts. Defined in
@@ -104,7 +104,7 @@ class Credits:
 
     @property
     def finding(self) -> list[str]:
-        """At most three sentences: what is first, what Current Eval turns round, what it hides."""
+        """At most three sentences: what is first, which pairs it reverses, what it hides."""
         if not self.defined:
             return [
                 "No merge has credit: the experts are not significantly above their base under the "
@@ -119,8 +119,8 @@ class Credits:
         if self.several_metrics:
             return (
                 f"{first.name} has the highest median credit over tasks, "
-                f"{100 * first.credit.point:.0f} %; their metrics have no common scale, so there "
-                "is no interval, and the order says little."
+                f"{100 * first.credit.point:.0f} %; the metrics have no common scale, so it has no "
+                "interval, and the order is weak evidence."
             )
         text = f"{first.name} has the most credit: {in_percent(first.credit)}"
         if len(self.defined) == 1 or first.place is None:
@@ -143,7 +143,7 @@ class Credits:
         others = "" if rank == 1 else f", {self.defined[0].name} {ordinal(rank)}"
         return (
             f"Under Current Eval {first.name} scores highest{others}: of {self.pairs} pairs that "
-            f"are significant both ways, it orders {self.reversed or 'none'} the other way round."
+            f"differ significantly by both, {self.reversed or 'none'} are in the opposite order."
         )
 
     @property
@@ -152,8 +152,9 @@ class Credits:
         if most.head <= 0:
             return ""
         return (
-            f"Most is hidden in {most.name}: it scores {points(most.current)} under the experts' "
-            f"heads and {points(most.tuned)} under a tuned one (base: {points(most.base)})."
+            f"Current Eval hides most of {most.name}: it scores {points(most.current)} under "
+            f"the experts' heads and {points(most.tuned)} under a tuned one "
+            f"(base: {points(most.base)})."
         )
 
 

@@ -38,7 +38,7 @@ def terms(credits: Credits) -> list[tuple[str, str]]:
         (
             "Own heads",
             "the merge under the heads that its experts were trained with (Current Eval). What "
-            "only a tuned head scores on top was in the encoder all the time.",
+            "only a tuned head scores on top was in the encoder, too.",
         ),
     ]
     if not credits.several_metrics:
@@ -50,17 +50,17 @@ def terms(credits: Credits) -> list[tuple[str, str]]:
             ),
             (
                 "Place",
-                "from which to which place a merge may be, behind all that are significantly "
-                "better (Holm over all pairs, on these tasks).",
+                "the places that a merge may have, behind all that are significantly better "
+                "(Holm over all pairs, on these tasks).",
             ),
             (
                 "▼, ▲",
-                "how many merges Current Eval ranks the other way round, both differences "
-                "significant: ▼ it ranks this one too low, ▲ too high.",
+                "how many merges Current Eval places above (▼) or below (▲) this one, against "
+                "credit, both differences significant.",
             ),
         ]
     if any(one.transductive for one in credits.merges):
-        said.append(("†", "made with the rows that are scored: out of competition."))
+        said.append(("†", "made with the rows that are scored, so without a place."))
     return said
 
 
@@ -81,7 +81,7 @@ def view(credits: Credits, about: str) -> dict[str, Any]:
     same = {
         name: {points(getattr(one, name)) for one in credits.merges} for name in ("base", "experts")
     }
-    of = f" Of {len(credits.merges) + credits.others} merges the highest." if credits.others else ""
+    of = f" The highest of {len(credits.merges) + credits.others} merges." if credits.others else ""
     said = ", ".join(f"{name} {of.pop()}" for name, of in same.items() if len(of) == 1)
     return {
         "finding": [plain(text) for text in credits.finding],

@@ -15,14 +15,14 @@ K = TypeVar("K")
 OPEN = "?"
 """Stands behind a difference that is not significant."""
 OPEN_SAYS = (
-    "a difference that is not significant: by a paired test over test units and draws, Holm over "
-    "the column; where records keep no resamples, by intervals and draws that overlap."
+    "a difference that is not significant (paired test over test units and draws, Holm over the "
+    "column; of records without resamples: intervals or draws overlap)."
 )
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A difference in points; whether it is significant, None where nothing says."""
+    """A difference in points; whether it is significant, None if unknown."""
 
     points: float
     significant: bool | None = None

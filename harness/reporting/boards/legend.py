@@ -16,29 +16,29 @@ BOLD = "Bold"
 INTERVAL = "[ ]"
 DRAWS = (
     "standard deviation over draws (n - 1); of a mean over tasks, that of the means of each draw. "
-    "It says nothing of other test rows or of another training."
+    "Other test rows and another training are not in it."
 )
 EXPERTS = "standard deviation over the experts of a task (n - 1)."
 SETS = "standard deviation over sets of experts, or over the experts of a task (n - 1)."
-OVER_SETS = " Of three sets of experts or more, by a paired test over these as well."
-OF_THESE = " A mean is of these very tasks: of others, harness compare says more."
+OVER_SETS = " With three sets of experts or more, by a paired test over these, too."
+OF_THESE = " A mean is over these very tasks; harness compare tests a claim about others."
 ADAPTED = {
     "chose the rows": "adapted to drawn rows; their labels only stratify the draw",
     "chose the rows and were read": "tuned on drawn rows and their labels",
     "were read": "tuned on rows drawn without stratification, and on their labels",
-    "were not read": "adapted to rows whose labels were not read",
+    "were not read": "adapted to rows without their labels",
 }
 
 
 def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
-    """Each mark or row with what it is, only where there is any; `is_open`: a difference is."""
+    """Each mark and row of the board with what it means; `is_open`: some difference has OPEN."""
     cells, rows = board.scores.cells.values(), board.scores.rows
     spread = SETS if board.scores.sets else EXPERTS
     levels = sorted({line.level for line in board.scores.lines.values() if line.level})
     said = {
         "±": DRAWS if any(len(cell.values) > 1 for cell in cells) else "",
         "(sd)": spread if any(cell.experts for cell in cells) else "",
-        INTERVAL: f"{100 * levels[0]:g} % interval {_over(board)}." if levels else "",
+        INTERVAL: f"{100 * levels[0]:g} % confidence interval {_over(board)}." if levels else "",
         BOLD: _best(board),
         OPEN: OPEN_SAYS if is_open else "",
         SAME.strip(): _folded(board) if board.called else "",
@@ -60,7 +60,9 @@ def _best(board: Board) -> str:
     """What is bold."""
     used = {way for best in board.best.values() for way in best.ways}
     alike = ", and those ".join(text for way, text in WAYS.items() if way in used)
-    floor = f" None that the {CONSTANT} reaches." if CONSTANT in board.scores.rows else ""
+    floor = (
+        f" Never one that does not beat the {CONSTANT}." if CONSTANT in board.scores.rows else ""
+    )
     several = OF_THESE if len(board.scores.tasks) > 1 else ""
     sets = OVER_SETS if board.sets >= FEWEST_DRAWS else ""
     return f"the best merge of a column, and those {alike}.{sets}{floor}{several}" if used else ""
@@ -71,17 +73,17 @@ def _over(board: Board) -> str:
     kept = {line.resamples is not None for line in board.scores.lines.values() if line.interval}
     if kept == {True}:
         return "over test units, and over draws where there are several"
-    rows = "over test rows, with draws, training and model held"
-    return rows if True not in kept else f"{rows}; of records that keep resamples, over draws too"
+    rows = "over test rows, of these very draws and models"
+    return rows if True not in kept else f"{rows}; where records keep resamples, over draws, too"
 
 
 def seen(line: Line) -> list[str]:
-    """What the protocol of a line saw beside the rows that it is scored on."""
+    """What the protocol of a line adapts to."""
     said = []
     if line.adapted:
         said.append(ADAPTED.get(line.adapted, line.adapted))
     if line.transductive:
-        said.append("transductive: these rows are those that are scored")
+        said.append("transductive: these are the scored rows")
     return said
 
 
@@ -92,7 +94,7 @@ def noted(line: Line) -> list[str]:
 
 
 def notes(scores: Grid, of: Callable[[Line], Sequence[str]] = noted) -> dict[Setting, str]:
-    """What is said of the lines of each setting, '' if nothing."""
+    """The notes on each setting, '' if there are none."""
     said: dict[Setting, dict[str, None]] = {setting: {} for setting in scores.settings}
     for (_, setting, _), line in scores.lines.items():
         said[setting] |= dict.fromkeys(of(line))

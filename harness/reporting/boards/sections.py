@@ -32,7 +32,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """Tables under a title, with what is said of them."""
+    """Tables under a title, with a note."""
 
     title: str
     note: str
@@ -47,7 +47,7 @@ def sections(board: Board) -> Iterator[Section]:
         rows = board.under(setting)
         note = said[setting] and f"{said[setting][0].upper()}{said[setting][1:]}."
         if len(rows) > MOST:
-            note = f"{note} Of {len(rows)} rows the references and the best, {MOST} in all.".strip()
+            note = f"{note} The references and the best merges: {MOST} of {len(rows)} rows.".strip()
         yield Section(str(setting), note, [_table(board, _most(board, rows))])
         if share and any(one.verdict.setting.protocol == protocol for one in board.shares):
             yield share
@@ -89,10 +89,10 @@ def share_of(board: Board) -> Section | None:
     """How much of the loss of each row the head explains, a table for each setting."""
     note = (
         "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier Eval "
-        "minus Current Eval. Share: recovered over loss, with its 95 % interval over test units "
-        "and draws, where the loss is significant (Holm over the rows) and records keep resamples. "
-        "As the base: under a tuned head the base does not score less, so that says nothing of the "
-        "merge."
+        "minus Current Eval. Share: recovered over loss, with its 95 % confidence interval over "
+        "test units and draws, where the loss is significant (Holm over the rows) and records keep "
+        "resamples. As the base: under a tuned head the merge is not significantly above the base, "
+        "so a share would be no evidence about the merge."
     )
     tables = []
     for setting, group in groupby(board.shares, key=lambda one: one.setting):

@@ -16,7 +16,7 @@ SEVERAL = ("ensemble", "ceiling")
 """Roles of what is not one model, which no other program knows as one."""
 LOCAL = ("local folder", "generated", "None", "")
 """Sources of rows that are no repository of the Hub."""
-MADE_ON_TEST = "transductive: the model was made with the rows that are scored"
+MADE_ON_TEST = "transductive: the model was made with the scored rows"
 NAMES = {
     "accuracy": "Accuracy",
     "f1": "F1",
@@ -56,7 +56,7 @@ def parts(line: Line) -> dict[str, float]:
 
 
 def filled(values: Mapping[str, object]) -> dict[str, object]:
-    """Values without those that say nothing."""
+    """Values without empty ones."""
     return {name: value for name, value in values.items() if value not in (None, "", "None")}
 
 

@@ -1,4 +1,4 @@
-"""How series are told apart, in colour and without, and how panels are laid out."""
+"""How series are distinguished, in colour and without, and how panels are laid out."""
 
 from __future__ import annotations
 
@@ -294,5 +294,5 @@ def whisker(
         markeredgecolor=RIM if significant else BLACK,
         markeredgewidth=0.8,
         zorder=6,
-        label="significant" if significant else "not significant, or not known",
+        label="significant" if significant else "not significant, or not tested",
     )

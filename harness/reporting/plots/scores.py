@@ -38,7 +38,7 @@ EXPERTS = (EXPERT, SUMMARY[1])
 
 
 class View(Chosen):
-    """What of some records a picture shows: everything, where nothing is said.
+    """What a picture shows of records: by default, everything.
 
     `shots` is the number wanted of each protocol that adapts, instead of the nearest to five, or
     `all`. `rows` is how many of each task `tsne` lays out.
@@ -107,7 +107,7 @@ class Scores:
         }
 
     def title(self, column: str) -> str:
-        """What a column is called where its tasks are told apart."""
+        """The name of a column, with its task if there are several."""
         if column == MEAN:
             return f"mean of {len(self.grid.tasks)} tasks"
         return short_task(column, self.grid.tasks)

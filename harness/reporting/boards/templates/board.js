@@ -160,7 +160,7 @@
   const least = (values) => values.reduce((a, b) => Math.min(a, b));
   const most = (values) => values.reduce((a, b) => Math.max(a, b));
 
-  // colours are told apart among merges: a base far below them would take the whole scale
+  // the scale of colours is that of merges: a base far below them would take all of it
   const ranges = (rows, columns) => {
     const merges = rows.filter((row) => data.rows[row].role === "merged");
     const among = merges.length > 1 ? merges : rows;
@@ -282,20 +282,20 @@
       : `the mean of ${column.tasks.length} tasks`;
     const setting = data.settings[column.setting];
     const head = element("p", {}, element("b", {}, data.rows[row].name), ` on ${where}, ${setting.name}: `,
-      element("b", {}, value === null ? "not read" : value.toFixed(2)));
+      element("b", {}, value === null ? "not evaluated" : value.toFixed(2)));
     const list = element("dl");
     const say = (term, ...said) =>
       list.append(element("div", {}, element("dt", {}, term), element("dd", {}, ...said)));
     if (value !== null && at !== undefined && task) {
       if (data.cells.experts[at] !== null) say("deviation over experts", data.cells.experts[at].toFixed(2));
-      if (data.cells.low[at] !== null) say("interval over rows", `[${data.cells.low[at].toFixed(2)}, ${data.cells.high[at].toFixed(2)}]`);
+      if (data.cells.low[at] !== null) say("95 % interval", `[${data.cells.low[at].toFixed(2)}, ${data.cells.high[at].toFixed(2)}]`);
       for (const name of ["draws", "parts", "facts", "model", "method", "head", "preset", "options", "digest"]) {
         const said = text(name, at);
         if (said && said !== "{}") say(name, said);
       }
       if (data.records.file[at] >= 0) say("record", element("a", { href: linkTo(at) }, text("file", at)));
       else if (data.rows[row].is) say("computed", data.rows[row].is);
-      else say("computed", "of other rows");
+      else say("computed", "from other rows of the table");
     }
     if (setting.note) say("protocol", setting.note);
     byId("provenance").replaceChildren(head, list);
@@ -399,7 +399,7 @@
 
   const cut = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 
-  // of a mean over some of the tasks nobody knows whether its difference can be told
+  // the board has no test for a mean over some of the tasks
   const openGap = (row) => {
     const tasks = shownTasks();
     if (!data.gaps || (tasks.length > 1 && tasks.length < MEAN)) return Boolean(data.gaps);

@@ -1,4 +1,4 @@
-"""What a law is about and what it is."""
+"""What a property is, and the methods that are tested for it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ StageName: TypeAlias = Literal["merger", "premerge", "postmerge"]
 
 
 class Broken(AssertionError):
-    """What a law found, naming the tensor."""
+    """How a method breaks a property, naming the tensor."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method of any stage as the laws see it: with all its options, on n experts.
+    """A method of any stage as the properties see it: with all its options, on n experts.
 
     What a post-merging method is given is the mean of the experts. One that does not read the base,
     by what its author says, is given an empty one: it finds nothing there.
@@ -60,7 +60,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Law:
+class Property:
     """A promise, and the function that raises Broken, naming the tensor, where it is not kept.
 
     `check` may return a remark.
@@ -77,17 +77,17 @@ class Law:
         return text.partition(". ")[0].rstrip(".")
 
 
-LAWS: dict[str, Law] = {}
-"""Every law by its name, in the order in which they are tried."""
+PROPERTIES: dict[str, Property] = {}
+"""Every property by its name, in the order in which they are tried."""
 
 
-def law(
+def checks(
     name: str, *stages: StageName
 ) -> Callable[[Callable[[Method], str | None]], Callable[[Method], str | None]]:
-    """Add a law, about methods of all stages unless `stages` says which."""
+    """Add a property, about methods of all stages unless `stages` says which."""
 
     def add(check: Callable[[Method], str | None]) -> Callable[[Method], str | None]:
-        LAWS[name] = Law(name, check, stages or typing.get_args(StageName))
+        PROPERTIES[name] = Property(name, check, stages or typing.get_args(StageName))
         return check
 
     return add

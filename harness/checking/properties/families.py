@@ -1,4 +1,4 @@
-"""The law of exactness on every architecture that has a file: what moves a BERT right may not know
+"""Exactness on every architecture that has a file: what moves a BERT right may not know
 the names, the head or the embeddings of another."""
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from harness.checking import toys
-from harness.checking.laws.compare import dtype_name
-from harness.checking.laws.folders import gap, recipe_alone, written
-from harness.checking.laws.law import Broken, Method, law
+from harness.checking.properties.compare import dtype_name
+from harness.checking.properties.folders import gap, recipe_alone, written
+from harness.checking.properties.property import Broken, Method, checks
 from harness.checking.toys import Tensors
 from harness.checkpoints.build import UNITS
 from harness.checkpoints.families.family import Unit
@@ -67,7 +67,7 @@ DRIFT = {torch.float32: 1e-5, torch.float64: 1e-10}
 """How far outputs may move, relative to the largest, and be the same."""
 
 
-@law("family", "premerge")
+@checks("family", "premerge")
 def family(method: Method) -> str:
     """The outputs of no family's networks move, of rows and of words, in float32 and in float64.
 

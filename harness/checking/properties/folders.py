@@ -1,4 +1,4 @@
-"""Laws of the way from folder to folder: what the harness does around the function."""
+"""Properties of the way from folder to folder: what the harness does around the function."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ import torch
 
 from harness import weights
 from harness.checking import toys
-from harness.checking.laws.compare import alike, alike_at, all_alike, copied, dtype_name, same_names
-from harness.checking.laws.law import Broken, Method, law
+from harness.checking.properties.compare import (
+    alike,
+    alike_at,
+    all_alike,
+    copied,
+    dtype_name,
+    same_names,
+)
+from harness.checking.properties.property import Broken, Method, checks
 from harness.checking.toys import Tensors, ToyExperts
 from harness.checkpoints.build import build_model
 from harness.checkpoints.open import open_checkpoint, open_weights
@@ -96,7 +103,7 @@ def _cast(dtype: torch.dtype, state: StateDict) -> Tensors:
     }
 
 
-@law("half")
+@checks("half")
 def half(method: Method) -> None:
     """Half precision in, half precision out, float32 inside.
 
@@ -116,7 +123,7 @@ def half(method: Method) -> None:
     alike(merged(method, low), _cast(torch.bfloat16, merged(method, wide)))
 
 
-@law("tied")
+@checks("tied")
 def tied(method: Method) -> None:
     """Tied tensors stay tied through save and load: one tensor under two names is still one.
 
@@ -130,7 +137,7 @@ def tied(method: Method) -> None:
     alike_at(f"untied from '{first}': ", {second: state[second]}, {second: state[first]})
 
 
-@law("buffers")
+@checks("buffers")
 def buffers(method: Method) -> None:
     """Integer buffers are untouched: the merged model has the base's."""
     family = method.family(toys.NETWORK)
@@ -143,7 +150,7 @@ def buffers(method: Method) -> None:
     alike({toys.BUFFER: state[toys.BUFFER]}, {toys.BUFFER: counts})
 
 
-@law("exact", "premerge")
+@checks("exact", "premerge")
 def exact(method: Method) -> str:
     """The outputs of a network do not move, head and all, on the way from folder to folder.
 
@@ -168,7 +175,7 @@ def exact(method: Method) -> str:
     return f"by {largest:.1g} of the largest at most, with {touched // 2} tensors changed"
 
 
-@law("heads", "premerge")
+@checks("heads", "premerge")
 def unlike_heads(method: Method) -> None:
     """Experts whose heads differ in size are taken, and keep their heads' size.
 
@@ -225,7 +232,7 @@ WRONG = "bert.encoder.layer.0.output.dense.weight"
 """The tensor that is wrong in the last expert: one that is read by nobody before the method."""
 
 
-@law("errors")
+@checks("errors")
 def errors(method: Method) -> None:
     """Missing or extra tensors, other shapes and NaN are errors that name the tensor.
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from harness import weights
-from harness.checking.laws.law import Broken, Method
+from harness.checking.properties.property import Broken, Method
 from harness.checking.toys import Tensors
 from harness.types import StateDict
 

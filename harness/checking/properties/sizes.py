@@ -1,4 +1,4 @@
-"""The law of size, and the toys for it: tensors that no method works on in one piece."""
+"""The property of size, and the toys for it: tensors that no method works on in one piece."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from harness.checking import toys
-from harness.checking.laws.compare import all_alike, copied
-from harness.checking.laws.law import Broken, Method, law
+from harness.checking.properties.compare import all_alike, copied
+from harness.checking.properties.property import Broken, Method, checks
 from harness.checking.toys import Shapes, Tensors, ToyExperts
 from harness.rng import rng
 from harness.types import StateDict
@@ -37,11 +37,11 @@ MIXED = (0.1, 0.9)
 """A share of entries that is said to be of chance."""
 
 
-@law("large")
+@checks("large")
 def large(method: Method) -> None:
     """A large tensor is treated as a small one is, whatever pieces it is worked on in.
 
-    A constant of one's own for the size of a piece is seen by no other law, as all other toys are
+    A constant of one's own for the size of a piece fails no other test, as all other toys are
     smaller. Where entries stand must not matter: of tensors turned back to front comes the same,
     back to front. A method that draws, which is one that treats two names of the same tensor in
     two ways, must draw for all parts of a tensor.
@@ -106,7 +106,7 @@ def _model(seed: int) -> Mapping[str, torch.Tensor]:
 
 
 def _family(experts: int, needs: Sequence[str]) -> ToyExperts:
-    """Fresh tensors: what a method does to them reaches no other law."""
+    """Fresh tensors: what a method does to them reaches no other property."""
     models = [copied(_model(seed)) for seed in range(experts + 1)]
     needed = toys.needed(needs, SIZES, experts)
     for given in needed.values():

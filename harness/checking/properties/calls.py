@@ -1,4 +1,4 @@
-"""Laws of the function: what comes of calling it."""
+"""Properties of the function: what comes of calling it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ import torch
 
 from harness import weights
 from harness.checking import toys
-from harness.checking.laws.compare import alike_at, all_alike, copied, dtype_name, same_names, which
-from harness.checking.laws.law import Broken, Method, global_seed, law
+from harness.checking.properties.compare import (
+    alike_at,
+    all_alike,
+    copied,
+    dtype_name,
+    same_names,
+    which,
+)
+from harness.checking.properties.property import Broken, Method, checks, global_seed
 from harness.checking.toys import Tensors, ToyExperts
 from harness.types import Choice, StateDict
 
@@ -21,7 +28,7 @@ ROUNDING = 1e-6
 """How far apart, relative to max(1, size), two orders of the same float32 sum may come out."""
 
 
-@law("shapes")
+@checks("shapes")
 def shapes(method: Method) -> None:
     """Names, shapes and types are kept; the headers of a lazy result tell the truth."""
     family = method.family()
@@ -46,7 +53,7 @@ def _spec(spec: weights.Spec) -> str:
     return f"{dtype_name(spec.dtype)} {tuple(spec.shape)}"
 
 
-@law("inputs")
+@checks("inputs")
 def inputs(method: Method) -> None:
     """The inputs are untouched, and writing to the output does not reach them."""
     family, before = method.family(), method.family()
@@ -72,7 +79,7 @@ def _same_inputs(method: Method, family: ToyExperts, before: ToyExperts, when: s
         alike_at(f"{when}{called}: ", state, old)
 
 
-@law("order")
+@checks("order")
 def order(method: Method) -> None:
     """The order of the experts does not matter.
 
@@ -89,7 +96,7 @@ def order(method: Method) -> None:
         )
 
 
-@law("copies")
+@checks("copies")
 def copies(method: Method) -> None:
     """Copies of one model give that model."""
     family = method.family()
@@ -98,7 +105,7 @@ def copies(method: Method) -> None:
     all_alike(method, states, [one] * len(states), tolerance=ROUNDING)
 
 
-@law("zero")
+@checks("zero")
 def zero(method: Method) -> None:
     """Zero task vectors, experts that equal the base, give the base."""
     family = method.family()
@@ -106,7 +113,7 @@ def zero(method: Method) -> None:
     all_alike(method, states, [family.base] * len(states), tolerance=ROUNDING)
 
 
-@law("scale", "merger")
+@checks("scale", "merger")
 def scale(method: Method) -> None:
     """Where a merge is base + scale * direction, the option `scale` moves nothing else.
 
@@ -128,7 +135,7 @@ def _at_scale(method: Method, value: float) -> StateDict:
     return replace(method, choice=choice)(method.family())[0]
 
 
-@law("bytes")
+@checks("bytes")
 def same_bytes(method: Method) -> None:
     """The same seed gives the same bytes.
 
@@ -156,7 +163,7 @@ def _shuffled(numbers: random.Random, state: StateDict) -> StateDict:
     return {name: state[name] for name in numbers.sample(list(state), len(state))}
 
 
-@law("memory")
+@checks("memory")
 def memory(method: Method) -> None:
     """Memory stays inside the streaming bound.
 

@@ -1,9 +1,9 @@
-"""How far apart two readings of a study of shots are: `python leaderboards/readings.py [FOLDER]`.
+"""Differences between protocols, or options of one: `python leaderboards/differences.py [FOLDER]`.
 
-Writes FOLDER/readings.csv (`leaderboards`) from the records of the studies `shots` and `protocols`
-in FOLDER/records, which have to keep resamples: paired, in points, in the mean over five tasks, at
-95 %, on other test rows of these tasks and other draws.
-`harness compare` has two models under one reading; here also one model under two.
+Writes FOLDER/differences.csv (FOLDER: `leaderboards`) from the records of the studies `shots` and
+`protocols` in FOLDER/records, which must keep resamples. A line has the paired difference in
+points, averaged over five tasks, with its 95 % confidence interval over test units and draws.
+`harness compare` compares two models under one protocol; here also one model under two.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BASE, EXPERTS = "all-MiniLM-L6-v2", "experts"
 COLUMNS = ("first", "second", "difference", "low", "high")
 
 
-class Reading(NamedTuple):
+class Evaluated(NamedTuple):
     """A model (or the expert of each task) under a protocol with these of its options."""
 
     study: str
@@ -50,42 +50,42 @@ class Reading(NamedTuple):
         return mine and record.protocol == self.protocol and same
 
 
-def pairs() -> Iterator[tuple[Reading, Reading]]:
-    """What docs/what-we-found.md says a difference of."""
+def pairs() -> Iterator[tuple[Evaluated, Evaluated]]:
+    """The differences that docs/what-we-found.md quotes."""
     test = {"rows": "test"}
     clean, paper = ({"variant": one, "rows": "shots"} for one in ("clean", "paper"))
     head, hidden = ({"features": one} for one in ("last_linear", "mean_masked"))
-    experts = Reading("shots", EXPERTS, "current")
+    experts = Evaluated("shots", EXPERTS, "current")
     for model in MERGES:
-        tuned = Reading("shots", model, "ft-classifier", ALL, clean)
+        tuned = Evaluated("shots", model, "ft-classifier", ALL, clean)
         yield experts, tuned
-        yield Reading("shots", model, "linear-probe", ALL, head), tuned
-        one = Reading("shots", model, "ft-classifier", 1, clean)
-        yield one, Reading("shots", model, "linear-probe", 1, head)
-        probed = Reading("shots", model, "linear-probe", ALL, hidden)
+        yield Evaluated("shots", model, "linear-probe", ALL, head), tuned
+        one = Evaluated("shots", model, "ft-classifier", 1, clean)
+        yield one, Evaluated("shots", model, "linear-probe", 1, head)
+        probed = Evaluated("shots", model, "linear-probe", ALL, hidden)
         yield probed, probed._replace(model=BASE)
     for model in (*MERGES, BASE):
-        on_test = Reading("shots", model, "ft-classifier", None, test)
-        yield on_test, Reading("protocols", model, "surgery", None, test)
-        dropped = Reading("shots", model, "ft-classifier", 5, paper)
+        on_test = Evaluated("shots", model, "ft-classifier", None, test)
+        yield on_test, Evaluated("protocols", model, "surgery", None, test)
+        dropped = Evaluated("shots", model, "ft-classifier", 5, paper)
         yield dropped, dropped._replace(options=clean)
         for protocol in ("knn", "linear-probe"):
             for shots in (5, ALL):
-                pooled = Reading("shots", model, protocol, shots, head)
+                pooled = Evaluated("shots", model, protocol, shots, head)
                 yield pooled._replace(options=hidden), pooled
 
 
-def by_task(reading: Reading, records: list[Record]) -> dict[str, Estimate]:
-    """A reading of every task."""
-    read = {}
-    for record in filter(reading.has, records):
-        one = estimate_of(record, reading.shots)
+def by_task(of: Evaluated, records: list[Record]) -> dict[str, Estimate]:
+    """Its score on every task."""
+    scores = {}
+    for record in filter(of.has, records):
+        one = estimate_of(record, of.shots)
         if one is None:
             raise HarnessError(
-                f"the record of {reading} on {record.task} keeps no resamples; evaluate it again"
+                f"the record of {of} on {record.task} keeps no resamples; evaluate it again"
             )
-        read[record.task] = one
-    return read
+        scores[record.task] = one
+    return scores
 
 
 def rows(folder: Path) -> Iterator[dict[str, str]]:
@@ -109,4 +109,4 @@ def rows(folder: Path) -> Iterator[dict[str, str]]:
 
 if __name__ == "__main__":
     with sheets.folder_with(*(f"records/{study}" for study in STUDIES)) as place:
-        write_csv(place / "readings.csv", COLUMNS, rows(place / "records"))
+        write_csv(place / "differences.csv", COLUMNS, rows(place / "records"))
