@@ -143,7 +143,7 @@
         if (setting.note) head.title = setting.note;
         const mark = setting.note.includes("transductive")
           ? " (transductive)"
-          : setting.note.startsWith("tuned") ? " (reads labels)" : "";
+          : setting.note.startsWith("tuned") ? " (uses labels)" : "";
         groups.append(element("th", head, setting.name + mark));
       }
       const task = data.tasks[column.task];
