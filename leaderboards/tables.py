@@ -19,6 +19,9 @@ import pandas
 from harness import read_records
 from harness.evaluation.records import LATER
 from harness.files import write_text
+from harness.reporting.boards.board import board_of
+from harness.reporting.boards.credit_table import view
+from harness.reporting.chosen import read_lines
 from harness.text import points
 
 HERE = Path(__file__).parent
@@ -280,6 +283,26 @@ def topics(place: Path, stages: Sequence[str]) -> str:
 TOPICS = {f"textcls-{merger}": f"`{merger}`" for merger in MERGERS}
 
 
+def credit(place: Path) -> str:
+    """Where the score goes: merges by credit, beside their places under Current Eval."""
+    known = board_of(read_lines([place / "records" / "protocols.parquet"])).credits
+    if known is None:
+        raise SystemExit(f"the records of {place} have no credit; expected resamples and a base")
+    rows = []
+    for bar in view(known, "")["bars"]:
+        scores = bar["scores"]
+        marks = "".join(f" {sign}{bar[way]}" for sign, way in SIGNS if bar[way])
+        current = f"{bar['current_place']}{marks}"
+        shown = [scores["own heads"], current, scores["tuned head"], bar["in_full"], bar["range"]]
+        rows.append([bar["place"], f"`{bar['called']}`", *shown])
+    heads = ["place", "", "Current Eval", "its place", "tuned head", "credit", "by task"]
+    return table(heads, rows)
+
+
+SIGNS = (("▼", "low"), ("▲", "high"))
+"""Of merges that Current Eval orders the other way round: how many it has above, and below."""
+
+
 def foreign(place: Path) -> str:
     """Macro F1 over corpora that nobody was trained on: RegMean, Table 3."""
     frame = board(place, "emotion-ood")
@@ -316,7 +339,7 @@ TABLES = {
 ROOT = HERE.parent
 PAGES = {
     ROOT / "docs" / "what-we-found.md": TABLES,
-    ROOT / "README.md": {"topics": lambda place: topics(place, [])},
+    ROOT / "README.md": {"credit": credit},
 }
 
 

@@ -218,7 +218,16 @@ def test_the_smallest_detectable_difference_by_hand() -> None:
     assert detectable(fixed(0.02, 0.01, 10**4)) == pytest.approx(
         0.01 * (norm.ppf(0.975) + norm.ppf(0.8)), rel=0.01
     )
-    assert detectable(fixed(0.0, 0.0)) == 0
+    assert detectable(fixed(0.0, 0.0)) == math.inf, "how far units differ is not known"
+
+
+def test_no_unit_that_differs_is_no_certainty() -> None:
+    """By hand: of 30 rows that two models answer alike, a share q of others may differ.
+
+    (1 - q)^30 is 2.5 % for q = 0.1157.
+    """
+    assert interval(fixed(0.0, 0.0, 30)) == pytest.approx((-0.1157, 0.1157), abs=1e-4)
+    assert p_value(fixed(0.0, 0.0, 30)) == 1
 
 
 def test_the_units_that_a_difference_needs() -> None:

@@ -49,13 +49,14 @@ def mean_of(several: Sequence[Estimate]) -> Estimate:
 
     Its units are as many as have the degrees of freedom of the whole (Satterthwaite): the sum over
     tasks that are alike, about those of one that has most of the variance. By hand: two tasks of
-    100 units with variances 1 and 3 have 16 / (1 / 100 + 9 / 100) = 160.
+    100 units with variances 1 and 3 have 16 / (1 / 100 + 9 / 100) = 160. Without a variance, any
+    may be of the smallest task: as many as it has for each.
     """
     draws, resamples, by_draw = _alike(several)
     variances = np.array([one.resamples.var() for one in several])
     units = np.array([one.units for one in several])
     whole = variances.sum()
-    alike = whole**2 / (variances**2 / units).sum() if whole else units.sum()
+    alike = whole**2 / (variances**2 / units).sum() if whole else len(units) * units.min()
     return Estimate(draws.mean(0), resamples.mean(0), by_draw.mean(0), round(float(alike)))
 
 

@@ -95,9 +95,13 @@ def reach(one: Estimate, *, difference: bool = True, tail: float = (1 - LEVEL) /
     """Half of an interval that leaves so much on either side.
 
     Student's of the units and of the draws, each with its degrees of freedom; they are independent,
-    so the squares add up (Zou & Donner 2008, doi:10.1002/sim.3095).
+    so the squares add up (Zou & Donner 2008, doi:10.1002/sim.3095). Two models that differ in none
+    of n units may differ in a share q of others: (1 - q)^n is the chance to see none.
     """
-    parts = zip(variances(one), degrees(one, difference=difference), strict=True)
+    of_units, of_draws = variances(one)
+    if difference and not (of_units or of_draws or one.point):
+        return float(1 - tail ** (1 / one.units))
+    parts = zip((of_units, of_draws), degrees(one, difference=difference), strict=True)
     return math.sqrt(sum(student(tail, few) ** 2 * part for part, few in parts if part))
 
 
@@ -166,7 +170,7 @@ def ratio(above: Estimate, below: Estimate) -> Ratio | None:
         inner, outer = sorted((point, point + side * step))
         return float(brentq(beyond, inner, outer, xtol=10**-DIGITS))
 
-    if reach(minus(above, below, point)) < 10**-DIGITS:
+    if reach(minus(above, below, point), difference=False) < 10**-DIGITS:
         return Ratio(point, (point, point))
     return Ratio(point, (round(end(-1), DIGITS), round(end(1), DIGITS)))
 

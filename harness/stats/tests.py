@@ -86,8 +86,10 @@ def detectable(one: Estimate) -> float:
     few = degrees(one, difference=True)
     parts = (of_units, of_draws / (1 - 1 / (4 * few[1])) ** 2)
     whole = sum(parts)
-    if not whole or not math.isfinite(whole):
-        return whole
+    if not math.isfinite(whole) or not (whole or one.point):
+        return math.inf  # nothing is known of how far units differ
+    if not whole:
+        return 0.0
     known = [(part, some) for part, some in zip(parts, few, strict=True) if part]
     half = math.sqrt(sum(student((1 - LEVEL) / 2, some) ** 2 * part for part, some in known))
     of_all = whole**2 / sum(part**2 / some for part, some in known)
