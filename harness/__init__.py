@@ -1,7 +1,7 @@
 """merging-harness: is this merge good, and if its score is low, is it the encoder or the head?
 
 The nouns and registries load at once; a verb is imported when it is first asked for, so that
-`import harness` stays light.
+`import harness` stays light. `name as name` is what it gives.
 """
 
 import os
@@ -20,64 +20,62 @@ if (
 import functools
 import importlib
 from collections.abc import Callable
+from types import ModuleType as _Module
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import HarnessError
-from harness.options import parse_choice
-from harness.registry import (
-    MERGERS,
-    METRICS,
-    NEEDS,
-    POSTMERGE,
-    PREMERGE,
-    PROTOCOLS,
-    TASKS,
-    load_plugins,
-    merger,
-    metric,
-    need,
-    postmerge,
-    premerge,
-    protocol,
-    task,
-)
-from harness.types import (
-    Checkpoint,
-    Choice,
-    Draw,
-    Encoded,
-    Features,
-    Head,
-    Hyperparameters,
-    Need,
-    Predictions,
-    Row,
-    Rows,
-    Score,
-    StateDict,
-    Task,
-    Teacher,
-)
+from harness.errors import HarnessError as HarnessError
+from harness.options import parse_choice as parse_choice
+from harness.registry import MERGERS as MERGERS
+from harness.registry import METRICS as METRICS
+from harness.registry import NEEDS as NEEDS
+from harness.registry import POSTMERGE as POSTMERGE
+from harness.registry import PREMERGE as PREMERGE
+from harness.registry import PROTOCOLS as PROTOCOLS
+from harness.registry import TASKS as TASKS
+from harness.registry import load_plugins as load_plugins
+from harness.registry import merger as merger
+from harness.registry import metric as metric
+from harness.registry import need as need
+from harness.registry import postmerge as postmerge
+from harness.registry import premerge as premerge
+from harness.registry import protocol as protocol
+from harness.registry import task as task
+from harness.types import Checkpoint as Checkpoint
+from harness.types import Choice as Choice
+from harness.types import Draw as Draw
+from harness.types import Encoded as Encoded
+from harness.types import Features as Features
+from harness.types import Head as Head
+from harness.types import Hyperparameters as Hyperparameters
+from harness.types import Need as Need
+from harness.types import Predictions as Predictions
+from harness.types import Row as Row
+from harness.types import Rows as Rows
+from harness.types import Score as Score
+from harness.types import StateDict as StateDict
+from harness.types import Task as Task
+from harness.types import Teacher as Teacher
 
 if TYPE_CHECKING:
-    from harness.data.prepare import prepare
-    from harness.evaluation.evaluate import evaluate
-    from harness.evaluation.records import Record
-    from harness.evaluation.run import Run
-    from harness.inspecting.inspect import inspect
-    from harness.inspecting.inspection import Inspection
-    from harness.merging.merge import merge
-    from harness.merging.recipes import Recipe
-    from harness.merging.validation import ValidationScorer
-    from harness.passes.reading import Reading
-    from harness.passes.statistics import statistic
-    from harness.reporting.boards.leaderboard import leaderboard
-    from harness.reporting.compare import compare
-    from harness.reporting.comparison import Comparison, Ranking
-    from harness.reporting.frame import read_records
-    from harness.reporting.plots.plot import plot
-    from harness.reporting.plots.scores import View
-    from harness.training.finetune import finetune
+    from harness.data.prepare import prepare as prepare
+    from harness.evaluation.evaluate import evaluate as evaluate
+    from harness.evaluation.records import Record as Record
+    from harness.evaluation.run import Run as Run
+    from harness.inspecting.inspect import inspect as inspect
+    from harness.inspecting.inspection import Inspection as Inspection
+    from harness.merging.merge import merge as merge
+    from harness.merging.recipes import Recipe as Recipe
+    from harness.merging.validation import ValidationScorer as ValidationScorer
+    from harness.passes.reading import Reading as Reading
+    from harness.passes.statistics import statistic as statistic
+    from harness.reporting.boards.leaderboard import leaderboard as leaderboard
+    from harness.reporting.compare import compare as compare
+    from harness.reporting.comparison import Comparison as Comparison
+    from harness.reporting.comparison import Ranking as Ranking
+    from harness.reporting.frame import read_records as read_records
+    from harness.reporting.plots.plot import plot as plot
+    from harness.reporting.plots.scores import View as View
+    from harness.training.finetune import finetune as finetune
 
 _LAZY = {
     "Comparison": "harness.reporting.comparison",
@@ -103,59 +101,12 @@ _LAZY = {
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "MERGERS",
-    "METRICS",
-    "NEEDS",
-    "POSTMERGE",
-    "PREMERGE",
-    "PROTOCOLS",
-    "TASKS",
-    "Checkpoint",
-    "Choice",
-    "Comparison",
-    "Draw",
-    "Encoded",
-    "Features",
-    "HarnessError",
-    "Head",
-    "Hyperparameters",
-    "Inspection",
-    "Need",
-    "Predictions",
-    "Ranking",
-    "Reading",
-    "Recipe",
-    "Record",
-    "Row",
-    "Rows",
-    "Run",
-    "Score",
-    "StateDict",
-    "Task",
-    "Teacher",
-    "ValidationScorer",
-    "View",
-    "compare",
-    "evaluate",
-    "finetune",
-    "inspect",
-    "leaderboard",
-    "load_plugins",
-    "merge",
-    "merger",
-    "metric",
-    "need",
-    "parse_choice",
-    "plot",
-    "postmerge",
-    "premerge",
-    "prepare",
-    "protocol",
-    "read_records",
-    "statistic",
-    "task",
-]
+__all__ = sorted(
+    name
+    for name, value in {**vars(), **_LAZY}.items()
+    if name not in ("Any", "Callable", "TYPE_CHECKING")
+    if not (name.startswith("_") or isinstance(value, _Module))
+)
 
 
 def __getattr__(name: str) -> Any:

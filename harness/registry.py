@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 from harness.entries import Entry, EvaluationProtocol, Merger, Metric, MetricFn, Postmerge, Premerge
 from harness.errors import HarnessError, UnknownName
@@ -25,9 +25,6 @@ from harness.plugins import (
     registrar,
 )
 from harness.types import Encoded, Need, Predictions, StateDict, Task
-
-if TYPE_CHECKING:
-    pass
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

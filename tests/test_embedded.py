@@ -126,7 +126,7 @@ def test_names_are_of_who_acts_and_of_what_it_is_done_to() -> None:
         for words, place in zip(rows.texts, np.cumsum([0, *map(len, rows.texts)]), strict=False):
             tags = [task.labels[int(tag)] for tag in rows.labels[place : place + len(words)]]
             expected = spans(words)
-            tagged = dict(entities(tags))
+            tagged = {start: kind for kind, start, _ in entities(tags)}
             assert {*tagged} <= {*expected.values()}
             for start, kind in tagged.items():
                 assert tags[start : start + 2] == [f"B-{kind}", f"I-{kind}"]

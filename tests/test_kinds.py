@@ -247,8 +247,8 @@ def test_the_scheme_of_rows() -> None:
     assert scheme(rows_with(TAGS, sentence("O", "B-PER", "I-PER"))) == "IOB2"
     assert scheme(rows_with(TAGS, sentence("I-PER", "B-PER"))) == "IOB1"
     assert scheme(rows_with(replace(TAGS, labels=BIOES), sentence("S-PER", "O"))) == "BIOES"
-    assert [*entities(["B-PER", "I-PER", "B-PER", "O", "I-LOC", "I-PER"])] == [
-        *((0, "PER"), (2, "PER"), (4, "LOC"), (5, "PER"))
+    assert entities(["B-PER", "I-PER", "B-PER", "O", "I-LOC", "I-PER"]) == [
+        *(("PER", 0, 1), ("PER", 2, 2), ("LOC", 4, 4), ("PER", 5, 5))
     ]
 
 
@@ -320,7 +320,7 @@ def test_sentences_are_drawn_until_every_type_is_covered() -> None:
             assert {held.labels[unit] for unit in group} <= {place}
             assert len(group) == one.shots
         found = [[tags[unit] for unit in example] for example in one.examples]
-        kinds = [kind for example in found for _, kind in entities(example)]
+        kinds = [kind for example in found for kind, _, _ in entities(example)]
         assert all(kinds.count(kind) >= one.shots for kind in ("PER", "LOC"))
         without = [example for example in found if set(example) == {"O"}]
         assert len(without) == one.shots

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from harness import weights
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.known import family_of
-from harness.checkpoints.layout import MERGEKIT_FILE, SINGLE, read_config
+from harness.checkpoints.layout import SINGLE, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_weights
-from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, Merged, changed, merged_by
+from harness.checkpoints.provenance import MERGE_FILE, Merged, changed
 from harness.checkpoints.settings import check_settings
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
@@ -47,27 +46,6 @@ def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Check
         )
         check_settings([checkpoint, replace(kept[task], source=str(config.parent))])
     return kept
-
-
-@dataclass(frozen=True)
-class Making:
-    """What a folder says of how its model was made: merged or trained here, or by mergekit.
-
-    `kept` are the heads that stand beside an encoder, each under it.
-    """
-
-    merged: Merged | None
-    trained: bool
-    kit: Path | None
-    kept: dict[str, Checkpoint]
-
-
-def making_of(model: Checkpoint) -> Making:
-    """How a model was made, with its kept heads opened."""
-    merged, trained = merged_by(model.path), (model.path / EXPERT_FILE).is_file()
-    kept, kit = kept_heads(model, merged), model.path / MERGEKIT_FILE
-    by_kit = merged is None and kit.is_file()
-    return Making(merged, trained, kit if by_kit else None, kept)
 
 
 def without_head(model: Checkpoint) -> StateDict:

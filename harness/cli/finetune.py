@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from harness.cli import flags
 from harness.cli.app import app
-from harness.cli.flags import Names, flag, option, several
+from harness.cli.flags import Names, flag, option, passed_on, several
 from harness.text import points
 
 
@@ -34,12 +33,12 @@ def finetune(
 ) -> None:
     """Fine-tune a base on a task, or on several together; an interrupted run resumes when it is
     repeated."""
-    given: dict[str, Any] = locals()  # which are those of `harness.finetune`
+    given = locals()  # which are those of `harness.finetune`
     from harness.checkpoints.provenance import EXPERT_FILE
     from harness.files import read_json
     from harness.training.finetune import finetune as run
 
-    run(**{name: value for name, value in given.items() if name != "plugins"})
+    run(**passed_on(given))
     record = read_json(out / EXPERT_FILE, "what was just written")
     if not record["scores"]:
         print(f"wrote {out}")

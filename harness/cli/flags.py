@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import typer
 
 from harness.errors import BadOption
-from harness.types import ALL, Length, Shots
+from harness.types import ALL, Shots
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -91,11 +91,9 @@ def shots_of(text: str | None) -> tuple[Shots, ...]:
     return tuple(ALL if part == ALL else int(part) for part in parts)
 
 
-def tokens_of(text: str | None) -> Length | None:
-    """`128` or `auto`. Raises BadOption."""
-    from harness.passes.lengths import length_of
-
-    return None if text is None else length_of(text)
+def passed_on(given: Mapping[str, Any], *but: str) -> dict[str, Any]:
+    """All flags of a command that a verb of its name takes; those of plug-ins are read before."""
+    return {name: value for name, value in given.items() if name not in (*but, "plugins")}
 
 
 def fields_of(kind: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import bars, width
-from harness.cli.flags import argument, option
+from harness.cli.flags import argument, option, passed_on
 
 
 @app.command()
@@ -22,20 +22,13 @@ def inspect(
     as_json: bool = flags.JSON,
 ) -> None:
     """Compare models by layer and role: distances, task vectors, feed-forward units."""
+    given = locals()  # which are those of `harness.inspect`
     from harness.inspecting.inspect import inspect as run
     from harness.inspecting.inspection import as_record
     from harness.inspecting.table import report
 
     with bars() as advance:
-        inspection = run(
-            models,
-            base=base,
-            other_base=other_base,
-            out=out,
-            force=force,
-            allow_pickle=allow_pickle,
-            progress=advance,
-        )
+        inspection = run(**passed_on(given, "as_json"), progress=advance)
     if as_json:
         print(json.dumps(as_record(inspection), sort_keys=True))
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.cli import flags
 from harness.cli.app import app
-from harness.cli.flags import argument, option, tokens_of
+from harness.cli.flags import argument, option, passed_on
 
 
 @app.command()
@@ -22,8 +22,9 @@ def show(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Print what a task holds: rows, labels, lengths, what is cut off, texts that splits share."""
+    given = locals()  # which are those of `show`
     from harness.inspecting.show import report
     from harness.inspecting.show import show as run
 
-    shown = run(task, model=model, max_length=tokens_of(max_length), data_dir=data_dir)
+    shown = run(**passed_on(given, "as_json"))
     print(json.dumps(shown, sort_keys=True) if as_json else report(shown))

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import bars, say
-from harness.cli.flags import argument, option, tokens_of
+from harness.cli.flags import argument, option, passed_on
 
 
 @app.command()
@@ -28,23 +28,11 @@ def statistics(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Write the statistics of an expert's data that a method needs, to share in its place."""
+    given = locals()  # which are those of `harness.statistic`
     from harness.passes.statistics import statistic as run
 
     with bars() as advance:
-        statistic = run(
-            expert,
-            task=task,
-            out=out,
-            merger=merger,
-            need=need,
-            preset=preset,
-            max_length=tokens_of(max_length),
-            other_tasks=other_tasks,
-            data_dir=data_dir,
-            device=device,
-            allow_pickle=allow_pickle,
-            progress=advance,
-        )
+        statistic = run(**passed_on(given), progress=advance)
     shown = ", ".join(f"{name}={value}" for name, value in statistic.options.items())
     say(f"{statistic.need} of {expert} on {statistic.task}: {shown}")
     print(f"wrote {out}: {len(statistic.tensors)} weights, {out.stat().st_size / 1e6:.1f} MB")

@@ -43,7 +43,7 @@ def _no_entity(labels: Sequence[Sequence[str]]) -> str | None:
 
 
 def _no_iob2(labels: Sequence[Sequence[str]]) -> str | None:
-    begun = (tags[place][0] for tags in labels for place, _ in entities(tags))
+    begun = (tags[place][0] for tags in labels for _, place, _ in entities(tags))
     return "entities that begin with I-, as in IOB1," if "I" in begun else _no_entity(labels)
 
 

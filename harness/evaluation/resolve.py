@@ -11,10 +11,11 @@ from dataclasses import replace
 from harness.checkpoints.align import in_all, whole_base
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.described import by_file, learn
-from harness.checkpoints.heads import Making, making_of
+from harness.checkpoints.heads import kept_heads
 from harness.checkpoints.ingredients import Ingredients, Sources, opened
+from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import named_models
-from harness.checkpoints.provenance import Merged, check_unchanged
+from harness.checkpoints.provenance import EXPERT_FILE, Merged, check_unchanged, merged_by
 from harness.data.claims import called_in
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
@@ -41,19 +42,19 @@ def resolve_model(run: Run) -> OpenedModel:
     tasks = [*{task.name: task for task, _ in splits}.values()]
     expert_tasks = _expert_tasks(run, tasks, made_of)
 
-    own = making_of(checkpoint)
+    own = _model(checkpoint, alone=not run.experts)
     base = whole_base(base, in_all([*own.kept.values()] or experts or [checkpoint]))
-    others = [(one, making_of(one)) for one in references]
+    others = tuple(replace(_model(one), role="reference") for one in references)
 
     called = {old: new for old, new in zip(made_of.tasks, expert_tasks, strict=False) if old}
     model = replace(
-        _model(checkpoint, own, alone=not run.experts),
+        own,
         kept={called.get(name, name): one for name, one in own.kept.items()},
         base=base,
         experts=experts,
         expert_tasks=expert_tasks,
         tasks=tuple(f"{task.name}@{split}" for task, split in splits),
-        references=tuple(replace(_model(*one), role="reference") for one in others),
+        references=others,
     )
     _check_references(model, tasks)
     return model
@@ -116,26 +117,25 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
     return tuple(found)
 
 
-def _model(checkpoint: Checkpoint, making: Making, *, alone: bool = True) -> OpenedModel:
-    """A model by itself, in the role that its folder says.
+def _model(checkpoint: Checkpoint, *, alone: bool = True) -> OpenedModel:
+    """A model by itself, in the role that its folder says, with its kept heads opened.
 
     An expert is one only `alone`: with experts of its own it is what they made.
     """
-    merged = making.merged
+    merged, kit = merged_by(checkpoint.path), checkpoint.path / MERGEKIT_FILE
+    trained, kept = (checkpoint.path / EXPERT_FILE).is_file(), kept_heads(checkpoint, merged)
     role: Role
     if merged is not None:
         role, method = "merged", merged.method
-    elif making.trained and making.kept:
+    elif trained and kept:
         role, method = "reference", "multi-task"
-    elif making.trained and alone:
+    elif trained and alone:
         role, method = "expert", "expert"
     else:
-        kit = making.kit
-        role, method = "merged", f"mergekit:{named_models(kit).method}" if kit else "given"
+        by_kit = kit.is_file()
+        role, method = "merged", f"mergekit:{named_models(kit).method}" if by_kit else "given"
     shown, recipe = merged.shown if merged else (), recipe_of(merged)
-    return OpenedModel(
-        checkpoint.name, role, method, checkpoint, making.kept, shown=shown, recipe=recipe
-    )
+    return OpenedModel(checkpoint.name, role, method, checkpoint, kept, shown=shown, recipe=recipe)
 
 
 def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:

@@ -6,7 +6,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from harness.kinds.classification import Classification
 from harness.kinds.kind import IGNORED, class_indices
 from harness.rng import rng
 from harness.types import Array, Array64, Row, Rows, Task, Units
-
-if TYPE_CHECKING:
-    pass
 
 OUTSIDE = "O"
 """The tag of a word that is of no entity."""
@@ -76,13 +73,9 @@ class Tagging(Classification):
 
     def parts(self, rows: Rows) -> Sequence[range]:
         """The words of every gold entity."""
-        found = []
+        found: list[range] = []
         for span, tags in zip(self._sentences(rows), tags_of(rows), strict=True):
-            starts = [place for place, _ in entities(tags)]
-            ends = [*starts, *(i for i, tag in enumerate(tags) if tag == OUTSIDE), len(tags)]
-            for start in starts:
-                end = min(end for end in ends if end > start)
-                found.append(range(span[0] + start, span[0] + end))
+            found += [range(span[0] + a, span[0] + b + 1) for _, a, b in entities(tags)]
         return found
 
     def facts(self, rows: Rows) -> Mapping[str, str]:
@@ -123,7 +116,7 @@ class Tagging(Classification):
         Of each type so many that `shots` entities of it are covered, and `shots` without any.
         """
         spans = self._sentences(rows)
-        counts = [Counter(kind for _, kind in entities(tags)) for tags in tags_of(rows)]
+        counts = [Counter(kind for kind, _, _ in entities(tags)) for tags in tags_of(rows)]
         chosen: dict[int, None] = {}
         for kind in sorted({kind for mentions in counts for kind in mentions}):
             order = rng(seed, "sentences", rows.task.name, kind).permutation(len(spans))
@@ -158,20 +151,17 @@ def tags_of(rows: Rows) -> list[list[str]]:
     return tags
 
 
-def entities(tags: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Where entities begin, and their types: at B- or S-, and at a tag of another type before."""
-    before = OUTSIDE
-    for place, tag in enumerate(tags):
-        prefix, _, kind = tag.partition("-")
-        ended = before == OUTSIDE or before[0] in "ES" or before.partition("-")[2] != kind
-        if tag != OUTSIDE and (prefix in "BS" or ended):
-            yield place, kind
-        before = tag
+def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Type, first and last word of every entity of a row, as seqeval finds them."""
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    found: list[tuple[str, int, int]] = get_entities([*tags])
+    return found
 
 
 def scheme(rows: Rows) -> str:
     """How the entities of rows are written: IOB1, IOB2 or BIOES."""
     if any(tag[0] in "ES" for tag in rows.task.labels):
         return "BIOES"
-    begun = (tags[place][0] for tags in tags_of(rows) for place, _ in entities(tags))
+    begun = (tags[place][0] for tags in tags_of(rows) for _, place, _ in entities(tags))
     return "IOB1" if "I" in begun else "IOB2"

@@ -168,7 +168,7 @@ class StatisticsProvider:
 
     def described(self) -> list[dict[str, Any]]:
         """What was obtained, for the record."""
-        return [one.described() for one in self.obtained]
+        return [one.said.recorded() for one in self.obtained]
 
     def obtain(self, index: int, progress: Progress | None = None) -> Statistic:
         """The statistic of one expert."""

@@ -47,6 +47,10 @@ class Said(BaseModel):
     shared: dict[str, str] = {}
     versions: dict[str, str] = {}
 
+    def written(self) -> dict[str, Any]:
+        """As it stands in a file."""
+        return self.model_dump(mode="json", by_alias=True)
+
     def recorded(self) -> dict[str, Any]:
         """What is said, as the record of a merge holds it."""
         values = self.model_dump(mode="json", by_alias=True, exclude={"shared", "versions"})
@@ -93,22 +97,13 @@ class Statistic:
 
         return weights.Lazy({name: kept[place] for name, place in places.items()}, read)
 
-    def described(self) -> dict[str, Any]:
-        """All but the tensors, as the record of a merge holds it."""
-        return self.said.recorded()
-
 
 # Files -------------------------------------------------------------------------------------
 
 
 def write_statistic(path: Path, made: Statistic) -> None:
     """Write a statistic into one safetensors file, at once or not at all."""
-    write_sealed(path, made.stored, described(made.said))
-
-
-def described(said: Said) -> dict[str, Any]:
-    """What is said, as JSON."""
-    return said.model_dump(mode="json", by_alias=True)
+    write_sealed(path, made.stored, made.said.written())
 
 
 def read_statistic(path: str | Path) -> Statistic:

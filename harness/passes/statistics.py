@@ -36,7 +36,6 @@ from harness.passes.statistic_file import (
     Facts,
     Said,
     Statistic,
-    described,
     opened,
     read_statistic,
     shapes_of,
@@ -127,7 +126,7 @@ def collect(
             progress(len(rows))
         return recalled
     made = _computed(need, chosen, reading, digest)
-    kept = path is not None and keep(path, made.stored, described(made.said))
+    kept = path is not None and keep(path, made.stored, made.said.written())
     return (_recalled(path) if path and kept else None) or made
 
 
