@@ -15,7 +15,8 @@ from harness.checkpoints.network import classifier_on_meta
 from harness.errors import UnknownName
 from harness.passes.features import running
 from harness.passes.gram import gram, linear_layers
-from harness.passes.reading import Inputs, Reading
+from harness.passes.prepared import Inputs, rows_in
+from harness.passes.reading import Reading
 from harness.types import Checkpoint, StateDict, Steps
 
 
@@ -148,7 +149,7 @@ class TruncatedModel:
             self._passed.output = output
             yield batch
             if step:
-                step(len(batch["input_ids"]))
+                step(rows_in(batch))
 
     def _run(self, **batch: torch.Tensor) -> None:
         with suppress(Stopped):

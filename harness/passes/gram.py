@@ -61,7 +61,7 @@ def gram(
             for batch in batches:
                 run(**batch)
                 groups = groups or _shared(calls)
-                mask = None if padding else batch["attention_mask"].bool()
+                mask = None if padding else batch.get("attention_mask")
                 for name, given in calls:
                     if groups[name] == name:
                         rows = _rows(given, mask).double()
@@ -93,5 +93,5 @@ def _rows(given: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     relative positions, which its query and key layers read beside the tokens.
     """
     if mask is not None and given.dim() == 3 and given.shape[:2] == mask.shape:
-        return given[mask]
+        return given[mask.bool()]
     return given.reshape(-1, given.shape[-1])

@@ -20,7 +20,8 @@ from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, BrokenCheckpoint, NotFinite
 from harness.kinds import kind_of
-from harness.passes.features import FIRST, final_module, row_labels, tokenize
+from harness.passes.features import final_module
+from harness.passes.prepared import prepare, row_labels
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Array64, Checkpoint, Hyperparameters, Rows, Task
 
@@ -308,9 +309,7 @@ def dataset(rows: Rows, source: Checkpoint, max_length: int, readout: Readout = 
     """The rows as token ids and the like, with their labels and their lengths."""
     from datasets import Dataset
 
-    encoded: dict[str, Any] = tokenize(source, rows, max_length, readout)
+    made = prepare(source, rows, max_length, readout)
     count = kind_of(rows.task).outputs(rows.task)
-    labels = row_labels(encoded, rows, range(count), count)
-    encoded.pop(FIRST, None)
-    lengths = [len(ids) for ids in encoded["input_ids"]]
-    return Dataset.from_dict({**encoded, "labels": labels, "length": lengths})
+    labels = row_labels(made, rows, range(count), count)
+    return Dataset.from_dict({**made.columns, "labels": labels, "length": made.costs})
