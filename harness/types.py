@@ -228,7 +228,8 @@ class Checkpoint:
     order of the head's outputs: empty for regression, None when the checkpoint has no head. `tasks`
     are the task ids recorded by a fine-tuning or a merge, if any. `words` is the folder of the
     tokenizer, where that is not beside the weights. `narrow` are types that tensors are written in,
-    of those that are read in a wider one. `stored` are the labels in the order that the outputs
+    of those that are read in a wider one. `spelled` are the names in its files of tensors that have
+    another name here. `stored` are the labels in the order that the outputs
     have in the folder, where they were put into another.
     """
 
@@ -242,6 +243,7 @@ class Checkpoint:
     words: Path | None = None
     narrow: Mapping[str, torch.dtype] = field(default_factory=dict)
     stored: tuple[str, ...] | None = None
+    spelled: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         labels = "no head" if self.labels is None else f"labels {', '.join(self.labels) or 'none'}"

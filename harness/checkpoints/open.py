@@ -86,18 +86,24 @@ def open_checkpoint(
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(file))
     family = family_of(config, str(source))
+    names: dict[str, str] = {}
     for name in weights:
-        if (bare := family.bare(name)) != name and bare in weights:
-            raise twice(path, name, bare)
-    has_head = any(map(family.is_head, weights))
+        if (known := names.setdefault(family.canonical(name), name)) != name:
+            raise twice(path, known, name)
+    for name in names:
+        if (bare := family.bare(name)) != name and bare in names:
+            raise twice(path, names[name], names[bare])
+    spelled = {name: own for name, own in names.items() if name != own}
+    has_head = any(map(family.is_head, names))
     return Checkpoint(
         source=str(source),
         path=path,
         config=config,
         family=family,
-        weights=weights,
+        weights=renamed(weights, names) if spelled else weights,
         labels=labels_of(config, str(file)) if has_head else None,
         tasks=recorded_tasks(path),
+        spelled=spelled,
     )
 
 

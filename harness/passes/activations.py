@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from harness.checkpoints.build import build_model, unit_of
+from harness.checkpoints.named import modules_of
 from harness.passes.cache import keep, recall
 from harness.passes.features import device_of, model_key, running
 from harness.passes.prepared import Inputs, rows_in
@@ -99,7 +100,7 @@ class HookedModel:
             def hook(_: Any, given: tuple[torch.Tensor, ...], group: str = group) -> None:
                 self._seen[group] = given[0]
 
-            self._model.get_submodule(name).register_forward_pre_hook(hook)
+            modules_of(self._model)[name].register_forward_pre_hook(hook)
 
     def activations(self, inputs: Inputs) -> dict[str, torch.Tensor]:
         """The units of each group at every token of a batch, [tokens, units], without padding."""

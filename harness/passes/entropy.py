@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from harness.checkpoints.named import parameters_of
 from harness.kinds import kind_of
 from harness.passes.features import device_of, running
 from harness.passes.prepared import Prepared
@@ -80,7 +81,7 @@ class UnlabeledTask:
     ) -> tuple[float, dict[str, torch.Tensor]]:
         """The mean entropy over the units of some rows, and its gradient by the given tensors."""
         checkpoint, device = self.reading.checkpoint, device_of(self.reading.device)
-        parameters = dict(self.network.named_parameters())
+        parameters = parameters_of(self.network)
         for name, parameter in parameters.items():
             given = tensors[name] if name in tensors else checkpoint.weights[name]
             parameter.data = given.to(device, torch.float32)

@@ -15,6 +15,7 @@ import xxhash
 
 from harness.checkpoints.build import LABEL_KEYS, build_model
 from harness.checkpoints.families.family import Family
+from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.tokenizer import shared_tokenizer, tokenizer_digest
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
@@ -301,10 +302,10 @@ def device_of(name: str) -> torch.device:
 
 def final_module(model: torch.nn.Module, family: Family, source: str) -> torch.nn.Module:
     """The final linear layer of a classifier. Raises MissingHead where there is none."""
-    name = family.final(dict(model.named_parameters()))
+    name = family.final(parameters_of(model))
     if name is None:
         raise MissingHead(f"{source} has no final linear layer, expected one")
-    return model.get_submodule(name)
+    return modules_of(model)[name]
 
 
 def final_head(checkpoint: Checkpoint, columns: Sequence[int]) -> Head | None:

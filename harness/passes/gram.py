@@ -8,14 +8,18 @@ from typing import Literal
 import torch
 
 from harness.checkpoints.build import unit_of
+from harness.checkpoints.named import modules_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.types import Checkpoint
 from harness.weights import Spec
 
 
 def linear_layers(model: torch.nn.Module) -> dict[str, torch.nn.Linear]:
-    """The linear layers of a model by name: those whose inputs have a Gram matrix."""
-    return {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    """The linear layers of a model by name: those whose inputs have a Gram matrix.
+
+    A convolution has none: it is averaged, as by the published code for vision transformers.
+    """
+    return {n: m for n, m in modules_of(model).items() if isinstance(m, torch.nn.Linear)}
 
 
 def gram_shapes(checkpoint: Checkpoint) -> dict[str, Spec]:

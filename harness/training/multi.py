@@ -20,6 +20,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Sampler
 from harness.checkpoints.build import OF_THE_HEAD
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.layout import SINGLE
+from harness.checkpoints.named import canonical
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
 from harness.kinds import kind_of
@@ -98,7 +99,7 @@ class MultiTask(torch.nn.Module):
 def _save(classifier: Any, folder: Path, wanted: Callable[[str], bool]) -> None:
     tensors = {
         name: tensor.detach().cpu().contiguous()
-        for name, tensor in classifier.state_dict().items()
+        for name, tensor in canonical(classifier, classifier.state_dict()).items()
         if wanted(name)
     }
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
