@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow
+import pyarrow.parquet
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -84,3 +89,63 @@ NEWER = {
     "output.dense": "mlp.fc2",
 }
 """How newer releases of transformers call tensors in memory, and write them on request."""
+
+
+# Images --------------------------------------------------------------------------------------
+
+
+Pixels: TypeAlias = "npt.NDArray[np.uint8]"
+
+
+def pictures(count: int, *, seed: int = 0, side: int = 10) -> list[tuple[Pixels, int]]:
+    """Noise with more of one of the `COLOURS`, and which of them."""
+    random = np.random.default_rng(seed)
+    made = []
+    for index in range(count):
+        label = index % len(COLOURS)
+        pixels = random.integers(0, 100, (side, side + 2, 3))
+        pixels[..., 2 - label] += 120
+        made.append((pixels.astype(np.uint8), label))
+    return made
+
+
+def encoded(pixels: npt.NDArray[Any], kind: str = "PNG", **options: Any) -> bytes:
+    """An image as the bytes of a file."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
+def parquet(path: Path, count: int, *, seed: int = 0) -> Path:
+    """A file of images with labels by name, as the datasets library has them."""
+    made = pictures(count, seed=seed)
+    images = [{"bytes": encoded(pixels), "path": None} for pixels, _ in made]
+    kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    table = pyarrow.table(
+        {
+            "picture": pyarrow.array(images, kind),
+            "colour": [COLOURS[label] for _, label in made],
+        }
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(table, path)
+    return path
+
+
+def folders(root: Path, split: str, count: int, *, seed: int = 0) -> None:
+    """The same images in a folder for each class."""
+    for index, (pixels, label) in enumerate(pictures(count, seed=seed)):
+        place = root / split / COLOURS[label]
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{index:03}.png").write_bytes(encoded(pixels))
+
+
+def colours(root: Path, train: int = 60, test: int = 24) -> str:
+    """A user's task of images: its YAML, with the files of both splits."""
+    parquet(root / "data" / "train.parquet", train, seed=1)
+    parquet(root / "data" / "test.parquet", test, seed=2)
+    path = root / "colours.yaml"
+    path.write_text("image: picture\nlabel: colour\nfiles: data\n")
+    return str(path)

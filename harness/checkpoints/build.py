@@ -14,7 +14,8 @@ from harness.checkpoints.families.family import Unit
 from harness.checkpoints.named import canonical, in_memory, parameters_of
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
-from harness.checkpoints.tokenizer import open_tokenizer, tokenizer_digest
+from harness.checkpoints.processor import check_image_processor, processor_digest
+from harness.checkpoints.tokenizer import open_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 from harness.weights import floating, specs
@@ -109,7 +110,9 @@ def quiet() -> Iterator[None]:
 
 def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
-    if (digest := tokenizer_digest(checkpoint.tokenizer)) not in _OPENED:
+    if checkpoint.family.inputs == "image":
+        check_image_processor(checkpoint)
+    elif (digest := processor_digest(checkpoint.tokenizer)) not in _OPENED:
         open_tokenizer(checkpoint.tokenizer)
         _OPENED.add(digest)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)

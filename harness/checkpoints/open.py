@@ -19,8 +19,8 @@ from harness.checkpoints.layout import (
     MERGEKIT_FILE,
     MODEL_FILES,
     PICKLES,
+    PROCESSOR_FILES,
     SINGLE,
-    TOKENIZER_FILES,
     check_files,
     is_adapter,
     odd,
@@ -82,7 +82,7 @@ def open_checkpoint(
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
         raise odd(file, "dtype", dtype, "one of torch: float32")
-    check_listed(path, ("config.json", *TOKENIZER_FILES))
+    check_listed(path, ("config.json", *PROCESSOR_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(file))
     family = family_of(config, str(source))

@@ -17,9 +17,9 @@ from harness.checkpoints.bases import ENCODER, POOLER, encoder_digests, made_fro
 from harness.checkpoints.build import OF_THE_HEAD
 from harness.checkpoints.described import described
 from harness.checkpoints.layout import INDEX, MERGE, SINGLE
+from harness.checkpoints.processor import copy_processor
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
-from harness.checkpoints.tokenizer import copy_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.files import write_json, write_text
 from harness.folders import new_folder
@@ -57,7 +57,7 @@ def write(
         digest = _write_weights(merged, folder, progress, hashes, _spelled(plan))
         digests: dict[str, Any] = {"digest": digest}
         first = plan.experts[0]
-        copy_tokenizer(first.tokenizer, folder)
+        copy_processor(first.tokenizer, folder)
         if plan.recipe.heads == "keep":
             digests["head_digests"] = _write_heads(plan, folder, hashes)
         plan = replace(plan, measured=measured(plan, tracker))

@@ -17,7 +17,8 @@ from harness.checkpoints.build import LABEL_KEYS, build_model
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
-from harness.checkpoints.tokenizer import shared_tokenizer, tokenizer_digest
+from harness.checkpoints.processor import pillow, processor_digest
+from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.files import cache_dir
 from harness.kinds import kind_of
@@ -99,10 +100,13 @@ def content_key(
 def model_key(checkpoint: Checkpoint, digest: str) -> str:
     """All that a model's outputs depend on beside the rows, as one hash.
 
-    The weights, of which `digest` is the hash, the tokenizer and the configuration.
+    The weights, of which `digest` is the hash, the tokenizer and the configuration; of images the
+    image processor, and the release of the library that decodes them.
     """
     config = {k: v for k, v in checkpoint.config.items() if k not in LABEL_KEYS}
-    known = [digest, tokenizer_digest(checkpoint.tokenizer), config]
+    known = [digest, processor_digest(checkpoint.tokenizer), config]
+    if checkpoint.family.inputs == "image":
+        known.append(pillow().__version__)
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
 
@@ -251,11 +255,15 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
     """Raise BrokenCheckpoint for what cannot be read so, without reading a tensor."""
     if readout.fault is None:
         return
-    source = checkpoint.source
+    source, of_images = checkpoint.source, checkpoint.family.inputs == "image"
     model = classifier_on_meta(checkpoint.config, source)
     final = final_module(model, checkpoint.family, source)
-    tokenizer = shared_tokenizer(checkpoint.tokenizer)
-    if fault := readout.fault(model, final, tokenizer, max_length):
+    tokenizer = None if of_images else shared_tokenizer(checkpoint.tokenizer)
+    if of_images and readout.way != LAST_LINEAR.way:
+        fault: str | None = "is a model of images, which are not padded, expected one of text"
+    else:
+        fault = readout.fault(model, final, tokenizer, max_length)
+    if fault:
         raise BrokenCheckpoint(
             f"{source} {fault}, to read features '{readout.name}' of; leave out {readout.asked}"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.checkpoints.network import classifier_on_meta
-from harness.checkpoints.tokenizer import tokenizer_digest
+from harness.checkpoints.processor import processor_digest
 from harness.errors import BadOption
 from harness.kinds import kind_of
 from harness.passes.prepared import prepare
@@ -65,8 +65,11 @@ def resolved(
 ) -> int:
     """The length that is asked for as a number; `auto` of rows that models are to read.
 
-    Raises BadOption where a readout is of so many tokens in every row.
+    It means nothing for images. Raises BadOption where a readout is of so many tokens in every row.
     """
+    several = list(several)
+    if several[0].task.image:
+        return several[0].task.finetune.max_length
     if asked != AUTO:
         return asked
     if readout != LAST_LINEAR:
@@ -107,6 +110,8 @@ def cut_off(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Cut:
 
 def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) -> None:
     """Warn of what a length cuts off of rows, by the tokenizer that most is cut off by."""
+    if rows.task.image:
+        return
     several = [cut_off(one, rows, max_length) for one in _by_words(checkpoints)]
     most = max(several, key=lambda cut: (cut.lost, cut.words))
     if said := described(most, rows, max_length):
@@ -133,4 +138,4 @@ def described(cut: Cut, rows: Rows, max_length: int) -> str:
 
 def _by_words(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """One of the checkpoints for each tokenizer."""
-    return list({tokenizer_digest(one.tokenizer): one for one in checkpoints}.values())
+    return list({processor_digest(one.tokenizer): one for one in checkpoints}.values())

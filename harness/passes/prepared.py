@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from harness.checkpoints.processor import check_inputs, open_image_processor, pixels
 from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, word_ids
+from harness.data.images import StoredImage, decoded, opened
 from harness.errors import BrokenCheckpoint
 from harness.kinds import IGNORED, kind_of
 from harness.readout import LAST_LINEAR, Readout, Tokens
@@ -25,9 +27,10 @@ Inputs: TypeAlias = "dict[str, torch.Tensor]"
 class Prepared:
     """Rows as a model takes them.
 
-    `costs` are the tokens of each row. `columns` have an entry for each row, of which a data set
-    for the Trainer is made. `make` gives the inputs of the rows of some numbers. `first` says of
-    rows of words where the first token of each word is, -1 for one that was cut off.
+    `costs` are the tokens of each row, 1 for an image. `columns` have an entry for each row, of
+    which a data set for the Trainer is made. `make` gives the inputs of the rows of some numbers.
+    `first` says of rows of words where the first token of each word is, -1 for one that was cut
+    off.
     """
 
     costs: Sequence[int]
@@ -66,8 +69,12 @@ def prepare(
     """The rows as a model takes them: as tokens, cut to `max_length`, padded by the batch alone
     unless they are read otherwise.
 
-    Raises BrokenCheckpoint for a tokenizer that is not the model's: tokens without an embedding.
+    Images are decoded when a batch is made, and only their headers are read before. Raises
+    BrokenCheckpoint for a tokenizer that is not the model's: tokens without an embedding.
     """
+    check_inputs(checkpoint, rows.task)
+    if rows.images is not None:
+        return _of_images(checkpoint, rows, rows.images)
     words, first = kind_of(rows.task).split_into_words, None
     tokenizer = shared_tokenizer(checkpoint.tokenizer, words=words)
     if words:
@@ -88,6 +95,18 @@ def prepare(
     padding = int(checkpoint.config.get("pad_token_id") or 0)
     costs = [len(ids) for ids in encoded["input_ids"]]
     return Prepared(costs, encoded, partial(_padded, encoded, padding), first)
+
+
+def _of_images(checkpoint: Checkpoint, rows: Rows, image: Callable[[int], StoredImage]) -> Prepared:
+    processor = open_image_processor(checkpoint.tokenizer)
+    for row in range(len(rows)):
+        opened(image(row))
+
+    def make(picked: Sequence[int]) -> Inputs:
+        images = [decoded(image(row)) for row in picked]
+        return {"pixel_values": pixels(processor, images, checkpoint.source)}
+
+    return Prepared([1] * len(rows), {"pixel_values": range(len(rows))}, make)
 
 
 def _padded(encoded: Tokens, padding: int, picked: Sequence[int]) -> Inputs:
