@@ -135,7 +135,8 @@ class _Part:
                 elif len(grads) == 1:
                     totals[name].addcmul_(grads[0], grads[0])
                 else:
-                    totals[name].add_(grads.square_().sum(0))
+                    # not in place: gradients of two parameters may lie in one memory
+                    totals[name].add_(grads.square().sum(0))
 
 
 @dataclass(frozen=True)
