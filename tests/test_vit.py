@@ -138,3 +138,32 @@ def test_models_of_other_patches_do_not_go_together(older: Path, tmp_path: Path)
     recipe = Recipe(merger=Choice("average"), experts=(str(older / "a"), str(other)))
     with mistake(IncompatibleWeights, "patch_size"):
         merge(recipe, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("root", ["older", "newer"])
+def test_an_adapter_of_either_spelling_is_the_same_model(
+    root: str, older: Path, tmp_path: Path
+) -> None:
+    numbers = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(shape, generator=numbers) for shape in ((2, 16), (16, 2)))
+    module = QUERY.removesuffix(".weight")
+    target = "query"
+    if root == "newer":
+        module, target = "vit.layers.1.attention.q_proj", "q_proj"
+    called = f"base_model.model.{module}"
+    factors = {f"{called}.lora_A.weight": first, f"{called}.lora_B.weight": second}
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    save_file(factors, folder / "adapter_model.safetensors")
+    said = {
+        "peft_type": "LORA",
+        "r": 2,
+        "lora_alpha": 2,
+        "target_modules": [target],
+        "base_model_name_or_path": str(older / "base"),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(said))
+    made, base = open_checkpoint(folder), encoder_of(open_checkpoint(older / "base"))
+    expected = base.weights[QUERY].double() + second.double() @ first.double()
+    torch.testing.assert_close(made.weights[QUERY], expected, rtol=0, atol=1e-6)
+    assert made.tokenizer == older / "base"

@@ -204,7 +204,7 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
     known, own, folder = specs(encoder), specs(adapter.weights), adapter.file.parent
     places: dict[str, tuple[str, str]] = {}
     for module, (first, second) in adapter.factors.items():
-        name = f"{module}.weight"
+        name = family.canonical(f"{module}.weight")
         place = name if name in known else family.prefix + name
         if place in places:
             raise twice(folder / WEIGHTS, first, places[place][0])
