@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -172,7 +174,7 @@ def test_statistics_are_those_of_the_rows(trained: Path, need: str, tmp_path: Pa
         # as many rows and columns as the layer has inputs, of no convolution
         assert found[head].shape == (16, 16)
         assert not any("patch_embeddings" in name for name in found)
-        assert found[QUERY].shape == (16, 16)
+        assert found["vit.encoder.layer.1.output.dense.weight"].shape == (24, 24)
     else:
         assert {*found} == {*checkpoint.weights}
         assert all(float(one.sum()) > 0 for name, one in found.items() if "key.bias" not in name)
@@ -325,3 +327,30 @@ def test_a_length_means_nothing(trained: Path, tmp_path: Path) -> None:
             "--output-path", tmp_path / "records")  # fmt: skip
     (record,) = read_records([tmp_path / "records"])
     assert record.settings["max_length"] == 1
+
+
+@pytest.mark.parametrize("kind", ["multilabel", "regression"])
+def test_images_have_labels_of_other_kinds(trained: Path, kind: str, tmp_path: Path) -> None:
+    """Several colours of one image, or how red it is."""
+    random = np.random.default_rng(0)
+    (tmp_path / "data").mkdir()
+    for split, count in {"train": 60, "test": 24}.items():
+        shares = random.integers(0, 2, (count, 2))
+        pixels = random.integers(0, 100, (count, 10, 10, 3))
+        pixels[..., :2] += 120 * shares[:, None, None, :]
+        table = pyarrow.table(
+            {
+                "picture": [encoded(one.astype(np.uint8)) for one in pixels],
+                "colours": [[n for n, on in zip("rg", one, strict=True) if on] for one in shares],
+                "red": shares[:, 0].astype(float),
+            }
+        )
+        pyarrow.parquet.write_table(table, tmp_path / "data" / f"{split}.parquet")
+    label = {"multilabel": "colours\nlabels: [r, g]", "regression": "red"}[kind]
+    task = tmp_path / "own.yaml"
+    task.write_text(f"kind: {kind}\nimage: picture\nlabel: {label}\nfiles: data\n")
+    out = tmp_path / "out"
+    run("finetune", "--base", trained / "base", "--task", task, "--out", out, *TRAINING)
+    run("evaluate", "--model", out, "--protocols", "current", "--output-path", tmp_path / "records")
+    (record,) = read_records([tmp_path / "records"])
+    assert record.scores[0].value > 0.7

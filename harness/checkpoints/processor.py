@@ -74,8 +74,10 @@ def open_image_processor(path: Path) -> Any:
 
     try:
         with silent():
-            # by itself it takes torchvision where that is installed, whose pixels differ
-            given = {"trust_remote_code": False, "local_files_only": True, "backend": "pil"}
+            given: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+            # by itself it takes torchvision where that is installed, whose pixels differ; older
+            # releases know `use_fast` for it
+            given |= {"backend": "pil", "use_fast": False}
             made = AutoImageProcessor.from_pretrained(path, **given)
             said = made.to_dict()
     except Exception as error:  # every field has a way to fail of its own
