@@ -20,13 +20,13 @@ class Outputs:
 
     `under` is the input of the final linear layer, [rows, width] or [rows, tokens, width], and
     `logits` its output; `encoder` what the encoder beneath returned, if it was called; `mask`
-    [rows, tokens] the tokens that were attended to.
+    [rows, tokens] the tokens that were attended to, None if all.
     """
 
     under: torch.Tensor
     logits: torch.Tensor
     encoder: Any
-    mask: torch.Tensor
+    mask: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,14 @@ def _classified(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
     finally:
         for handle in handles:
             handle.remove()
-    return Outputs(under.pop(), logits, encoder.pop(), inputs["attention_mask"])
+    return Outputs(under.pop(), logits, encoder.pop(), inputs.get("attention_mask"))
 
 
 def _mean_of_attended(outputs: Outputs) -> torch.Tensor:
     """The mean of the last hidden states over the positions that the mask has."""
     hidden: torch.Tensor = outputs.encoder[0]
+    if outputs.mask is None:
+        return hidden.mean(dim=1)
     mask = outputs.mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * mask).sum(dim=1) / mask.sum(dim=1)
 
@@ -136,7 +138,7 @@ def _headless(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
     """The mean of the last hidden states over all positions, under the final layer alone."""
     encoder = classifier.base_model(**inputs)
     under = encoder.last_hidden_state.mean(dim=1)
-    return Outputs(under, final(under), encoder, inputs["attention_mask"])
+    return Outputs(under, final(under), encoder, inputs.get("attention_mask"))
 
 
 def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length: int) -> str | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from harness.checkpoints.families.family import Family
+    from harness.data.images import StoredImage
     from harness.kinds.kind import Kind
     from harness.weights.lazy import Spec
 
@@ -110,20 +111,21 @@ def unfit(name: str, value: object) -> str | None:
 class Task:
     """A pinned data set, how to parse its rows, the label order and the metrics.
 
-    `text` are the columns a row must have; `read` turns a row into one or two segments of text. For
-    tags, there is one column, of lists of words. A multi-label task has a list of all classes in
-    `label` or, where that is empty, a column for each. `renamed` are the task's names for labels
-    that have others in the data set; `by_index`: a number among labels that are words is a place in
-    their list, as data sets of the Hub store classes, and numbers for all classes of a multi-label
-    row are in its order. `folder` is where a local data set lies, if not under the name of the
-    task; `files` are the very files of its splits, wherever. `corpus` is a file of the data folder
-    with the rows of several data sets, of which `mine` makes those of the task with their splits:
-    it is read where the data set does not lie by itself. `group` is the name that stands for
-    several tasks: by default, the first part of the name. `document` is the column that names the
-    document of a row, a dialogue say: test rows are resampled by it, and it is used for nothing
-    else. `splits` maps the split a user names to the split of the source. Two more are derived from
-    the source's train split: `heldout10` (10 %, fixed seed) and `train90` (the rest). Raises
-    BadData, where it is made, for fields that do not hold together.
+    `text` are the columns a row must have, or `image` is the one of its image; `read` turns a row
+    into one or two segments of text. For tags, there is one column, of lists of words. A
+    multi-label task has a list of all classes in `label` or, where that is empty, a column for
+    each. `renamed` are the task's names for labels that have others in the data set; `by_index`: a
+    number among labels that are words is a place in their list, as data sets of the Hub store
+    classes, and numbers for all classes of a multi-label row are in its order. `folder` is where a
+    local data set lies, if not under the name of the task; `files` are the very files of its
+    splits, wherever. `corpus` is a file of the data folder with the rows of several data sets, of
+    which `mine` makes those of the task with their splits: it is read where the data set does not
+    lie by itself. `group` is the name that stands for several tasks: by default, the first part of
+    the name. `document` is the column that names the document of a row, a dialogue say: test rows
+    are resampled by it, and it is used for nothing else. `splits` maps the split a user names to
+    the split of the source. Two more are derived from the source's train split: `heldout10` (10 %,
+    fixed seed) and `train90` (the rest). Raises BadData, where it is made, for fields that do not
+    hold together.
     """
 
     name: str
@@ -149,6 +151,7 @@ class Task:
     document: str = ""
     generate: Callable[[str], Sequence[Row]] | None = None
     finetune: Hyperparameters = Hyperparameters()
+    image: str = ""
 
     def __post_init__(self) -> None:
         for name in ("text", "labels", "metrics"):
@@ -190,8 +193,10 @@ def _fault(task: Task) -> str | None:
     for name, value in vars(task.finetune).items():
         if expected := unfit(name, value):
             return f"the {name} {value!r:.40} to be fine-tuned with, expected {expected}"
-    if not task.text or not task.metrics:
-        return f"no {'metrics' if task.text else 'text'}, expected at least one name"
+    if not (task.text or task.image) or not task.metrics:
+        return f"no {'text' if task.metrics else 'metrics'}, expected at least one name"
+    if task.text and task.image:
+        return f"text and the image '{task.image}', expected rows of one of them"
     if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
         return f"the split '{odd[0]}', expected a plain name beside {' and '.join(DERIVED)}"
     if task.reported not in (*task.splits, HELD_OUT):
@@ -201,11 +206,11 @@ def _fault(task: Task) -> str | None:
 
 @dataclass(frozen=True)
 class Rows:
-    """One split of a task: segments of text, or words, and the labels of all units.
+    """One split of a task: segments of text, words or images, and the labels.
 
     A unit is what has a label: a row, or each word of it. `labels` are [units] (indices of classes,
-    or values), or [rows, classes]. `documents` [rows] are the document of each row,
-    numbered from 0; None where the task or the data have no documents.
+    or values), or [rows, classes]. `documents` [rows] are the document of each row, numbered from
+    0; None where there are none. `images` gives that of a row, whose hash is its text.
     """
 
     task: Task
@@ -214,6 +219,7 @@ class Rows:
     labels: Array64
     digest: str
     documents: Units | None = None
+    images: Callable[[int], StoredImage] | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -226,9 +232,9 @@ class Checkpoint:
     `family` is its architecture, looked up once when it is opened. `labels` are the names in the
     order of the head's outputs: empty for regression, None when the checkpoint has no head. `tasks`
     are the task ids recorded by a fine-tuning or a merge, if any. `words` is the folder of the
-    tokenizer, where that is not beside the weights. `narrow` are the stored
-    types of tensors that are loaded in a wider one. `stored` are the labels in the order of the
-    folder's outputs, where another order is used.
+    tokenizer, where that is not beside the weights. `narrow` are the stored types of tensors that
+    are loaded in a wider one, `spelled` the stored names of those that have another name here.
+    `stored` are the labels in the order of the folder's outputs, where another order is used.
     """
 
     source: str
@@ -241,6 +247,7 @@ class Checkpoint:
     words: Path | None = None
     narrow: Mapping[str, torch.dtype] = field(default_factory=dict)
     stored: tuple[str, ...] | None = None
+    spelled: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         labels = "no head" if self.labels is None else f"labels {', '.join(self.labels) or 'none'}"
@@ -248,7 +255,7 @@ class Checkpoint:
 
     @property
     def tokenizer(self) -> Path:
-        """The folder of its tokenizer."""
+        """The folder of its tokenizer, or of its image processor."""
         return self.words or self.path
 
     @property

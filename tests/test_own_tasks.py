@@ -196,7 +196,7 @@ def test_files_by_name_and_by_pattern(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[str, str]] = {
     "nothing": ("", "task kind text label files"),
-    "no text": ("label: verdict\nfiles: .", "text Field name kind text"),
+    "no text": ("label: verdict\nfiles: .", "text"),
     "a slip": ("txt: body\ntext: body\nfiles: .", "txt Extra inputs permitted"),
     "kind": ("kind: ner\ntext: body\nfiles: .", "kind Input classification"),
     "nowhere": ("text: body\nlabel: verdict", "files nor hub"),

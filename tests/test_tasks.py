@@ -68,6 +68,9 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "textcls/dbpedia_14": ("classification", 14, ("accuracy",)),
     "textcls/yahoo_answers_topics": ("classification", 10, ("accuracy",)),
     "textcls/yelp_review_full": ("classification", 5, ("accuracy",)),
+    "vision/cifar10": ("classification", 10, ("accuracy",)),
+    "vision/mnist": ("classification", 10, ("accuracy",)),
+    "vision/svhn": ("classification", 10, ("accuracy",)),
 }
 #: rows of the reported split, where a data folder would hold all of it
 ROWS = {
@@ -84,6 +87,8 @@ ROWS = {
     "ner/ncbi_disease": 940,
     "ner/tweebank_ner": 1201,
     "textcls/ag_news": 7600,
+    "vision/cifar10": 10000,
+    "vision/mnist": 2000,
 }
 #: the share of the commonest label in the reported split, in percent, where it is well known
 COMMONEST = {"glue/mrpc": 68.4, "glue/rte": 52.7, "glue/wnli": 56.3}
@@ -102,9 +107,9 @@ def test_the_task_holds_together(name: str) -> None:
     assert "train" not in task.splits.values()
     check_metrics(task)
     assert len({normal(label) for label in task.labels}) == len(task.labels)
-    assert task.text
+    assert bool(task.text) != bool(task.image)
     assert task.label not in task.text
-    if task.source:
+    if task.source and not task.image:  # nobody has told a revision of the images for certain
         assert re.fullmatch(r"[0-9a-f]{40}", task.revision or "")
     else:
         assert task.revision is None
@@ -187,7 +192,9 @@ def test_real_rows(name: str) -> None:
         rows = load_rows(task, split, folder=folder, limit=limit)
         kind = kind_of(task)
         if kind.unit == "row":
-            assert {len(texts) for texts in rows.texts} == {1 if task.read else len(task.text)}
+            assert {len(texts) for texts in rows.texts} == {
+                1 if task.read or task.image else len(task.text)
+            }
         assert sum(not all(texts) for texts in rows.texts) == 0
         assert len(rows.labels) == kind.units(rows).sum()
         if split == task.reported:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from safetensors.torch import save_file
 
+from harness.checkpoints.families.family import Modality
 from harness.checkpoints.layout import SINGLE
 from harness.checkpoints.network import classifier_on_meta
 from harness.registry import NEEDS
@@ -177,9 +178,15 @@ def labelled(config: Mapping[str, Any], classes: int) -> dict[str, Any]:
     }
 
 
-def inputs() -> dict[str, torch.Tensor]:
-    """Rows of different lengths, for a network to be called with."""
+IMAGES = {"image_size": 6, "patch_size": 2, "num_channels": 3}
+"""What the configuration of a network of toy images says of them."""
+
+
+def inputs(modality: Modality = "text") -> dict[str, torch.Tensor]:
+    """Rows of different lengths, or images, for a network to be called with."""
     numbers = torch.Generator().manual_seed(0)
+    if modality == "image":
+        return {"pixel_values": torch.randn(6, 3, 6, 6, generator=numbers)}
     ids = torch.randint(5, len(WORDS), (6, 8), generator=numbers)
     mask = (torch.arange(8) < torch.tensor([8, 8, 5, 3, 2, 1])[:, None]).long()
     return {"input_ids": ids, "attention_mask": mask}

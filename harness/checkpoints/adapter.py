@@ -21,7 +21,14 @@ import torch
 from harness.checkpoints.build import encoder_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.symmetry import NUMBER
-from harness.checkpoints.layout import ADAPTER_FILE, VOCABULARY_FILES, is_adapter, odd, read_config
+from harness.checkpoints.layout import (
+    ADAPTER_FILE,
+    IMAGE_FILES,
+    VOCABULARY_FILES,
+    is_adapter,
+    odd,
+    read_config,
+)
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file, twice
 from harness.checkpoints.provenance import recorded_tasks
 from harness.errors import BrokenCheckpoint
@@ -122,7 +129,7 @@ def open_adapter(
     weights = select(union(head, changed, encoder.weights), [*encoder.weights, *head])
     config = _config(folder, encoder, head)
     check_counts(config, weights, str(adapter.file))
-    own_words = any((folder / name).is_file() for name in VOCABULARY_FILES)
+    own_words = any((folder / name).is_file() for name in (*VOCABULARY_FILES, *IMAGE_FILES))
     return replace(
         encoder,
         source=source,
@@ -197,7 +204,7 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
     known, own, folder = specs(encoder), specs(adapter.weights), adapter.file.parent
     places: dict[str, tuple[str, str]] = {}
     for module, (first, second) in adapter.factors.items():
-        name = f"{module}.weight"
+        name = family.canonical(f"{module}.weight")
         place = name if name in known else family.prefix + name
         if place in places:
             raise twice(folder / WEIGHTS, first, places[place][0])

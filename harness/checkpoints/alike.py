@@ -1,4 +1,4 @@
-"""Shell: whether the tokenizers of models read every text alike."""
+"""Shell: whether the tokenizers of models read every text alike, or see every image alike."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from itertools import zip_longest
 from typing import Any
 
 from harness.checkpoints.layout import VOCABULARY_FILES
-from harness.checkpoints.tokenizer import (
-    shared_tokenizer,
-    tokenizer_digest,
-    using_tokenizer,
-    vocabulary,
-)
+from harness.checkpoints.processor import check_images_alike, processor_digest
+from harness.checkpoints.tokenizer import shared_tokenizer, using_tokenizer, vocabulary
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.files import parse_json
 from harness.types import Checkpoint
@@ -31,11 +27,13 @@ SPECIAL = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
 
 
 def check_tokens(models: Sequence[Checkpoint]) -> None:
-    """Raise IncompatibleWeights, naming two models and a difference, unless all read text alike.
+    """Raise IncompatibleWeights, naming two models and a difference, unless all read rows alike.
 
     What their files say may differ, as that of other versions of a library does: what counts is
     the tokenizer that transformers makes of them. Models of words are compared as those read them.
     """
+    if models[0].family.inputs == "image":
+        return check_images_alike(models)
     having = [m for m in models if any((m.tokenizer / n).is_file() for n in VOCABULARY_FILES)]
     words = all(
         "ForTokenClassification" in str(one.config.get("architectures"))
@@ -51,7 +49,7 @@ def check_tokens(models: Sequence[Checkpoint]) -> None:
 
 def _files(model: Checkpoint) -> tuple[str, str]:
     """A hash of all that decides how a model reads text."""
-    return tokenizer_digest(model.tokenizer), str(model.config.get("tokenizer_class"))
+    return processor_digest(model.tokenizer), str(model.config.get("tokenizer_class"))
 
 
 def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:

@@ -15,8 +15,8 @@ import xxhash
 from harness.checkpoints.build import LABEL_KEYS, encoder_of
 from harness.checkpoints.layout import ADAPTER_FILE, is_adapter
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.processor import processor_digest
 from harness.checkpoints.provenance import Trained, recorded_by
-from harness.checkpoints.tokenizer import tokenizer_digest
 from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.files import read_json
 from harness.types import Checkpoint
@@ -53,7 +53,7 @@ def read_digest(base: Checkpoint) -> str:
     parts = {
         "weights": Observed(encoder.weights, base.source).digest(),
         "config": str(xxhash.xxh3_128_hexdigest(text.encode())),
-        "tokenizer": tokenizer_digest(base.tokenizer),
+        "tokenizer": processor_digest(base.tokenizer),
     }
     return join_digests(parts)
 

@@ -11,9 +11,11 @@ import torch
 
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.family import Unit
+from harness.checkpoints.named import canonical, in_memory, parameters_of
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
-from harness.checkpoints.tokenizer import open_tokenizer, tokenizer_digest
+from harness.checkpoints.processor import check_image_processor, processor_digest
+from harness.checkpoints.tokenizer import open_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 from harness.weights import floating, specs
@@ -33,8 +35,9 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
     """
     family = base.family
     config = {key: value for key, value in base.config.items() if key not in OF_THE_HEAD}
-    made = classifier_on_meta(config, base.source, unit=unit).state_dict()
-    wanted = {name: tensor for name, tensor in made.items() if not family.is_head(name)}
+    made = classifier_on_meta(config, base.source, unit=unit)
+    named = canonical(made, made.state_dict())
+    wanted = {name: tensor for name, tensor in named.items() if not family.is_head(name)}
     encoder = aligned_base(base, replace(base, weights=wanted))
     known = specs(encoder.weights)
     for name, spec in specs(wanted).items():
@@ -56,13 +59,15 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
 def drawn_layers(base: Checkpoint, seed: int, *, unit: Unit = "row") -> dict[str, torch.Tensor]:
     """The tensors of an encoder that a base was published without, as a seed initialises them."""
     encoder, family = encoder_of(base, unit=unit), base.family
-    wanted = classifier_on_meta(encoder.config, base.source, unit=unit).state_dict()
+    planned = classifier_on_meta(encoder.config, base.source, unit=unit)
+    wanted = canonical(planned, planned.state_dict())
     lacking = [n for n in wanted if not family.is_head(n) and n not in encoder.weights]
     if not lacking:
         return {}
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        made = network(encoder.config, base.source, unit).state_dict()
+        drawn = network(encoder.config, base.source, unit)
+    made = canonical(drawn, drawn.state_dict())
     return {name: made[name] for name in lacking}
 
 
@@ -83,7 +88,8 @@ def build_model(
         model: Any = network(config, what, unit)
     model.tie_weights()  # which goes with drawing them
     _check_tensors(model, state, what)
-    model.load_state_dict({name: state[name] for name in floating(state)}, strict=False)
+    tensors = {name: state[name] for name in floating(state)}
+    model.load_state_dict(in_memory(model, tensors), strict=False)
     built: torch.nn.Module = model.float().eval()
     return built
 
@@ -104,7 +110,9 @@ def quiet() -> Iterator[None]:
 
 def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
-    if (digest := tokenizer_digest(checkpoint.tokenizer)) not in _OPENED:
+    if checkpoint.family.inputs == "image":
+        check_image_processor(checkpoint)
+    elif (digest := processor_digest(checkpoint.tokenizer)) not in _OPENED:
         open_tokenizer(checkpoint.tokenizer)
         _OPENED.add(digest)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
@@ -117,7 +125,7 @@ def unit_of(checkpoint: Checkpoint) -> Unit:
     """What a classifier has an output for: a row, if it has all tensors of a classifier of rows."""
     whole = classifier_on_meta(checkpoint.config, checkpoint.source)
     known = specs(checkpoint.weights)
-    return "row" if all(name in known for name, _ in whole.named_parameters()) else "word"
+    return "row" if all(name in known for name in parameters_of(whole)) else "word"
 
 
 UNITS: Mapping[Unit, tuple[str, str]] = {
@@ -149,7 +157,7 @@ def check_whole(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
 
 
 def _check_none_lacks(model: torch.nn.Module, names: Collection[str], what: str) -> None:
-    for name, _ in model.named_parameters():
+    for name in parameters_of(model):
         if name not in names:
             raise BrokenCheckpoint(
                 f"{what} has no tensor '{name}', expected those of {type(model).__name__}"
@@ -160,7 +168,7 @@ def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
     known = specs(state)
     shapes = {name: known[name].shape for name in floating(state)}
     _check_none_lacks(model, shapes, what)
-    expected = {name: tuple(one.shape) for name, one in model.named_parameters()}
+    expected = {name: tuple(one.shape) for name, one in parameters_of(model).items()}
     for name, shape in expected.items():
         if shapes[name] != shape:
             raise BrokenCheckpoint(

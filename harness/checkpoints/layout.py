@@ -30,9 +30,11 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "merges.txt",
 )
+IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
+PROCESSOR_FILES = (*TOKENIZER_FILES, *IMAGE_FILES)
 HEADS = "heads"
 SAYING = (
-    *TOKENIZER_FILES,
+    *PROCESSOR_FILES,
     *("config.json", INDEX, ADAPTER_FILE, MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE, HEADS),
 )
 """What is read of a folder beside weights, by name."""
@@ -42,7 +44,7 @@ MODEL_FILES = (
     "model-*-of-*.safetensors",
     "config.json",
     "README.md",
-    *TOKENIZER_FILES,
+    *PROCESSOR_FILES,
     f"{HEADS}/*/{SINGLE}",
     f"{HEADS}/*/config.json",
 )
@@ -75,8 +77,9 @@ def odd(where: object, what: str, value: object, expected: str) -> BrokenCheckpo
 
 
 def check_files(folder: Path) -> None:
-    """Raise BrokenCheckpoint for a tokenizer with code, and for a file of it that is none or is too
-    large; and for any file that is read, but weights, that is a link to outside of the checkpoint.
+    """Raise BrokenCheckpoint for a tokenizer or an image processor with code, and for a file of it
+    that is none or is too large; and for any file that is read, but weights, that is a link to
+    outside of the checkpoint.
 
     What such a link points to would be copied into every merge.
     """
@@ -86,10 +89,10 @@ def check_files(folder: Path) -> None:
         for path in (Path(place) / name for name in (*folders, *files)):
             if path.is_symlink() and path.suffix != ".safetensors":
                 _check_link(path, folder)
-    settings = folder / "tokenizer_config.json"
-    if settings.is_file():
-        read_config(settings, "a tokenizer's configuration")
-    for path in (folder / name for name in TOKENIZER_FILES if os.path.lexists(folder / name)):
+    for name in ("tokenizer_config.json", *IMAGE_FILES):
+        if (folder / name).is_file():
+            read_config(folder / name, "a processor's configuration")
+    for path in (folder / name for name in PROCESSOR_FILES if os.path.lexists(folder / name)):
         if not path.is_file() or path.stat().st_size > LARGEST:
             raise BrokenCheckpoint(f"{path} is no file of at most {LARGEST} bytes, expected one")
 

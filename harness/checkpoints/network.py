@@ -18,9 +18,14 @@ def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.n
 
     Raises BrokenCheckpoint, saying of `what`, for a configuration that none can be made from.
     """
-    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
 
-    made = {"row": AutoModelForSequenceClassification, "word": AutoModelForTokenClassification}
+    kind, of_text = config["model_type"], auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    rows = transformers.AutoModelForSequenceClassification
+    if kind in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES and kind not in of_text:
+        rows = transformers.AutoModelForImageClassification
+    made = {"row": rows, "word": transformers.AutoModelForTokenClassification}
     with _of_transformers(what):
         model: torch.nn.Module = made[unit].from_config(_read(config))
     return model

@@ -19,8 +19,8 @@ from harness.checkpoints.layout import (
     MERGEKIT_FILE,
     MODEL_FILES,
     PICKLES,
+    PROCESSOR_FILES,
     SINGLE,
-    TOKENIZER_FILES,
     check_files,
     is_adapter,
     odd,
@@ -82,22 +82,28 @@ def open_checkpoint(
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
         raise odd(file, "dtype", dtype, "one of torch: float32")
-    check_listed(path, ("config.json", *TOKENIZER_FILES))
+    check_listed(path, ("config.json", *PROCESSOR_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
     check_counts(config, weights, str(file))
     family = family_of(config, str(source))
+    names: dict[str, str] = {}
     for name in weights:
-        if (bare := family.bare(name)) != name and bare in weights:
-            raise twice(path, name, bare)
-    has_head = any(map(family.is_head, weights))
+        if (known := names.setdefault(family.canonical(name), name)) != name:
+            raise twice(path, known, name)
+    for name in names:
+        if (bare := family.bare(name)) != name and bare in names:
+            raise twice(path, names[name], names[bare])
+    spelled = {name: own for name, own in names.items() if name != own}
+    has_head = any(map(family.is_head, names))
     return Checkpoint(
         source=str(source),
         path=path,
         config=config,
         family=family,
-        weights=weights,
+        weights=renamed(weights, names) if spelled else weights,
         labels=labels_of(config, str(file)) if has_head else None,
         tasks=recorded_tasks(path),
+        spelled=spelled,
     )
 
 

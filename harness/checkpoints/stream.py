@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -38,10 +39,12 @@ def write_file(
     step: Steps,
     what: str = "the merge",
     metadata: Mapping[str, str] = FORMAT,
+    spelled: Mapping[str, str] = MappingProxyType({}),
 ) -> Written:
     """Write every tensor of a state to a new file, which is hashed meanwhile.
 
-    `step` is called with 1 for each tensor that was computed. Raises NotFinite, saying of `what`,
+    `step` is called with 1 for each tensor that was computed. `spelled` are names in the file of
+    tensors that have another one here. Raises NotFinite, saying of `what`,
     for NaN and infinite entries: what is written is held to what is read. Raises
     IncompatibleWeights for a tensor of a type that is not read, or that is not what the state's
     specs say, and OSError where the disk is full.
@@ -53,7 +56,8 @@ def write_file(
             raise IncompatibleWeights(
                 f"'{name}' is {spec.dtype}, which is not written; expected {', '.join(codes)}"
             )
-    names = sorted(known, key=lambda name: (codes.index(CODES[known[name].dtype]), name))
+    called = {name: spelled.get(name, name) for name in known}
+    names = sorted(known, key=lambda name: (codes.index(CODES[known[name].dtype]), called[name]))
     digests: dict[str, str] = {}
     whole = xxhash.xxh3_128()
     with path.open("wb") as file, ThreadPoolExecutor(1) as pool:
@@ -66,7 +70,7 @@ def write_file(
             digests[name] = weights.finite_digest(name, tensor, what, NotFinite)
             add(weights.flat_bytes(tensor))
 
-        header = _header(known, names, metadata)
+        header = _header({called[name]: known[name] for name in names}, metadata)
         before = pool.submit(add, header)
         for name in names:
             tensor = state[name].contiguous()
@@ -80,15 +84,13 @@ def write_file(
     return Written(digests, whole.hexdigest())
 
 
-def _header(
-    known: Mapping[str, weights.Spec], names: list[str], metadata: Mapping[str, str]
-) -> bytes:
+def _header(known: Mapping[str, weights.Spec], metadata: Mapping[str, str]) -> bytes:
     """Eight bytes of length, and the names, types, shapes and places of all tensors as JSON."""
     described: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
-    for name in names:
-        shape, dtype = known[name]
-        start, end = end, end + known[name].bytes
+    for name, spec in known.items():
+        shape, dtype = spec
+        start, end = end, end + spec.bytes
         about = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
         described[name] = about
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()

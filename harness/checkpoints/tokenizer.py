@@ -1,9 +1,8 @@
-"""Shell: the tokenizer in a folder, opened, used and copied without any code of its own."""
+"""Shell: the tokenizer in a folder, opened and used without any code of its own."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
-from harness.checkpoints.layout import TOKENIZER_FILES, VOCABULARY_FILES, check_files, odd
+from harness.checkpoints.layout import VOCABULARY_FILES, check_files, odd
 from harness.checkpoints.network import silent
+from harness.checkpoints.processor import processor_digest
 from harness.errors import BrokenCheckpoint
 from harness.files import read_json, read_text
 
@@ -56,7 +54,7 @@ def shared_tokenizer(path: Path, *, words: bool = False) -> Any:
     Of those that were asked for, a few are remembered: the rows of every task go through the same.
     """
     config = path / "config.json"  # which may say of what class it is
-    known = (tokenizer_digest(path), config.read_bytes() if config.is_file() else b"", words)
+    known = (processor_digest(path), config.read_bytes() if config.is_file() else b"", words)
     tokenizer = _SHARED.get(known)
     if tokenizer is None:
         tokenizer = open_tokenizer(path, words=words)
@@ -72,15 +70,6 @@ _SHARED: dict[tuple[str, bytes, bool], Any] = {}
 LAST_TOKEN = 2**24
 """The largest number of a token. Whoever writes a tokenizer counts up to it; the largest
 vocabularies have 2**20 tokens."""
-
-
-def tokenizer_digest(path: Path) -> str:
-    """A hash of the tokenizer's files."""
-    state = xxhash.xxh3_128()
-    for name in TOKENIZER_FILES:
-        if (path / name).is_file():
-            state.update(name.encode() + (path / name).read_bytes())
-    return str(state.hexdigest())
 
 
 def word_ids(
@@ -168,13 +157,6 @@ def _unheard() -> Iterator[None]:
             os.close(shown)
         kept.seek(0)
         sys.stderr.write(kept.read().decode("utf-8", "replace"))
-
-
-def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy the tokenizer's files, as they are."""
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
 
 
 def vocabulary(path: Path) -> dict[str, int] | None:

@@ -23,7 +23,7 @@ TAG = re.compile("O|[BIES]-.+")
 
 
 def columns_read(task: Task) -> tuple[str, ...]:
-    """The columns that are read of a table, where it has them."""
+    """The columns that are read of a table, where it has them, but for that of images."""
     document = (task.document,) if task.document else ()
     return (*task.text, *kind_of(task).columns_of(task), *document)
 
@@ -34,7 +34,9 @@ def columns_needed(task: Task) -> tuple[str, ...]:
     That of documents in a user's own files alone: a copy of a published data set may lack it, and
     then every row stands alone.
     """
-    return tuple(name for name in columns_read(task) if task.files or name != task.document)
+    image = (task.image,) if task.image else ()
+    known = (*image, *columns_read(task))
+    return tuple(name for name in known if task.files or name != task.document)
 
 
 def _read_parquet(task: Task, path: Path) -> Any:
@@ -94,7 +96,7 @@ def _read_csv(task: Task, path: Path) -> Any:
     import pyarrow.csv
 
     named = (task.label,) if task.labels else ()  # 01 and 1.0 as they are written
-    text = dict.fromkeys((*task.text, *named), pyarrow.string())
+    text = dict.fromkeys((*task.text, *filter(None, [task.image]), *named), pyarrow.string())
     types = pyarrow.csv.ConvertOptions(column_types=text)
     lines = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=_separator(task, path))
     with path.open("rb") as file:

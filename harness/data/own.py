@@ -41,13 +41,15 @@ AsWritten.yaml_implicit_resolvers = {}
 class Described(Frozen):
     """What a file says of a task.
 
-    `files` are a folder with a file for each split, a pattern with `{split}`, a file for each split
+    A row is `text` or an `image`. `files` are a folder with a file for each split, or with a folder
+    of images by class, a pattern with `{split}`, a file for each split
     by name, or one file, which is the train split; relative to the folder of the description.
     """
 
     name: str = ""
     kind: KindName = "classification"
-    text: str | tuple[str, ...]
+    text: str | tuple[str, ...] = ()
+    image: str = ""
     label: str = ""
     labels: tuple[str, ...] | Literal["from data"] = "from data"
     document: str = ""
@@ -89,11 +91,14 @@ def task_of_file(path: str) -> Task:
         raise BadData(
             f"{place}: finetune: no hyperparameter is called '{odd[0]}'; known: {', '.join(known)}"
         )
+    given = {name: _number(value) for name, value in said.finetune.items()}
+    given |= {"max_length": 1} if said.image else {}  # an image is one thing to read
     task = Task(
         name=said.name or place.name.partition(".")[0],
         kind=said.kind,
         text=(said.text,) if isinstance(said.text, str) else said.text,
-        label=said.label,
+        image=said.image,
+        label=said.label or ("label" if said.image else ""),  # as a folder of images has it
         labels=said.labels if said.labels != "from data" else kind.unread,
         document=said.document,
         renamed=said.renamed,
@@ -105,7 +110,7 @@ def task_of_file(path: str) -> Task:
         subset=said.subset,
         revision=said.revision,
         files=files,
-        finetune=Hyperparameters(**{n: _number(v) for n, v in said.finetune.items()}),
+        finetune=Hyperparameters(**given),
     )
     return _with_labels(task, place) if said.labels == "from data" else task
 
@@ -140,7 +145,11 @@ def _files(place: Path, said: Described) -> dict[str, str]:
     def there(name: str) -> Path | None:
         pattern = place.parent / files.replace("{split}", name)
         each = [pattern] if "{split}" in files else [pattern / f"{name}.{s}" for s in SUFFIXES]
-        return next((file for file in each if file.is_file()), None)
+        if said.image:
+            each += [pattern if "{split}" in files else pattern / name]
+        return next(
+            (file for file in each if file.is_file() or (said.image and file.is_dir())), None
+        )
 
     names = dict.fromkeys((*known, *SPLITS, *OTHERS))
     paths = {name: str(file) for name in names if (file := there(name)) is not None}

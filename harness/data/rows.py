@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import xxhash
 
 from harness.data.formats import columns_needed
+from harness.data.images import StoredImage
 from harness.data.sources import TRAIN, table
 from harness.data.splits import pick, splits_of
 from harness.errors import BadData
 from harness.kinds import kind_of
 from harness.types import Array64, Row, Rows, Task, Units
+
+Images: TypeAlias = Callable[[int], StoredImage]
+"""The image of a row, by its number."""
 
 
 def load_rows(
@@ -27,22 +31,26 @@ def load_rows(
     `limit` keeps the first rows only. Raises BadData for a missing file, column or label and for
     an empty split, LabelMismatch when the data set names its classes otherwise.
     """
-    rows, texts = _read(task, split, folder, limit)
+    rows, texts, images = _read(task, split, folder, limit)
     read = _made(task, split, texts, kind_of(task).read(task, rows, f"{task}@{split}"))
-    return replace(read, documents=_documents([row.get(task.document) for row in rows]))
+    documents = _documents([row.get(task.document) for row in rows])
+    return replace(read, documents=documents, images=images)
 
 
 def texts_of(
     task: Task, split: str, *, folder: str | Path | None = None
 ) -> tuple[tuple[str, ...], ...]:
-    """The texts of a split, whatever its labels. Raises BadData as `load_rows` does."""
+    """The texts of a split, or hashes of its images, whatever its labels.
+
+    Raises BadData as `load_rows` does.
+    """
     return _read(task, split, folder, None)[1]
 
 
 def _read(
     task: Task, split: str, folder: str | Path | None, limit: int | None
-) -> tuple[Sequence[Row], tuple[tuple[str, ...], ...]]:
-    """The rows of a split as they are stored, and their texts."""
+) -> tuple[Sequence[Row], tuple[tuple[str, ...], ...], Images | None]:
+    """The rows of a split as they are stored, their texts, and their images."""
     if split not in splits_of(task):
         raise BadData(f"task '{task}' has no split '{split}'; known: {', '.join(splits_of(task))}")
     if limit is not None and limit < 1:
@@ -58,7 +66,15 @@ def _read(
             f"expected {', '.join(needed)}"
         )
     rows = stored.rows(picked)
-    return rows, tuple(_text(task, row, split) for row in rows)
+    if (read := stored.images) is None:
+        return rows, tuple(_text(task, row, split) for row in rows), None
+
+    def image(place: int) -> StoredImage:
+        number = picked[place]
+        return StoredImage(read(number), f"row {number + 1} of {task}@{split}")
+
+    hashes = (xxhash.xxh3_128_hexdigest(image(place).data) for place in range(len(picked)))
+    return rows, tuple((one,) for one in hashes), image
 
 
 def _made(task: Task, split: str, texts: tuple[tuple[str, ...], ...], labels: Array64) -> Rows:
@@ -89,7 +105,10 @@ def _text(task: Task, row: Row, split: str) -> tuple[str, ...]:
 def take(rows: Rows, picked: Sequence[int]) -> Rows:
     """The picked rows alone, with a digest of their own."""
     texts = tuple(rows.texts[i] for i in picked)
-    return _made(rows.task, rows.split, texts, rows.labels[units_of(rows, picked)])
+    made = _made(rows.task, rows.split, texts, rows.labels[units_of(rows, picked)])
+    if (image := rows.images) is None:
+        return made
+    return replace(made, images=lambda place: image(picked[place]))
 
 
 def units_of(rows: Rows, picked: Sequence[int]) -> Units:

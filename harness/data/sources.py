@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.data.formats import ENDINGS, READERS, SUFFIXES, columns_read
+from harness.data.formats import ENDINGS, READERS, SUFFIXES, columns_needed, columns_read
+from harness.data.images import image_reader, read_folder
 from harness.errors import BadData, LabelMismatch
 from harness.files import parse_json
 from harness.kinds import kind_of
@@ -41,11 +42,15 @@ def origin(task: Task, folder: str | Path | None = None) -> dict[str, str | None
 
 @dataclass(frozen=True)
 class Table:
-    """A split as it is stored: its columns, how many rows it has, and how some of them are read."""
+    """A split as it is stored: its columns, how many rows it has, and how some of them are read.
+
+    `images` gives the bytes of the image of a row, by its number.
+    """
 
     columns: tuple[str, ...]
     count: int
     rows: Callable[[Sequence[int]], Sequence[Row]]
+    images: Callable[[int], bytes] | None = None
 
 
 def table(task: Task, split: str, folder: str | Path | None) -> Table:
@@ -57,7 +62,7 @@ def table(task: Task, split: str, folder: str | Path | None) -> Table:
     if root is None:
         return _of_arrow(task, task.source, _of_hub(task, split))
     place = root / (task.folder or task.name)
-    if (path := _file_of(place, split)) is not None:
+    if (path := _file_of(task, place, split)) is not None:
         return _from_file(task, path)
     if task.mine is not None and (root / task.corpus).is_file():
         return _from_corpus(task, root / task.corpus, split)
@@ -65,18 +70,24 @@ def table(task: Task, split: str, folder: str | Path | None) -> Table:
     raise BadData(f"no data for {task} at {place}: expected {files}")
 
 
-def _file_of(place: Path, split: str) -> Path | None:
-    """The file of a split in a folder; validation may be called otherwise."""
+def _file_of(task: Task, place: Path, split: str) -> Path | None:
+    """The file of a split in a folder, or the folder of its images; validation may be called
+    otherwise."""
 
     def named(name: str) -> Path | None:
         each = (place / f"{name}.{suffix}" for suffix in SUFFIXES)
-        return next((path for path in each if path.is_file()), None)
+        return next((path for path in (*each, place / name) if is_stored(task, path)), None)
 
     found = named(split)
     if found is not None or split != VALIDATION:
         return found
     other = one_of([name for name in OTHERS if named(name)], str(place))
     return named(other) if other else None
+
+
+def is_stored(task: Task, path: Path) -> bool:
+    """Whether rows of a task can be at a place: in a file, or images in a folder."""
+    return path.is_file() or (bool(task.image) and path.is_dir())
 
 
 def one_of(others: Sequence[str], where: str) -> str | None:
@@ -110,13 +121,13 @@ def at_hand(task: Task, split: str, folder: str | Path | None = None) -> bool:
     if task.generate is not None:
         return True
     if task.files:
-        return Path(task.files.get(split, "")).is_file()
+        return split in task.files and is_stored(task, Path(task.files[split]))
     root = data_dir(folder)
     if root is None:
         return False
     if task.mine is not None and (root / task.corpus).is_file():
         return True
-    return _file_of(root / (task.folder or task.name), split) is not None
+    return _file_of(task, root / (task.folder or task.name), split) is not None
 
 
 def _given(task: Task, split: str) -> Path:
@@ -125,9 +136,9 @@ def _given(task: Task, split: str) -> Path:
     if split not in task.files:
         known = ", ".join(task.files)
         raise BadData(f"{task} has no file of the split '{split}'; known: {known}")
-    if not path.is_file():
+    if not is_stored(task, path):
         raise BadData(f"{path} is no file; expected that of the split '{split}' of {task}")
-    if _suffix(path) not in READERS:
+    if _suffix(path) not in READERS and not path.is_dir():
         raise BadData(f"{path} ends in '{path.suffix}', expected {ENDINGS}")
     return path
 
@@ -137,8 +148,8 @@ def _suffix(path: Path) -> str:
 
 
 def _arrow(task: Task, path: Path) -> Any:
-    """The table in a file."""
-    return READERS[_suffix(path)](task, path)
+    """The table in a file, or of a folder of images."""
+    return read_folder(task, path) if path.is_dir() else READERS[_suffix(path)](task, path)
 
 
 @contextmanager
@@ -184,7 +195,7 @@ def _of_arrow(task: Task, where: str | Path, stored: Any) -> Table:
     with _reading(where):
         columns = tuple(stored.column_names)
     known = columns_read(task)
-    for name in known:
+    for name in columns_needed(task):
         if columns.count(name) > 1:
             raise BadData(f"{where} has the column '{name}' twice, expected it once")
     for field in stored.schema:
@@ -202,7 +213,8 @@ def _of_arrow(task: Task, where: str | Path, stored: Any) -> Table:
             picked: Sequence[Row] = kept.take(_places(order)).to_pylist()
         return picked if names is None else [_named(task, row, names) for row in picked]
 
-    return Table(columns, len(kept), rows)
+    there = task.image and task.image in columns
+    return Table(columns, len(kept), rows, image_reader(task, stored, where) if there else None)
 
 
 def _places(order: Sequence[int]) -> Any:

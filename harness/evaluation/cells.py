@@ -200,7 +200,8 @@ class Cell:
     @property
     def _unusual(self) -> dict[str, Scalar]:
         """What was asked beside the defaults, for the name of the record."""
-        settings = ["labels", "limit", "max_length", "metrics", "preset"]
+        length = [] if self.data.task.image else ["max_length"]  # which means nothing there
+        settings = ["labels", "limit", *length, "metrics", "preset"]
         if self.protocol.draws:
             settings += ["draws", "seed", "shots", "stratified"]
         if self.protocol.transductive:

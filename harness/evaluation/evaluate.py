@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from harness.checkpoints.build import check_ready
+from harness.checkpoints.processor import check_inputs
 from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
@@ -148,6 +149,7 @@ def check_cells(cells: Iterable[Cell]) -> None:
             key = (id(member), cell.data.name, cell.readout.name)
             if key not in checked:
                 checked.add(key)
+                check_inputs(member, cell.data.task)
                 check_ready(member, unit=kind_of(cell.data.task).unit)
                 check_readout(member, cell.readout, cell.max_length)
 

@@ -12,6 +12,7 @@ from tabulate import tabulate
 
 from harness.checkpoints.open import open_checkpoint
 from harness.data.apart import check_apart, shared_with_train
+from harness.data.images import told
 from harness.data.rows import load_rows, take
 from harness.data.sources import TRAIN, at_hand, origin
 from harness.data.splits import parse_task
@@ -74,14 +75,15 @@ def _splits(task: Task, folder: str | Path | None) -> dict[str, Rows]:
 def _told(
     rows: Rows, checkpoint: Checkpoint | None, longest: int | None, shared: int | None
 ) -> dict[str, Any]:
+    text = checkpoint if rows.images is None else None
     words = [sum(len(text.split()) for text in texts) for texts in rows.texts]
-    lengths = token_counts(checkpoint, rows) if checkpoint else words
-    cut = cut_off(checkpoint, rows, longest) if checkpoint and longest else None
+    lengths = token_counts(text, rows) if text else words
+    cut = cut_off(text, rows, longest) if text and longest else None
     return {
         "rows": len(rows),
         "labels": dict(kind_of(rows.task).told(rows)),
         "lengths": {
-            "unit": "tokens" if checkpoint else "words",
+            "unit": "tokens" if text else "words" if rows.images is None else "images",
             "median": float(np.median(lengths)),
             "95 %": float(np.quantile(lengths, 0.95)),
             "longest": int(max(lengths)),
@@ -97,7 +99,8 @@ def _told(
 def _example(row: Rows) -> dict[str, Any]:
     """A row as it is read: its texts or words, and its labels by name."""
     labels = kind_of(row.task).named(row.task, row.labels)
-    return {"texts": list(row.texts[0]), "labels": labels}
+    texts = list(row.texts[0]) if row.images is None else [told(row.images(0))]
+    return {"texts": texts, "labels": labels}
 
 
 # In words ----------------------------------------------------------------------------------
@@ -113,7 +116,8 @@ def report(shown: Mapping[str, Any]) -> str:
         if one["cut_off_in_words"]:
             lines.append(f"{split}: {one['cut_off_in_words']}")
         if one["shared_with_train"]:
-            lines.append(f"{split}: {one['shared_with_train']} texts are also in training rows")
+            what = "images" if one["lengths"]["unit"] == "images" else "texts"
+            lines.append(f"{split}: {one['shared_with_train']} {what} are also in training rows")
     for split, one in splits.items():
         for example in one["examples"]:
             texts = " | ".join(example["texts"])
@@ -124,6 +128,9 @@ def report(shown: Mapping[str, Any]) -> str:
 def _table(splits: Mapping[str, Any]) -> str:
     unit = next(iter(splits.values()))["lengths"]["unit"]
     headers = ["split", "rows", f"{unit}, median", "95 %", "longest"]
+    if unit == "images":
+        pairs = [[plain(split), one["rows"]] for split, one in splits.items()]
+        return str(tabulate(pairs, headers[:2], tablefmt="simple"))
     rows = [
         [plain(split), one["rows"], *(number(one["lengths"][k], ".0f") for k in
          ("median", "95 %", "longest"))]

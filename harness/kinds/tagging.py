@@ -39,8 +39,9 @@ class Tagging(Classification):
             first = (odd or list(task.labels))[:5]
             shown = ", ".join([*first, "..."] if len(odd) > len(first) else first) or "none"
             return f"the tags {shown}, expected O and B-TYPE, I-TYPE (or E-, S-) of a tagging"
-        if len(task.text) > 1:
-            return f"the columns {', '.join(task.text)}, expected one with lists of words"
+        if len(task.text) != 1:
+            shown = ", ".join(task.text) or task.image
+            return f"the columns {shown}, expected one with lists of words"
         return None
 
     def ordered(self, names: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from harness import weights
 from harness.checkpoints.build import check_ready, unit_of
+from harness.checkpoints.processor import check_inputs
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe
 from harness.kinds import kind_of
@@ -92,6 +93,7 @@ class JointProvider:
         """Read rows; models are run when the method asks."""
         for place, checkpoint in enumerate(self.checkpoints):
             rows = self._readings.rows(place)
+            check_inputs(checkpoint, rows.task)
             own = unit_of(checkpoint) if self.need.rows == "same" else kind_of(rows.task).unit
             check_ready(checkpoint, unit=own)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.checkpoints.layout import INDEX, MERGE, SINGLE, TOKENIZER_FILES
+from harness.checkpoints.layout import INDEX, MERGE, PROCESSOR_FILES, SINGLE
 from harness.checkpoints.provenance import MERGE_FILE, merged_by
 from harness.merging.plan import Plan, short_method
 from harness.merging.stages import Stage
@@ -77,7 +77,7 @@ def _files(plan: Plan) -> list[str]:
     """The files of a merge, as they are called in its folder."""
     split = shards(plan.state)
     first = plan.experts[0].tokenizer
-    words = [name for name in TOKENIZER_FILES if (first / name).is_file()]
+    words = [name for name in PROCESSOR_FILES if (first / name).is_file()]
     many = [f"model-*-of-{len(split.filename_to_tensors):05}.safetensors", INDEX]
     weights = many if split.is_sharded else [SINGLE]
     heads = [f"heads/{task}/" for task in plan.tasks] if plan.recipe.heads == "keep" else []

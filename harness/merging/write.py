@@ -17,9 +17,9 @@ from harness.checkpoints.bases import ENCODER, POOLER, encoder_digests, made_fro
 from harness.checkpoints.build import OF_THE_HEAD
 from harness.checkpoints.described import described
 from harness.checkpoints.layout import INDEX, MERGE, SINGLE
+from harness.checkpoints.processor import copy_processor
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
-from harness.checkpoints.tokenizer import copy_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.files import write_json, write_text
 from harness.folders import new_folder
@@ -54,9 +54,10 @@ def write(
         tracker = DistanceTracker(plan.steps)
         merged = tracker.watching(plan.state)
         hashes: dict[str, str] = {}
-        digests: dict[str, Any] = {"digest": _write_weights(merged, folder, progress, hashes)}
+        digest = _write_weights(merged, folder, progress, hashes, _spelled(plan))
+        digests: dict[str, Any] = {"digest": digest}
         first = plan.experts[0]
-        copy_tokenizer(first.tokenizer, folder)
+        copy_processor(first.tokenizer, folder)
         if plan.recipe.heads == "keep":
             digests["head_digests"] = _write_heads(plan, folder, hashes)
         plan = replace(plan, measured=measured(plan, tracker))
@@ -67,7 +68,11 @@ def write(
 
 
 def _write_weights(
-    state: StateDict, folder: Path, progress: Progress, hashes: dict[str, str]
+    state: StateDict,
+    folder: Path,
+    progress: Progress,
+    hashes: dict[str, str],
+    spelled: Mapping[str, str],
 ) -> str:
     """The digest of all weights, and into `hashes` that of every file by its path."""
     split = shards(state)
@@ -77,13 +82,23 @@ def _write_weights(
 
     digests: dict[str, str] = {}
     for file, names in split.filename_to_tensors.items():
-        written = write_file(folder / file, weights.select(state, names), step)
+        part = weights.select(state, names)
+        written = write_file(folder / file, part, step, spelled=spelled)
         digests |= written.digests
         hashes[file] = written.hash
     if split.is_sharded:
-        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        placed = {spelled.get(name, name): file for name, file in split.tensor_to_filename.items()}
+        index = {"metadata": split.metadata, "weight_map": placed}
         write_json(folder / INDEX, index)
     return weights.join_digests(digests)
+
+
+def _spelled(plan: Plan) -> Mapping[str, str]:
+    """How tensors are called in the file of a merge: as in that of the base, if it is given."""
+    first, like = plan.experts[0], plan.given or plan.experts[0]
+    if like.spelled and not any(name.startswith(first.family.prefix) for name in like.weights):
+        return {first.family.prefix + n: first.family.prefix + o for n, o in like.spelled.items()}
+    return like.spelled
 
 
 def shards(state: StateDict) -> StateDictSplit:

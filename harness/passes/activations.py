@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 from harness.checkpoints.build import build_model, unit_of
+from harness.checkpoints.named import modules_of
 from harness.passes.cache import keep, recall
 from harness.passes.features import device_of, model_key, running
-from harness.passes.reading import Inputs, Readings
+from harness.passes.prepared import Inputs, rows_in
+from harness.passes.reading import Readings
 from harness.types import Checkpoint, Products, StateDict
 
 COUNT = "count"
@@ -66,10 +68,11 @@ class Pairs:
         for inputs in reading.inputs(self.batch_size):
             here, there = (model.activations(inputs) for model in models)
             for group in self.layers:
-                _add(totals, group, here.pop(group).double(), there.pop(group).double())
-            count += int(inputs["attention_mask"].sum())
+                tokens = here.pop(group).double()
+                _add(totals, group, tokens, there.pop(group).double())
+            count += len(tokens)
             if step:
-                step(len(inputs["input_ids"]))
+                step(rows_in(inputs))
         return {name: total.cpu() for name, total in totals.items()}, count
 
 
@@ -97,14 +100,17 @@ class HookedModel:
             def hook(_: Any, given: tuple[torch.Tensor, ...], group: str = group) -> None:
                 self._seen[group] = given[0]
 
-            self._model.get_submodule(name).register_forward_pre_hook(hook)
+            modules_of(self._model)[name].register_forward_pre_hook(hook)
 
     def activations(self, inputs: Inputs) -> dict[str, torch.Tensor]:
         """The units of each group at every token of a batch, [tokens, units], without padding."""
         with torch.inference_mode(), running(self._source):
             self._model(**inputs)
-        there = inputs["attention_mask"].bool()
-        return {group: given[there] for group, given in self._seen.items()}
+        mask = inputs.get("attention_mask")
+        return {
+            group: given.flatten(0, 1) if mask is None else given[mask.bool()]
+            for group, given in self._seen.items()
+        }
 
 
 @dataclass(frozen=True, eq=False)

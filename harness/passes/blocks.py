@@ -11,11 +11,13 @@ import torch
 
 from harness.checkpoints.build import unit_of
 from harness.checkpoints.families.family import Family
+from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.errors import UnknownName
 from harness.passes.features import running
 from harness.passes.gram import gram, linear_layers
-from harness.passes.reading import Inputs, Reading
+from harness.passes.prepared import Inputs, rows_in
+from harness.passes.reading import Reading
 from harness.types import Checkpoint, StateDict, Steps
 
 
@@ -47,8 +49,8 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
     config, source = checkpoint.config, checkpoint.source
     model: Any = classifier_on_meta(config, source, unit=unit_of(checkpoint))
     count = model.config.num_hidden_layers
-    lists = [n for n, m in model.named_modules() if isinstance(m, torch.nn.ModuleList)]
-    stacks = [name for name in lists if len(model.get_submodule(name)) == count]
+    lists = {n: m for n, m in modules_of(model).items() if isinstance(m, torch.nn.ModuleList)}
+    stacks = [name for name, modules in lists.items() if len(modules) == count]
     if len(stacks) != 1:
         raise UnknownName(
             f"{source} has {count} layers, and {len(stacks)} lists of as many modules; expected an "
@@ -91,9 +93,9 @@ class TruncatedModel:
         self.block = 0
         self._reading, self._blocks = reading, blocks
         self._model: Any = reading.model()
-        self._parameters = dict(self._model.named_parameters())
+        self._parameters = parameters_of(self._model)
         self._linear = linear_layers(self._model)
-        self._stack: Any = self._model.get_submodule(blocks.stack)
+        self._stack: Any = modules_of(self._model)[blocks.stack]
         self._layers = list(self._stack.children())
         self._batches = list(reading.inputs(batch_size))
         self._given: list[Any] = [None] * len(self._batches)
@@ -148,7 +150,7 @@ class TruncatedModel:
             self._passed.output = output
             yield batch
             if step:
-                step(len(batch["input_ids"]))
+                step(rows_in(batch))
 
     def _run(self, **batch: torch.Tensor) -> None:
         with suppress(Stopped):

@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from harness.checkpoints.named import parameters_of
 from harness.kinds import kind_of
-from harness.passes.features import FIRST, Tokens, device_of, of_words, padded, running, tokenize
+from harness.passes.features import device_of, running
+from harness.passes.prepared import Prepared
 from harness.passes.reading import Reading, Readings
 from harness.types import StateDict, Steps
 from harness.weights import once
@@ -59,14 +61,14 @@ def _loss(
 
 @dataclass(frozen=True)
 class UnlabeledTask:
-    """A task: its rows as tokens, and a network that takes the tensors of any model.
+    """A task: its rows, prepared, and a network that takes the tensors of any model.
 
     A model may leave tensors to the expert that is read.
     """
 
     reading: Reading
     network: Any
-    tokens: Tokens
+    rows: Prepared
 
     def batch(self, step: int, size: int) -> list[int]:
         """The rows of a step."""
@@ -79,16 +81,14 @@ class UnlabeledTask:
     ) -> tuple[float, dict[str, torch.Tensor]]:
         """The mean entropy over the units of some rows, and its gradient by the given tensors."""
         checkpoint, device = self.reading.checkpoint, device_of(self.reading.device)
-        parameters = dict(self.network.named_parameters())
+        parameters = parameters_of(self.network)
         for name, parameter in parameters.items():
             given = tensors[name] if name in tensors else checkpoint.weights[name]
             parameter.data = given.to(device, torch.float32)
         wanted = {name: parameters[name] for name in parameters if name in tensors}
         with torch.enable_grad(), running(checkpoint.source):
-            inputs = padded(self.tokens, rows, checkpoint, device)
-            outputs = self.network(**inputs).logits
-            if FIRST in self.tokens:
-                outputs = of_words(outputs, self.tokens, rows)
+            inputs = self.rows.batch(rows, device)
+            outputs = self.rows.of_words(self.network(**inputs).logits, rows)
             units = outputs[:, self.reading.places]
             value = kind_of(self.reading.rows.task).entropy(units).mean()
             parts = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
@@ -97,5 +97,4 @@ class UnlabeledTask:
 
 
 def _unlabeled(reading: Reading) -> UnlabeledTask:
-    tokens = tokenize(reading.checkpoint, reading.rows, reading.max_length)
-    return UnlabeledTask(reading, reading.model(), tokens)
+    return UnlabeledTask(reading, reading.model(), reading.prepared())

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 import numpy as np
 import torch
 import xxhash
-from torch.nn.utils.rnn import pad_sequence
 
 from harness.checkpoints.build import LABEL_KEYS, build_model
 from harness.checkpoints.families.family import Family
+from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
-from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, tokenizer_digest, word_ids
+from harness.checkpoints.processor import pillow, processor_digest
+from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.files import cache_dir
-from harness.kinds import IGNORED, kind_of
+from harness.kinds import kind_of
 from harness.passes.cache import keep, recall
+from harness.passes.prepared import prepare
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps
 
@@ -29,10 +31,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Unpack
 
-Tokens: TypeAlias = dict[str, list[list[int]]]
 Seen: TypeAlias = "npt.NDArray[np.bool_]"
 Read: TypeAlias = tuple[Array, Array, Seen]
-FIRST = "first token of each word"
 
 
 class How(TypedDict, total=False):
@@ -100,10 +100,13 @@ def content_key(
 def model_key(checkpoint: Checkpoint, digest: str) -> str:
     """All that a model's outputs depend on beside the rows, as one hash.
 
-    The weights, of which `digest` is the hash, the tokenizer and the configuration.
+    The weights, of which `digest` is the hash, the tokenizer and the configuration; of images the
+    image processor, and the release of the library that decodes them.
     """
     config = {k: v for k, v in checkpoint.config.items() if k not in LABEL_KEYS}
-    known = [digest, tokenizer_digest(checkpoint.tokenizer), config]
+    known = [digest, processor_digest(checkpoint.tokenizer), config]
+    if checkpoint.family.inputs == "image":
+        known.append(pillow().__version__)
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
 
@@ -160,7 +163,7 @@ def one_pass(
     the readout says otherwise; the model is in eval mode.
     """
     ready = _Ready(checkpoint, rows, max_length, readouts, device)
-    order = by_length(ready.tokens)
+    order = ready.rows.by_cost()
     count = ready.units[-1].stop
     arrays = [np.empty((0, 0), dtype=np.float32)] * (len(readouts) + 1)
     seen = np.zeros(count, dtype=bool)
@@ -191,14 +194,14 @@ def dropping(
 
     def again(units: Sequence[int], seed: int) -> Array:
         picked = [row_of[unit] for unit in units]
-        picked = list(dict.fromkeys(picked)) if FIRST in ready.tokens else picked
+        picked = list(dict.fromkeys(picked)) if ready.rows.first else picked
         # so many rows at a time whatever the user's batch size: the draws go by the batch
         batches = [picked[start : start + DROPPING] for start in range(0, len(picked), DROPPING)]
         with torch.random.fork_rng([ready.device] if ready.device.type == "cuda" else []):
             torch.manual_seed(seed)
             read = [ready.read(batch)[:2] for batch in batches]
         x = np.concatenate([x for _, x in read])
-        if FIRST not in ready.tokens:
+        if ready.rows.first is None:
             return x
         place = {unit: i for i, unit in enumerate(chain(*(shown for shown, _ in read)))}
         return x[[place[unit] for unit in units]]
@@ -211,7 +214,7 @@ DROPPING = 32
 
 
 class _Ready:
-    """A model on its device, in eval mode, with the tokens of rows.
+    """A model on its device, in eval mode, with rows as it takes them.
 
     `units` has those of each row, which are numbered on through all rows.
     """
@@ -228,22 +231,22 @@ class _Ready:
         self.device = device_of(device)
         model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit)
         self.model: Any = model.to(self.device)
-        self.tokens = tokenize(checkpoint, rows, max_length, readouts[0])
+        self.rows = prepare(checkpoint, rows, max_length, readouts[0])
         counts = kind.units(rows)
         self.units = [*map(range, np.cumsum(counts) - counts, np.cumsum(counts))]
-        self._checkpoint, self._readouts = checkpoint, readouts
+        self._source, self._readouts = source, readouts
         self._final = final_module(self.model, checkpoint.family, source)
 
     def read(self, batch: Sequence[int]) -> tuple[Any, ...]:
         """The units that some rows show, their features by each readout, and their outputs."""
-        with torch.inference_mode(), running(self._checkpoint.source):
-            inputs = padded(self.tokens, batch, self._checkpoint, self.device)
+        with torch.inference_mode(), running(self._source):
+            inputs = self.rows.batch(batch, self.device)
             outputs = self._readouts[0].run(self.model, self._final, inputs)
             read = [*(one.features(outputs) for one in self._readouts), outputs.logits]
         units = [unit for row in batch for unit in self.units[row]]
-        if FIRST in self.tokens:
-            read = [of_words(one, self.tokens, batch) for one in read]
-            first = [token for row in batch for token in self.tokens[FIRST][row]]
+        if (places := self.rows.first) is not None:
+            read = [self.rows.of_words(one, batch) for one in read]
+            first = [token for row in batch for token in places[row]]
             units = [unit for unit, token in zip(units, first, strict=True) if token >= 0]
         return units, *(one.float().cpu().numpy() for one in read)
 
@@ -252,11 +255,15 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
     """Raise BrokenCheckpoint for what cannot be read so, without reading a tensor."""
     if readout.fault is None:
         return
-    source = checkpoint.source
+    source, of_images = checkpoint.source, checkpoint.family.inputs == "image"
     model = classifier_on_meta(checkpoint.config, source)
     final = final_module(model, checkpoint.family, source)
-    tokenizer = shared_tokenizer(checkpoint.tokenizer)
-    if fault := readout.fault(model, final, tokenizer, max_length):
+    tokenizer = None if of_images else shared_tokenizer(checkpoint.tokenizer)
+    if of_images and readout.way != LAST_LINEAR.way:
+        fault: str | None = "is a model of images, which are not padded, expected one of text"
+    else:
+        fault = readout.fault(model, final, tokenizer, max_length)
+    if fault:
         raise BrokenCheckpoint(
             f"{source} {fault}, to read features '{readout.name}' of; leave out {readout.asked}"
         )
@@ -277,72 +284,6 @@ def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) 
         )
 
 
-def tokenize(
-    checkpoint: Checkpoint, rows: Rows, max_length: int, readout: Readout = LAST_LINEAR
-) -> Tokens:
-    """Token ids and the like of every row, cut to `max_length`, not padded unless read so.
-
-    Of rows of words, FIRST says where the first token of each word is, -1 for one that was cut
-    off. Raises BrokenCheckpoint for a tokenizer that is not the model's: tokens without an
-    embedding.
-    """
-    words = kind_of(rows.task).split_into_words
-    tokenizer = shared_tokenizer(checkpoint.tokenizer, words=words)
-    if words:
-        encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.tokenizer)
-        encoded[FIRST] = first
-    else:
-        encoded = token_ids(
-            list(zip(*rows.texts, strict=True)),
-            lambda segments: readout.tokens(tokenizer, segments, max_length),
-            checkpoint.tokenizer,
-        )
-    known = checkpoint.config.get("vocab_size")
-    last = max((max(ids, default=0) for ids in encoded["input_ids"]), default=0)
-    if isinstance(known, int) and last >= known:
-        raise BrokenCheckpoint(
-            f"the tokenizer of {checkpoint.source} makes token {last} of a row of {rows.task}, and "
-            f"the model has embeddings for {known}; expected the tokenizer it was trained with"
-        )
-    return encoded
-
-
-def row_labels(encoded: Tokens, rows: Rows, places: Sequence[int], outputs: int) -> list[Any]:
-    """The labels of every row as a loss reads them.
-
-    A number, or one for each class, or for each token: -100 where no word begins.
-    """
-    kind = kind_of(rows.task)
-    targets = kind.targets(rows, places, outputs)
-    targets = targets.astype(np.int64 if kind.whole else np.float32)
-    if FIRST not in encoded:
-        return list(targets.tolist())
-    labels, unit = [], 0
-    for ids, first in zip(encoded["input_ids"], encoded[FIRST], strict=True):
-        line = [IGNORED] * len(ids)
-        for token in first:
-            if token >= 0:
-                line[token] = int(targets[unit])
-            unit += 1
-        labels.append(line)
-    return labels
-
-
-def stacked(labels: Sequence[Any], *, whole: bool) -> torch.Tensor:
-    """The labels of some rows as a tensor, those of tokens padded with -100."""
-    kind = torch.int64 if whole else torch.float32
-    if not whole or not isinstance(labels[0], list):
-        return torch.tensor(labels, dtype=kind)
-    return pad_sequence([torch.tensor(one, dtype=kind) for one in labels], True, IGNORED)
-
-
-def of_words(outputs: torch.Tensor, encoded: Tokens, batch: Sequence[int]) -> torch.Tensor:
-    """The outputs of the words of a batch, of [rows, tokens, ...], each at its first token."""
-    first = [[token for token in encoded[FIRST][row] if token >= 0] for row in batch]
-    lines = [line for line, tokens in enumerate(first) for _ in tokens]
-    return outputs[lines, [*chain(*first)]]
-
-
 @contextmanager
 def running(what: str) -> Iterator[None]:
     """Whatever goes wrong in a model's forward pass as BrokenCheckpoint, in one line."""
@@ -360,24 +301,6 @@ def running(what: str) -> Iterator[None]:
         ) from error
 
 
-def by_length(encoded: Tokens) -> list[int]:
-    """The rows by their number of tokens, the longest first."""
-    lengths = [len(ids) for ids in encoded["input_ids"]]
-    return sorted(range(len(lengths)), key=lambda i: -lengths[i])
-
-
-def padded(
-    encoded: Tokens, batch: Sequence[int], checkpoint: Checkpoint, device: torch.device
-) -> dict[str, torch.Tensor]:
-    """The rows of a batch as tensors [rows, longest], padded at the end, with their mask."""
-    fill = {"input_ids": int(checkpoint.config.get("pad_token_id") or 0)}
-    tensors = {}
-    for key in (key for key in encoded if key != FIRST):
-        rows = [torch.tensor(encoded[key][i], dtype=torch.long) for i in batch]
-        tensors[key] = pad_sequence(rows, True, fill.get(key, 0)).to(device)
-    return tensors
-
-
 def device_of(name: str) -> torch.device:
     """The device of a name; `auto` is the GPU where there is one."""
     if name == "auto":
@@ -387,10 +310,10 @@ def device_of(name: str) -> torch.device:
 
 def final_module(model: torch.nn.Module, family: Family, source: str) -> torch.nn.Module:
     """The final linear layer of a classifier. Raises MissingHead where there is none."""
-    name = family.final(dict(model.named_parameters()))
+    name = family.final(parameters_of(model))
     if name is None:
         raise MissingHead(f"{source} has no final linear layer, expected one")
-    return model.get_submodule(name)
+    return modules_of(model)[name]
 
 
 def final_head(checkpoint: Checkpoint, columns: Sequence[int]) -> Head | None:

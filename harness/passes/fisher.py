@@ -13,6 +13,7 @@ from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad
 
+from harness.checkpoints.named import canonical
 from harness.kinds import Kind
 
 Estimator: TypeAlias = Literal["exact", "empirical", "mergelm", "hard", "soft", "empirical_batch"]
@@ -83,7 +84,7 @@ def fisher(
             part.add_squares(rows_of, totals)
         steps += len(alike)
     count = max(1, steps * (batch_size if estimator == "mergelm" else 1))
-    return {name: total.div_(count).cpu() for name, total in totals.items()}
+    return canonical(model, {name: total.div_(count).cpu() for name, total in totals.items()})
 
 
 def _alike(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
@@ -98,8 +99,13 @@ def _alike(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
 
 
 def _words(model: Any) -> str | None:
-    """The parameter that is the word embedding; None where it is frozen, or known by no name."""
-    table = model.get_input_embeddings().weight
+    """The parameter that is the word embedding; None where it is frozen, or known by no name.
+
+    Of images there is none.
+    """
+    table = getattr(model.get_input_embeddings(), "weight", None)
+    if table is None:
+        return None
     return next((n for n, p in model.named_parameters() if p is table and p.requires_grad), None)
 
 
@@ -129,7 +135,8 @@ class _Part:
                 elif len(grads) == 1:
                     totals[name].addcmul_(grads[0], grads[0])
                 else:
-                    totals[name].add_(grads.square_().sum(0))
+                    # not in place: gradients of two parameters may lie in one memory
+                    totals[name].add_(grads.square().sum(0))
 
 
 @dataclass(frozen=True)

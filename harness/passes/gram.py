@@ -8,14 +8,18 @@ from typing import Literal
 import torch
 
 from harness.checkpoints.build import unit_of
+from harness.checkpoints.named import modules_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.types import Checkpoint
 from harness.weights import Spec
 
 
 def linear_layers(model: torch.nn.Module) -> dict[str, torch.nn.Linear]:
-    """The linear layers of a model by name: those whose inputs have a Gram matrix."""
-    return {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    """The linear layers of a model by name: those whose inputs have a Gram matrix.
+
+    A convolution has none: it is averaged, as by the published code for vision transformers.
+    """
+    return {n: m for n, m in modules_of(model).items() if isinstance(m, torch.nn.Linear)}
 
 
 def gram_shapes(checkpoint: Checkpoint) -> dict[str, Spec]:
@@ -61,7 +65,7 @@ def gram(
             for batch in batches:
                 run(**batch)
                 groups = groups or _shared(calls)
-                mask = None if padding else batch["attention_mask"].bool()
+                mask = None if padding else batch.get("attention_mask")
                 for name, given in calls:
                     if groups[name] == name:
                         rows = _rows(given, mask).double()
@@ -93,5 +97,5 @@ def _rows(given: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     relative positions, which its query and key layers read beside the tokens.
     """
     if mask is not None and given.dim() == 3 and given.shape[:2] == mask.shape:
-        return given[mask]
+        return given[mask.bool()]
     return given.reshape(-1, given.shape[-1])

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.checkpoints.network import classifier_on_meta
-from harness.checkpoints.tokenizer import tokenizer_digest
+from harness.checkpoints.processor import processor_digest
 from harness.errors import BadOption
 from harness.kinds import kind_of
-from harness.passes.features import FIRST, tokenize
+from harness.passes.prepared import prepare
 from harness.readout import LAST_LINEAR, Readout, positions
 from harness.types import AUTO, MOST_TOKENS, Checkpoint, Length, Rows
 from harness.values import tokens
@@ -45,9 +45,9 @@ def length_of(value: object) -> Length:
         raise BadOption(f"max_length: {error}") from error
 
 
-def token_counts(checkpoint: Checkpoint, rows: Rows) -> list[int]:
+def token_counts(checkpoint: Checkpoint, rows: Rows) -> Sequence[int]:
     """How many tokens each row has, cut nowhere."""
-    return [len(ids) for ids in tokenize(checkpoint, rows, MOST_TOKENS)["input_ids"]]
+    return prepare(checkpoint, rows, MOST_TOKENS).costs
 
 
 def limit_of(checkpoint: Checkpoint) -> int:
@@ -65,8 +65,11 @@ def resolved(
 ) -> int:
     """The length that is asked for as a number; `auto` of rows that models are to read.
 
-    Raises BadOption where a readout is of so many tokens in every row.
+    It means nothing for images. Raises BadOption where a readout is of so many tokens in every row.
     """
+    several = list(several)
+    if several[0].task.image:
+        return several[0].task.finetune.max_length
     if asked != AUTO:
         return asked
     if readout != LAST_LINEAR:
@@ -91,13 +94,13 @@ def at_length(rows: Rows, asked: Length | None, checkpoints: Sequence[Checkpoint
 def cut_off(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Cut:
     """What a length cuts off of rows, as the model's tokenizer has them."""
     kind = kind_of(rows.task)
-    whole = tokenize(checkpoint, rows, MOST_TOKENS)
-    lengths = np.array([len(ids) for ids in whole["input_ids"]])
+    whole = prepare(checkpoint, rows, MOST_TOKENS)
+    lengths = np.array(whole.costs)
     units = np.repeat(lengths > max_length, kind.units(rows))
     words = 0
-    if FIRST in whole and units.any():
-        cut = tokenize(checkpoint, rows, max_length)[FIRST]
-        before = np.array([place for row in whole[FIRST] for place in row])
+    if whole.first is not None and units.any():
+        cut = prepare(checkpoint, rows, max_length).first or ()
+        before = np.array([place for row in whole.first for place in row])
         units = (before >= 0) & (np.array([place for row in cut for place in row]) < 0)
         words = int(units.sum())
     parts = kind.parts(rows)
@@ -107,6 +110,8 @@ def cut_off(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Cut:
 
 def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) -> None:
     """Warn of what a length cuts off of rows, by the tokenizer that most is cut off by."""
+    if rows.task.image:
+        return
     several = [cut_off(one, rows, max_length) for one in _by_words(checkpoints)]
     most = max(several, key=lambda cut: (cut.lost, cut.words))
     if said := described(most, rows, max_length):
@@ -133,4 +138,4 @@ def described(cut: Cut, rows: Rows, max_length: int) -> str:
 
 def _by_words(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """One of the checkpoints for each tokenizer."""
-    return list({tokenizer_digest(one.tokenizer): one for one in checkpoints}.values())
+    return list({processor_digest(one.tokenizer): one for one in checkpoints}.values())

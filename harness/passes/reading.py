@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -13,19 +13,10 @@ from harness import weights
 from harness.checkpoints.build import build_model
 from harness.files import cache_dir
 from harness.kinds import kind_of
-from harness.passes.features import (
-    Tokens,
-    by_length,
-    content_key,
-    device_of,
-    padded,
-    row_labels,
-    stacked,
-    tokenize,
-)
+from harness.passes.features import content_key, device_of
+from harness.passes.prepared import Inputs, Prepared, prepare, row_labels, stacked
 from harness.types import Checkpoint, Progress, Rows, Steps
 
-Inputs: TypeAlias = "dict[str, torch.Tensor]"
 Batches: TypeAlias = "Iterator[tuple[Inputs, torch.Tensor]]"
 
 
@@ -64,33 +55,31 @@ class Reading:
 
     def batches(self, size: int, *, as_drawn: bool) -> Batches:
         """Inputs and labels of the rows, in the order of the draw or, padding less, by length."""
-        encoded = tokenize(self.checkpoint, self.rows, self.max_length)
+        rows = self.prepared()
         kind, where = kind_of(self.rows.task), device_of(self.device)
-        labels = self._labels(encoded)
-        for picked, inputs in self._padded(encoded, size, as_drawn=as_drawn):
+        labels = row_labels(rows, self.rows, self.places, max(1, len(self.checkpoint.labels or ())))
+        for picked, inputs in self._batches(rows, size, as_drawn=as_drawn):
             yield inputs, stacked([labels[i] for i in picked], whole=kind.whole).to(where)
             if self.progress:
                 self.progress(len(picked))
 
     def inputs(self, size: int) -> Iterator[Inputs]:
         """Inputs of the rows by length, whatever they are labelled: nothing is told of progress."""
-        encoded = tokenize(self.checkpoint, self.rows, self.max_length)
-        return (inputs for _, inputs in self._padded(encoded, size, as_drawn=False))
+        batches = self._batches(self.prepared(), size, as_drawn=False)
+        return (inputs for _, inputs in batches)
 
-    def _padded(
-        self, encoded: Tokens, size: int, *, as_drawn: bool
+    def prepared(self) -> Prepared:
+        """The rows as the expert takes them."""
+        return prepare(self.checkpoint, self.rows, self.max_length)
+
+    def _batches(
+        self, rows: Prepared, size: int, *, as_drawn: bool
     ) -> Iterator[tuple[list[int], Inputs]]:
         where = device_of(self.device)
-        order = [*range(len(self.rows))] if as_drawn else by_length(encoded)
+        order = [*range(len(self.rows))] if as_drawn else rows.by_cost()
         for start in range(0, len(order), size):
             picked = order[start : start + size]
-            yield picked, padded(encoded, picked, self.checkpoint, where)
-
-    def _labels(self, encoded: Tokens) -> list[Any]:
-        """Gold labels of every row, by the place they have in the model's outputs."""
-        return row_labels(
-            encoded, self.rows, self.places, max(1, len(self.checkpoint.labels or ()))
-        )
+            yield picked, rows.batch(picked, where)
 
 
 @dataclass(frozen=True)

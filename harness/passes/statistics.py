@@ -19,6 +19,7 @@ from harness import weights
 from harness.checkpoints.build import check_ready
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import check_unchanged
 from harness.data.claims import check_claim
 from harness.data.rows import load_rows, take
@@ -241,6 +242,7 @@ def statistic(
         raise BadRecipe(f"statistics are computed on {parsed}@{TRAINED_ON}, found '@{split}'")
     path = Path(out)
     _check_free(path)
+    check_inputs(checkpoint, parsed)
     check_ready(checkpoint, unit=kind_of(parsed).unit)
     kind_of(parsed).columns(parsed, checkpoint.labels or (), checkpoint.source)
     check_unchanged(checkpoint)

@@ -19,7 +19,7 @@ from harness.checkpoints.build import drawn_layers, quiet
 from harness.checkpoints.described import by_file, described, learn
 from harness.checkpoints.layout import EXPERT, TOKENIZER_FILES
 from harness.checkpoints.open import open_checkpoint, open_weights
-from harness.checkpoints.tokenizer import copy_tokenizer
+from harness.checkpoints.processor import check_inputs, copy_processor
 from harness.data.apart import check_apart
 from harness.data.groups import expanded
 from harness.data.metrics import check_scored, finished, score
@@ -126,6 +126,8 @@ def finetune(
     given = overrides.pop("max_length", None)
     length = None if given is None else length_of(given)
     asked = [(one, _settings(one.finetune, overrides)) for one in named]
+    for one in named:
+        check_inputs(source, one)
     check_shared(named, {one.name: settings for one, settings in asked})
     readout = _readout(preset, named)
     out = Path(out)
@@ -179,7 +181,7 @@ def finetune(
         scores = _train(trainer, source, parts, workdir, shown)
         trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
-        copy_tokenizer(source.tokenizer, folder)
+        copy_processor(source.tokenizer, folder)
         record = {
             **request,
             **described(request["tasks"], out),

@@ -20,6 +20,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Sampler
 from harness.checkpoints.build import OF_THE_HEAD
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.layout import SINGLE
+from harness.checkpoints.named import canonical
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
 from harness.kinds import kind_of
@@ -52,20 +53,25 @@ class MultiTask(torch.nn.Module):
     def forward(
         self,
         task: int,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
     ) -> Any:
-        """The output of the classifier of one task, which all rows of the batch are of."""
-        segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        """The output of the classifier of one task, which all rows of the batch are of.
+
+        The Trainer keeps of rows what is named here.
+        """
+        given = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "pixel_values": pixel_values,
+        }
+        inputs = {name: value for name, value in given.items() if value is not None}
         own = self.losses[task]
-        read = self.classifiers[task](
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            labels=None if own else labels,
-            **segments,
-        )
+        read = self.classifiers[task](labels=None if own else labels, **inputs)
         if own and labels is not None:
             read["loss"] = own(read["logits"], labels)
         return read
@@ -98,7 +104,7 @@ class MultiTask(torch.nn.Module):
 def _save(classifier: Any, folder: Path, wanted: Callable[[str], bool]) -> None:
     tensors = {
         name: tensor.detach().cpu().contiguous()
-        for name, tensor in classifier.state_dict().items()
+        for name, tensor in canonical(classifier, classifier.state_dict()).items()
         if wanted(name)
     }
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
@@ -195,13 +201,14 @@ def multi_task(
         train_dataset=ConcatDataset(train),
         eval_dataset=heldout,
         data_collator=collate,
-        processing_class=pad.tokenizer,
+        processing_class=getattr(pad, "tokenizer", None),
     )
 
 
 def _numbered(rows: Any, task: int) -> Any:
     """The rows of a data set with the number of their task."""
-    return rows.remove_columns("length").add_column("task", [task] * len(rows))
+    made = rows.remove_columns("length").with_format(None).add_column("task", [task] * len(rows))
+    return made.with_format(rows.format["type"], **rows.format["format_kwargs"])
 
 
 def _trainer_of(batches: TaskBatches) -> Any:

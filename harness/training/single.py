@@ -18,9 +18,10 @@ from harness.checkpoints.families.family import Family
 from harness.checkpoints.network import classifier_on_meta, silent
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
-from harness.errors import BadData, BadOption, BrokenCheckpoint, NotFinite
+from harness.errors import BadData, BadOption, BrokenCheckpoint, HarnessError, NotFinite
 from harness.kinds import kind_of
-from harness.passes.features import FIRST, final_module, row_labels, tokenize
+from harness.passes.features import final_module
+from harness.passes.prepared import Prepared, prepare, row_labels
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Array64, Checkpoint, Hyperparameters, Rows, Task
 
@@ -66,7 +67,7 @@ def single_task(source: Checkpoint, part: Training, head_seed: int) -> Callable[
         train_dataset=train,
         eval_dataset=heldout,
         data_collator=collate,
-        processing_class=collate.tokenizer,
+        processing_class=getattr(collate, "tokenizer", None),
         compute_loss_func=loss_of(part.task),
         compute_metrics=scores_of(part.task),
     )
@@ -142,23 +143,27 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
 def check_reads(
     model: Any, rows: Any, collate: Callable[[Sequence[Any]], Mapping[str, Any]], source: Checkpoint
 ) -> None:
-    """Raise BrokenCheckpoint where the model cannot read what its own tokenizer makes of rows.
+    """Raise BrokenCheckpoint where the model cannot read what its own processor makes of rows.
 
     The longest row may have more tokens than the model has positions, and the highest token no
     embedding; a tokenizer may have no padding.
     """
-    tokens = list(rows["input_ids"])
-    counts, ids = [len(row) for row in tokens], [max(row, default=0) for row in tokens]
-    longest, highest = int(np.argmax(counts)), int(np.argmax(ids))
+    picked, what = [0], "an image"
+    if "input_ids" in rows.column_names:
+        tokens = list(rows["input_ids"])
+        counts, ids = [len(row) for row in tokens], [max(row, default=0) for row in tokens]
+        picked = [int(np.argmax(counts)), int(np.argmax(ids))]
+        what = f"a row of {max(counts)} tokens with ids up to {max(ids)}"
     try:
-        batch = collate([rows[longest], rows[highest]])
+        batch = collate([rows[place] for place in picked])
         with torch.no_grad():
             model.eval()(**batch)
+    except HarnessError:
+        raise
     except Exception as error:  # each model and tokenizer has its own way to fail
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BrokenCheckpoint(
-            f"{source.source} cannot read a row of {counts[longest]} tokens with ids up to "
-            f"{ids[highest]} ({reason}); expected a tokenizer that fits its "
+            f"{source.source} cannot read {what} ({reason}); expected a processor that fits its "
             "config.json, or a smaller --max-length"
         ) from error
 
@@ -181,7 +186,7 @@ def arguments(
         warmup_steps=round(settings.warmup * batches * settings.epochs),
         weight_decay=settings.weight_decay,
         lr_scheduler_type="linear",
-        train_sampling_strategy="group_by_length",
+        train_sampling_strategy="random" if parts[0].task.image else "group_by_length",
         eval_strategy="epoch",
         save_strategy="epoch",
         save_total_limit=1,
@@ -287,8 +292,14 @@ def loss_of(task: Task) -> Callable[..., Any] | None:
 
 def collator(source: Checkpoint, task: Task) -> Any:
     """What makes a batch of rows: padded inputs, and labels of tokens padded with -100."""
-    from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
+    from transformers import (
+        DataCollatorForTokenClassification,
+        DataCollatorWithPadding,
+        default_data_collator,
+    )
 
+    if task.image:
+        return default_data_collator
     words = kind_of(task).split_into_words
     tokenizer = open_tokenizer(source.tokenizer, words=words)
     return (DataCollatorForTokenClassification if words else DataCollatorWithPadding)(tokenizer)
@@ -304,13 +315,39 @@ def _diverged(what: str, state: Any) -> NotFinite:
 # Rows --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Seen:
+    """Images of the rows of a data set in the place of their numbers, when they are asked for.
+
+    The datasets library copies what does so, and hashes it: never the images.
+    """
+
+    prepared: Prepared
+    digest: str
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Some rows, with pixels."""
+        asked = [name for name in self.prepared.columns if name in batch]
+        return {**batch, **{name: self.prepared.make(batch[name])[name] for name in asked}}
+
+    def __deepcopy__(self, memo: object) -> Seen:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (self.digest,)
+
+
 def dataset(rows: Rows, source: Checkpoint, max_length: int, readout: Readout = LAST_LINEAR) -> Any:
-    """The rows as token ids and the like, with their labels and their lengths."""
+    """The rows as token ids and the like, with their labels and their lengths.
+
+    Of an image there is the number of its row, until it is asked for.
+    """
     from datasets import Dataset
 
-    encoded: dict[str, Any] = tokenize(source, rows, max_length, readout)
+    made = prepare(source, rows, max_length, readout)
     count = kind_of(rows.task).outputs(rows.task)
-    labels = row_labels(encoded, rows, range(count), count)
-    encoded.pop(FIRST, None)
-    lengths = [len(ids) for ids in encoded["input_ids"]]
-    return Dataset.from_dict({**encoded, "labels": labels, "length": lengths})
+    labels = row_labels(made, rows, range(count), count)
+    data = Dataset.from_dict({**made.columns, "labels": labels, "length": made.costs})
+    if not rows.task.image:
+        return data
+    return data.with_transform(Seen(made, rows.digest))

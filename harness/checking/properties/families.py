@@ -21,6 +21,8 @@ from harness.checking.properties.property import Broken, Method, checks
 from harness.checking.toys import Tensors
 from harness.checkpoints.build import UNITS
 from harness.checkpoints.families.family import Unit
+from harness.checkpoints.families.known import KNOWN
+from harness.checkpoints.named import in_memory, parameters_of
 from harness.checkpoints.network import network
 from harness.checkpoints.open import open_checkpoint
 from harness.merging.merge import merge
@@ -60,6 +62,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "electra": {"model_type": "electra", **BERT_LIKE, "embedding_size": 6},
     "deberta-v2": DEBERTA,
     "deberta-v2, positions apart": {**DEBERTA, "share_att_key": False, "embedding_size": 6},
+    "vit": {"model_type": "vit", **SIZES, "intermediate_size": 12, **toys.IMAGES},
 }
 """A configuration for every family, and another where it leads to further tensors."""
 
@@ -77,7 +80,7 @@ def family(method: Method) -> str:
     method asks of the architecture it is given as in any merge; toys stand in for rows.
     """
     largest = dict.fromkeys(DRIFT, 0.0)
-    for number, (name, unit) in enumerate(product(CONFIGS, UNITS)):
+    for number, (name, unit) in enumerate(models()):
         for place, (dtype, bound) in enumerate(DRIFT.items(), start=number):
             mini = miniature(name, unit, dtype, method.experts)
             moved = _moved(method, mini, place % method.experts)
@@ -89,6 +92,13 @@ def family(method: Method) -> str:
             largest[dtype] = max(largest[dtype], moved)
     told = (f"{moved:.1g} in {dtype_name(dtype)}" for dtype, moved in largest.items())
     return f"by {' and '.join(told)} at most, on {len(CONFIGS)} architectures"
+
+
+def models() -> list[tuple[str, Unit]]:
+    """The configurations with what their classifiers give outputs for: an image has no words."""
+    wordless = {name for name, one in CONFIGS.items() if KNOWN[one["model_type"]].word is None}
+    pairs: list[tuple[str, Unit]] = [*product(CONFIGS, UNITS)]
+    return [pair for pair in pairs if pair not in product(wordless, ["word"])]
 
 
 @dataclass(frozen=True)
@@ -107,10 +117,13 @@ class Miniature:
 
     def outputs(self, state: StateDict) -> torch.Tensor:
         """What the network says with these weights to rows of different lengths."""
-        inputs = toys.inputs()
+        inputs = toys.inputs(KNOWN[self.config["model_type"]].inputs)
+        made = next(self.network.parameters()).dtype
         with torch.inference_mode():
             logits: torch.Tensor = torch.func.functional_call(
-                self.network, {name: state[name] for name in self.base}, kwargs=inputs
+                self.network,
+                in_memory(self.network, {name: state[name] for name in self.base}),
+                kwargs={n: t.to(made) if t.is_floating_point() else t for n, t in inputs.items()},
             ).logits
         return logits if logits.ndim == 2 else logits[inputs["attention_mask"].bool()]
 
@@ -140,7 +153,7 @@ def _drawn(made: torch.nn.Module, seed: int, dtype: torch.dtype) -> Tensors:
     numbers = torch.Generator().manual_seed(seed)
     return {
         name: torch.randn(tensor.shape, generator=numbers, dtype=torch.float64).to(dtype) / 2
-        for name, tensor in made.named_parameters()
+        for name, tensor in parameters_of(made).items()
     }
 
 

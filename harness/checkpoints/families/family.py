@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +31,8 @@ Settings: TypeAlias = Mapping[str, Any]
 """Keys of config.json that a model reads though transformers' class of the configuration has them
 not, and what stands for one that is not there."""
 SETTINGS: Settings = {"position_embedding_type": "absolute"}
+Modality: TypeAlias = Literal["text", "image"]
+"""What a row is, as a model takes it."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,9 @@ class Family:
     the tops of classifiers of rows and of words. A `pooler` is encoder and merged as such, though a
     base may come without. `axes` is the table of the encoder's symmetries, which may have more
     names than a configuration leads to; a `projection` is there if embeddings have a width of their
-    own. `heads` is the key of config.json that counts attention heads.
+    own. `heads` is the key of config.json that counts attention heads. `inputs` is what it reads.
+    `aliases` are patterns and what stands for them, in turn, from the names of any release of
+    transformers to those that it writes.
     """
 
     name: str
@@ -67,6 +72,8 @@ class Family:
     projection: str | None = None
     heads: str = "num_attention_heads"
     settings: Settings = field(default_factory=lambda: SETTINGS)
+    inputs: Modality = "text"
+    aliases: tuple[tuple[str, str], ...] = ()
 
     @property
     def recorded(self) -> dict[str, str]:
@@ -94,6 +101,12 @@ class Family:
     def is_pooler(self, name: str) -> bool:
         """Whether a tensor of this name belongs to the pooler, which a base may lack."""
         return self.pooler is not None and name.startswith(f"{self.pooler}.")
+
+    def canonical(self, name: str) -> str:
+        """The name of a tensor or a module that a release of transformers may call otherwise."""
+        for pattern, replacement in self.aliases:
+            name = re.sub(pattern, replacement, name)
+        return name
 
     def bare(self, name: str) -> str:
         """The name as an encoder by itself may be stored under."""

@@ -14,10 +14,11 @@ from harness.checkpoints.families.distilbert import DISTILBERT
 from harness.checkpoints.families.electra import ELECTRA
 from harness.checkpoints.families.family import GENERIC, SETTINGS, Family, Top, Unit
 from harness.checkpoints.families.roberta import ROBERTA
+from harness.checkpoints.families.vit import VIT
 from harness.checkpoints.network import classifier_on_meta
 from harness.errors import BrokenCheckpoint, UnknownName
 
-FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA)
+FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT)
 KNOWN: Mapping[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
 _BY_RULES: dict[str, Family] = {}
 """Families that were told by names, by model_type: to tell one, its classifier is built."""

@@ -129,7 +129,7 @@ def place_in(family: Family, name: str, spec: Spec) -> Place:
         return Place(None, "pooler")
     number = NUMBER.search(name)
     weight = in_any_layer(name).removesuffix("bias").removesuffix("weight")
-    axes = family.axes.get(f"{weight}weight")
+    axes = family.axes.get(f"{weight}weight") or family.axes.get(weight)
     role = _role(axes) if axes else "matrix" if len(spec.shape) > 1 else "vector"
     return Place(int(number[1]) if number else None, role)
 
@@ -141,4 +141,4 @@ def _role(axes: tuple[str | None, ...]) -> Role:
     for axis in axes:
         if axis in _BY_GROUP:
             return _BY_GROUP[axis]
-    return "embeddings" if axes == (None, WIDTH) else "convolution"
+    return "embeddings" if axes in ((None, WIDTH), (None, None, WIDTH)) else "convolution"

@@ -1,0 +1,54 @@
+"""ViT (Dosovitskiy et al. 2021, arXiv:2010.11929): images in patches behind a class token.
+
+The norms come before attention and feed-forward layers, and one after the last layer. Names are
+those that transformers writes; the models of its newer releases have others in memory.
+"""
+
+from harness.checkpoints.families.family import (
+    FFN,
+    QK,
+    VO,
+    WIDTH,
+    Family,
+    linear,
+    norm,
+    one_linear,
+)
+from harness.weights import dual
+
+EMBEDDINGS, AT = "vit.embeddings.", "vit.encoder.layer.{layer}."
+
+VIT = Family(
+    name="vit",
+    model_types=("vit",),
+    prefix="vit.",
+    inputs="image",
+    row=one_linear(WIDTH),
+    word=None,
+    pooler="vit.pooler",
+    axes={
+        f"{EMBEDDINGS}cls_token": (None, None, WIDTH),
+        f"{EMBEDDINGS}position_embeddings": (None, None, WIDTH),
+        f"{EMBEDDINGS}patch_embeddings.projection.weight": (WIDTH, None, None, None),
+        f"{EMBEDDINGS}patch_embeddings.projection.bias": (WIDTH,),
+        **norm(f"{AT}layernorm_before"),
+        **linear(f"{AT}attention.attention.query", QK, WIDTH),
+        **linear(f"{AT}attention.attention.key", dual(QK), WIDTH),
+        **linear(f"{AT}attention.attention.value", VO, WIDTH),
+        **linear(f"{AT}attention.output.dense", WIDTH, dual(VO)),
+        **norm(f"{AT}layernorm_after"),
+        **linear(f"{AT}intermediate.dense", FFN, WIDTH),
+        **linear(f"{AT}output.dense", WIDTH, dual(FFN)),
+        **norm("vit.layernorm"),
+    },
+    settings={},
+    aliases=(
+        (r"^(vit\.)?layers\b", r"\1encoder.layer"),
+        (r"\.attention\.q_proj\b", ".attention.attention.query"),
+        (r"\.attention\.k_proj\b", ".attention.attention.key"),
+        (r"\.attention\.v_proj\b", ".attention.attention.value"),
+        (r"\.attention\.o_proj\b", ".attention.output.dense"),
+        (r"\.mlp\.fc1\b", ".intermediate.dense"),
+        (r"\.mlp\.fc2\b", ".output.dense"),
+    ),
+)

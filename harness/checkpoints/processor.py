@@ -1,0 +1,138 @@
+"""Shell: what lies beside weights to read rows with: a tokenizer, or an image processor."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+
+from harness.checkpoints.layout import IMAGE_FILES, PROCESSOR_FILES, check_files, odd
+from harness.checkpoints.network import silent
+from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights
+from harness.types import Checkpoint, Task
+
+LARGEST_SIDE = 4096
+"""Pixels of a side of an image as a model reads it, at most."""
+NO_PROCESSING = ("image_processor_type", "feature_extractor_type", "processor_class", "data_format")
+"""What a configuration says of an image processor that is not done to an image."""
+
+
+def processor_digest(path: Path) -> str:
+    """A hash of the files of the tokenizer or the image processor in a folder."""
+    state = xxhash.xxh3_128()
+    for name in PROCESSOR_FILES:
+        if (path / name).is_file():
+            state.update(name.encode() + (path / name).read_bytes())
+    return str(state.hexdigest())
+
+
+def copy_processor(source: Path, target: Path) -> None:
+    """Copy the files of a tokenizer or an image processor, as they are."""
+    for name in PROCESSOR_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def check_inputs(model: Checkpoint, task: Task) -> None:
+    """Raise BadRecipe for a model of text on images, and the other way round."""
+    found, wanted = model.family.inputs, "image" if task.image else "text"
+    if found != wanted:
+        raise BadRecipe(
+            f"{model.source} is a model of {found}, and the rows of {task} are {wanted}; "
+            f"expected a model of {wanted}, or a task of {found}"
+        )
+
+
+def pillow() -> Any:
+    """The library that decodes images. Raises BadRecipe where it is not installed."""
+    try:
+        import PIL.Image
+        import PIL.ImageOps
+    except ImportError as error:
+        raise BadRecipe(
+            "images are read with Pillow, which is not installed; expected it: "
+            "pip install 'merging-harness[vision]'"
+        ) from error
+    return PIL
+
+
+def open_image_processor(path: Path) -> Any:
+    """The image processor in a folder, as transformers makes it for Pillow, without any code of the
+    folder's own. Raises BrokenCheckpoint in one line for whatever it cannot make."""
+    pillow()
+    check_files(path)
+    if not any((path / name).is_file() for name in IMAGE_FILES):
+        raise BrokenCheckpoint(
+            f"{path} has no image processor; expected {IMAGE_FILES[0]} beside the weights"
+        )
+    from transformers import AutoImageProcessor
+
+    try:
+        with silent():
+            given: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+            # by itself it takes torchvision where that is installed, whose pixels differ; older
+            # releases know `use_fast` for it
+            given |= {"backend": "pil", "use_fast": False}
+            made = AutoImageProcessor.from_pretrained(path, **given)
+            said = made.to_dict()
+    except Exception as error:  # every field has a way to fail of its own
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BrokenCheckpoint(
+            f"{path} has no image processor that can be read ({reason:.300}); expected its "
+            f"{IMAGE_FILES[0]} beside the weights"
+        ) from error
+    sides = [side for key in ("size", "crop_size") for side in (said.get(key) or {}).values()]
+    if big := [side for side in sides if not isinstance(side, int) or side > LARGEST_SIDE]:
+        raise odd(path, "image processor with a side of", big[0], f"{LARGEST_SIDE} at most")
+    return made
+
+
+def pixels(processor: Any, images: Sequence[Any], source: object) -> torch.Tensor:
+    """Images as a model reads them, [images, channels, height, width].
+
+    Raises BrokenCheckpoint, saying of what `source`, for a processor that cannot make that.
+    """
+    try:
+        made: torch.Tensor = processor(images=list(images), return_tensors="pt")["pixel_values"]
+    except Exception as error:  # as above
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BrokenCheckpoint(
+            f"the image processor of {source} cannot be used ({reason:.300}); expected one that "
+            "makes all images alike in size"
+        ) from error
+    return made
+
+
+def check_image_processor(model: Checkpoint) -> None:
+    """Raise BrokenCheckpoint unless what is made of an image is what the model reads."""
+    gray = pillow().Image.new("RGB", (3, 5), (128, 128, 128))
+    made = pixels(open_image_processor(model.tokenizer), [gray], model.source).shape[1:]
+    size = model.config.get("image_size")
+    sides = [size, size] if isinstance(size, int) else list(size or made[1:])
+    expected = [model.config.get("num_channels", 3), *sides]
+    if [*made] != expected:
+        raise BrokenCheckpoint(
+            f"the image processor of {model.source} makes {[*made]} of an image, expected "
+            f"{expected} as its config.json says"
+        )
+
+
+def check_images_alike(models: Sequence[Checkpoint]) -> None:
+    """Raise IncompatibleWeights, naming two models and a key, unless all see an image alike."""
+    having = [m for m in models if any((m.tokenizer / name).is_file() for name in IMAGE_FILES)]
+    for first, other in pairwise(having):
+        if processor_digest(first.tokenizer) == processor_digest(other.tokenizer):
+            continue
+        expected, found = (open_image_processor(m.tokenizer).to_dict() for m in (first, other))
+        for key in sorted({*expected, *found} - {*NO_PROCESSING}):
+            if found.get(key) != expected.get(key):
+                raise IncompatibleWeights(
+                    f"the image processor of {other.source} has {key} {found.get(key)!r:.80}, "
+                    f"expected {expected.get(key)!r:.80} as {first.source}: models that see an "
+                    "image differently cannot be merged or compared; take models with one processor"
+                )

@@ -1,0 +1,161 @@
+"""Shell: a column of images, or a folder of them by class -> bytes of one at a time, and pixels."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.checkpoints.processor import pillow
+from harness.errors import BadData
+from harness.types import Task
+
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
+"""What Pillow is asked to read: some others it has programs of the system run for."""
+SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+"""How the files of images in a folder end; all others are passed over."""
+
+
+class StoredImage(NamedTuple):
+    """An image as it is stored, and what to call it where it cannot be read."""
+
+    data: bytes
+    where: str
+
+
+def read_folder(task: Task, folder: Path) -> Any:
+    """The images in a folder as a table: their files, and as labels the folders that they are in.
+
+    Raises BadData for a folder without any.
+    """
+    import pyarrow
+
+    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    outside = [file.name for file in files if file.parent == folder]
+    if not files or outside:
+        where = f"{outside[0]} outside of them" if outside else "none"
+        raise BadData(
+            f"{folder} is read as images in a folder for each class, found {where}; expected "
+            f"CLASS/NAME ending in {', '.join(SUFFIXES)}"
+        )
+    names = [file.relative_to(folder).as_posix() for file in files]
+    classes = [name.partition("/")[0] for name in names]
+    return pyarrow.table({task.image: names, task.label: classes})
+
+
+def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], bytes]:
+    """What gives the bytes of the image in a row of a table, as they are stored.
+
+    A column holds the bytes, or the paths of files below the table's folder, or both, as the
+    datasets library has them. Raises BadData for another one.
+    """
+    import pyarrow.compute
+    import pyarrow.types as of
+
+    data = paths = None
+    column = stored.column(task.image)
+    kind = column.type
+    if of.is_struct(kind):
+        fields = {kind.field(place).name for place in range(kind.num_fields)}
+        if "bytes" in fields:
+            data = pyarrow.compute.struct_field(column, "bytes")
+        if "path" in fields:
+            paths = pyarrow.compute.struct_field(column, "path")
+    elif of.is_binary(kind) or of.is_large_binary(kind):
+        data = column
+    elif of.is_string(kind) or of.is_large_string(kind):
+        paths = column
+    if data is None and paths is None:
+        raise BadData(
+            f"{where} has {str(kind)[:40]} in the column '{task.image}', expected images: bytes, "
+            "paths, or {bytes, path}"
+        )
+    root = None
+    if isinstance(where, Path):
+        root = where if where.is_dir() else where.parent
+
+    def read(row: int) -> bytes:
+        content = None if data is None else data[row].as_py()
+        if content is not None:
+            return bytes(content)
+        name = None if paths is None else paths[row].as_py()
+        if name is None or root is None:
+            raise BadData(f"row {row + 1} of {where} has no image, expected its bytes or a path")
+        return _file(root, name, f"row {row + 1} of {where}")
+
+    return read
+
+
+def _file(root: Path, name: str, where: str) -> bytes:
+    """The content of a file below a folder; never of another."""
+    path = root / name
+    if "\0" in name or not path.resolve().is_relative_to(root.resolve()):
+        raise BadData(f"{where} names the image {name!r:.80}, expected a file below {root}")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadData(
+            f"{where} names the image {name!r:.80}, which cannot be read: {error.strerror}"
+        ) from error
+
+
+def opened(stored: StoredImage) -> Any:
+    """An image of Pillow's of which the header is read. Raises BadData, naming the row, for what is
+    no image, and for one with more pixels than Pillow takes."""
+    image = pillow().Image
+    image.init()  # or some formats are not known yet
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", image.DecompressionBombWarning)
+            return image.open(io.BytesIO(stored.data), formats=FORMATS)
+    except (image.DecompressionBombWarning, image.DecompressionBombError) as error:
+        most = image.MAX_IMAGE_PIXELS
+        raise BadData(
+            f"{stored.where} has more than {most} pixels, expected fewer: make the image smaller"
+        ) from error
+    except Exception as error:  # Pillow has a way to fail for every field of every format
+        raise _broken(stored, error) from error
+
+
+def decoded(stored: StoredImage) -> Any:
+    """An image of Pillow's in RGB.
+
+    The first one of an animation, turned as its EXIF data say. A palette and CMYK are converted,
+    16 bits are divided by 257, and what is behind transparent pixels is shown as it is stored.
+    Raises BadData, naming the row, for a file that is broken or ends too early.
+    """
+    image = opened(stored)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image.load()
+            image = pillow().ImageOps.exif_transpose(image)
+            if image.mode == "I" or image.mode.startswith("I;16"):
+                eight = np.asarray(image).astype(np.float64) / 257
+                image = pillow().Image.fromarray(eight.round().clip(0, 255).astype(np.uint8))
+            if image.mode == "F":
+                raise ValueError("numbers that are no colours")
+            if image.mode == "P":  # which may say of its colours how transparent they are
+                image = image.convert("RGBA")
+            return image.convert("RGB")
+    except Exception as error:
+        raise _broken(stored, error) from error
+
+
+def _broken(stored: StoredImage, error: Exception) -> BadData:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    reason = "no image" if "cannot identify" in reason else reason
+    return BadData(
+        f"{stored.where} cannot be read as an image ({reason:.200}); expected a whole file of "
+        f"{', '.join(FORMATS)}"
+    )
+
+
+def told(stored: StoredImage) -> str:
+    """What an image is, for somebody to look at."""
+    image = opened(stored)
+    return f"{image.width} x {image.height} {image.format}, {image.mode}, {len(stored.data)} bytes"

@@ -1,0 +1,147 @@
+"""Rows as a model takes them: what they cost, and tensors of some of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from harness.checkpoints.processor import check_inputs, open_image_processor, pixels
+from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, word_ids
+from harness.data.images import StoredImage, decoded, opened
+from harness.errors import BrokenCheckpoint
+from harness.kinds import IGNORED, kind_of
+from harness.readout import LAST_LINEAR, Readout, Tokens
+from harness.types import Checkpoint, Rows
+
+Inputs: TypeAlias = "dict[str, torch.Tensor]"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows as a model takes them.
+
+    `costs` are the tokens of each row, 1 for an image. `columns` have an entry for each row, of
+    which a data set for the Trainer is made. `make` gives the inputs of the rows of some numbers.
+    `first` says of rows of words where the first token of each word is, -1 for one that was cut
+    off.
+    """
+
+    costs: Sequence[int]
+    columns: Mapping[str, Sequence[Any]]
+    make: Callable[[Sequence[int]], Inputs]
+    first: Sequence[Sequence[int]] | None = None
+
+    def batch(self, picked: Sequence[int], device: torch.device) -> Inputs:
+        """Some rows as tensors [rows, ...] on a device."""
+        return {name: tensor.to(device) for name, tensor in self.make(picked).items()}
+
+    def by_cost(self) -> list[int]:
+        """The rows by their number of tokens, the longest first."""
+        return sorted(range(len(self.costs)), key=lambda row: -self.costs[row])
+
+    def of_words(self, outputs: torch.Tensor, batch: Sequence[int]) -> torch.Tensor:
+        """The outputs of the words of a batch, of [rows, tokens, ...], each at its first token.
+
+        Outputs of rows that are no words, as they are.
+        """
+        if self.first is None:
+            return outputs
+        first = [[token for token in self.first[row] if token >= 0] for row in batch]
+        lines = [line for line, tokens in enumerate(first) for _ in tokens]
+        return outputs[lines, [*chain(*first)]]
+
+
+def rows_in(batch: Mapping[str, torch.Tensor]) -> int:
+    """How many rows a batch has."""
+    return len(next(iter(batch.values())))
+
+
+def prepare(
+    checkpoint: Checkpoint, rows: Rows, max_length: int, readout: Readout = LAST_LINEAR
+) -> Prepared:
+    """The rows as a model takes them: as tokens, cut to `max_length`, padded by the batch alone
+    unless they are read otherwise.
+
+    Images are decoded when a batch is made, and only their headers are read before. Raises
+    BrokenCheckpoint for a tokenizer that is not the model's: tokens without an embedding.
+    """
+    check_inputs(checkpoint, rows.task)
+    if rows.images is not None:
+        return _of_images(checkpoint, rows, rows.images)
+    words, first = kind_of(rows.task).split_into_words, None
+    tokenizer = shared_tokenizer(checkpoint.tokenizer, words=words)
+    if words:
+        encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.tokenizer)
+    else:
+        encoded = token_ids(
+            list(zip(*rows.texts, strict=True)),
+            lambda segments: readout.tokens(tokenizer, segments, max_length),
+            checkpoint.tokenizer,
+        )
+    known = checkpoint.config.get("vocab_size")
+    last = max((max(ids, default=0) for ids in encoded["input_ids"]), default=0)
+    if isinstance(known, int) and last >= known:
+        raise BrokenCheckpoint(
+            f"the tokenizer of {checkpoint.source} makes token {last} of a row of {rows.task}, and "
+            f"the model has embeddings for {known}; expected the tokenizer it was trained with"
+        )
+    padding = int(checkpoint.config.get("pad_token_id") or 0)
+    costs = [len(ids) for ids in encoded["input_ids"]]
+    return Prepared(costs, encoded, partial(_padded, encoded, padding), first)
+
+
+def _of_images(checkpoint: Checkpoint, rows: Rows, image: Callable[[int], StoredImage]) -> Prepared:
+    processor = open_image_processor(checkpoint.tokenizer)
+    for row in range(len(rows)):
+        opened(image(row))
+
+    def make(picked: Sequence[int]) -> Inputs:
+        images = [decoded(image(row)) for row in picked]
+        return {"pixel_values": pixels(processor, images, checkpoint.source)}
+
+    return Prepared([1] * len(rows), {"pixel_values": range(len(rows))}, make)
+
+
+def _padded(encoded: Tokens, padding: int, picked: Sequence[int]) -> Inputs:
+    """Rows of tokens as tensors [rows, longest], padded at the end, with their mask."""
+    tensors = {}
+    for key, values in encoded.items():
+        rows = [torch.tensor(values[i], dtype=torch.long) for i in picked]
+        tensors[key] = pad_sequence(rows, True, padding if key == "input_ids" else 0)
+    return tensors
+
+
+def row_labels(prepared: Prepared, rows: Rows, places: Sequence[int], outputs: int) -> list[Any]:
+    """The labels of every row as a loss reads them.
+
+    A number, or one for each class, or for each token: -100 where no word begins.
+    """
+    kind = kind_of(rows.task)
+    targets = kind.targets(rows, places, outputs)
+    targets = targets.astype(np.int64 if kind.whole else np.float32)
+    if prepared.first is None:
+        return list(targets.tolist())
+    labels, unit = [], 0
+    for count, first in zip(prepared.costs, prepared.first, strict=True):
+        line = [IGNORED] * count
+        for token in first:
+            if token >= 0:
+                line[token] = int(targets[unit])
+            unit += 1
+        labels.append(line)
+    return labels
+
+
+def stacked(labels: Sequence[Any], *, whole: bool) -> torch.Tensor:
+    """The labels of some rows as a tensor, those of tokens padded with -100."""
+    kind = torch.int64 if whole else torch.float32
+    if not whole or not isinstance(labels[0], list):
+        return torch.tensor(labels, dtype=kind)
+    return pad_sequence([torch.tensor(one, dtype=kind) for one in labels], True, IGNORED)

@@ -1,0 +1,405 @@
+"""Rows of images: how they are stored, what is decoded, and what a model sees."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+
+import harness
+from harness import weights
+from harness.checkpoints.align import check_architecture
+from harness.checkpoints.build import check_ready
+from harness.checkpoints.open import open_checkpoint
+from harness.data.images import StoredImage, decoded, opened
+from harness.data.rows import load_rows, take
+from harness.errors import BadData, BadRecipe, BrokenCheckpoint, IncompatibleWeights
+from harness.inspecting.show import report, show
+from harness.passes.features import encode, forward, model_key
+from harness.passes.prepared import prepare
+from harness.types import Rows
+from tests.conftest import model
+from tests.images import (
+    COLOURS,
+    PROCESSING,
+    colours,
+    encoded,
+    folders,
+    parquet,
+    pictures,
+    vit,
+)
+from tests.mistakes import mistake
+
+PIL = pytest.importorskip("PIL.Image")
+pytestmark = pytest.mark.usefixtures("as_found")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vit(tmp_path_factory.mktemp("vit") / "expert")
+
+
+def own(root: Path, text: str = "image: picture\nlabel: colour\nfiles: data\n") -> harness.Task:
+    (root / "own.yaml").write_text(text)
+    return harness.TASKS[str(root / "own.yaml")]
+
+
+# Where images lie ----------------------------------------------------------------------------
+
+
+def test_all_ways_to_store_images_are_the_same_rows(tmp_path: Path) -> None:
+    """Bytes in a struct, bytes alone, paths beside a table, and a folder for each class."""
+    made = pictures(6, seed=3)
+    data, names = [encoded(one) for one, _ in made], [COLOURS[label] for _, label in made]
+    found: dict[str, Rows] = {}
+    for way in ("struct", "binary", "paths", "csv", "jsonl", "folder"):
+        root = tmp_path / way
+        (root / "data" / "files").mkdir(parents=True)
+        paths = [f"files/{place}.png" for place in range(6)]
+        for path, content in zip(paths, data, strict=True):
+            (root / "data" / path).write_bytes(content)
+        train = root / "data" / "train.parquet"
+        if way == "struct":
+            parquet(train, 6, seed=3)
+        elif way in ("binary", "paths"):
+            values = data if way == "binary" else paths
+            pyarrow.parquet.write_table(pyarrow.table({"picture": values, "colour": names}), train)
+        elif way == "csv":
+            lines = ["picture,colour", *map(",".join, zip(paths, names, strict=True))]
+            train.with_suffix(".csv").write_text("\n".join(lines))
+        elif way == "jsonl":
+            rows = [{"picture": p, "colour": n} for p, n in zip(paths, names, strict=True)]
+            train.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)))
+        else:
+            folders(root / "data", "train", 6, seed=3)
+        found[way] = load_rows(own(root), "train")
+    for way, rows in found.items():
+        order = [0, 3, 1, 4, 2, 5] if way == "folder" else range(6)  # classes in turn
+        assert rows.images is not None
+        assert [rows.images(row).data for row in range(6)] == [data[row] for row in order], way
+        assert [rows.task.labels[int(one)] for one in rows.labels] == [names[row] for row in order]
+    assert len({rows.digest for way, rows in found.items() if way != "folder"}) == 1
+
+
+def test_taken_rows_keep_their_images_and_their_numbers(tmp_path: Path) -> None:
+    parquet(tmp_path / "data" / "train.parquet", 9)
+    rows = load_rows(own(tmp_path), "train")
+    few = take(take(rows, [7, 2, 5]), [2, 0])
+    assert rows.images is not None
+    assert few.images is not None
+    for place, row in enumerate((5, 7)):
+        assert few.images(place) == rows.images(row)
+        assert few.images(place).where == f"row {row + 1} of own@train"
+    assert few.digest != rows.digest
+
+
+def test_another_byte_is_another_digest(tmp_path: Path) -> None:
+    for name, seed in {"one": 1, "two": 2}.items():
+        parquet(tmp_path / name / "data" / "train.parquet", 6, seed=seed)
+    first, second = (load_rows(own(tmp_path / one), "train") for one in ("one", "two"))
+    assert first.digest != second.digest
+    np.testing.assert_array_equal(first.labels, second.labels)
+
+
+def test_real_images_are_tasks() -> None:
+    assert harness.TASKS["vision/cifar10"].image == "img"
+    assert harness.TASKS["vision/mnist"].labels == tuple("0123456789")
+    folder = Path("/work/shared/data")
+    if not (folder / "vision" / "cifar10").is_dir():
+        pytest.skip("no real images here")
+    rows = load_rows(harness.TASKS["vision/cifar10"], "test", folder=folder, limit=20)
+    assert rows.images is not None
+    assert {decoded(rows.images(row)).size for row in range(20)} == {(32, 32)}
+
+
+# What is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ([b"x", None], ["row 2"]),
+        (["../secret.png"], ["row 1", "../secret.png"]),
+        (["/etc/hostname"], ["row 1", "/etc/hostname"]),
+        (["none.png"], ["row 1", "none.png"]),
+        ([1.5], ["double", "picture"]),
+    ],
+    ids=["none", "outside", "absolute", "missing", "numbers"],
+)
+def test_what_is_no_stored_image_is_one_line(
+    values: list[Any], named: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    (tmp_path / "data").mkdir()
+    table = pyarrow.table({"picture": values, "colour": ["red", "green"][: len(values)]})
+    pyarrow.parquet.write_table(table, tmp_path / "data" / "train.parquet")
+    text = "image: picture\nlabel: colour\nlabels: [red, green]\nfiles: data\n"
+    with mistake(BadData, *named):
+        load_rows(own(tmp_path, text), "train")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "image: picture\ntext: body\nlabel: colour\nlabels: [a, b]\nfiles: data\n",
+        "label: colour\nlabels: [a, b]\nfiles: data\n",
+        "kind: tagging\nimage: picture\nlabel: colour\nlabels: [O, B-X]\nfiles: data\n",
+    ],
+    ids=["both", "neither", "tagging"],
+)
+def test_a_row_is_of_one_modality(text: str, tmp_path: Path) -> None:
+    parquet(tmp_path / "data" / "train.parquet", 6)
+    with mistake(BadData, "own"):
+        own(tmp_path, text)
+
+
+def test_images_outside_of_classes_are_one_line(tmp_path: Path) -> None:
+    folders(tmp_path / "data", "train", 6)
+    (tmp_path / "data" / "train" / "stray.png").write_bytes(encoded(pictures(1)[0][0]))
+    with mistake(BadData, tmp_path / "data" / "train", "stray.png"):
+        load_rows(own(tmp_path), "train")
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    folders(tmp_path / "data", "train", 6)
+    (tmp_path / "secret.png").write_bytes(encoded(pictures(1)[0][0]))
+    (tmp_path / "data" / "train" / "red" / "link.png").symlink_to(tmp_path / "secret.png")
+    with mistake(BadData, "link.png"):
+        load_rows(own(tmp_path), "train")
+
+
+# Decoding ------------------------------------------------------------------------------------
+
+
+def stored(image: Any, kind: str = "PNG", **options: Any) -> StoredImage:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return StoredImage(file.getvalue(), "row 7 of x@test")
+
+
+def test_every_kind_of_image_becomes_rgb() -> None:
+    """By hand: what each pixel should be."""
+    deep = PIL.fromarray(np.array([[0, 257 * 100, 65535]], dtype=np.uint16))
+    palette = PIL.new("P", (3, 1))
+    palette.putpalette([10, 20, 30, 40, 50, 60])
+    cases: dict[str, tuple[StoredImage, list[Any]]] = {
+        "gray": (stored(PIL.new("L", (3, 1), 7)), [7, 7, 7]),
+        "one bit": (stored(PIL.new("1", (3, 1), 1)), [255, 255, 255]),
+        "16 bits": (stored(deep), [0, 0, 0]),
+        "palette": (stored(palette), [10, 20, 30]),
+        "palette, clear": (stored(palette, transparency=b"\0\1"), [10, 20, 30]),
+        "alpha": (stored(PIL.new("RGBA", (3, 1), (1, 2, 3, 0))), [1, 2, 3]),
+        "cmyk": (stored(PIL.new("CMYK", (3, 1), (0, 255, 255, 0)), "TIFF"), [255, 0, 0]),
+        "animated": (
+            stored(
+                PIL.new("RGB", (3, 1), (255, 0, 0)),
+                "GIF",
+                save_all=True,
+                append_images=[PIL.new("RGB", (3, 1), (0, 0, 255))],
+            ),
+            [255, 0, 0],
+        ),
+    }
+    for name, (one, first) in cases.items():
+        image = decoded(one)
+        assert (image.mode, image.size) == ("RGB", (3, 1)), name
+        np.testing.assert_array_equal(np.asarray(image)[0, 0], first, name)
+    np.testing.assert_array_equal(np.asarray(decoded(stored(deep)))[0, :, 0], [0, 100, 255])
+
+
+def test_an_image_is_turned_as_its_camera_says() -> None:
+    exif = PIL.Exif()
+    exif[0x0112] = 6
+    assert decoded(stored(PIL.new("RGB", (5, 3)), "JPEG", exif=exif)).size == (3, 5)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
+def test_a_broken_image_is_one_line_with_its_row(kind: str) -> None:
+    whole = stored(PIL.fromarray(pictures(1, side=64)[0][0]), kind)
+    for data in (b"", b"no image", whole.data[:20], whole.data[: len(whole.data) // 2]):
+        with mistake(BadData, "row 7 of x@test"):
+            decoded(StoredImage(data, whole.where))
+
+
+def test_formats_that_run_programs_are_not_read() -> None:
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n"
+    with mistake(BadData, "row 7 of x@test"):
+        decoded(StoredImage(script, "row 7 of x@test"))
+
+
+@pytest.mark.parametrize("share", [1.5, 3], ids=["warned of by Pillow", "refused by Pillow"])
+def test_an_image_that_is_too_large_is_refused(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a pixel of it is decoded."""
+    monkeypatch.setattr(PIL, "MAX_IMAGE_PIXELS", 1000)
+    with mistake(BadData, "row 7 of x@test", "1000"):
+        opened(stored(PIL.new("L", (1000, round(share)))) if share > 2 else stored(
+            PIL.new("L", (500, 3))
+        ))  # fmt: skip
+
+
+# A model on images -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    root = tmp_path_factory.mktemp("rows")
+    path = parquet(root / "test.parquet", 11, seed=4)
+    task = harness.Task(
+        "toy/colours",
+        kind="classification",
+        text=(),
+        image="picture",
+        label="colour",
+        labels=COLOURS,
+        metrics=("accuracy",),
+        splits={"test": "test"},
+        reported="test",
+        files={"test": str(path)},
+    )
+    return load_rows(task, "test")
+
+
+def test_features_agree_with_transformers_in_float64(base: Path, rows: Rows) -> None:
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    plain = AutoModelForImageClassification.from_pretrained(base).double().eval()
+    processor = AutoImageProcessor.from_pretrained(base, backend="pil")
+    assert rows.images is not None
+    images = [PIL.open(io.BytesIO(rows.images(row).data)) for row in range(len(rows))]
+    values = processor(images=images, return_tensors="pt")["pixel_values"].double()
+    with torch.no_grad():
+        hidden = plain.vit(values).last_hidden_state[:, 0]
+        expected = plain(values).logits
+    x, logits, seen = forward(open_checkpoint(base), rows, max_length=1, device="cpu")
+    assert seen.all()
+    np.testing.assert_allclose(x, hidden.numpy(), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(logits, expected.numpy(), rtol=0, atol=1e-5)
+    assert np.ptp(logits, axis=0).min() > 0.01
+
+
+def test_features_do_not_depend_on_the_batch_or_the_order(base: Path, rows: Rows) -> None:
+    checkpoint, order = open_checkpoint(base), [4, 0, 10, 6]
+    x = forward(checkpoint, rows, max_length=1, device="cpu")[0]
+    few = forward(checkpoint, take(rows, order), max_length=1, batch_size=3, device="cpu")[0]
+    np.testing.assert_allclose(few, x[order], rtol=0, atol=1e-5)
+
+
+def test_images_are_decoded_by_the_batch(
+    base: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    true = decoded
+    monkeypatch.setattr("harness.passes.prepared.decoded", lambda one: held.append(1) or true(one))
+    prepared = prepare(open_checkpoint(base), rows, 1)
+    assert not held
+    batch = prepared.batch([3, 1], torch.device("cpu"))
+    assert len(held) == 2
+    assert batch["pixel_values"].shape == (2, 3, 8, 8)
+
+
+def test_the_key_of_features_has_processor_and_decoder(
+    base: Path, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Path(shutil.copytree(base, tmp_path / "other"))
+    changed = {**PROCESSING, "image_mean": [0.4, 0.5, 0.5]}
+    (other / "preprocessor_config.json").write_text(json.dumps(changed))
+    first, second = open_checkpoint(base), open_checkpoint(other)
+    digest = weights.digest(first.weights)
+    assert digest == weights.digest(second.weights)
+    before = model_key(first, digest)
+    assert before != model_key(second, digest)
+    plain, moved = (
+        encode(one, rows, digest=digest, columns=(0, 1, 2), max_length=1, device="cpu").logits
+        for one in (first, second)
+    )
+    assert np.abs(plain - moved).max() > 1e-3
+    monkeypatch.setattr("PIL.__version__", "0.0")
+    assert before != model_key(first, digest)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"size": {"height": 16, "width": 16}}, ["16, 16", "8, 8"]),
+        ({"size": {"height": 10**6, "width": 10**6}}, ["1000000"]),
+        ({"image_mean": [0.5]}, ["image processor"]),
+        ({"auto_map": {"AutoImageProcessor": "x.Y"}}, ["auto_map"]),
+    ],
+    ids=["size", "huge", "mean", "code"],
+)
+def test_a_processor_that_does_not_fit_is_one_line(
+    base: Path, change: dict[str, Any], named: list[str], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(base, tmp_path / "odd"))
+    (folder / "preprocessor_config.json").write_text(json.dumps({**PROCESSING, **change}))
+    with mistake(BrokenCheckpoint, *named):
+        check_ready(open_checkpoint(folder))
+
+
+def test_a_model_without_processor_is_one_line(base: Path, rows: Rows, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(base, tmp_path / "bare"))
+    (folder / "preprocessor_config.json").unlink()
+    with mistake(BrokenCheckpoint, folder, "preprocessor_config.json"):
+        check_ready(open_checkpoint(folder))
+    with mistake(BrokenCheckpoint, folder, "preprocessor_config.json"):
+        prepare(open_checkpoint(folder), rows, 1)
+
+
+@pytest.mark.parametrize("key", ["image_mean", "image_std", "resample", "size", "rescale_factor"])
+def test_models_that_see_an_image_differently_do_not_go_together(
+    base: Path, key: str, tmp_path: Path
+) -> None:
+    others = {"resample": 3, "size": {"height": 9, "width": 9}, "rescale_factor": 1.0}
+    other = Path(shutil.copytree(base, tmp_path / "other"))
+    changed = {**PROCESSING, key: others.get(key, [0.1, 0.2, 0.3])}
+    (other / "preprocessor_config.json").write_text(json.dumps(changed))
+    with mistake(IncompatibleWeights, other, key, base):
+        check_architecture([open_checkpoint(base), open_checkpoint(other)])
+
+
+def test_models_that_say_the_same_otherwise_go_together(base: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(base, tmp_path / "other"))
+    said = {**PROCESSING, "size": 8, "feature_extractor_type": "ViTFeatureExtractor"}
+    for key in ("do_rescale", "image_processor_type"):
+        said.pop(key)
+    (other / "preprocessor_config.json").write_text(json.dumps(said))
+    check_architecture([open_checkpoint(base), open_checkpoint(other)])
+
+
+def test_text_and_images_are_told_apart(base: Path, rows: Rows, tmp_path: Path) -> None:
+    bert = open_checkpoint(model(tmp_path / "bert", list(COLOURS)))
+    with mistake(BadRecipe, tmp_path / "bert", "text", "toy/colours", "image"):
+        prepare(bert, rows, 1)
+    texts = replace(rows.task, image="", text=("text",), name="toy/text")
+    words = Rows(texts, "test", (("a",),) * len(rows), rows.labels, "")
+    with mistake(BadRecipe, base, "image", "toy/text", "text"):
+        prepare(open_checkpoint(base), words, 16)
+
+
+def test_without_pillow_one_line_says_what_to_install(
+    base: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
+    with mistake(BadRecipe, "Pillow", "merging-harness[vision]"):
+        prepare(open_checkpoint(base), rows, 1)
+
+
+def test_show_says_what_images_are_and_nothing_of_lengths(base: Path, tmp_path: Path) -> None:
+    shown = show(colours(tmp_path), model=base)
+    said = report(shown)
+    assert "12 x 10 PNG, RGB" in said
+    for word in ("tokens", "words", "cut off", "median"):
+        assert word not in said
