@@ -124,8 +124,7 @@ class Task:
     the name. `document` is the column that names the document of a row, a dialogue say: test rows
     are resampled by it, and it is used for nothing else. `splits` maps the split a user names to
     the split of the source. Two more are derived from the source's train split: `heldout10` (10 %,
-    fixed seed) and `train90` (the rest). Raises BadData, where it is made, for fields that do not
-    hold together.
+    fixed seed) and `train90` (the rest). Raises BadData for fields that do not fit one another.
     """
 
     name: str

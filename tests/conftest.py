@@ -304,15 +304,23 @@ def _own_cache(_caches: Iterator[Path]) -> Iterator[None]:
         os.environ["HARNESS_CACHE_DIR"] = before
 
 
+@contextmanager
+def registries_kept() -> Iterator[None]:
+    """What is registered within, by itself or by a folder of a user, is gone after it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for known in (MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS):
+            len(known)  # our own are registered before the copies are made
+            for kept in ("_values", "_origins", "_spelled"):
+                patch.setattr(known, kept, dict(getattr(known, kept)))
+        before = set(sys.modules)
+        yield
+        for name in set(sys.modules) - before:
+            if name.startswith(PREFIX):
+                del sys.modules[name]
+
+
 @pytest.fixture
-def as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test registers, by itself or by a folder of a user, is gone when it ends."""
-    for known in (MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS):
-        len(known)  # our own are registered before the copies are made
-        for kept in ("_values", "_origins", "_spelled"):
-            monkeypatch.setattr(known, kept, dict(getattr(known, kept)))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith(PREFIX):
-            del sys.modules[name]
+def as_found() -> Iterator[None]:
+    """What a test registers is gone when it ends; of a module's fixture see `registries_kept`."""
+    with registries_kept():
+        yield

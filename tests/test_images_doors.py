@@ -24,7 +24,7 @@ from harness.errors import BadData, BadRecipe, BrokenCheckpoint, IncompatibleWei
 from harness.evaluation.records import read_records
 from harness.passes.features import forward
 from harness.training.single import dataset
-from tests.conftest import model
+from tests.conftest import model, registries_kept
 from tests.images import (
     FILE,
     NEWER,
@@ -54,7 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base, a user's task, and two experts of it that `harness finetune` has made."""
     root = tmp_path_factory.mktemp("trained")
     task, base = colours(root), vit(root / "base", None, near=None)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, registries_kept():
         patch.chdir(root)
         for seed in (1, 2):
             command = ["finetune", "--base", base, "--task", task, "--out", root / f"e{seed}"]
