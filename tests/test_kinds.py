@@ -35,7 +35,7 @@ from harness.evaluation.task_split import TaskSplit
 from harness.kinds import KINDS, information, kind_of, multilabel
 from harness.kinds.multilabel import Multilabel, known_cross_entropy
 from harness.kinds.tagging import Tagging, entities, scheme
-from harness.passes import features
+from harness.passes import features, prepared
 from harness.rng import rng
 from harness.training import single
 from harness.types import KindName
@@ -929,7 +929,7 @@ def at_tokens(move: Callable[[int], int]) -> Plant:
         encoded, first = right(*given)
         return encoded, [[p if p < 0 else move(p) for p in line] for line in first]
 
-    return around(features, "word_ids", wrong)
+    return around(prepared, "word_ids", wrong)
 
 
 def trained(kind: str, out: Path) -> None:
