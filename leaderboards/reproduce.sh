@@ -36,7 +36,7 @@ less_flags=
 # toy.py has its commands done in processes that are warm, and little of them
 if [ -n "${WARM_ASK:-}" ]; then
   less_training="--epochs 1"
-  less_flags="--draws 2"
+  less_flags="--draws 3"
   warm() {
     local status
     printf '%q ' "$@" >&"$WARM_ASK" && echo >&"$WARM_ASK"
