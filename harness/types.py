@@ -230,8 +230,8 @@ class Checkpoint:
 
     `family` is its architecture, looked up once when it is opened. `labels` are the names in the
     order of the head's outputs: empty for regression, None when the checkpoint has no head. `tasks`
-    are the task ids recorded by a fine-tuning or a merge, if any. `words` is the folder of the
-    tokenizer, where that is not beside the weights. `narrow` are the stored types of tensors that
+    are the task ids recorded by a fine-tuning or a merge, if any. `beside` is the folder of the
+    processor, where that is not that of the weights. `narrow` are the stored types of tensors that
     are loaded in a wider one, `spelled` the stored names of those that have another name here.
     `stored` are the labels in the order of the folder's outputs, where another order is used.
     """
@@ -243,7 +243,7 @@ class Checkpoint:
     weights: StateDict
     labels: tuple[str, ...] | None
     tasks: tuple[str, ...] = ()
-    words: Path | None = None
+    beside: Path | None = None
     narrow: Mapping[str, torch.dtype] = field(default_factory=dict)
     stored: tuple[str, ...] | None = None
     spelled: Mapping[str, str] = field(default_factory=dict)
@@ -253,9 +253,9 @@ class Checkpoint:
         return f"Checkpoint({self.source!r:.200}, {len(self.weights)} tensors, {labels:.200})"
 
     @property
-    def tokenizer(self) -> Path:
+    def processor(self) -> Path:
         """The folder of its tokenizer, or of its image processor."""
-        return self.words or self.path
+        return self.beside or self.path
 
     @property
     def name(self) -> str:

@@ -168,4 +168,4 @@ def test_an_adapter_of_either_spelling_is_the_same_model(
     made, base = open_checkpoint(folder), encoder_of(open_checkpoint(older / "base"))
     expected = base.weights[QUERY].double() + second.double() @ first.double()
     torch.testing.assert_close(made.weights[QUERY], expected, rtol=0, atol=1e-6)
-    assert made.tokenizer == older / "base"
+    assert made.processor == older / "base"

@@ -138,7 +138,7 @@ def open_adapter(
         weights=weights,
         labels=labels_of(config, str(adapter.file)) if head else None,
         tasks=recorded_tasks(folder),
-        words=None if own_words else model.tokenizer,
+        beside=None if own_words else model.processor,
         narrow={name: specs(encoder.weights)[name].dtype for name in changed},
     )
 

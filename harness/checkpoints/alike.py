@@ -34,7 +34,7 @@ def check_tokens(models: Sequence[Checkpoint]) -> None:
     """
     if models[0].family.inputs == "image":
         return check_images_alike(models)
-    having = [m for m in models if any((m.tokenizer / n).is_file() for n in VOCABULARY_FILES)]
+    having = [m for m in models if any((m.processor / n).is_file() for n in VOCABULARY_FILES)]
     words = all(
         "ForTokenClassification" in str(one.config.get("architectures"))
         for one in having
@@ -49,11 +49,11 @@ def check_tokens(models: Sequence[Checkpoint]) -> None:
 
 def _files(model: Checkpoint) -> tuple[str, str]:
     """A hash of all that decides how a model reads text."""
-    return processor_digest(model.tokenizer), str(model.config.get("tokenizer_class"))
+    return processor_digest(model.processor), str(model.config.get("tokenizer_class"))
 
 
 def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
-    tokens, mine = vocabulary(other.tokenizer), vocabulary(first.tokenizer)
+    tokens, mine = vocabulary(other.processor), vocabulary(first.processor)
     if tokens is not None and mine is not None and tokens != mine:
         raise IncompatibleWeights(
             f"the vocabulary of {other.source} ({len(tokens)} tokens) differs from that of "
@@ -83,7 +83,7 @@ def _made(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any
     steps of its tokenizer.json, in place of which some classes build their own."""
     from tokenizers import Tokenizer
 
-    made = shared_tokenizer(model.tokenizer, words=words)
+    made = shared_tokenizer(model.processor, words=words)
     backend = getattr(made, "backend_tokenizer", None)
     if backend is not None:
         does = _steps(backend)
@@ -92,9 +92,9 @@ def _made(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any
         does["vocab"] = made.get_vocab()
     does |= {key: getattr(made, key, None) for key in SIDES}
     said = {key: one for key in SPECIAL if (one := getattr(made, key, None)) is not None}
-    file = model.tokenizer / "tokenizer.json"
+    file = model.processor / "tokenizer.json"
     if file.is_file():
-        with using_tokenizer(model.tokenizer):
+        with using_tokenizer(model.processor):
             steps = _steps(Tokenizer.from_file(str(file)))
         # a space before each word is set when words are read
         said |= {key: steps[key] for key in (STEPS[:1] if words else STEPS)}

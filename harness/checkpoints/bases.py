@@ -53,7 +53,7 @@ def read_digest(base: Checkpoint) -> str:
     parts = {
         "weights": Observed(encoder.weights, base.source).digest(),
         "config": str(xxhash.xxh3_128_hexdigest(text.encode())),
-        "tokenizer": processor_digest(base.tokenizer),
+        "tokenizer": processor_digest(base.processor),
     }
     return join_digests(parts)
 

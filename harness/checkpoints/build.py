@@ -112,8 +112,8 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
     if checkpoint.family.inputs == "image":
         check_image_processor(checkpoint)
-    elif (digest := processor_digest(checkpoint.tokenizer)) not in _OPENED:
-        open_tokenizer(checkpoint.tokenizer)
+    elif (digest := processor_digest(checkpoint.processor)) not in _OPENED:
+        open_tokenizer(checkpoint.processor)
         _OPENED.add(digest)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
     _check_unit(checkpoint.config, checkpoint.source, unit)

@@ -111,7 +111,7 @@ def pixels(processor: Any, images: Sequence[Any], source: object) -> torch.Tenso
 def check_image_processor(model: Checkpoint) -> None:
     """Raise BrokenCheckpoint unless what is made of an image is what the model reads."""
     gray = pillow().Image.new("RGB", (3, 5), (128, 128, 128))
-    made = pixels(open_image_processor(model.tokenizer), [gray], model.source).shape[1:]
+    made = pixels(open_image_processor(model.processor), [gray], model.source).shape[1:]
     size = model.config.get("image_size")
     sides = [size, size] if isinstance(size, int) else list(size or made[1:])
     expected = [model.config.get("num_channels", 3), *sides]
@@ -124,11 +124,11 @@ def check_image_processor(model: Checkpoint) -> None:
 
 def check_images_alike(models: Sequence[Checkpoint]) -> None:
     """Raise IncompatibleWeights, naming two models and a key, unless all see an image alike."""
-    having = [m for m in models if any((m.tokenizer / name).is_file() for name in IMAGE_FILES)]
+    having = [m for m in models if any((m.processor / name).is_file() for name in IMAGE_FILES)]
     for first, other in pairwise(having):
-        if processor_digest(first.tokenizer) == processor_digest(other.tokenizer):
+        if processor_digest(first.processor) == processor_digest(other.processor):
             continue
-        expected, found = (open_image_processor(m.tokenizer).to_dict() for m in (first, other))
+        expected, found = (open_image_processor(m.processor).to_dict() for m in (first, other))
         for key in sorted({*expected, *found} - {*NO_PROCESSING}):
             if found.get(key) != expected.get(key):
                 raise IncompatibleWeights(

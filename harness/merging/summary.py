@@ -76,7 +76,7 @@ def _shown(value: Scalar) -> str:
 def _files(plan: Plan) -> list[str]:
     """The files of a merge, as they are called in its folder."""
     split = shards(plan.state)
-    first = plan.experts[0].tokenizer
+    first = plan.experts[0].processor
     words = [name for name in PROCESSOR_FILES if (first / name).is_file()]
     many = [f"model-*-of-{len(split.filename_to_tensors):05}.safetensors", INDEX]
     weights = many if split.is_sharded else [SINGLE]

@@ -57,7 +57,7 @@ def write(
         digest = _write_weights(merged, folder, progress, hashes, _spelled(plan))
         digests: dict[str, Any] = {"digest": digest}
         first = plan.experts[0]
-        copy_processor(first.tokenizer, folder)
+        copy_processor(first.processor, folder)
         if plan.recipe.heads == "keep":
             digests["head_digests"] = _write_heads(plan, folder, hashes)
         plan = replace(plan, measured=measured(plan, tracker))

@@ -104,7 +104,7 @@ def model_key(checkpoint: Checkpoint, digest: str) -> str:
     image processor, and the release of the library that decodes them.
     """
     config = {k: v for k, v in checkpoint.config.items() if k not in LABEL_KEYS}
-    known = [digest, processor_digest(checkpoint.tokenizer), config]
+    known = [digest, processor_digest(checkpoint.processor), config]
     if checkpoint.family.inputs == "image":
         known.append(pillow().__version__)
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
@@ -258,7 +258,7 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
     source, of_images = checkpoint.source, checkpoint.family.inputs == "image"
     model = classifier_on_meta(checkpoint.config, source)
     final = final_module(model, checkpoint.family, source)
-    tokenizer = None if of_images else shared_tokenizer(checkpoint.tokenizer)
+    tokenizer = None if of_images else shared_tokenizer(checkpoint.processor)
     if of_images and readout.way != LAST_LINEAR.way:
         fault: str | None = "is a model of images, which are not padded, expected one of text"
     else:

@@ -138,4 +138,4 @@ def described(cut: Cut, rows: Rows, max_length: int) -> str:
 
 def _by_words(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """One of the checkpoints for each tokenizer."""
-    return list({processor_digest(one.tokenizer): one for one in checkpoints}.values())
+    return list({processor_digest(one.processor): one for one in checkpoints}.values())

@@ -76,14 +76,14 @@ def prepare(
     if rows.images is not None:
         return _of_images(checkpoint, rows, rows.images)
     words, first = kind_of(rows.task).split_into_words, None
-    tokenizer = shared_tokenizer(checkpoint.tokenizer, words=words)
+    tokenizer = shared_tokenizer(checkpoint.processor, words=words)
     if words:
-        encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.tokenizer)
+        encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.processor)
     else:
         encoded = token_ids(
             list(zip(*rows.texts, strict=True)),
             lambda segments: readout.tokens(tokenizer, segments, max_length),
-            checkpoint.tokenizer,
+            checkpoint.processor,
         )
     known = checkpoint.config.get("vocab_size")
     last = max((max(ids, default=0) for ids in encoded["input_ids"]), default=0)
@@ -98,7 +98,7 @@ def prepare(
 
 
 def _of_images(checkpoint: Checkpoint, rows: Rows, image: Callable[[int], StoredImage]) -> Prepared:
-    processor = open_image_processor(checkpoint.tokenizer)
+    processor = open_image_processor(checkpoint.processor)
     for row in range(len(rows)):
         opened(image(row))
 

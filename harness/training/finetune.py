@@ -181,7 +181,7 @@ def finetune(
         scores = _train(trainer, source, parts, workdir, shown)
         trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
-        copy_processor(source.tokenizer, folder)
+        copy_processor(source.processor, folder)
         record = {
             **request,
             **described(request["tasks"], out),

@@ -301,7 +301,7 @@ def collator(source: Checkpoint, task: Task) -> Any:
     if task.image:
         return default_data_collator
     words = kind_of(task).split_into_words
-    tokenizer = open_tokenizer(source.tokenizer, words=words)
+    tokenizer = open_tokenizer(source.processor, words=words)
     return (DataCollatorForTokenClassification if words else DataCollatorWithPadding)(tokenizer)
 
 

@@ -54,7 +54,7 @@ def _opened(sources: Sequence[str]) -> Iterator[Checkpoint]:
 
 def _check_embeddings(config: Config, models: Sequence[Checkpoint]) -> None:
     for checkpoint in models:
-        words, rows = vocabulary(checkpoint.tokenizer), checkpoint.config.get("vocab_size")
+        words, rows = vocabulary(checkpoint.processor), checkpoint.config.get("vocab_size")
         if words is not None and rows != len(words):
             raise config.refuse(
                 f"{checkpoint.source} has {rows} token embeddings for a tokenizer of {len(words)}, "
