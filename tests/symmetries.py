@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from harness import weights
 from harness.checkpoints.families.family import Unit
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.symmetry import axes_of
 from harness.checkpoints.named import in_memory, parameters_of
 from harness.checkpoints.network import network

@@ -14,8 +14,9 @@ from harness import Choice, StateDict, weights
 from harness.checking.battery import Finding, battery
 from harness.checking.properties import PROPERTIES, families
 from harness.checking.properties.families import CONFIGS, miniature, models
-from harness.checkpoints.families import known
-from harness.checkpoints.families.known import FAMILIES, family_of
+from harness.checkpoints.families import generic, known
+from harness.checkpoints.families.generic import family_of
+from harness.checkpoints.families.known import FAMILIES
 from harness.entries import Premerge
 from harness.weights import Permuted, Symmetry, Turned
 
@@ -190,7 +191,7 @@ def test_a_table_that_is_wrong_is_caught(
     bias = next(key for key, axes in right.axes.items() if axes == ("ffn.{layer}",))
     wrong = replace(right, axes={**right.axes, bias: (None,)})
     table = {key: wrong if one is right else one for key, one in known.KNOWN.items()}
-    monkeypatch.setattr(known, "KNOWN", table)
+    monkeypatch.setattr(generic, "KNOWN", table)
     finding = check()
     assert finding.verdict == "breaks"
     assert f"a {right.model_types[0]} for each" in finding.detail

@@ -16,8 +16,9 @@ from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.build import build_model, check_ready, encoder_of
 from harness.checkpoints.families import known
 from harness.checkpoints.families.family import Unit
+from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.known import FAMILIES as NAMED
-from harness.checkpoints.families.known import KNOWN, family_of
+from harness.checkpoints.families.known import KNOWN
 from harness.checkpoints.families.symmetry import NUMBER, axes_of
 from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
@@ -88,7 +89,7 @@ def test_each_folder_is_told_that_no_classifier_can_be_made_of_it() -> None:
 
 
 def test_every_file_of_a_family_is_listed() -> None:
-    machinery = {"__init__", "family", "known", "generic", "role", "symmetry"}
+    machinery = {"__init__", "family", "known", "generic", "symmetry"}
     files = {path.stem for path in Path(known.__file__).parent.glob("*.py")}
     assert files - machinery == {family.name for family in NAMED}
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import harness
 from harness import weights
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.symmetry import ROLES, Place, axes_of, place_in
 from harness.checkpoints.named import parameters_of
 from harness.cli import main

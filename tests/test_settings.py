@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from harness import Checkpoint
-from harness.checkpoints.families.known import FAMILIES, family_of
+from harness.checkpoints.families.generic import family_of
+from harness.checkpoints.families.known import FAMILIES
 from harness.checkpoints.layout import MERGE
 from harness.checkpoints.network import configuration
 from harness.checkpoints.settings import check_settings, heads_of, settings_of

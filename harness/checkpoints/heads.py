@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from harness import weights
 from harness.checkpoints.align import aligned_base
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.layout import SINGLE, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_weights
 from harness.checkpoints.provenance import MERGE_FILE, Merged, changed

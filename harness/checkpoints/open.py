@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from harness.checkpoints.families.known import family_of
+from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.hashed import Hashed, identity_of
 from harness.checkpoints.layout import (
     ADAPTER_FILE,

@@ -1,120 +1,16 @@
-"""A configuration -> the family of its architecture: one that has a file, or what names tell."""
+"""The architectures that have a file of their own, by what config.json calls them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any
-
-import torch
 
 from harness.checkpoints.families.bert import BERT
-from harness.checkpoints.families.deberta import DEBERTA, RELATIVE
+from harness.checkpoints.families.deberta import DEBERTA
 from harness.checkpoints.families.distilbert import DISTILBERT
 from harness.checkpoints.families.electra import ELECTRA
-from harness.checkpoints.families.family import GENERIC, SETTINGS, Family, Top, Unit
+from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.roberta import ROBERTA
 from harness.checkpoints.families.vit import VIT
-from harness.checkpoints.network import classifier_on_meta
-from harness.errors import BrokenCheckpoint, UnknownName
 
 FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT)
 KNOWN: Mapping[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
-_BY_RULES: dict[str, Family] = {}
-"""Families that were told by names, by model_type: to tell one, its classifier is built."""
-
-
-def family_of(config: Mapping[str, Any], what: str = "the model") -> Family:
-    """The family of a configuration's model_type: its own, else `generic` where names tell enough.
-
-    Raises UnknownName, saying of `what`, for an architecture that is neither, and BrokenCheckpoint
-    for a configuration that names none or that no classifier can be made from.
-    """
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str):
-        raise BrokenCheckpoint(f"{what} has no model_type in its config.json, expected its name")
-    if (family := KNOWN.get(model_type) or _BY_RULES.get(model_type)) is not None:
-        return family
-    if (told := generic(config, what)) is None:
-        raise UnknownName(
-            f"{what} is of the architecture {model_type!r:.80}, expected one of "
-            f"{', '.join(KNOWN)}, or one with a single final linear layer, in a head called "
-            "classifier or classification_head, and an encoder below one prefix"
-        )
-    return _BY_RULES.setdefault(model_type, told)
-
-
-# Without a file of its own ------------------------------------------------------------------
-
-HEAD = re.compile(r"classifier|pre_classifier|classification_head")
-"""What the reference repositories call a head."""
-HIDDEN = re.compile(r".*\.dense|pre_classifier")
-"""A linear layer of a head that is not its final one."""
-
-
-def generic(config: Mapping[str, Any], what: str) -> Family | None:
-    """The family of an architecture as far as names tell; None where they do not.
-
-    They do where there is one final linear layer in a module called like a head, and all else but
-    a pooler is the encoder. There is no table of axes.
-
-    Raises BrokenCheckpoint, saying of `what`, for a configuration that no classifier can be made
-    from, and UnknownName for decoders and encoder-decoders, whose classifiers read a last token.
-    """
-    from transformers.models.auto import modeling_auto as auto
-
-    if (model := _on_meta(config, what, "row")) is None:
-        return None
-    kind, other = config["model_type"], None
-    writes, fills = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if kind in writes and kind not in fills:
-        other = "which generates text"
-    if getattr(type(model.config), "is_encoder_decoder", False):  # whatever this configuration says
-        other = "an encoder-decoder"
-    if other is not None:
-        raise UnknownName(
-            f"{what} is of the architecture {kind!r:.80}, {other}; expected an encoder, as no "
-            "other is supported yet"
-        )
-    if (row := _top(model)) is None:
-        return None
-    prefix, of_words = f"{model.base_model_prefix}.", _on_meta(config, what, "word")
-    modules = [name for name, _ in model.named_modules()]
-    family = Family(
-        name=GENERIC,
-        model_types=(kind,),
-        prefix=prefix,
-        row=row,
-        word=_top(of_words) if of_words is not None else None,
-        pooler=next((name for name in modules if name.rpartition(".")[2] == "pooler"), None),
-        settings={**SETTINGS, **RELATIVE},
-    )
-    rest = [name for name, _ in model.named_parameters() if not family.is_head(name)]
-    one_encoder = all(name.startswith(prefix) or family.is_pooler(name) for name in rest)
-    return family if one_encoder else None
-
-
-def _on_meta(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Module | None:
-    """The classifier without weights; None where transformers has none for the architecture."""
-    from transformers.models.auto import modeling_auto
-
-    known = {
-        "row": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-        "word": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
-    }
-    if config["model_type"] not in known[unit]:
-        return None
-    return classifier_on_meta(config, what, unit=unit)
-
-
-def _top(model: torch.nn.Module) -> Top | None:
-    """The modules called like a head, if the final linear layer is one among theirs."""
-    modules = tuple(name for name, _ in model.named_children() if HEAD.fullmatch(name))
-    final = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear)
-        and name.partition(".")[0] in modules
-        and not HIDDEN.fullmatch(name)
-    ]
-    return Top(modules, final[0]) if len(final) == 1 else None
