@@ -324,3 +324,12 @@ def as_found() -> Iterator[None]:
     """What a test registers is gone when it ends; of a module's fixture see `registries_kept`."""
     with registries_kept():
         yield
+
+
+def real_folder() -> Path:
+    """HARNESS_DATA_DIR, else shared/data beside the repository; skips where there is neither."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get(REAL_DATA) or beside)
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}; say where it is with HARNESS_DATA_DIR")
+    return folder

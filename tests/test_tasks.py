@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from harness.data.rows import load_rows
 from harness.data.sources import SUFFIXES
 from harness.kinds import kind_of
 from harness.labels import normal
-from tests.conftest import REAL_DATA
+from tests.conftest import real_folder
 
 #: name -> (kind, classes, metrics)
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
@@ -164,15 +163,6 @@ def test_generated_tasks_are_whole(name: str) -> None:
 
 
 # Real data ---------------------------------------------------------------------------------
-
-
-def real_folder() -> Path:
-    """HARNESS_DATA_DIR, else shared/data beside the repository; skips where there is neither."""
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    folder = Path(os.environ.get(REAL_DATA) or beside)
-    if not folder.is_dir():
-        pytest.skip(f"no real data at {folder}; say where it is with HARNESS_DATA_DIR")
-    return folder
 
 
 def has(folder: Path, task: Task, split: str) -> bool:
