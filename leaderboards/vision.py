@@ -38,7 +38,7 @@ PROCESSOR = {
 }
 """With the mean and deviation of CIFAR-10's channels that the code of arXiv:2502.00264 has."""
 VEHICLES = ("airplane", "automobile", "ship", "truck")
-LAYERS, WIDTH, HEAD, PATCH = 6, 192, 32, 4
+LAYERS, WIDTH, HEAD, PATCH = 6, 192, 32, 8
 
 
 def network(out: Path, seed: int, layers: int = LAYERS, width: int = WIDTH) -> None:
