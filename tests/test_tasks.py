@@ -69,7 +69,13 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "textcls/yahoo_answers_topics": ("classification", 10, ("accuracy",)),
     "textcls/yelp_review_full": ("classification", 5, ("accuracy",)),
     "vision/cifar10": ("classification", 10, ("accuracy",)),
+    "vision/dtd": ("classification", 47, ("accuracy",)),
+    "vision/eurosat": ("classification", 10, ("accuracy",)),
+    "vision/gtsrb": ("classification", 43, ("accuracy",)),
     "vision/mnist": ("classification", 10, ("accuracy",)),
+    "vision/resisc45": ("classification", 45, ("accuracy",)),
+    "vision/stanford_cars": ("classification", 196, ("accuracy",)),
+    "vision/sun397": ("classification", 397, ("accuracy",)),
     "vision/svhn": ("classification", 10, ("accuracy",)),
 }
 #: rows of the reported split, where a data folder would hold all of it
