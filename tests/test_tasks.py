@@ -23,10 +23,12 @@ from tests.conftest import REAL_DATA
 
 #: name -> (kind, classes, metrics)
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "embedded/colours": ("classification", 4, ("accuracy",)),
     "embedded/comparison": ("classification", 2, ("accuracy",)),
     "embedded/mentions": ("multilabel", 4, ("macro_f1",)),
     "embedded/names": ("tagging", 5, ("span_f1",)),
     "embedded/outcome": ("regression", 0, ("pearson", "spearman")),
+    "embedded/shapes": ("classification", 4, ("accuracy",)),
     "embedded/topic": ("classification", 4, ("accuracy",)),
     "emotion/affectivetext": ("multilabel", 6, ("macro_f1",)),
     "emotion/crowdflower": ("multilabel", 12, ("macro_f1",)),
