@@ -237,6 +237,21 @@ def test_every_expert_of_a_merge_keeps_its_function(
     assert '"absorbed": 5' in json.dumps(said)
 
 
+def test_task_vectors_from_a_base_with_its_own_norms_are_called_out(
+    folders: Path, tmp_path: Path
+) -> None:
+    recipe = Recipe(
+        experts=(str(folders / "a"), str(folders / "b")),
+        base=str(folders / "base"),
+        premerge=(Choice("rotation", {"residual": True}),),
+        merger=Choice("ties"),
+    )
+    with pytest.warns(UserWarning, match="ties subtracted the base") as told:
+        merge(recipe, out=tmp_path / "out")
+    assert sum("absorbed" in str(one.message) for one in told) == 1
+    assert "5 norms absorbed" in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_a_model_with_norms_after_its_layers_is_refused(tmp_path: Path) -> None:
     experts = tuple(
         str(model(tmp_path / name, ["x", "y"], seed=place)) for place, name in enumerate("ab")
