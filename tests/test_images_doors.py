@@ -141,7 +141,10 @@ def test_a_merge_is_evaluated_under_every_protocol(
 
 @pytest.mark.parametrize(
     "premerge",
-    ["rotation", "permutation:heads=true", "procrustes", "activation_matching", "ot_fusion"],
+    [
+        *("rotation", "rotation:residual=true", "permutation:heads=true"),
+        *("procrustes", "activation_matching", "ot_fusion"),
+    ],
 )
 def test_experts_are_aligned_before_they_are_merged(
     trained: Path, premerge: str, tmp_path: Path
@@ -152,6 +155,24 @@ def test_experts_are_aligned_before_they_are_merged(
     rows = load_rows(harness.TASKS[str(task)], "test")
     logits = forward(open_checkpoint(tmp_path / "out"), rows, max_length=1, device="cpu")[1]
     assert np.mean(logits.argmax(1) == rows.labels) > 0.5
+
+
+def test_cards_say_that_rows_are_images(trained: Path, tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    out = tmp_path / "merged"
+    run("merge", trained / "e1", trained / "e2", "--merger", "average", "--out", out)
+    assert ModelCard.load(out / "README.md").data.pipeline_tag == "image-classification"
+    run("evaluate", "--model", out, "--protocols", "current", "--output-path", tmp_path / "records")
+    (first, *_) = read_records([tmp_path / "records"])
+    assert first.versions["pillow"]
+    run("export", tmp_path / "records", "--format", "model-index", "--out", tmp_path / "cards")
+    cards = [*(tmp_path / "cards").rglob("README.md")]
+    assert cards
+    for card in cards:
+        results = ModelCard.load(card).data.eval_results
+        assert results is not None
+        assert {one.task_type for one in results} == {"image-classification"}
 
 
 @pytest.mark.parametrize("need", ["gram", "fisher"])

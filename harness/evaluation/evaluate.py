@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from harness.checkpoints.build import check_ready
-from harness.checkpoints.processor import check_inputs
+from harness.checkpoints.processor import check_inputs, pillow
 from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
@@ -39,6 +39,7 @@ from harness.evaluation.predictions import (
 )
 from harness.evaluation.reader import Reader, plan
 from harness.evaluation.records import (
+    DECODER,
     DrawScore,
     Record,
     identity,
@@ -226,7 +227,7 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
         majority=cell.data.majority,
         unseen=0 if seen is None else int((~seen).sum()),
         predictions=predicted.content,
-        versions=dict(_versions()),
+        versions={**_versions(), **({DECODER: pillow().__version__} if task.image else {})},
     )
     return record, predicted
 

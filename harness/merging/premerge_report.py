@@ -83,6 +83,14 @@ def measured(plan: Plan, tracker: DistanceTracker) -> tuple[PremergeReport, ...]
     for step, both in zip(plan.steps, distances, strict=True):
         if both:
             _call_out(step, *both)
+        merger = plan.stages[len(plan.steps)].entry
+        if "absorbed" in step.report and getattr(merger, "task_vectors", False):
+            warnings.warn(
+                f"{merger.name} subtracted the base, whose norms are as they were, from experts "
+                f"whose norms {step.stage.entry.name} absorbed; expected a merger without task "
+                "vectors, such as average",
+                stacklevel=2,
+            )
     reports = zip(distances, seconds, plan.steps, _drifts(plan), strict=True)
     return tuple(
         PremergeReport(both, took, one.report, moved) for both, took, one, moved in reports

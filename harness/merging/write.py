@@ -260,12 +260,14 @@ def _card(plan: Plan) -> str:
     """A model card with the metadata by which the Hub shows merges."""
     recipe = plan.recipe
     models = [plan.base.source] if plan.base else [e.source for e in plan.experts]
-    metadata = {
+    metadata: dict[str, Any] = {
         "base_model": models,
         "base_model_relation": "merge",
         "library_name": "transformers",
         "tags": ["merge"],
     }
+    if plan.experts[0].family.inputs == "image":
+        metadata["pipeline_tag"] = "image-classification"
     lines = ["---", yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip(), "---"]
     lines += [
         "",

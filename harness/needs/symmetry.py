@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.checkpoints.build import check_whole, unit_of
 from harness.checkpoints.families.bert import BERT
 from harness.checkpoints.families.known import FAMILIES
-from harness.checkpoints.families.symmetry import axes_of, in_any_layer
+from harness.checkpoints.families.symmetry import axes_of, in_any_layer, readers_of
 from harness.checkpoints.settings import heads_of
 from harness.labels import same
 from harness.merging.plan import one_space
@@ -52,7 +52,8 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     odd = {name for name in head if any(one.get(name, known[name]) != known[name] for one in each)}
     own = tuple({name: one[name] for name in odd & one.keys()} for one in each) if odd else ()
     axes = {name: groups for name, groups in known.items() if name not in odd}
-    return Symmetry(axes, heads_of(first), (family.words,), head, _one_task(experts), own)
+    readers = readers_of(family, axes)
+    return Symmetry(axes, heads_of(first), (family.words,), head, _one_task(experts), own, readers)
 
 
 def _one_task(experts: Sequence[Checkpoint]) -> bool:

@@ -96,6 +96,7 @@ from harness.weights.symmetry import Member as Member
 from harness.weights.symmetry import Permuted as Permuted
 from harness.weights.symmetry import Symmetry as Symmetry
 from harness.weights.symmetry import Turned as Turned
+from harness.weights.symmetry import absorbed as absorbed
 from harness.weights.symmetry import dual as dual
 from harness.weights.symmetry import group_of as group_of
 from harness.weights.symmetry import moved as moved

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
-from harness.errors import BadOption
+from harness.errors import BadOption, IncompatibleWeights
 from harness.types import StateDict
 from harness.weights.arithmetic import wide
 from harness.weights.lazy import Lazy, Spec, specs
@@ -57,6 +57,7 @@ class Symmetry:
     `words` are names of the table of embeddings of tokens, `head` is what gives the outputs;
     `one_task` if those of all experts mean the same. `own` are the axes of each expert's tensors
     that go by one name and run over unlike groups: heads of a classifier of rows and of a tagger.
+    `readers` are the norms of a model that has them before its layers, with all that reads each.
     """
 
     axes: Axes
@@ -65,6 +66,7 @@ class Symmetry:
     head: tuple[str, ...] = ()
     one_task: bool = True
     own: tuple[Axes, ...] = ()
+    readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def of(self, index: int) -> Symmetry:
         """That of one expert."""
@@ -195,3 +197,41 @@ def moved(
         for name, spec in specs(state).items()
     }
     return Lazy(shapes, compute, report=report)
+
+
+# Norms -------------------------------------------------------------------------------------
+
+
+def absorbed(state: StateDict, readers: Mapping[str, Sequence[str]]) -> StateDict:
+    """The state with gains of 1 and biases of 0 in its norms, in at least float32.
+
+    A linear layer W x + b that reads a norm with the gain g and the bias c becomes W diag(g), and b
+    + W c: the function stays. Raises IncompatibleWeights for one that has no bias to take that.
+    """
+    known = specs(state)
+    norm_of = {reader: norm for norm, each in readers.items() for reader in each}
+    for reader, norm in norm_of.items():
+        if f"{reader}.weight" in known and f"{reader}.bias" not in known:
+            raise IncompatibleWeights(
+                f"'{reader}.bias' is missing, expected it: it takes up the bias of '{norm}'"
+            )
+
+    def compute(name: str) -> torch.Tensor:
+        module, _, kind = name.rpartition(".")
+        tensor, norm = wide(state[name]), norm_of.get(module)
+        if module in readers:
+            return torch.ones_like(tensor) if kind == "weight" else torch.zeros_like(tensor)
+        if norm is None:
+            return tensor.clone() if tensor is state[name] else tensor
+        if kind == "weight":
+            made = tensor.double() * state[f"{norm}.weight"].double()
+        else:
+            weight = state[f"{module}.weight"].double()
+            made = tensor.double() + weight @ state[f"{norm}.bias"].double()
+        return made.to(tensor.dtype)
+
+    shapes = {
+        name: Spec(one.shape, torch.promote_types(one.dtype, torch.float32))
+        for name, one in known.items()
+    }
+    return Lazy(shapes, compute)

@@ -59,7 +59,8 @@ class Family:
     names than a configuration leads to; a `projection` is there if embeddings have a width of their
     own. `heads` is the key of config.json that counts attention heads. `inputs` is what it reads.
     `aliases` are patterns and what stands for them, in turn, from the names of any release of
-    transformers to those that it writes.
+    transformers to those that it writes. `readers` are norms that stand before layers, with all
+    that reads each; of a family with norms after its layers there are none.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Family:
     settings: Settings = field(default_factory=lambda: SETTINGS)
     inputs: Modality = "text"
     aliases: tuple[tuple[str, str], ...] = ()
+    readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def recorded(self) -> dict[str, str]:

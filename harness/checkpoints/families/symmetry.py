@@ -4,7 +4,7 @@ layer and the role of each."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from harness.checkpoints.families.family import EMBEDDING, FFN, QK, VO, WIDTH, Family, Unit
@@ -58,6 +58,19 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
         }
     _check_sizes(placed, state)
     return placed
+
+
+def readers_of(family: Family, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The norms before layers of a model with tensors of these names, with all that reads each."""
+    found = {}
+    for name in names:
+        number = NUMBER.search(name)
+        module, _, kind = in_any_layer(name).rpartition(".")
+        if kind == "weight" and module in family.readers:
+            each = family.readers[module]
+            layer = number[1] if number else ""
+            found[name.rpartition(".")[0]] = tuple(one.replace("{layer}", layer) for one in each)
+    return found
 
 
 def _check_sizes(placed: Axes, state: StateDict) -> None:
