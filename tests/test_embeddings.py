@@ -493,6 +493,22 @@ def test_features_are_probed_against_an_expert_with_a_head(room: Path, tmp_path:
     assert main(["leaderboard", str(tmp_path), "--out", str(tmp_path / "board")]) == 0
 
 
+def test_an_ensemble_is_of_models_with_heads(room: Path, tmp_path: Path) -> None:
+    """Beside a classifier, an embedding model has no part in the mean of logits."""
+    known = {"experts": (str(room / "c"), str(room / "b")), "tasks": ("toy/pairs",)}
+    put(room / "c" / "expert.json", {"tasks": ["toy/pairs"]})
+    other = model(tmp_path / "other", ["no", "yes"], seed=9, near=room / "plain")
+    with pytest.warns(UserWarning, match="b is an embedding model .* current, ft-classifier"):
+        found = evaluated(other, tmp_path / "records", **known)
+    roles = {(r.model, r.role) for r in found}
+    assert roles == {("other", "merged"), ("c", "expert"), ("b", "single")}
+
+
+def test_statistics_are_of_classifiers(room: Path, tmp_path: Path) -> None:
+    command = ["statistics", room / "a", "--task", "toy/pairs", "--out", tmp_path / "out"]
+    refused(command, MissingHead, "a has no head")
+
+
 def test_a_row_is_cut_where_the_model_cuts_it(room: Path, one: Path, tmp_path: Path) -> None:
     """At fewer tokens than its encoder has positions for, and than the task would take."""
     put(one / "sentence_bert_config.json", {"max_seq_length": 6})

@@ -46,10 +46,8 @@ class Reader:
         """What the protocol of a cell reads. Raises NotFinite for outputs that mean nothing."""
         data, model = cell.data, cell.evaluated
         task, kind = data.task, read_as(data.task, cell.run.preset)
-        classes, parts = (
-            kind.outputs(task),
-            [self._through(model, cell, rows, data.name) for rows in cell.tests],
-        )
+        classes = kind.outputs(task)
+        parts = [self._through(model, cell, rows, data.name) for rows in cell.tests]
         read = [_beside(features) for features in zip(*parts, strict=True)]
         if len(read) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))

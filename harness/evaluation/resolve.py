@@ -113,8 +113,9 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
         found.append(known[0])
     by_user = any(found) and made_of.merged is None and not made_of.by_mergekit
     if by_user and not run.singles and not {*found} & {*names}:
+        wrong = next(place for place, name in enumerate(found) if name)
         raise BadRecipe(
-            f"{experts[0].source} was trained on {found[0]} by its own record, found "
+            f"{experts[wrong].source} was trained on {found[wrong]} by its own record, found "
             f"{', '.join(map(str, tasks))} in --tasks; expected experts of these: --singles "
             "and --references evaluate other models on them"
         )
