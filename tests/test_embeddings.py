@@ -506,7 +506,7 @@ def test_an_ensemble_is_of_models_with_heads(room: Path, tmp_path: Path) -> None
 
 def test_statistics_are_of_classifiers(room: Path, tmp_path: Path) -> None:
     command = ["statistics", room / "a", "--task", "toy/pairs", "--out", tmp_path / "out"]
-    refused(command, MissingHead, "a has no head")
+    refused(command, BadRecipe, "a has no head")
 
 
 def test_a_row_is_cut_where_the_model_cuts_it(room: Path, one: Path, tmp_path: Path) -> None:

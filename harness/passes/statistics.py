@@ -25,13 +25,7 @@ from harness.data.claims import check_claim
 from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
 from harness.entries import Merger
-from harness.errors import (
-    BadRecipe,
-    BrokenCheckpoint,
-    IncompatibleWeights,
-    MissingHead,
-    OutputExists,
-)
+from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights, OutputExists
 from harness.files import check_name, check_place
 from harness.kinds import kind_of
 from harness.methods import needs_of, resolved
@@ -251,7 +245,7 @@ def statistic(
     check_inputs(checkpoint, parsed)
     check_ready(checkpoint, unit=kind_of(parsed).unit)
     if checkpoint.labels is None:
-        raise MissingHead(f"{expert} has no head; expected a fine-tuned classifier of {parsed}")
+        raise BadRecipe(f"{expert} has no head; expected a fine-tuned classifier of {parsed}")
     kind_of(parsed).columns(parsed, checkpoint.labels or (), checkpoint.source)
     check_unchanged(checkpoint)
     if not other_tasks:
