@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -90,6 +91,18 @@ def _mean_of_all(outputs: Outputs) -> torch.Tensor:
 def _first(outputs: Outputs) -> torch.Tensor:
     """The last hidden state of the first position, which is [CLS] where there is one."""
     return cast("torch.Tensor", outputs.encoder[0][:, 0])
+
+
+def _largest(outputs: Outputs) -> torch.Tensor:
+    """The largest of the last hidden states over the positions that the mask has."""
+    away = cast("torch.Tensor", outputs.mask).unsqueeze(-1) == 0
+    return cast("torch.Tensor", outputs.encoder[0].masked_fill(away, float("-inf")).amax(dim=1))
+
+
+def _mean_by_root(outputs: Outputs) -> torch.Tensor:
+    """The sum of the last hidden states over so many positions, by the square root of these."""
+    mean, mask = _mean_of_attended(outputs), cast("torch.Tensor", outputs.mask)
+    return mean * mask.sum(dim=1, keepdim=True).to(mean.dtype).sqrt()
 
 
 def _no_encoder(classifier: Any, *_: object) -> str | None:
@@ -187,6 +200,42 @@ MEAN_PADDED = Readout(
     "mean_padded", _filled_up, _classified, _mean_of_all, _no_room, "features=mean_padded"
 )
 """The mean over all `max_length` positions of a row, those of padding too, which are masked."""
+
+POOLINGS: Mapping[str, Callable[[Outputs], torch.Tensor]] = {
+    "mean": _mean_of_attended,
+    "cls": _first,
+    "max": _largest,
+    "mean_sqrt_len_tokens": _mean_by_root,
+}
+"""How sentence-transformers calls what an embedding model makes of the last hidden states."""
+POOLED = "pooled:"
+"""How the name of the features of an embedding model begins, which are its own embeddings."""
+
+
+def _without_head(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
+    """The encoder alone: no head is run, and there are no outputs, [rows, 0]."""
+    encoder = classifier.base_model(**inputs)
+    hidden = encoder[0]
+    mask = inputs.get("attention_mask", hidden.new_ones(hidden.shape[:2]))
+    return Outputs(hidden, hidden.new_empty((len(hidden), 0)), encoder, mask)
+
+
+@cache  # one and the same for all who ask: readouts are told apart by what they are
+def embedding(mode: str, *, normalized: bool) -> Readout:
+    """The embedding of a row: by one of `POOLINGS`, then divided by its length if `normalized`."""
+
+    def pooled(outputs: Outputs) -> torch.Tensor:
+        made = POOLINGS[mode](outputs)
+        return made / made.norm(dim=1, keepdim=True).clamp_min(1e-12) if normalized else made
+
+    name = f"{POOLED}{mode}{',normalized' if normalized else ''}"
+    return Readout(name, _as_the_tokenizer_does, _without_head, pooled)
+
+
+def without_head(readout: Readout) -> Readout:
+    """The same features of an encoder, of a model that has no head to be run."""
+    return replace(readout, run=_without_head)
+
 
 OF_THE_ENCODER: Mapping[str, Readout] = {
     one.name: one for one in (LAST_LINEAR, MEAN_MASKED, CLS, MEAN_PADDED)

@@ -14,6 +14,7 @@ from harness.checkpoints.families.family import Unit
 from harness.checkpoints.named import canonical, in_memory, parameters_of
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
+from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.processor import check_image_processor, processor_digest
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.errors import BrokenCheckpoint
@@ -94,6 +95,22 @@ def build_model(
     return built
 
 
+def build_encoder(model: Checkpoint) -> torch.nn.Module:
+    """An embedding model's encoder in a classifier of transformers, in eval mode, in float32.
+
+    Only its `base_model` may be run: the head, and a pooler that the model lacks, have no values.
+    Raises BrokenCheckpoint as `encoder_of` does.
+    """
+    from transformers.initialization import no_init_weights
+
+    encoder = encoder_of(model)
+    with no_init_weights():
+        made = network(encoder.config, model.source)
+    tensors = {name: encoder.weights[name] for name in floating(encoder.weights)}
+    made.load_state_dict(in_memory(made, tensors), strict=False)
+    return made.float().eval()
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without the bars that transformers draws while it loads and writes a file."""
@@ -116,6 +133,9 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
         open_tokenizer(checkpoint.processor)
         _OPENED.add(digest)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
+    if pooling_of(checkpoint) is not None:
+        encoder_of(checkpoint)
+        return
     _check_unit(checkpoint.config, checkpoint.source, unit)
     model = classifier_on_meta(checkpoint.config, checkpoint.source, unit=unit)
     _check_tensors(model, checkpoint.weights, checkpoint.source)

@@ -28,7 +28,7 @@ def merge(
     postmerge: Stages = option(
         "NAME[:key=value,...], after the merger; repeat for several.", of="postmerge"
     ),
-    heads: Literal["auto", "merge", "average", "keep"] | None = option(
+    heads: Literal["auto", "merge", "average", "keep", "none"] | None = option(
         "What to do with the heads."
     ),
     tasks: Names = several("T1,T2,...: the task of each expert, or one for all.", of="tasks"),

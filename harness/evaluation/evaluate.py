@@ -146,13 +146,14 @@ def check_cells(cells: Iterable[Cell]) -> None:
     """Raise BrokenCheckpoint for a model of a cell that could not be run, before any is."""
     checked = set()
     for cell in cells:
-        for member in (one for model in cell.read_by for one in model.members):
-            key = (id(member), cell.data.name, cell.readout.name)
+        for model, member in ((one, member) for one in cell.read_by for member in one.members):
+            readout = cell.readout_of(model)
+            key = (id(member), cell.data.name, readout.name)
             if key not in checked:
                 checked.add(key)
                 check_inputs(member, cell.data.task)
                 check_ready(member, unit=kind_of(cell.data.task).unit)
-                check_readout(member, cell.readout, cell.max_length)
+                check_readout(member, readout, cell.max_length)
 
 
 def _with_readers(

@@ -15,6 +15,7 @@ from harness.checkpoints.heads import kept_heads
 from harness.checkpoints.ingredients import Ingredients, Sources, opened
 from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import named_models
+from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.provenance import EXPERT_FILE, Merged, check_unchanged, merged_by
 from harness.data.claims import called_in
 from harness.data.groups import expanded
@@ -93,6 +94,9 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
     recorded = made_of.tasks or [None] * len(experts)
     found = []
     for expert, merged, typed in zip(experts, recorded, given, strict=True):
+        if pooling_of(expert) is not None:
+            found.append("")
+            continue
         here = [task.name for task in tasks if called_in(expert, task, run.data_dir)]
         if len(expert.tasks) > 1:
             raise BadRecipe(
@@ -107,10 +111,11 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
                 "--tasks"
             )
         found.append(known[0])
-    by_user = experts and made_of.merged is None and not made_of.by_mergekit
+    by_user = any(found) and made_of.merged is None and not made_of.by_mergekit
     if by_user and not run.singles and not {*found} & {*names}:
+        wrong = next(place for place, name in enumerate(found) if name)
         raise BadRecipe(
-            f"{experts[0].source} was trained on {found[0]} by its own record, found "
+            f"{experts[wrong].source} was trained on {found[wrong]} by its own record, found "
             f"{', '.join(map(str, tasks))} in --tasks; expected experts of these: --singles "
             "and --references evaluate other models on them"
         )
@@ -145,7 +150,8 @@ def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
     called = {(model.name, model.method)}
     for reference in model.references:
         source = reference.checkpoint.source
-        if not any(reference.has_head(task) for task in tasks):
+        embeds = pooling_of(reference.checkpoint) is not None
+        if not embeds and not any(reference.has_head(task) for task in tasks):
             raise MissingHead(
                 f"the reference {source} has no head for {', '.join(map(str, tasks))}; "
                 "expected one for a task of the run"

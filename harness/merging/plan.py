@@ -7,10 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness import weights
-from harness.checkpoints.align import aligned_base, check_architecture, in_all, new_in_any
+from harness.checkpoints.align import (
+    aligned_base,
+    check_architecture,
+    in_all,
+    new_in_any,
+    under_prefix,
+)
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.pooling import check_poolings
 from harness.data.claims import check_claim
 from harness.data.splits import parse_task
 from harness.entries import Merger, Method, Premerge
@@ -127,7 +134,9 @@ def plan(
     tasks = _tasks(recipe, experts)
     ordered = tuple(ordered_as(expert, experts[0].labels) for expert in experts)
     heads = _heads(recipe, ordered, tasks, merger)
-    if heads != "keep":
+    if heads == "none":
+        experts, tasks = tuple(map(under_prefix, experts)), ()
+    elif heads != "keep":
         experts = ordered
     if base is not None:
         base = aligned_base(base, in_all(experts))
@@ -165,7 +174,7 @@ def completed(draft: Plan, merged: StateDict, spool: Spool | None = None) -> Pla
             (whole,) = spool.states([whole])
         whole = _like(merged, later.run(whole, draft.bodies, draft.origin), later)
         after.append(whole)
-    if recipe.heads == "average":
+    if recipe.heads in ("average", "none"):
         whole = weights.union(whole, weights.mean(draft.tops))
     if recipe.heads == "average" or (recipe.heads == "merge" and not by_label):
         whole = of_those_who_know(draft.experts, draft.tops, whole)
@@ -250,7 +259,17 @@ def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
 def _heads(
     recipe: Recipe, experts: Sequence[Checkpoint], tasks: Sequence[str], merger: Merger
 ) -> str:
+    if check_poolings(experts) is not None:
+        if recipe.tasks or recipe.heads not in ("auto", "none"):
+            flag = "--tasks" if recipe.tasks else "--heads"
+            raise BadRecipe(
+                f"{experts[0].source} is an embedding model, of no task and without a head; "
+                f"leave out {flag}"
+            )
+        return "none"
     for expert in experts:
+        if recipe.heads == "none" and expert.labels is not None:
+            raise BadRecipe(f"{expert.source} has a head; leave out --heads none")
         if expert.labels is None:
             raise MissingHead(
                 f"{expert.source} has no classification head; expected a fine-tuned classifier"

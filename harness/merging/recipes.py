@@ -15,7 +15,7 @@ from harness.registry import MERGERS, POSTMERGE, PREMERGE, TASKS, YAML
 from harness.types import Choice
 from harness.values import Chosen, Frozen, Tokens, validated
 
-Heads = Literal["auto", "merge", "average", "keep"]
+Heads = Literal["auto", "merge", "average", "keep", "none"]
 
 
 class Recipe(Frozen):

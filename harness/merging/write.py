@@ -17,6 +17,7 @@ from harness.checkpoints.bases import ENCODER, POOLER, encoder_digests, made_fro
 from harness.checkpoints.build import OF_THE_HEAD
 from harness.checkpoints.described import described
 from harness.checkpoints.layout import INDEX, MERGE, SINGLE
+from harness.checkpoints.pooling import copy_modules
 from harness.checkpoints.processor import copy_processor
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
@@ -53,11 +54,15 @@ def write(
     with new_folder(out, MERGE, force=force) as folder:
         tracker = DistanceTracker(plan.steps)
         merged = tracker.watching(plan.state)
+        if plan.recipe.heads == "none":  # as an encoder by itself is stored
+            bare = plan.experts[0].family.bare
+            merged = weights.renamed(merged, {bare(name): name for name in merged})
         hashes: dict[str, str] = {}
         digest = _write_weights(merged, folder, progress, hashes, _spelled(plan))
         digests: dict[str, Any] = {"digest": digest}
         first = plan.experts[0]
         copy_processor(first.processor, folder)
+        copy_modules(first, folder)
         if plan.recipe.heads == "keep":
             digests["head_digests"] = _write_heads(plan, folder, hashes)
         plan = replace(plan, measured=measured(plan, tracker))
@@ -96,6 +101,8 @@ def _write_weights(
 def _spelled(plan: Plan) -> Mapping[str, str]:
     """How tensors are called in the file of a merge: as in that of the base, if it is given."""
     first, like = plan.experts[0], plan.given or plan.experts[0]
+    if plan.recipe.heads == "none":
+        return {first.family.bare(n): first.family.bare(o) for n, o in like.spelled.items()}
     if like.spelled and not any(name.startswith(first.family.prefix) for name in like.weights):
         return {first.family.prefix + n: first.family.prefix + o for n, o in like.spelled.items()}
     return like.spelled
@@ -263,7 +270,7 @@ def _card(plan: Plan) -> str:
     metadata: dict[str, Any] = {
         "base_model": models,
         "base_model_relation": "merge",
-        "library_name": "transformers",
+        "library_name": "transformers" if recipe.heads != "none" else "sentence-transformers",
         "tags": ["merge"],
     }
     if plan.experts[0].family.inputs == "image":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.checkpoints.build import check_whole, unit_of
+from harness.checkpoints.build import check_whole, encoder_of, unit_of
 from harness.checkpoints.families.bert import BERT
+from harness.checkpoints.families.family import WIDTH, Unit
 from harness.checkpoints.families.known import FAMILIES
 from harness.checkpoints.families.symmetry import axes_of, in_any_layer, readers_of
 from harness.checkpoints.settings import heads_of
@@ -44,9 +45,14 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     family = first.family
     each = []
     for expert in experts:
-        unit = unit_of(expert)
-        each.append(axes_of(family, expert.weights, unit))
-        check_whole(expert, unit=unit)
+        unit: Unit = "row" if expert.labels is None else unit_of(expert)
+        made = axes_of(family, expert.weights, unit)
+        if expert.labels is None:  # its outputs are the hidden states: their order stays
+            made = {n: tuple(None if a == WIDTH else a for a in axes) for n, axes in made.items()}
+            encoder_of(expert)
+        else:
+            check_whole(expert, unit=unit)
+        each.append(made)
     known = {name: axes for one in each for name, axes in one.items()}
     head = tuple(filter(family.is_head, known))
     odd = {name for name in head if any(one.get(name, known[name]) != known[name] for one in each)}

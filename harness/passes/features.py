@@ -13,10 +13,11 @@ import numpy as np
 import torch
 import xxhash
 
-from harness.checkpoints.build import LABEL_KEYS, build_model
+from harness.checkpoints.build import LABEL_KEYS, build_encoder, build_model
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
+from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.processor import pillow, processor_digest
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
@@ -229,13 +230,16 @@ class _Ready:
     ) -> None:
         kind, source = kind_of(rows.task), checkpoint.source
         self.device = device_of(device)
-        model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit)
+        if alone := pooling_of(checkpoint) is not None:
+            model = build_encoder(checkpoint)
+        else:
+            model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit)
         self.model: Any = model.to(self.device)
         self.rows = prepare(checkpoint, rows, max_length, readouts[0])
         counts = kind.units(rows)
         self.units = [*map(range, np.cumsum(counts) - counts, np.cumsum(counts))]
         self._source, self._readouts = source, readouts
-        self._final = final_module(self.model, checkpoint.family, source)
+        self._final = None if alone else final_module(self.model, checkpoint.family, source)
 
     def read(self, batch: Sequence[int]) -> tuple[Any, ...]:
         """The units that some rows show, their features by each readout, and their outputs."""

@@ -244,6 +244,8 @@ def statistic(
     _check_free(path)
     check_inputs(checkpoint, parsed)
     check_ready(checkpoint, unit=kind_of(parsed).unit)
+    if checkpoint.labels is None:
+        raise BadRecipe(f"{expert} has no head; expected a fine-tuned classifier of {parsed}")
     kind_of(parsed).columns(parsed, checkpoint.labels or (), checkpoint.source)
     check_unchanged(checkpoint)
     if not other_tasks:

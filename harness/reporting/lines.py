@@ -18,6 +18,7 @@ import xxhash
 from harness.data.shots import amount, counted
 from harness.evaluation.records import LATER, DrawScore, Record, Role
 from harness.evaluation.resamples import Resamples, read
+from harness.readout import LAST_LINEAR, POOLED
 from harness.stats.estimate import Estimate
 from harness.types import ALL, Choice, Shots
 
@@ -259,10 +260,12 @@ def work(record: Record) -> dict[str, str]:
         rows += f" (--limit {record.settings['limit']})"
     if (out := record.settings.get("left_out")) is not None:
         rows += f" (in whole batches, shuffled by {', '.join(out)})"
+    # an embedding model has no last layer: its embeddings stand beside what those of others read
+    features = record.settings.get("features")
     said: dict[str, Any] = {
         "test": f"{rows} {str(record.dataset.get('digest', ''))[:12]}".strip(),
         "max_length": record.settings.get("max_length"),
-        "features": record.settings.get("features"),
+        "features": LAST_LINEAR.name if str(features).startswith(POOLED) else features,
         "metrics": "+".join(record.metrics),
     }
     if record.adaptation is not None:
