@@ -179,6 +179,7 @@ def _record(
         "heads": recipe.heads,
         "kept": _kept(plan),
         **plan.experts[0].family.recorded,
+        "projection": _projection(plan),
         "seed": recipe.seed,
         "preset": recipe.preset,
         **({"max_length": _lengths(plan)} if recipe.max_length else {}),
@@ -225,6 +226,18 @@ def _kept(plan: Plan) -> dict[str, list[str]]:
         for task, top in zip(plan.tasks, plan.tops, strict=True)
     }
     return {task: names for task, names in kept.items() if names}
+
+
+def _projection(plan: Plan) -> str:
+    """Whose the projection of a model is that may leave it to its base: all have that, or one has
+    its own."""
+    family = plan.experts[0].family
+    if family.whole is None:
+        return ""
+    names = [f"{family.pooler}.weight"]
+    models = [*plan.experts, *([plan.base] if plan.base else [])]
+    found = {weights.digest(weights.select(model.weights, names)) for model in models}
+    return "base" if plan.base and len(found) == 1 else "own"
 
 
 def _base_weights(plan: Plan) -> Mapping[str, str]:

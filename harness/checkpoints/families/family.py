@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from harness.weights import Axes, dual
+
+if TYPE_CHECKING:
+    import torch
 
 GENERIC = "generic"
 """The name of a family that was told by rules, as it has no file of its own."""
@@ -59,7 +62,9 @@ class Family:
     names than a configuration leads to; a `projection` is there if embeddings have a width of their
     own. `heads` is the key of config.json that counts attention heads. `inputs` is what it reads.
     `aliases` are patterns and what stands for them, in turn, from the names of any release of
-    transformers to those that it writes.
+    transformers to those that it writes. `whole` is the model_type of what a base is a part of, where
+    experts may leave their pooler and their head to it. `make` makes its classifier of a
+    configuration where transformers' Auto classes have none.
     """
 
     name: str
@@ -74,6 +79,8 @@ class Family:
     settings: Settings = field(default_factory=lambda: SETTINGS)
     inputs: Modality = "text"
     aliases: tuple[tuple[str, str], ...] = ()
+    whole: str | None = None
+    make: Callable[[Any, Unit], torch.nn.Module] | None = None
 
     @property
     def recorded(self) -> dict[str, str]:
