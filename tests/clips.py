@@ -51,7 +51,7 @@ def tokenizer(folder: Path) -> dict[str, Any]:
     return {"vocab_size": len(tokens), "max_position_embeddings": 77, **ends}
 
 
-def clip(folder: Path, *, seed: int = 0, **text: Any) -> Path:
+def clip(folder: Path, *, seed: int = 3, **text: Any) -> Path:
     """A whole CLIP with its processor, as OpenAI's are published: a base."""
     from transformers import CLIPConfig, CLIPModel
 
@@ -63,14 +63,14 @@ def clip(folder: Path, *, seed: int = 0, **text: Any) -> Path:
         for name, parameter in made.named_parameters():
             if name != "logit_scale":
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
+        # an image shows in what is said of it
+        made.vision_model.embeddings.patch_embedding.weight.mul_(20)
     made.save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSING))
     return folder
 
 
-def expert(
-    folder: Path, base: Path, *, seed: int, prefix: bool = True, own: bool = False
-) -> Path:
+def expert(folder: Path, base: Path, *, seed: int, prefix: bool = True, own: bool = False) -> Path:
     """An encoder of images near that of a base, as `tanganke/clip-vit-base-patch32_*` are.
 
     Its names have the `prefix`, as releases of transformers before 5 write them, or none. One with
@@ -79,7 +79,8 @@ def expert(
     folder.mkdir(parents=True)
     torch.manual_seed(seed)
     state = load_file(base / FILE)
-    kept = {n: t for n, t in state.items() if n.startswith("vision_model.") or own and n == PROJECTION}
+    names = [n for n in state if n.startswith("vision_model.") or (own and n == PROJECTION)]
+    kept = {name: state[name] for name in names}
     near = {name: tensor + 0.05 * torch.randn_like(tensor) for name, tensor in kept.items()}
     bare = {n if prefix else n.removeprefix("vision_model."): t for n, t in near.items()}
     save_file(bare, folder / FILE, metadata={"format": "pt"})

@@ -33,6 +33,8 @@ from harness.files import is_text, read_json
 from harness.types import Checkpoint, StateDict
 from harness.weights import Lazy, Spec, renamed, select, specs, union
 
+PART = "CLIPVisionModelWithProjection"
+"""What transformers calls that of a whole CLIP which reads images."""
 LAYERS = re.compile(r"(^|_)n?_?(layers?|groups?|group_num|blocks?|experts)$")
 """Numbers of a configuration that say how many layers a model has, or parts of layers."""
 OTHER_WEIGHTS = ("transformers_weights", "quantization_config")
@@ -115,8 +117,7 @@ def _part(config: dict[str, Any], state: StateDict) -> tuple[dict[str, Any], Sta
     if family is None:
         return config, state
     said = config.get("vision_config_dict") or config.get("vision_config") or {}
-    called = {"model_type": family.model_types[0], "architectures": ["CLIPVisionModelWithProjection"]}
-    said = {**said, **called}
+    said = {**said, "model_type": family.model_types[0], "architectures": [PART]}
     dim = f"{family.pooler}.weight"
     if dim in state:
         said["projection_dim"] = specs(state)[dim].shape[0]

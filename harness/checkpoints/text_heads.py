@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch.nn.functional import normalize
 
 from harness import weights
-from harness.checkpoints.bases import encoder_digests
+from harness.checkpoints.bases import encoder_digests, is_base
 from harness.checkpoints.build import OF_THE_HEAD, TEXT_HEAD, check_tensors
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.layout import IMAGE_FILES, SINGLE, read_config
@@ -77,7 +77,9 @@ def text_head(
         raise BadOption(f"the template {odd[0]!r:.80} names no class; expected {CLASS} in it")
     check_inputs(base, task)
     if task.kind != "classification":
-        raise BadRecipe(f"{task} is a task of {task.kind}, expected one of classes, which texts name")
+        raise BadRecipe(
+            f"{task} is a task of {task.kind}, expected one of classes, which texts name"
+        )
     config = read_config(base.path / "config.json")
     if config.get("model_type") != base.family.whole:
         raise BrokenCheckpoint(
@@ -135,7 +137,7 @@ def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str,
 # Given to models that have none --------------------------------------------------------------
 
 
-def given_heads(folder: str | None, base: Checkpoint | None) -> dict[str, Checkpoint]:
+def given_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, Checkpoint]:
     """The heads in a folder that `heads` wrote, or in folders below it, by task.
 
     Raises BrokenCheckpoint for a head that was changed, and BadRecipe where there is none, and for
@@ -149,10 +151,10 @@ def given_heads(folder: str | None, base: Checkpoint | None) -> dict[str, Checkp
             raise BrokenCheckpoint(f"{file} is of no head that `harness heads` wrote; expected one")
         if files.get(SINGLE) != file_hash(file.with_name(SINGLE)):
             raise changed(file.with_name(SINGLE), file.name)
-        task, of = str(made_of.get("task")), made_of.get("base_weights")
+        task = str(made_of.get("task"))
         if task in found:
             raise BadRecipe(f"{folder} has two heads for {task}; expected one")
-        if base is not None and of != encoder_digests(base):
+        if base is not None and not is_base(base, made_of.get("base_weights") or {}):
             raise BadRecipe(
                 f"the head {file.parent} was made of {made_of.get('base')}, found the base "
                 f"{base.source}, whose weights differ; expected heads of this base"
@@ -192,8 +194,8 @@ def made_whole(
         head = heads.get(task or "")
         if head is None:
             raise MissingHead(
-                f"{model.source} has no head for {task or 'its task, which is not known'}; expected "
-                "one in --heads-from, written by `harness heads`, and its task in --tasks"
+                f"{model.source} has no head for {task or 'a task nobody names'}; expected one "
+                "in --heads-from, written by `harness heads`, and its task in --tasks"
             )
         parts.append(weights.select(head.weights, filter(family.is_head, head.weights)))
         config |= {key: head.config[key] for key in OF_THE_HEAD if key in head.config}

@@ -234,10 +234,9 @@ def _projection(plan: Plan) -> str:
     family = plan.experts[0].family
     if family.whole is None:
         return ""
-    names = [f"{family.pooler}.weight"]
-    models = [*plan.experts, *([plan.base] if plan.base else [])]
-    found = {weights.digest(weights.select(model.weights, names)) for model in models}
-    return "base" if plan.base and len(found) == 1 else "own"
+    states = [model.weights for model in (*plan.experts, plan.base) if model]
+    parts = [weights.select(one, filter(family.is_pooler, one)) for one in states]
+    return "base" if plan.base and len({*map(weights.digest, parts)}) == 1 else "own"
 
 
 def _base_weights(plan: Plan) -> Mapping[str, str]:

@@ -62,8 +62,8 @@ class Family:
     names than a configuration leads to; a `projection` is there if embeddings have a width of their
     own. `heads` is the key of config.json that counts attention heads. `inputs` is what it reads.
     `aliases` are patterns and what stands for them, in turn, from the names of any release of
-    transformers to those that it writes. `whole` is the model_type of what a base is a part of, where
-    experts may leave their pooler and their head to it. `make` makes its classifier of a
+    transformers to those that it writes. `whole` is the model_type of what a base is a part of,
+    where experts may leave their pooler and their head to it. `make` makes its classifier of a
     configuration where transformers' Auto classes have none.
     """
 
