@@ -306,6 +306,11 @@ def test_projections_of_experts_are_merged(made: Path, tmp_path: Path) -> None:
     states = [load_file(made / one / FILE)[PROJECTION] for one in ("own-a", "own-b")]
     torch.testing.assert_close(load_file(out / FILE)[PROJECTION], sum(states) / 2)
     assert json.loads((out / "merge.json").read_text())["projection"] == "own"
+    base = load_file(made / "base" / FILE)[PROJECTION]
+    for place, second in enumerate(("own-b", "b")):  # one that has none has the base's
+        out = merged(made, tmp_path / str(place), "own-a", second)
+        assert json.loads((out / "merge.json").read_text())["projection"] == "own"
+        assert not load_file(out / FILE)[PROJECTION].equal(base)
 
 
 @pytest.mark.parametrize("merger", ["fisher", "regmean", "regmean_plus_plus", "adamerging:steps=2"])
@@ -405,6 +410,11 @@ def test_bad_input_is_one_line(made: Path, tmp_path: Path) -> None:
     head = ["heads", "clip", "--task", task, "--out", out]
     refused([*head, "--base", made / "a"], BrokenCheckpoint, made / "a", "whole CLIP")
     refused([*head, "--base", base, "--template", "a photo"], BadOption, "a photo", "{class}")
+    (tmp_path / "several.yaml").write_text(
+        f"kind: multilabel\nimage: picture\nlabel: c\nlabels: [r, g]\nfiles: {made / 'data'}\n"
+    )
+    several = ["heads", "clip", "--task", tmp_path / "several.yaml", "--base", base, "--out", out]
+    refused(several, BadRecipe, "several", "multilabel", "classes")
     refused(["heads", "clip", "--task", "embedded/topic", "--base", base, "--out", out],
             BadRecipe, base, "text")  # fmt: skip
     refused(["heads", "clip", "--task", task, "--base", base, "--out", made / "a"],

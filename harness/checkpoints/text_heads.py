@@ -30,6 +30,7 @@ from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, MissingHead
 from harness.files import file_hash, read_json
 from harness.folders import FILES, Layout, check_output, new_folder
+from harness.kinds import kind_of
 from harness.registry import TASKS
 from harness.types import Checkpoint, Task
 
@@ -76,7 +77,7 @@ def text_head(
     if odd := [one for one in templates if CLASS not in one]:
         raise BadOption(f"the template {odd[0]!r:.80} names no class; expected {CLASS} in it")
     check_inputs(base, task)
-    if task.kind != "classification":
+    if not kind_of(task).whole or not task.labels:
         raise BadRecipe(
             f"{task} is a task of {task.kind}, expected one of classes, which texts name"
         )
