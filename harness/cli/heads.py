@@ -7,6 +7,7 @@ from typing import Literal
 
 from harness.cli import flags
 from harness.cli.app import app
+from harness.cli.console import say
 from harness.cli.flags import argument, option, passed_on
 
 
@@ -29,5 +30,7 @@ def heads(
     from harness.checkpoints.text_heads import heads as run
 
     made_of = run(**{**passed_on(given, "family"), "templates": templates or ()}).config[TEXT_HEAD]
-    classes, texts = len(made_of["classes"]), "\n".join(made_of["templates"])
-    print(f"{texts}\nwrote {out}: {classes} classes, as in the texts above")
+    classes, templates = made_of["classes"], made_of["templates"]
+    for template in templates:
+        say(template)
+    print(f"wrote {out}: {len(classes)} classes, {len(templates)} templates")
