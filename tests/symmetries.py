@@ -35,6 +35,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "embedding_size": 8,
         "type_vocab_size": 2,
     },
+    "clip": {
+        "model_type": "clip_vision_model",
+        **{key: BERT_LIKE[key] for key in BERT_LIKE.keys() - {"vocab_size"}},
+        "projection_dim": 12,
+        "image_size": 8,
+        "patch_size": 4,
+    },
     "vit": {
         "model_type": "vit",
         **{key: BERT_LIKE[key] for key in BERT_LIKE.keys() - {"vocab_size"}},
@@ -75,7 +82,7 @@ def loud(variant: str, unit: Unit, seed: int = 0) -> torch.nn.Module:
 
 def logits(made: torch.nn.Module, state: Tensors) -> torch.Tensor:
     inputs = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
-    if hasattr(made, "vit"):
+    if made.main_input_name == "pixel_values":
         inputs = {"pixel_values": IMAGES}
     own = in_memory(made, state)
     with torch.no_grad():

@@ -25,6 +25,7 @@ def evaluate(
     experts: Names = several("The experts, if the folder does not name them."),
     base: str | None = option("The base, if the folder does not name it."),
     other_base: bool = flags.OTHER_BASE,
+    heads_from: str | None = flags.HEADS_FROM,
     references: Names = several("Other models to evaluate on the same tasks."),
     ceilings: Names = chosen("emr,tall:threshold=0.4: masks for each task, as references."),
     best_single: bool = flag("Add the expert that scores best on heldout10.", "--best-single"),

@@ -132,6 +132,7 @@ MAX_LENGTH = option(
     "Tokens, or auto: what the model and the rows need. Default: the task's.", metavar="N|auto"
 )
 DEVICE = option("auto, cpu, cuda, ...", "auto")
+HEADS_FROM = option("A folder of heads for models that have none: see `harness heads`.")
 OTHER_BASE = flag("Accept models that were made from another base.", "--other-base")
 OTHER_TASKS = flag("Accept --tasks other than those the experts were trained on.", "--other-tasks")
 ALLOW_PICKLE = flag("Read pickles, as weights only.", "--allow-pickle")

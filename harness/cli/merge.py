@@ -31,6 +31,7 @@ def merge(
     heads: Literal["auto", "merge", "average", "keep", "none"] | None = option(
         "What to do with the heads."
     ),
+    heads_from: str | None = flags.HEADS_FROM,
     tasks: Names = several("T1,T2,...: the task of each expert, or one for all.", of="tasks"),
     seed: int | None = option("Seed of methods that draw random numbers."),
     statistics: list[str] | None = option(

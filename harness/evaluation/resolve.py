@@ -5,7 +5,7 @@ Models are opened first, then their tasks are told, then their heads are read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness.checkpoints.align import in_all, whole_base
@@ -17,6 +17,7 @@ from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import named_models
 from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.provenance import EXPERT_FILE, Merged, check_unchanged, merged_by
+from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.data.claims import called_in
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
@@ -43,9 +44,16 @@ def resolve_model(run: Run) -> OpenedModel:
     tasks = [*{task.name: task for task, _ in splits}.values()]
     expert_tasks = _expert_tasks(run, tasks, made_of)
 
-    own = _model(checkpoint, alone=not run.experts)
+    heads = given_heads(run.heads_from, base)
+    own = _under_heads(_model(checkpoint, alone=not run.experts), base, tasks, heads)
+    # experts of a merge may have left their heads to others: it has them
+    labelled = {task.name: checkpoint for task in tasks if checkpoint.labels is not None}
+    known = {**labelled, **heads, **own.kept}
+    pairs = zip(experts, expert_tasks, strict=True)
+    experts = tuple(made_whole(expert, base, task, known) for expert, task in pairs)
     base = whole_base(base, in_all([*own.kept.values()] or experts or [checkpoint]))
-    others = tuple(replace(_model(one), role="reference") for one in references)
+    read = (_under_heads(_model(one), base, tasks, heads) for one in references)
+    others = tuple(replace(one, role="reference") for one in read)
 
     called = {old: new for old, new in zip(made_of.tasks, expert_tasks, strict=False) if old}
     model = replace(
@@ -141,6 +149,19 @@ def _model(checkpoint: Checkpoint, *, alone: bool = True) -> OpenedModel:
         role, method = "merged", f"mergekit:{named_models(kit).method}" if by_kit else "given"
     shown, recipe = merged.shown if merged else (), recipe_of(merged)
     return OpenedModel(checkpoint.name, role, method, checkpoint, kept, shown=shown, recipe=recipe)
+
+
+def _under_heads(
+    model: OpenedModel,
+    base: Checkpoint | None,
+    tasks: Sequence[Task],
+    heads: Mapping[str, Checkpoint],
+) -> OpenedModel:
+    """A model without a head under those that are given for tasks."""
+    own, named = model.checkpoint, [task.name for task in tasks if task.name in heads]
+    if own.labels is not None or model.kept:
+        return model
+    return replace(model, kept={name: made_whole(own, base, name, heads) for name in named})
 
 
 def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:

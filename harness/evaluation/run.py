@@ -14,13 +14,15 @@ from harness.values import Chosen, Frozen, Tokens
 class Run(Frozen):
     """An evaluation: which model and references, on which tasks, under which protocols.
 
-    `other_base` accepts a base that the models were not made from.
+    `other_base` accepts a base that the models were not made from. `heads_from` is a folder of
+    heads for models that have none, as `harness heads` writes them.
     """
 
     model: str
     experts: tuple[str, ...] = ()
     base: str | None = None
     other_base: bool = False
+    heads_from: str | None = None
     references: tuple[str, ...] = ()
     ceilings: tuple[Chosen, ...] = ()
     best_single: bool = False

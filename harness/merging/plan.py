@@ -18,6 +18,7 @@ from harness.checkpoints.bases import check_bases
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.pooling import check_poolings
+from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.data.claims import check_claim
 from harness.data.splits import parse_task
 from harness.entries import Merger, Method, Premerge
@@ -132,6 +133,9 @@ def plan(
         check_bases(experts, read=False)
     learn(experts, by_file((*recipe.tasks, *recipe.tune_on)))
     tasks = _tasks(recipe, experts)
+    named, given_to = tasks or [None] * len(experts), given_heads(recipe.heads_from, base)
+    pairs = zip(experts, named, strict=True)
+    experts = tuple(made_whole(expert, base, task, given_to) for expert, task in pairs)
     ordered = tuple(ordered_as(expert, experts[0].labels) for expert in experts)
     heads = _heads(recipe, ordered, tasks, merger)
     if heads == "none":

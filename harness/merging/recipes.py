@@ -22,8 +22,9 @@ class Recipe(Frozen):
     """A merge: which checkpoints, by which methods, and what is done with the heads.
 
     `drift`: whether experts are run on rows of their tasks to measure how far pre-merging methods
-    move their logits. `max_length`: tokens of a row, by default the task's. `other_base` and
-    `other_tasks` accept a base, or tasks, other than those that experts record.
+    move their logits. `heads_from`: a folder of heads for experts that have none, as
+    `harness heads` writes them. `max_length`: tokens of a row, by default the task's. `other_base`
+    and `other_tasks` accept a base, or tasks, other than those that experts record.
     """
 
     experts: tuple[str, ...]
@@ -32,6 +33,7 @@ class Recipe(Frozen):
     premerge: tuple[Chosen, ...] = ()
     postmerge: tuple[Chosen, ...] = ()
     heads: Heads = "auto"
+    heads_from: str | None = None
     tasks: tuple[str, ...] = ()
     seed: int = 0
     statistics: tuple[str, ...] = ()
@@ -133,6 +135,7 @@ def _from_its_place(recipe: Recipe, file: Path) -> Recipe:
             "tasks": tuple(map(task, recipe.tasks)),
             "tune_on": tuple(map(task, recipe.tune_on)),
             "statistics": tuple(map(placed, recipe.statistics)),
+            "heads_from": None if recipe.heads_from is None else placed(recipe.heads_from),
             "data_dir": None if recipe.data_dir is None else placed(recipe.data_dir),
         }
     )

@@ -186,6 +186,7 @@ def _record(
         "heads": recipe.heads,
         "kept": _kept(plan),
         **plan.experts[0].family.recorded,
+        "projection": _projection(plan),
         "seed": recipe.seed,
         "preset": recipe.preset,
         **({"max_length": _lengths(plan)} if recipe.max_length else {}),
@@ -232,6 +233,17 @@ def _kept(plan: Plan) -> dict[str, list[str]]:
         for task, top in zip(plan.tasks, plan.tops, strict=True)
     }
     return {task: names for task, names in kept.items() if names}
+
+
+def _projection(plan: Plan) -> str:
+    """Whose the projection of a model is that may leave it to its base: all have that, or one has
+    its own."""
+    family = plan.experts[0].family
+    if family.whole is None:
+        return ""
+    states = [model.weights for model in (*plan.experts, plan.base) if model]
+    parts = [weights.select(one, filter(family.is_pooler, one)) for one in states]
+    return "base" if plan.base and len({*map(weights.digest, parts)}) == 1 else "own"
 
 
 def _base_weights(plan: Plan) -> Mapping[str, str]:

@@ -103,9 +103,10 @@ def _words(model: Any) -> str | None:
 
     Of images there is none.
     """
-    table = getattr(model.get_input_embeddings(), "weight", None)
-    if table is None:
+    embeddings = model.get_input_embeddings()
+    if not isinstance(embeddings, torch.nn.Embedding):
         return None
+    table = embeddings.weight
     return next((n for n, p in model.named_parameters() if p is table and p.requires_grad), None)
 
 

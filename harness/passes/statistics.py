@@ -21,6 +21,7 @@ from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import check_unchanged
+from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.data.claims import check_claim
 from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
@@ -221,6 +222,8 @@ def statistic(
     preset: PresetName | None = None,
     max_length: Length | None = None,
     other_tasks: bool = False,
+    base: str | Path | None = None,
+    heads_from: str | Path | None = None,
     data_dir: str | Path | None = None,
     device: str = "auto",
     allow_pickle: bool = False,
@@ -229,15 +232,18 @@ def statistic(
     """Write an expert's statistics for a merger (default: `regmean`) or a need to the file `out`.
 
     Rows are cut to `max_length` tokens, by default the task's; `auto`: nothing that the expert can
-    encode is cut off. The file can be shared instead of the data. Raises BadRecipe for a merger
-    without statistics and, without `other_tasks`, for a task that the expert was not trained on,
+    encode is cut off. The file can be shared instead of the data. `base` and the folder
+    `heads_from` have what an expert may leave to others. Raises BadRecipe for a merger without
+    statistics and, without `other_tasks`, for a task that the expert was not trained on,
     BrokenCheckpoint for one that was changed, OutputExists for a file that holds something else.
     """
     asked, chosen = _asked(merger, need, preset)
     length = None if max_length is None else length_of(max_length)
-    checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle)
+    checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle, base=base)
     learn([checkpoint], by_file([task]))
     parsed, split = parse_task(task)
+    given = None if base is None else open_checkpoint(base, allow_pickle=allow_pickle)
+    checkpoint = made_whole(checkpoint, given, parsed.name, given_heads(heads_from, given))
     if "@" in task and split != TRAINED_ON:
         raise BadRecipe(f"statistics are computed on {parsed}@{TRAINED_ON}, found '@{split}'")
     path = Path(out)

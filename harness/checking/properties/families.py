@@ -62,6 +62,13 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "electra": {"model_type": "electra", **BERT_LIKE, "embedding_size": 6},
     "deberta-v2": DEBERTA,
     "deberta-v2, positions apart": {**DEBERTA, "share_att_key": False, "embedding_size": 6},
+    "clip": {
+        "model_type": "clip_vision_model",
+        **SIZES,
+        "intermediate_size": 12,
+        "projection_dim": 6,
+        **toys.IMAGES,
+    },
     "vit": {"model_type": "vit", **SIZES, "intermediate_size": 12, **toys.IMAGES},
 }
 """A configuration for every family, and another where it leads to further tensors."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from harness.weights import Axes, dual
+
+if TYPE_CHECKING:
+    import torch
 
 GENERIC = "generic"
 """The name of a family that was told by rules, as it has no file of its own."""
@@ -60,7 +63,9 @@ class Family:
     own. `heads` is the key of config.json that counts attention heads. `inputs` is what it reads.
     `aliases` are patterns and what stands for them, in turn, from the names of any release of
     transformers to those that it writes. `readers` are norms that stand before layers, with all
-    that reads each; of a family with norms after its layers there are none.
+    that reads each; of a family with norms after its layers there are none. `whole` is the
+    model_type of what a base is a part of, where experts may leave their pooler and their head to
+    it. `make` makes its classifier of a configuration where transformers' Auto classes have none.
     """
 
     name: str
@@ -76,6 +81,8 @@ class Family:
     inputs: Modality = "text"
     aliases: tuple[tuple[str, str], ...] = ()
     readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    whole: str | None = None
+    make: Callable[[Any, Unit], torch.nn.Module] | None = None
 
     @property
     def recorded(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.checkpoints.families.bert import BERT
+from harness.checkpoints.families.clip import CLIP
 from harness.checkpoints.families.deberta import DEBERTA
 from harness.checkpoints.families.distilbert import DISTILBERT
 from harness.checkpoints.families.electra import ELECTRA
@@ -12,5 +13,6 @@ from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.roberta import ROBERTA
 from harness.checkpoints.families.vit import VIT
 
-FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT)
+FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT, CLIP)
 KNOWN: Mapping[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
+WHOLE: Mapping[str, Family] = {one.whole: one for one in FAMILIES if one.whole is not None}

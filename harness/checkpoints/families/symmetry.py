@@ -142,8 +142,10 @@ def place_in(family: Family, name: str, spec: Spec) -> Place:
         return Place(None, "pooler")
     number = NUMBER.search(name)
     weight = in_any_layer(name).removesuffix("bias").removesuffix("weight")
-    axes = family.axes.get(f"{weight}weight") or family.axes.get(weight)
+    axes = family.axes.get(f"{weight}weight")
     role = _role(axes) if axes else "matrix" if len(spec.shape) > 1 else "vector"
+    if weight in family.axes:  # a parameter of no module: of a token
+        role = "embeddings"
     return Place(int(number[1]) if number else None, role)
 
 
