@@ -85,13 +85,16 @@ class Fold:
         return files
 
     def check(self) -> None:
-        """Raise BadRecipe for files, or rows to score candidates on, that no stage uses."""
+        """Raise BadRecipe for files, rows to score on, or a dtype, that no stage uses."""
         _ = self.files
         shared = any(need.rows == "shared" for need in self.needs)
         if self.recipe.tune_on and self.recipe.tune is None and not shared:
             raise BadRecipe(
                 f"nothing is tuned and {self._called} scores nothing; leave out --tune-on"
             )
+        runs = self.recipe.tune or any(need.rows != "none" for need in self.needs)
+        if self.recipe.placement.recorded and not runs:
+            raise BadRecipe(f"{self._called} runs no model; leave out --dtype")
 
     @property
     def _called(self) -> str:
@@ -182,7 +185,7 @@ def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) ->
     return ValidationScorer(
         tuple(places),
         recipe.data_dir,
-        recipe.device,
+        recipe.placement,
         # of n experts, a selection scores each, and then the mean of 2, ..., n
         2 * len(experts) - 1,
         fold.progress,

@@ -18,6 +18,7 @@ import xxhash
 from harness.data.shots import amount, counted
 from harness.evaluation.records import LATER, DrawScore, Record, Role
 from harness.evaluation.resamples import Resamples, read
+from harness.passes.placement import REFERENCE
 from harness.stats.estimate import Estimate
 from harness.types import ALL, Choice, Shots
 
@@ -264,6 +265,8 @@ def work(record: Record) -> dict[str, str]:
         "max_length": record.settings.get("max_length"),
         "features": record.settings.get("features"),
         "metrics": "+".join(record.metrics),
+        "dtype": record.settings.get("dtype", REFERENCE),
+        "device": record.settings.get("device", "any"),
     }
     if record.adaptation is not None:
         said |= {key: record.settings.get(key) for key in ("draws", "seed")}
