@@ -21,7 +21,7 @@ from harness.errors import BadOption, BadRecipe, BrokenRecord, HarnessError
 from harness.files import cache_dir
 from harness.merging.merge import merge
 from harness.passes import placement as placements
-from harness.passes.features import _Ready, content_key, encode, final_head, forward
+from harness.passes.features import content_key, dropping, encode, final_head, forward
 from harness.passes.placement import CPU, Placement, check_placement, exact
 from harness.passes.prepared import Prepared, prepare
 from harness.passes.statistic_file import read_statistic
@@ -93,15 +93,19 @@ def test_each_precision_has_its_own_entry_of_the_cache(loud: Loud) -> None:
     assert (cache_dir("features") / f"{key}.safetensors").is_file(), "nothing is said of float32"
 
 
-def test_what_is_drawn_again_is_placed_too(loud: Loud) -> None:
-    """The encoder that drops units is that of the pass."""
+def test_what_is_drawn_again_is_placed_too(loud: Loud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoder that drops units is in the type of the pass."""
     checkpoint, rows = open_checkpoint(loud("bert")), load_rows(TOY, "test")
-    ready = _Ready(checkpoint, rows, LENGTH, [LAST_LINEAR], HALF)
-    kinds = {str(p.dtype) for n, p in ready.model.named_parameters() if "classifier" not in n}
-    assert kinds == {"torch.bfloat16"}
-    assert {p.dtype for n, p in ready.model.named_parameters() if "classifier" in n} == {
-        torch.float32
-    }
+    seen, real = set(), functional.layer_norm
+
+    def spy(given: torch.Tensor, *others: Any, **more: Any) -> torch.Tensor:
+        seen.add(given.dtype)
+        return real(given, *others, **more)
+
+    monkeypatch.setattr(functional, "layer_norm", spy)
+    again = dropping(checkpoint, rows, max_length=LENGTH, readout=LAST_LINEAR, placement=HALF)
+    assert again([0, 1], 0).dtype == np.float32
+    assert seen == {torch.bfloat16}
 
 
 # Batches -----------------------------------------------------------------------------------
@@ -198,7 +202,9 @@ def test_a_record_says_its_precision_and_a_board_mixes_none(
     assert "dtype=bfloat16" in other.name
     assert json.loads(one.read_text())["settings"].keys().isdisjoint({"dtype", "device"})
     assert main(["leaderboard", str(half), "--out", str(tmp_path / "board")]) == 0
-    assert "models ran in bfloat16" in (tmp_path / "board" / "board.md").read_text()
+    for name in ("board.md", "index.html", "board.tex"):
+        assert "odels ran in" in (said := (tmp_path / "board" / name).read_text()), name
+        assert "bfloat16" in said
     capsys.readouterr()
     with pytest.raises(BrokenRecord, match=r"with dtype .*float.*expected the same work"):
         harness.leaderboard([plain, half], out=tmp_path / "mixed")

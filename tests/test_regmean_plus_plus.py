@@ -392,7 +392,7 @@ def test_a_model_run_block_by_block_is_the_model(loud: Loud) -> None:
         stored, shared = parts.gram()
         final = {"roberta": "classifier.out_proj", "electra": "classifier.out_proj"}
         name = f"{final.get(family, 'classifier')}.weight"
-        x, _, _ = forward(checkpoint, rows, max_length=128, device="cpu")
+        x, _, _ = forward(checkpoint, rows, max_length=128, placement=CPU)
         expected = torch.from_numpy(x).double()
         found = stored[shared.get(name, name)]
         torch.testing.assert_close(found, expected.T @ expected / len(x), rtol=1e-4, atol=1e-6)

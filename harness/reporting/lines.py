@@ -133,6 +133,11 @@ class Line:
         return self.setting.shots
 
     @property
+    def half(self) -> str:
+        """The half precision that models ran in; '' for float32."""
+        return dict(self.work)["dtype"].replace(REFERENCE, "")
+
+    @property
     def name(self) -> str:
         """The task without its split."""
         return self.task.partition("@")[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.passes.placement import REFERENCE
 from harness.reporting.boards.best import WAYS
 from harness.reporting.boards.board import HOW, Board
 from harness.reporting.boards.folded import SAME
@@ -81,8 +80,8 @@ def _over(board: Board) -> str:
 def seen(line: Line) -> list[str]:
     """In which half precision models ran, if in one, and what the protocol adapts to."""
     said = []
-    if (half := dict(line.work).get("dtype", REFERENCE)) != REFERENCE:
-        said.append(f"models ran in {half}")
+    if line.half:
+        said.append(f"models ran in {line.half}")
     if line.adapted:
         said.append(ADAPTED.get(line.adapted, line.adapted))
     if line.transductive:
