@@ -28,7 +28,7 @@ def test_the_script_runs_without_a_gpu(
     for part, unit in (("encoding", "tokens"), ("images", "images")):
         assert {row["dtype"] for row in found[part]} == {*bounds}
         assert all(row[f"{unit} a second"] > 0 for row in found[part])
-        assert all(0 < row["of the peak"] for row in found[part])
+        assert all(row["of the peak"] > 0 for row in found[part])
         assert all(row["far"] < bounds[row["dtype"]] for row in found[part])
         assert all(row["far"] > 1e-4 for row in found[part] if row["dtype"] != "float32")
     arithmetic = {row["arithmetic"]: row["far"] for row in found["merging"]}
