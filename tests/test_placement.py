@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from harness.passes import placement as placements
 from harness.passes.features import content_key, dropping, encode, final_head, forward
 from harness.passes.placement import CPU, Placement, check_placement, exact
 from harness.passes.prepared import Prepared, prepare
+from harness.passes.reading import Reading
 from harness.passes.statistic_file import read_statistic
 from harness.readout import CLS, LAST_LINEAR, MEAN_MASKED
 from tests.mistakes import refused
@@ -106,6 +108,36 @@ def test_what_is_drawn_again_is_placed_too(loud: Loud, monkeypatch: pytest.Monke
     again = dropping(checkpoint, rows, max_length=LENGTH, readout=LAST_LINEAR, placement=HALF)
     assert again([0, 1], 0).dtype == np.float32
     assert seen == {torch.bfloat16}
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64") or not torch.backends.mkldnn.is_available(),
+    reason="torch itself takes oneDNN here",
+)
+def test_features_are_multiplied_by_onednn_and_statistics_are_not(
+    loud: Loud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What merges are made of keeps its bits."""
+    checkpoint, rows = open_checkpoint(loud("bert")), load_rows(TOY, "test")
+    calls, real = [], placements._by_onednn
+
+    def spy(*given: Any) -> torch.Tensor:
+        calls.append(given[1].dtype)
+        return real(*given)
+
+    plain = Reading(checkpoint, rows, LENGTH, CPU, None)
+    model, (inputs, _) = plain.model(), next(plain.batches(len(rows), as_drawn=True))
+    with torch.inference_mode():
+        expected = model(**inputs).logits.numpy()
+    monkeypatch.setattr(placements, "_by_onednn", spy)
+    _, logits, _ = forward(checkpoint, rows, max_length=LENGTH, placement=CPU)
+    assert set(calls) == {torch.float32}
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
+    calls.clear()
+    with torch.inference_mode():
+        plain.model()(**inputs)
+    forward(checkpoint, rows, max_length=LENGTH, placement=HALF)
+    assert not calls
 
 
 # Batches -----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinit
 from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.cache import keep, recall
-from harness.passes.placement import AUTOMATIC, Placement, exact
+from harness.passes.placement import AUTOMATIC, Placement, exact, quicken
 from harness.passes.prepared import prepare
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps
@@ -235,6 +235,7 @@ class _Ready:
         model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit)
         self._final = final_module(model, checkpoint.family, source)
         self.model: Any = placement.put(model, self._final)
+        quicken(self.model, placement)
         self.rows = prepare(checkpoint, rows, max_length, readouts[0])
         counts = kind.units(rows)
         self.units = [*map(range, np.cumsum(counts) - counts, np.cumsum(counts))]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
@@ -112,6 +114,27 @@ def check_placement(asked: Placement) -> None:
             f"device is '{asked.device}' with dtype {asked.dtype}, which torch cannot use here "
             f"({reason:.200}); expected auto, cpu, or cuda:N with such a GPU"
         ) from error
+
+
+def quicken(model: torch.nn.Module, asked: Placement) -> None:
+    """Make linear layers of a model without gradients faster, on a processor in float32.
+
+    torch multiplies in MKL there, which takes twice as long as oneDNN on a processor of AMD's, and
+    as long on one of Intel's. In a half precision, and on ARM, torch takes oneDNN by itself.
+    """
+    onednn: Any = torch.backends.mkldnn
+    ours = platform.machine() in ("x86_64", "AMD64") and onednn.is_available()
+    if ours and asked.where.type == "cpu" and asked.dtype == REFERENCE:
+        for one in model.modules():
+            if type(one) is torch.nn.Linear:
+                one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]
+
+
+def _by_onednn(layer: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+        given, layer.weight, layer.bias, "none", [], ""
+    )
+    return made
 
 
 @contextmanager
