@@ -119,8 +119,8 @@ def check_placement(asked: Placement) -> None:
 def quicken(model: torch.nn.Module, asked: Placement) -> None:
     """Make linear layers of a model without gradients faster, on a processor in float32.
 
-    torch multiplies in MKL there, which takes twice as long as oneDNN on a processor of AMD's, and
-    as long on one of Intel's. In a half precision, and on ARM, torch takes oneDNN by itself.
+    torch multiplies in MKL there, which on a processor of AMD's takes twice as long as oneDNN. In a
+    half precision, and on ARM, torch takes oneDNN by itself.
     """
     onednn: Any = torch.backends.mkldnn
     ours = platform.machine() in ("x86_64", "AMD64") and onednn.is_available()
