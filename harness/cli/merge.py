@@ -40,6 +40,7 @@ def merge(
     tune: str | None = option("OPTION=FIRST:LAST:STEP: try all, keep the best."),
     tune_on: Names = several("T1@SPLIT,...: where candidates are scored. Default: @heldout10."),
     device: str | None = option("Where statistics are computed and candidates scored."),
+    dtype: flags.Dtype | None = option("In which type models run there. Default: float32."),
     no_drift: bool = flag("Skip measuring how far the experts' logits move.", "--no-drift"),
     other_base: bool = flags.OTHER_BASE,
     other_tasks: bool = flags.OTHER_TASKS,
@@ -80,7 +81,7 @@ def merge(
     print(f"wrote {out}{', which replaces the merge that was there' if replaced else ''}")
 
 
-BESIDE = ("device", "data_dir", "drift")
+BESIDE = ("device", "dtype", "data_dir", "drift")
 """Flags that a recipe leaves to the machine it is used on."""
 
 

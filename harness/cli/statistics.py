@@ -25,6 +25,7 @@ def statistics(
     max_length: str | None = flags.MAX_LENGTH,
     other_tasks: bool = flags.OTHER_TASKS,
     device: str = flags.DEVICE,
+    dtype: flags.Dtype = flags.DTYPE,
     allow_pickle: bool = flags.ALLOW_PICKLE,
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,

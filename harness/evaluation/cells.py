@@ -157,6 +157,7 @@ class Cell:
             "features": self.readout.name,
             "max_length": self.max_length,
             "limit": run.limit,
+            **run.placement.recorded,
             **self.evaluated.members[0].family.recorded,
         }
         kind = read_as(data.task, run.preset)
@@ -217,7 +218,7 @@ class Cell:
     def _unusual(self) -> dict[str, Scalar]:
         """What was asked beside the defaults, for the name of the record."""
         length = [] if self.data.task.image else ["max_length"]  # which means nothing there
-        settings = ["labels", "limit", *length, "metrics", "preset"]
+        settings = ["dtype", "labels", "limit", *length, "metrics", "preset"]
         if self.protocol.draws:
             settings += ["draws", "seed", "shots", "stratified"]
         if self.protocol.transductive:

@@ -12,7 +12,6 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from harness.checkpoints.build import check_ready
 from harness.checkpoints.processor import check_inputs, pillow
@@ -20,7 +19,6 @@ from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
 from harness.errors import (
-    BadOption,
     BrokenRecord,
     CellsFailed,
     HarnessError,
@@ -54,6 +52,7 @@ from harness.evaluation.task_split import TaskSplit, protocols_of
 from harness.files import check_below, check_place
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
+from harness.passes.placement import check_placement
 from harness.passes.workload import Workload
 from harness.presets import preset
 from harness.types import Predictions, Progress
@@ -68,7 +67,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     and saved, for cells that cannot be scored.
     """
     check_place(Path(run.output).absolute())
-    _check_device(run.device)
+    check_placement(run.placement)
     protocols = protocols_of(run)
     model = resolve_model(run)
     if run.singles:
@@ -132,14 +131,6 @@ def _warn_of_few_rows(records: Sequence[Record]) -> None:
             f"{share:.2f} rows a dimension, which leaves the map open: see --shots",
             stacklevel=3,
         )
-
-
-def _check_device(name: str) -> None:
-    try:
-        torch.empty(0, device=None if name == "auto" else name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadOption(f"device is '{name}', which torch cannot use here: {reason}") from error
 
 
 def check_cells(cells: Iterable[Cell]) -> None:

@@ -79,8 +79,8 @@ class Reader:
                     max_length=cell.max_length,
                     readout=cell.readout_of(model),
                     beside=self._beside,
-                    batch_size=cell.run.batch_size,
-                    device=cell.run.device,
+                    batch_size=cell.run.rows_at_once,
+                    placement=cell.run.placement,
                     progress=self._workload.steps(called, _pass(cell, model, digest, rows)),
                 )
                 for member, digest, order in zip(
@@ -124,8 +124,8 @@ def _every(cell: Cell) -> tuple[Draw, ...]:
 
 def _dropping(cell: Cell, rows: Rows) -> Again:
     """The model alone in memory: made when a protocol first asks for it."""
-    model, length, device = cell.evaluated.members[0], cell.max_length, cell.run.device
-    return dropping(model, rows, max_length=length, readout=cell.readout, device=device)
+    model, length, placement = cell.evaluated.members[0], cell.max_length, cell.run.placement
+    return dropping(model, rows, max_length=length, readout=cell.readout, placement=placement)
 
 
 def _ensemble(read: Sequence[Features]) -> Features:

@@ -33,6 +33,7 @@ from harness.merging.spool import Spool
 from harness.merging.stages import Fold, Stage, entering, reported
 from harness.merging.validation import ValidationScorer
 from harness.methods import reads_base, rereads, resolved
+from harness.passes.placement import check_placement
 from harness.presets import faithful
 from harness.registry import MERGERS
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
@@ -110,6 +111,7 @@ def plan(
     `progress` is told of rows that candidates are scored on, if a merger does so. What costly
     stages make is put into `spool`, and computed whenever it is asked for without one.
     """
+    check_placement(recipe.placement)
     merger = MERGERS[recipe.merger.name]
     recipe = _filled(recipe)
     if not recipe.experts:

@@ -10,9 +10,10 @@ from typing import Literal
 from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.files import read_yaml
+from harness.passes.placement import REFERENCE, DType, Placement
 from harness.presets import PresetName
 from harness.registry import MERGERS, POSTMERGE, PREMERGE, TASKS, YAML
-from harness.types import Choice
+from harness.types import AUTO, Choice
 from harness.values import Chosen, Frozen, Tokens, validated
 
 Heads = Literal["auto", "merge", "average", "keep", "none"]
@@ -40,12 +41,18 @@ class Recipe(Frozen):
     tune: str | None = None
     tune_on: tuple[str, ...] = ()
     data_dir: str | None = None
-    device: str = "auto"
+    device: str = AUTO
+    dtype: DType = REFERENCE
     drift: bool = True
     other_base: bool = False
     other_tasks: bool = False
     preset: PresetName | None = None
     max_length: Tokens | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """Where models run."""
+        return Placement(device=self.device, dtype=self.dtype)
 
     @property
     def method(self) -> str:

@@ -190,6 +190,7 @@ def _record(
         "seed": recipe.seed,
         "preset": recipe.preset,
         **({"max_length": _lengths(plan)} if recipe.max_length else {}),
+        **recipe.placement.recorded,
         "other_base": recipe.other_base,
         "other_tasks": recipe.other_tasks,
         **described(plan.tasks, out),

@@ -11,7 +11,8 @@ import torch
 from harness.checkpoints.build import build_model, unit_of
 from harness.checkpoints.named import modules_of
 from harness.passes.cache import keep, recall
-from harness.passes.features import device_of, model_key, running
+from harness.passes.features import model_key, running
+from harness.passes.placement import Placement
 from harness.passes.prepared import Inputs, rows_in
 from harness.passes.reading import Readings
 from harness.types import Checkpoint, Products, StateDict
@@ -59,7 +60,7 @@ class Pairs:
     def _run(self, first: int, second: int) -> tuple[dict[str, torch.Tensor], int]:
         """The products of a pair by one pass over the rows."""
         pair = [self.readings.checkpoints[place] for place in (first, second)]
-        models = [HookedModel(one, self.layers, self.readings.device) for one in pair]
+        models = [HookedModel(one, self.layers, self.readings.placement) for one in pair]
         reading = self.readings.of(0)  # the same tokens for both, in every pair
         what = f"activations of {pair[0].name} and {pair[1].name}"
         step = self.readings.steps(what, len(reading.rows))
@@ -90,10 +91,12 @@ def _add(
 class HookedModel:
     """A model of which the inputs of some linear layers are seen."""
 
-    def __init__(self, checkpoint: Checkpoint, layers: Mapping[str, str], device: str) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, layers: Mapping[str, str], placement: Placement
+    ) -> None:
         config, source = checkpoint.config, checkpoint.source
         model = build_model(config, checkpoint.weights, source, unit=unit_of(checkpoint))
-        self._model, self._source = model.to(device_of(device)), source
+        self._model, self._source = placement.put(model), source
         self._seen: dict[str, torch.Tensor] = {}
         for group, name in layers.items():
 

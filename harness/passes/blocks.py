@@ -160,7 +160,7 @@ class TruncatedModel:
         for name, tensor in tensors.items():
             if name in self._parameters:
                 parameter = self._parameters[name]
-                parameter.data = tensor.to(parameter.device, torch.float32)
+                parameter.data = tensor.to(parameter.device, parameter.dtype)
 
 
 def _empty(layer: torch.nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -17,6 +17,7 @@ from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, word_ids
 from harness.data.images import StoredImage, decoded, opened
 from harness.errors import BrokenCheckpoint
 from harness.kinds import IGNORED, kind_of
+from harness.passes.placement import Placement
 from harness.readout import LAST_LINEAR, Readout, Tokens
 from harness.types import Checkpoint, Rows
 
@@ -38,13 +39,22 @@ class Prepared:
     make: Callable[[Sequence[int]], Inputs]
     first: Sequence[Sequence[int]] | None = None
 
-    def batch(self, picked: Sequence[int], device: torch.device) -> Inputs:
-        """Some rows as tensors [rows, ...] on a device."""
-        return {name: tensor.to(device) for name, tensor in self.make(picked).items()}
+    def batch(self, picked: Sequence[int], placement: Placement) -> Inputs:
+        """Some rows as tensors [rows, ...], placed for a model."""
+        return placement.put_inputs(self.make(picked))
 
     def by_cost(self) -> list[int]:
         """The rows by their number of tokens, the longest first."""
         return sorted(range(len(self.costs)), key=lambda row: -self.costs[row])
+
+    def batches(self, budget: int, size: int | None = None) -> Iterator[list[int]]:
+        """The rows that share a batch, the longest first: `size` of them, or else one and as many
+        more as its tokens with padding, or images, stay within a budget."""
+        order = self.by_cost()
+        while order:
+            count = size or max(1, budget // max(1, self.costs[order[0]]))
+            yield order[:count]
+            order = order[count:]
 
     def of_words(self, outputs: torch.Tensor, batch: Sequence[int]) -> torch.Tensor:
         """The outputs of the words of a batch, of [rows, tokens, ...], each at its first token.

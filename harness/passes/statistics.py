@@ -33,6 +33,7 @@ from harness.methods import needs_of, resolved
 from harness.options import options, parse_choice, resolve
 from harness.passes.cache import keep, recall
 from harness.passes.lengths import at_length, length_of
+from harness.passes.placement import AUTOMATIC, REFERENCE, DType, Placement, placement
 from harness.passes.reading import Reading
 from harness.passes.statistic_file import (
     Facts,
@@ -48,6 +49,7 @@ from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, NEEDS
 from harness.rng import rng
 from harness.types import (
+    AUTO,
     TRAINED_ON,
     Checkpoint,
     Choice,
@@ -111,7 +113,7 @@ def collect(
     checkpoint: Checkpoint,
     rows: Rows,
     *,
-    device: str = "auto",
+    placement: Placement = AUTOMATIC,
     progress: Steps | None = None,
 ) -> Statistic:
     """A statistic of a checkpoint with a head on drawn rows, from the cache or by a pass over them.
@@ -120,7 +122,7 @@ def collect(
     its shapes promise.
     """
     digest = weights.digest(checkpoint.weights)
-    reading = Reading(checkpoint, rows, rows.task.finetune.max_length, device, progress)
+    reading = Reading(checkpoint, rows, rows.task.finetune.max_length, placement, progress)
     path = _entry(need, chosen, reading, digest)
     recalled = _recalled(path) if path else None
     if recalled is not None:
@@ -165,6 +167,7 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
 def said(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Said:
     """What there is to say of a need that was met by a reading of weights of this digest."""
     facts = {"rows": reading.rows.digest, "max_length": reading.max_length, "not run": ()}
+    facts |= {"placement": reading.placement.recorded}
     return Said(
         kind=need.name,
         options=dict(chosen),
@@ -225,7 +228,8 @@ def statistic(
     base: str | Path | None = None,
     heads_from: str | Path | None = None,
     data_dir: str | Path | None = None,
-    device: str = "auto",
+    device: str = AUTO,
+    dtype: DType = REFERENCE,
     allow_pickle: bool = False,
     progress: Progress | None = None,
 ) -> Statistic:
@@ -237,6 +241,7 @@ def statistic(
     statistics and, without `other_tasks`, for a task that the expert was not trained on,
     BrokenCheckpoint for one that was changed, OutputExists for a file that holds something else.
     """
+    placed = placement(device, dtype, "statistics")
     asked, chosen = _asked(merger, need, preset)
     length = None if max_length is None else length_of(max_length)
     checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle, base=base)
@@ -260,7 +265,7 @@ def statistic(
         asked.check(chosen)
     rows = at_length(drawn_as(chosen, parsed, data_dir), length, [checkpoint])
     step = steps(progress, asked, checkpoint, rows)
-    write_statistic(path, collect(asked, chosen, checkpoint, rows, device=device, progress=step))
+    write_statistic(path, collect(asked, chosen, checkpoint, rows, placement=placed, progress=step))
     return read_statistic(path)
 
 
