@@ -74,9 +74,14 @@ def _classified(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
     return Outputs(under.pop(), logits, encoder.pop(), inputs.get("attention_mask"))
 
 
+def _wide(hidden: torch.Tensor) -> torch.Tensor:
+    """Hidden states as they are summed over positions: in float32, or as they are if wider."""
+    return hidden if hidden.dtype.itemsize >= 4 else hidden.float()
+
+
 def _mean_of_attended(outputs: Outputs) -> torch.Tensor:
     """The mean of the last hidden states over the positions that the mask has."""
-    hidden: torch.Tensor = outputs.encoder[0].float()
+    hidden = _wide(outputs.encoder[0])
     if outputs.mask is None:
         return hidden.mean(dim=1)
     mask = outputs.mask.unsqueeze(-1).to(hidden.dtype)
@@ -85,7 +90,7 @@ def _mean_of_attended(outputs: Outputs) -> torch.Tensor:
 
 def _mean_of_all(outputs: Outputs) -> torch.Tensor:
     """The mean of the last hidden states over all positions, padding too."""
-    return cast("torch.Tensor", outputs.encoder[0].float().mean(dim=1))
+    return _wide(outputs.encoder[0]).mean(dim=1)
 
 
 def _first(outputs: Outputs) -> torch.Tensor:
@@ -150,7 +155,7 @@ def _two_halves(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> 
 def _headless(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
     """The mean of the last hidden states over all positions, under the final layer alone."""
     encoder = classifier.base_model(**inputs)
-    under = encoder.last_hidden_state.float().mean(dim=1)
+    under = _wide(encoder.last_hidden_state).mean(dim=1)
     return Outputs(under, final(under), encoder, inputs.get("attention_mask"))
 
 

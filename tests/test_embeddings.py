@@ -36,6 +36,7 @@ from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.needs.symmetry import symmetry
 from harness.passes.features import forward
+from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
 from harness.readout import POOLINGS
 from tests.conftest import FAMILIES, model
@@ -260,9 +261,7 @@ def test_embeddings_are_those_of_transformers_encoder(
     pooling = pooling_of(checkpoint)
     assert pooling is not None
     rows = load_rows(VALUE, "test")
-    batch = prepare(checkpoint, rows, LEN, pooling.readout).batch(
-        range(len(rows)), torch.device("cpu")
-    )
+    batch = prepare(checkpoint, rows, LEN, pooling.readout).batch(range(len(rows)), CPU)
     assert len({*batch["attention_mask"].sum(dim=1).tolist()}) > 3
     with torch.no_grad():
         made = pooling.readout.run(build_encoder(checkpoint).double(), None, batch)
