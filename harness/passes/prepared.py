@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from harness.checkpoints.processor import check_inputs, open_image_processor, pixels
 from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, word_ids
 from harness.data.images import StoredImage, decoded, opened
-from harness.errors import BrokenCheckpoint
+from harness.errors import BadData, BrokenCheckpoint
 from harness.kinds import IGNORED, kind_of
 from harness.readout import LAST_LINEAR, Readout, Tokens
 from harness.types import Checkpoint, Rows
@@ -92,9 +92,25 @@ def prepare(
             f"the tokenizer of {checkpoint.source} makes token {last} of a row of {rows.task}, and "
             f"the model has embeddings for {known}; expected the tokenizer it was trained with"
         )
+    if checkpoint.family.stacks and not words:
+        _check_ends(checkpoint, rows, encoded["input_ids"])
     padding = int(checkpoint.config.get("pad_token_id") or 0)
     costs = [len(ids) for ids in encoded["input_ids"]]
     return Prepared(costs, encoded, partial(_padded, encoded, padding), first)
+
+
+def _check_ends(checkpoint: Checkpoint, rows: Rows, encoded: Sequence[Sequence[int]]) -> None:
+    """Raise BadData unless all rows end alike: at the last end a decoder's classifier reads them,
+    and transformers runs none on a batch with more of them in one row than in another."""
+    end = checkpoint.config.get("eos_token_id", 1)
+    counts = [list(ids).count(end) for ids in encoded]
+    for row, count in enumerate(counts):
+        if count != max(1, counts[0]):
+            raise BadData(
+                f"row {row} of {rows.task}@{rows.split} has {count} tokens {end}, with which "
+                f"{checkpoint.source} ends a text, expected {max(1, counts[0])} as every row: take "
+                "them out of the text, or mend the tokenizer"
+            )
 
 
 def _of_images(checkpoint: Checkpoint, rows: Rows, image: Callable[[int], StoredImage]) -> Prepared:

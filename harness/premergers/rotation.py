@@ -67,7 +67,7 @@ def rotation(
             return {group: weights.matched_units(experts[index], what.anchor, members)}
         return {group: _turned(what, index, group, scaling=scaling, proper=proper)}
 
-    groups = [f"{kind}.{layer}" for layer in symmetry.chosen(layers) for kind in kinds]
+    groups = symmetry.within(layers, *kinds)
     return weights.to_anchor(what, {(group,): partial(matches, group) for group in groups})
 
 

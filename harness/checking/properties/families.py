@@ -62,6 +62,18 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "electra": {"model_type": "electra", **BERT_LIKE, "embedding_size": 6},
     "deberta-v2": DEBERTA,
     "deberta-v2, positions apart": {**DEBERTA, "share_att_key": False, "embedding_size": 6},
+    "t5": {
+        "model_type": "t5",
+        "d_model": 8,
+        "d_kv": 4,
+        "d_ff": 12,
+        "num_layers": 2,
+        "num_heads": 2,
+        "vocab_size": len(toys.WORDS),
+        "feed_forward_proj": "gated-gelu",
+        "eos_token_id": toys.WORDS.index("[SEP]"),
+        "decoder_start_token_id": 0,
+    },
     "vit": {"model_type": "vit", **SIZES, "intermediate_size": 12, **toys.IMAGES},
 }
 """A configuration for every family, and another where it leads to further tensors."""
@@ -141,7 +153,7 @@ def miniature(name: str, unit: Unit, dtype: torch.dtype, experts: int) -> Miniat
     """The miniature of a configuration, as a classifier of rows or of words."""
     config = toys.labelled(CONFIGS[name], 3)
     with torch.random.fork_rng([]):
-        made = network(config, name, unit).to(dtype).eval()
+        made = toys.exact_norms(network(config, name, unit).to(dtype).eval())
     # of the unit they are for, as transformers writes it
     architecture = {"architectures": [type(made).__name__]}
     base, *tuned = [_drawn(made, seed, dtype) for seed in range(experts + 1)]

@@ -26,6 +26,11 @@ QK, VO = "qk.{layer}", "vo.{layer}"
 """Queries with keys, and values with attention's output: one block for each head, in the order of
 the heads. Within a head any rotation, of either group by itself, and any scale, undone in its dual;
 heads move in both alike."""
+CROSS_QK, CROSS_VO = "qk.{layer}.cross", "vo.{layer}.cross"
+"""The same of a decoder's attention to what the encoder gave."""
+HEADS = "heads.{stack}"
+"""What a table has for each head, where all layers of a stack read it: their heads are in one
+order."""
 
 Settings: TypeAlias = Mapping[str, Any]
 """Keys of config.json that a model reads though transformers' class of the configuration has them
@@ -59,7 +64,8 @@ class Family:
     names than a configuration leads to; a `projection` is there if embeddings have a width of their
     own. `heads` is the key of config.json that counts attention heads. `inputs` is what it reads.
     `aliases` are patterns and what stands for them, in turn, from the names of any release of
-    transformers to those that it writes.
+    transformers to those that it writes. `stacks` are those of an encoder-decoder, as its names
+    have them: layers are numbered in each, and all read one table of tokens.
     """
 
     name: str
@@ -74,6 +80,7 @@ class Family:
     settings: Settings = field(default_factory=lambda: SETTINGS)
     inputs: Modality = "text"
     aliases: tuple[tuple[str, str], ...] = ()
+    stacks: tuple[str, ...] = ()
 
     @property
     def recorded(self) -> dict[str, str]:
@@ -82,8 +89,8 @@ class Family:
 
     @property
     def words(self) -> str:
-        """The table of embeddings of tokens, in a family with a table of axes."""
-        return f"{self.prefix}embeddings.word_embeddings.weight"
+        """The table of embeddings of tokens, in a family with a table of axes: the first there."""
+        return next(iter(self.axes))
 
     @property
     def tops(self) -> tuple[Top, ...]:
