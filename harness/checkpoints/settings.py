@@ -25,7 +25,9 @@ versions and types, the head's labels, training, what generates, and what is giv
 OF_DECODERS = re.compile(r"(eos|decoder_start)_token_id|tie_word_embeddings")
 """Of these what a model with a decoder reads: what a row begins and ends with, and whether outputs
 are scaled, which T5 calls so."""
-SIZES = re.compile(r".*vocab_size|.*(hidden|embedding|intermediate)_(size|dim)|dim|.*n?_layers")
+SIZES = re.compile(
+    r".*vocab_size|.*(hidden|embedding|intermediate)_(size|dim)|dim|.*n?_layers|is_encoder_decoder"
+)
 """Keys that the shapes and names of tensors say as well, in a family with a table of them."""
 
 

@@ -74,7 +74,8 @@ class MultiTask(torch.nn.Module):
         read = self.classifiers[task](labels=None if own else labels, **inputs)
         if own and labels is not None:
             read["loss"] = own(read["logits"], labels)
-        return read
+        # an encoder-decoder's gives more, which the Trainer would take for outputs
+        return {name: read[name] for name in ("loss", "logits") if name in read}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # torch has overloads
         """One copy of the encoder: safetensors refuses to write a tensor twice."""
