@@ -107,7 +107,7 @@ def open_checkpoint(
         path=path,
         config=config,
         family=family,
-        weights=renamed(weights, names) if spelled else weights,
+        weights=weights if [*names] == [*weights] else renamed(weights, names),
         labels=labels_of(config, str(file)) if has_head else None,
         tasks=recorded_tasks(path),
         spelled=spelled,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from statistics import mode
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -104,12 +105,13 @@ def _check_ends(checkpoint: Checkpoint, rows: Rows, encoded: Sequence[Sequence[i
     and transformers runs none on a batch with more of them in one row than in another."""
     end = checkpoint.config.get("eos_token_id", 1)
     counts = [list(ids).count(end) for ids in encoded]
+    expected = max(1, mode(counts or [1]))
     for row, count in enumerate(counts):
-        if count != max(1, counts[0]):
+        if count != expected:
             raise BadData(
-                f"row {row} of {rows.task}@{rows.split} has {count} tokens {end}, with which "
-                f"{checkpoint.source} ends a text, expected {max(1, counts[0])} as every row: take "
-                "them out of the text, or mend the tokenizer"
+                f"row {row} of {rows.task}@{rows.split} has the token {end}, at which "
+                f"{checkpoint.source} reads a row, {count} times, expected {expected} as others: "
+                "take it out of the text, or take the tokenizer that the model was made with"
             )
 
 
