@@ -133,7 +133,7 @@ class Symmetry:
         stacks = dict.fromkeys(str(layer).rpartition(".")[0] for layer in known)
         stack, _, which = ("", "", layers) if "" in stacks else layers.partition(".")
         own = tuple(one for one in known if str(one).rpartition(".")[0] == stack)
-        if own and not which:
+        if layers and layers in stacks:
             return own
         end, colon, count = which.partition(":")
         number = int(count or which) if NUMBER.fullmatch(count or which) else None
