@@ -36,10 +36,13 @@ from harness.errors import (
     UnknownName,
 )
 from harness.kinds import KINDS
+from harness.needs.activations import activations
 from harness.passes.features import forward
 from harness.passes.fisher import fisher
 from harness.passes.gram import gram, linear_layers
+from harness.passes.layerwise import LayerwiseGrams
 from harness.passes.prepared import prepare
+from harness.passes.reading import Readings
 from harness.passes.statistics import drawn
 from harness.types import Checkpoint, Rows
 from harness.weights import Symmetry
@@ -315,9 +318,6 @@ def tensors_with_gradients(made: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def test_activations_of_both_stacks_are_those_of_single_rows(minis: Path) -> None:
-    from harness.needs.activations import activations
-    from harness.passes.reading import Readings
-
     pair = tuple(open_checkpoint(minis / name) for name in "ab")
     rows = rows_of(TOY)
     one, other = activations(Readings(pair, lambda _: rows, "cpu"), examples=10, batch_size=4)
@@ -511,6 +511,17 @@ def test_what_runs_layers_in_turn_is_for_taggers(minis: Path, tmp_path: Path) ->
     refused([*rows, *out], UnknownName, minis / "a", "one list")
     words = ["merge", minis / "tag-a", minis / "tag-b", "--tasks", "toy/tags", *out]
     assert main([*map(str, words)]) == 0
+
+
+def test_matrices_through_a_taggers_own_layers_are_its_own(minis: Path) -> None:
+    checkpoint, rows = open_checkpoint(minis / "tag-a"), rows_of(TAGS)
+    readings = Readings((checkpoint,), lambda _: rows, "cpu")
+    through = LayerwiseGrams(readings, 4).through(0, checkpoint.weights)
+    made = build_model(checkpoint.config, checkpoint.weights, "it", unit="word")
+    own, shared = gram(made, linear_layers(made), readings.of(0).inputs(4))
+    assert {*through} == {*shared}
+    for name, kept in shared.items():
+        torch.testing.assert_close(through[name], own[kept], rtol=1e-4, atol=1e-5)
 
 
 def test_a_tagger_and_a_classifier_of_rows_share_no_decoder(minis: Path, tmp_path: Path) -> None:
