@@ -398,6 +398,17 @@ def test_heads_of_a_stack_have_one_order_and_those_of_the_cross_their_own(minis:
         table.head_orders("decoder.0")
 
 
+def test_what_a_table_has_for_a_head_is_never_turned() -> None:
+    """A head that is turned may be negated; a bias of positions may not: its sign tells."""
+    table = Symmetry({"bias": (None, "heads.encoder")}, 2)
+    here, there = ({"bias": torch.tensor([one])} for one in ([1.0, -1.0], [-1.0, 1.0]))
+    units = weights.Units("heads.encoder", ("heads.encoder",), 2)
+    for rotated in (False, True):
+        match = weights.matched(here, there, units, table, rotated=rotated)["heads.encoder"]
+        assert match.map.order.tolist() == [1, 0]
+        assert match.after == 0
+
+
 def test_layers_of_a_decoder_are_deeper_than_those_of_its_encoder() -> None:
     names = [f"transformer.{s}.block.{i}.w" for s in ("encoder", "decoder") for i in (0, 1)]
     base = {name: torch.zeros(1) for name in [SHARED, *names]}
