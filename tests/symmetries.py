@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness import weights
+from harness.checking.toys import exact_norms
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.symmetry import axes_of
@@ -41,6 +42,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "projection_dim": 12,
         "image_size": 8,
         "patch_size": 4,
+    },
+    **{
+        name: {
+            "model_type": "t5",
+            "d_model": 16,
+            "d_kv": 8,
+            "d_ff": 24,
+            "num_layers": 2,
+            "num_heads": 2,
+            "vocab_size": 45,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 16,
+            "feed_forward_proj": kind,
+            "eos_token_id": 3,
+            "decoder_start_token_id": 0,
+        }
+        for name, kind in (("t5", "relu"), ("t5, gated", "gated-gelu"))
     },
     "vit": {
         "model_type": "vit",
@@ -73,7 +91,7 @@ def loud(variant: str, unit: Unit, seed: int = 0) -> torch.nn.Module:
     """A classifier in float64, whose outputs depend on every one of its parameters."""
     check_unit(variant, unit)
     torch.manual_seed(seed)
-    made = network(config(variant), variant, unit).double().eval()
+    made = exact_norms(network(config(variant), variant, unit).double().eval())
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.copy_(torch.randn_like(parameter) / 2)
@@ -118,18 +136,27 @@ def heads(*seeds: int) -> torch.Tensor:
     return torch.kron(permutation(HEADS, *seeds), torch.eye(SIZE, dtype=torch.float64))
 
 
+#: of one stack, of two, and a decoder's attention to its encoder, each with a seed
+LAYERS = [
+    *((str(layer), layer) for layer in (0, 1)),
+    *((f"{stack}.{layer}", layer) for stack in ("encoder", "decoder") for layer in (0, 1)),
+    *((f"decoder.{layer}.cross", layer) for layer in (0, 1)),
+]
 MOVES: dict[str, Moves] = {
-    "units": {f"ffn.{layer}": permutation(SIZES["ffn"], layer) for layer in (0, 1)},
-    "heads": {f"{group}.{layer}": heads(layer) for group in ("qk", "vo") for layer in (0, 1)},
+    "units": {f"ffn.{layer}": permutation(SIZES["ffn"], seed) for layer, seed in LAYERS},
+    "heads": {
+        **{f"{group}.{layer}": heads(seed) for group in ("qk", "vo") for layer, seed in LAYERS},
+        **{f"heads.{stack}": permutation(HEADS, 0) for stack in ("encoder", "decoder")},
+    },
     "within heads": {
-        f"{group}.{layer}": rotations(layer, place)
+        f"{group}.{layer}": rotations(seed, place)
         for place, group in enumerate(("qk", "vo"))
-        for layer in (0, 1)
+        for layer, seed in LAYERS
     },
     "within heads, undone in the dual": {
-        f"{group}.{layer}": invertible(layer, place)
+        f"{group}.{layer}": invertible(seed, place)
         for place, group in enumerate(("qk", "vo"))
-        for layer in (0, 1)
+        for layer, seed in LAYERS
     },
     "width": {name: permutation(SIZES[name], 7) for name in ("width", "embedding", "pooled")},
 }

@@ -91,9 +91,16 @@ def open_checkpoint(
     check_counts(config, weights, str(file))
     family = family_of(config, str(source))
     names: dict[str, str] = {}
-    for name in weights:
-        if (known := names.setdefault(family.canonical(name), name)) != name:
+    for name in sorted(weights, key=lambda name: family.canonical(name) != name):
+        known = names.setdefault(family.canonical(name), name)
+        # the table that two stacks read may be written once for each of them, too
+        if known != name and not (family.stacks and torch.equal(weights[known], weights[name])):
             raise twice(path, known, name)
+    if family.stacks and not {family.words, family.bare(family.words)} & names.keys():
+        raise BrokenCheckpoint(
+            f"{path} has no {family.bare(family.words)}, nor embed_tokens.weight of a stack, which "
+            "transformers would make up; expected a table of tokens"
+        )
     for name in names:
         if (bare := family.bare(name)) != name and bare in names:
             raise twice(path, names[name], names[bare])
@@ -104,7 +111,7 @@ def open_checkpoint(
         path=path,
         config=config,
         family=family,
-        weights=renamed(weights, names) if spelled else weights,
+        weights=weights if [*names] == [*weights] else renamed(weights, names),
         labels=labels_of(config, str(file)) if has_head else None,
         tasks=recorded_tasks(path),
         spelled=spelled,

@@ -51,6 +51,8 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
     count = model.config.num_hidden_layers
     lists = {n: m for n, m in modules_of(model).items() if isinstance(m, torch.nn.ModuleList)}
     stacks = [name for name, modules in lists.items() if len(modules) == count]
+    if checkpoint.family.stacks:  # of any depth, and a block is a list, too
+        stacks = [name for name in lists if name.endswith(".block")]
     if len(stacks) != 1:
         raise UnknownName(
             f"{source} has {count} layers, and {len(stacks)} lists of as many modules; expected an "

@@ -84,7 +84,7 @@ def permutation(
             "expected ffn=true or heads=true with it, or leave it out"
         )
     what = weights.alignment(experts, base, symmetry, anchor)
-    units = _units(symmetry, symmetry.chosen(layers), asked)
+    units = _units(symmetry, layers, asked)
     if residual:
         groups = tuple(group for one in units for group in one.groups)
         return weights.to_anchor(what, {groups: partial(_in_turn, what, units)})
@@ -98,14 +98,14 @@ def permutation(
 
 
 def _units(
-    symmetry: weights.Symmetry, layers: Sequence[int], asked: Mapping[str, bool]
+    symmetry: weights.Symmetry, layers: str, asked: Mapping[str, bool]
 ) -> list[weights.Units]:
     """What is permuted, as far as the model has it."""
-    residual = [weights.Units(group, (group,)) for group in RESIDUAL if group in symmetry.groups]
-    ffn = [weights.Units(f"ffn.{layer}", (f"ffn.{layer}",)) for layer in layers]
-    heads = [weights.Units(f"heads.{n}", (f"qk.{n}", f"vo.{n}"), symmetry.heads) for n in layers]
-    kinds = {"residual": residual, "ffn": ffn, "heads": heads}
-    return [one for kind, units in kinds.items() if asked[kind] for one in units]
+    groups = [group for group in RESIDUAL if group in symmetry.groups and asked["residual"]]
+    groups += symmetry.within(layers, "ffn") if asked["ffn"] else []
+    orders = symmetry.head_orders(layers) if asked["heads"] else {}
+    heads = [weights.Units(name, alike, symmetry.heads) for name, alike in orders.items()]
+    return [*(weights.Units(group, (group,)) for group in groups), *heads]
 
 
 def _in_turn(what: weights.Alignment, units: Sequence[weights.Units], index: int) -> Matches:

@@ -95,7 +95,7 @@ def rotation(
     def matches(group: str, index: int) -> Mapping[str, Match]:
         return {group: match(group, experts[index])}
 
-    groups = [f"{kind}.{layer}" for layer in symmetry.chosen(layers) for kind in kinds]
+    groups = symmetry.within(layers, *kinds)
     if residual:
         what.report["absorbed"] = len(symmetry.readers)
         of_all = (STREAM, *groups)

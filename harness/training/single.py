@@ -71,6 +71,8 @@ def single_task(source: Checkpoint, part: Training, head_seed: int) -> Callable[
         processing_class=getattr(collate, "tokenizer", None),
         compute_loss_func=loss_of(part.task),
         compute_metrics=scores_of(part.task),
+        # an encoder-decoder's give what its encoder said, too
+        preprocess_logits_for_metrics=lambda given, _: given[0] if type(given) is tuple else given,
     )
 
 

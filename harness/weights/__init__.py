@@ -90,6 +90,7 @@ from harness.weights.procrustes import Turn as Turn
 from harness.weights.procrustes import generalized as generalized
 from harness.weights.procrustes import turns_to as turns_to
 from harness.weights.symmetry import Axes as Axes
+from harness.weights.symmetry import Layer as Layer
 from harness.weights.symmetry import Map as Map
 from harness.weights.symmetry import Maps as Maps
 from harness.weights.symmetry import Member as Member
@@ -99,6 +100,8 @@ from harness.weights.symmetry import Turned as Turned
 from harness.weights.symmetry import absorbed as absorbed
 from harness.weights.symmetry import dual as dual
 from harness.weights.symmetry import group_of as group_of
+from harness.weights.symmetry import in_order as in_order
+from harness.weights.symmetry import layer_of as layer_of
 from harness.weights.symmetry import moved as moved
 from harness.weights.threads import by_piece as by_piece
 from harness.weights.threads import cores as cores

@@ -29,6 +29,11 @@ QK, VO = "qk.{layer}", "vo.{layer}"
 """Queries with keys, and values with attention's output: one block for each head, in the order of
 the heads. Within a head any rotation, of either group by itself, and any scale, undone in its dual;
 heads move in both alike."""
+CROSS_QK, CROSS_VO = "qk.{layer}.cross", "vo.{layer}.cross"
+"""The same of a decoder's attention to what the encoder gave."""
+HEADS = "heads.{stack}"
+"""What a table has for each head, where all layers of a stack read it: their heads are in one
+order."""
 
 Settings: TypeAlias = Mapping[str, Any]
 """Keys of config.json that a model reads though transformers' class of the configuration has them
@@ -66,6 +71,8 @@ class Family:
     that reads each; of a family with norms after its layers there are none. `whole` is the
     model_type of what a base is a part of, where experts may leave their pooler and their head to
     it. `make` makes its classifier of a configuration where transformers' Auto classes have none.
+    `stacks` are those of an encoder-decoder, as its names have them: layers are numbered in each,
+    and all read one table of tokens.
     """
 
     name: str
@@ -83,6 +90,7 @@ class Family:
     readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     whole: str | None = None
     make: Callable[[Any, Unit], torch.nn.Module] | None = None
+    stacks: tuple[str, ...] = ()
 
     @property
     def recorded(self) -> dict[str, str]:
@@ -91,8 +99,8 @@ class Family:
 
     @property
     def words(self) -> str:
-        """The table of embeddings of tokens, in a family with a table of axes."""
-        return f"{self.prefix}embeddings.word_embeddings.weight"
+        """The table of embeddings of tokens, in a family with a table of axes: the first there."""
+        return next(iter(self.axes))
 
     @property
     def tops(self) -> tuple[Top, ...]:

@@ -7,10 +7,20 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from harness.checkpoints.families.family import EMBEDDING, FFN, QK, VO, WIDTH, Family, Unit
+from harness.checkpoints.families.family import (
+    CROSS_QK,
+    CROSS_VO,
+    EMBEDDING,
+    FFN,
+    QK,
+    VO,
+    WIDTH,
+    Family,
+    Unit,
+)
 from harness.errors import IncompatibleWeights, UnknownName
 from harness.types import StateDict
-from harness.weights import Axes, Spec, dual, floating, group_of, specs
+from harness.weights import Axes, Layer, Spec, dual, floating, group_of, specs
 
 NUMBER = re.compile(r"\.(\d+)\.")
 """The number of a layer, in the name of a tensor."""
@@ -19,6 +29,14 @@ NUMBER = re.compile(r"\.(\d+)\.")
 def in_any_layer(name: str) -> str:
     """The name of a tensor as tables have it: with `{layer}` for the number of its layer."""
     return NUMBER.sub(".{layer}.", name, count=1)
+
+
+def layer_in(family: Family, name: str) -> Layer | None:
+    """The layer that a tensor is in, by the first number in its name; None if it is in none."""
+    if (number := NUMBER.search(name)) is None:
+        return None
+    stack = next((one for one in family.stacks if f"{one}." in name), None)
+    return f"{stack}.{number[1]}" if stack else int(number[1])
 
 
 def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
@@ -43,13 +61,12 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     table = {**family.axes, **top.axes}
     placed: dict[str, tuple[str | None, ...]] = {}
     for name in floating(state):
-        number = NUMBER.search(name)
         axes = table.get(in_any_layer(name))
         if axes is None:
             raise IncompatibleWeights(
                 f"'{name}' is not in the table of {family.name}, expected its tensors alone"
             )
-        layer = number[1] if number else ""
+        layer = str(layer_in(family, name))
         placed[name] = tuple(group and group.replace("{layer}", layer) for group in axes)
     if family.projection not in placed:
         placed = {
@@ -121,6 +138,10 @@ _BY_GROUP: Mapping[str | None, Role] = {
     dual(QK): "key",
     VO: "value",
     dual(VO): "attention output",
+    CROSS_QK: "query",
+    dual(CROSS_QK): "key",
+    CROSS_VO: "value",
+    dual(CROSS_VO): "attention output",
     FFN: "up",
     dual(FFN): "down",
     EMBEDDING: "embeddings",
@@ -130,7 +151,7 @@ _BY_GROUP: Mapping[str | None, Role] = {
 class Place(NamedTuple):
     """Where a tensor stands in a model: its layer, None if it is in none, and its role."""
 
-    layer: int | None
+    layer: Layer | None
     role: Role
 
 
@@ -140,13 +161,12 @@ def place_in(family: Family, name: str, spec: Spec) -> Place:
         return Place(None, "head")
     if family.is_pooler(name):
         return Place(None, "pooler")
-    number = NUMBER.search(name)
     weight = in_any_layer(name).removesuffix("bias").removesuffix("weight")
     axes = family.axes.get(f"{weight}weight")
     role = _role(axes) if axes else "matrix" if len(spec.shape) > 1 else "vector"
     if weight in family.axes:  # a parameter of no module: of a token
         role = "embeddings"
-    return Place(int(number[1]) if number else None, role)
+    return Place(layer_in(family, name), role)
 
 
 def _role(axes: tuple[str | None, ...]) -> Role:
@@ -156,4 +176,4 @@ def _role(axes: tuple[str | None, ...]) -> Role:
     for axis in axes:
         if axis in _BY_GROUP:
             return _BY_GROUP[axis]
-    return "embeddings" if axes in ((None, WIDTH), (None, None, WIDTH)) else "convolution"
+    return "embeddings" if axes[0] is None else "convolution"
