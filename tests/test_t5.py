@@ -41,6 +41,7 @@ from harness.passes.features import forward
 from harness.passes.fisher import fisher
 from harness.passes.gram import gram, linear_layers
 from harness.passes.layerwise import LayerwiseGrams
+from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
 from harness.passes.reading import Readings
 from harness.passes.statistics import drawn
@@ -262,15 +263,15 @@ def test_a_tokenizer_without_an_end_is_refused(minis: Path, tmp_path: Path) -> N
 
 def one_by_one(checkpoint: Checkpoint, rows: Rows) -> Iterator[dict[str, torch.Tensor]]:
     ready = prepare(checkpoint, rows, 128)
-    return (ready.batch([row], torch.device("cpu")) for row in range(len(rows)))
+    return (ready.batch([row], CPU) for row in range(len(rows)))
 
 
 def test_gram_matrices_of_both_stacks_leave_padding_out(minis: Path) -> None:
     checkpoint, rows = open_checkpoint(minis / "a"), rows_of(TOY)
     made = build_model(checkpoint.config, checkpoint.weights, "it").double()
-    layers, device = linear_layers(made), torch.device("cpu")
+    layers = linear_layers(made)
     ready = prepare(checkpoint, rows, 128)
-    whole = [ready.batch([*range(len(rows))], device)]
+    whole = [ready.batch([*range(len(rows))], CPU)]
     assert (whole[0]["attention_mask"] == 0).any()
     alone, _ = gram(made, layers, one_by_one(checkpoint, rows))
     padded, shared = gram(made, layers, whole)
@@ -320,7 +321,7 @@ def tensors_with_gradients(made: torch.nn.Module) -> dict[str, torch.Tensor]:
 def test_activations_of_both_stacks_are_those_of_single_rows(minis: Path) -> None:
     pair = tuple(open_checkpoint(minis / name) for name in "ab")
     rows = rows_of(TOY)
-    one, other = activations(Readings(pair, lambda _: rows, "cpu"), examples=10, batch_size=4)
+    one, other = activations(Readings(pair, lambda _: rows, CPU), examples=10, batch_size=4)
     for stack, place in (("encoder", 1), ("decoder", 2)):
         sides = []
         for checkpoint in pair:
@@ -526,7 +527,7 @@ def test_what_runs_layers_in_turn_is_for_taggers(minis: Path, tmp_path: Path) ->
 
 def test_matrices_through_a_taggers_own_layers_are_its_own(minis: Path) -> None:
     checkpoint, rows = open_checkpoint(minis / "tag-a"), rows_of(TAGS)
-    readings = Readings((checkpoint,), lambda _: rows, "cpu")
+    readings = Readings((checkpoint,), lambda _: rows, CPU)
     through = LayerwiseGrams(readings, 4).through(0, checkpoint.weights)
     made = build_model(checkpoint.config, checkpoint.weights, "it", unit="word")
     own, shared = gram(made, linear_layers(made), readings.of(0).inputs(4))
