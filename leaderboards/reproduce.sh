@@ -226,8 +226,8 @@ study-vision() {
     local base=$out/experts/vit-0
     for merger in average fisher regmean; do
       merge "$1" "$1-$merger" $merger --other-base $(experts $2 $3)
-      for premerge in rotation rotation:scaling=true permutation:heads=true,residual=true ot_fusion \
-        activation_matching; do
+      for premerge in rotation rotation:scaling=true rotation:residual=true \
+        permutation:heads=true,residual=true ot_fusion activation_matching; do
         merge "$1" "$1-${premerge//[:=,]/-}-$merger" $merger \
           "--other-base --premerge $premerge" $(experts $2 $3)
       done
