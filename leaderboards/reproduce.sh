@@ -224,11 +224,11 @@ study-vision() {
   flags="--limit 2000 --shots 5 --protocols current,knn,ft-classifier,linear-probe,probe"
   pair() { # name expert expert
     local base=$out/experts/vit-0
-    for merger in average fisher regmean; do
-      merge "$1" "$1-$merger" $merger --other-base $(experts $2 $3)
+    for merger in average fisher:examples=256 regmean; do
+      merge "$1" "$1-${merger%%:*}" $merger --other-base $(experts $2 $3)
       for premerge in rotation rotation:scaling=true rotation:residual=true \
         permutation:heads=true,residual=true ot_fusion activation_matching; do
-        merge "$1" "$1-${premerge//[:=,]/-}-$merger" $merger \
+        merge "$1" "$1-${premerge//[:=,]/-}-${merger%%:*}" $merger \
           "--other-base --premerge $premerge" $(experts $2 $3)
       done
     done
@@ -242,8 +242,8 @@ study-vision() {
   done
   from vision-0 vision-mnist vision/mnist 0 $short
   flags+=",surgery"
-  for merger in average task_arithmetic ties fisher regmean tsv wudi; do
-    base=$out/experts/vision-0 merge vision "vision-$merger" $merger "" \
+  for merger in average task_arithmetic ties fisher:examples=256 regmean tsv wudi; do
+    base=$out/experts/vision-0 merge vision "vision-${merger%%:*}" $merger "" \
       $(experts vision-{vehicles,animals,digits,mnist})
   done
   board vision
