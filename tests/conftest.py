@@ -24,6 +24,7 @@ from harness.plugins import BESIDE, PREFIX, import_all
 # when it is imported. Tests of what threads do take the fixture `two_threads`.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # transformers asks, too
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 REAL_DATA = "HARNESS_REAL_DATA"
 """Where the folder of real data is kept for the tests of it: to all others no task has rows that

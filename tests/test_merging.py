@@ -16,7 +16,6 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
-from transformers.utils import logging
 
 from harness import TASKS, Recipe, Rows, merge
 from harness.checkpoints.open import open_checkpoint
@@ -30,8 +29,6 @@ from harness.types import Whose
 from harness.weights import digest
 from tests.conftest import FAMILIES, model
 from tests.mistakes import mistake, refused
-
-logging.disable_progress_bar()
 
 Minis = Callable[[str], dict[str, Path]]
 
