@@ -569,7 +569,7 @@ def test_a_run_stopped_as_it_ends_is_not_in_the_way(
         rmtree(path, **given)
 
     with monkeypatch.context() as patch:
-        patch.setattr("harness.training.finetune.shutil.rmtree", half)
+        patch.setattr("harness.training.resumed.shutil.rmtree", half)
         with pytest.raises(KeyboardInterrupt):
             trained(room, out)
     trained(room, out)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from harness import presets
 from harness.checkpoints.bases import encoder_digests, read_digest
 from harness.checkpoints.build import drawn_layers, quiet
 from harness.checkpoints.described import by_file, described, learn
-from harness.checkpoints.layout import EXPERT, TOKENIZER_FILES
+from harness.checkpoints.layout import EXPERT
 from harness.checkpoints.named import canonical
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
@@ -34,14 +32,15 @@ from harness.errors import (
     CannotWrite,
     OutputExists,
 )
-from harness.files import as_json, read_json, saying
-from harness.folders import FILES, Layout, check_output, new_folder
+from harness.files import saying
+from harness.folders import check_output, new_folder
 from harness.kinds import kind_of
 from harness.passes.features import check_readout, forward
 from harness.passes.lengths import length_of, resolved, tell_of_cut
 from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
 from harness.training.multi import check_shared, multi_task
+from harness.training.resumed import last_checkpoint, unfinished, workdir_of
 from harness.training.single import (
     Shown,
     Training,
@@ -65,24 +64,6 @@ from harness.types import (
 )
 from harness.weights import digest, join_digests, tensor_digest, union
 
-REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
-OF_A_CHECKPOINT = (
-    "model.safetensors",
-    "pytorch_model.bin",
-    "config.json",
-    "optimizer.pt",
-    "scheduler.pt",
-    "rng_state.pth",
-    "training_args.bin",
-    STATE_FILE,
-    *TOKENIZER_FILES,
-)
-"""What the Trainer writes into the folder of a checkpoint."""
-UNFINISHED = Layout(
-    "an unfinished training",
-    REQUEST_FILE,
-    rf"checkpoint-\d+/({'|'.join(map(re.escape, OF_A_CHECKPOINT))})",
-)
 WRITING_FAILED = ("Error while serializing", "enforce fail at inline_container")
 """How safetensors and torch begin when the system does not let them write."""
 SEEDS = 2**32
@@ -170,7 +151,7 @@ def finetune(
         new_folder(out, EXPERT, force=force) as folder,  # locked: no two runs train in one place
         quiet(),
         _disk(out),
-        _unfinished(out, request) as workdir,
+        unfinished(out, request) as workdir,
     ):
         made = (
             single_task(whole, parts[0], seeds["head_seed"])
@@ -248,7 +229,7 @@ def _seeds(seed: int, head_seed: int) -> dict[str, int]:
 
 def _check_apart(source: Checkpoint, out: Path) -> None:
     """Raise OutputExists where the base, or a file it links to, would be replaced or removed."""
-    taken = (out.resolve(), _workdir(out))
+    taken = (out.resolve(), workdir_of(out))
     for path in (source.path, *source.path.iterdir()):
         place = path.resolve()
         if any(one == place or one in place.parents for one in taken):
@@ -305,7 +286,7 @@ def _train(
 
     if shown == "nothing":
         trainer.remove_callback(PrinterCallback)
-    last = _last_checkpoint(workdir)
+    last = last_checkpoint(workdir)
     # the Trainer prints its log; results alone go to stdout
     with redirect_stdout(sys.stderr), _bars_of(trainer):
         trainer.train(resume_from_checkpoint=str(last) if last else None)
@@ -370,77 +351,6 @@ def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperpa
         if expected := unfit(name, value):
             raise BadOption(f"{name} is {value}, expected {expected}")
     return replace(default, **given)
-
-
-# The unfinished run ------------------------------------------------------------------------
-
-
-def _workdir(out: Path) -> Path:
-    """Where a run keeps what it resumes from: beside the output, wherever a link to that leads."""
-    place = out.resolve()
-    return place.with_name(f"{place.name}.unfinished")
-
-
-@contextmanager
-def _unfinished(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
-    """The folder of a run that is not finished: it stays when the run is interrupted.
-
-    It is gone when the block succeeds, and when it fails: there is nothing to resume then. Raises
-    OutputExists for one left by a run with other arguments that has come to a checkpoint.
-    """
-    workdir = _workdir(out)
-    _clear(workdir, request)
-    workdir.mkdir(exist_ok=True)
-    UNFINISHED.write(workdir, request)
-    try:
-        yield workdir
-    except Exception:
-        _remove(workdir)
-        raise
-    _remove(workdir)
-
-
-def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
-    """Leave of an older run only the checkpoint that this one goes on from."""
-    if workdir.is_symlink():
-        raise OutputExists(
-            f"{workdir} is a link, expected the folder of an interrupted run, or none: remove it"
-        )
-    check_output(workdir, UNFINISHED, force=True)
-    last = _last_checkpoint(workdir)
-    marker = workdir / REQUEST_FILE
-    if last and {**UNFINISHED.said(workdir), FILES: 0} != {**as_json(request), FILES: 0}:
-        raise OutputExists(
-            f"{workdir} holds an interrupted run with other arguments (see {marker.name}); "
-            "expected the same: repeat them to resume, or remove the folder to start anew"
-        )
-    _remove_checkpoints(workdir, but=last)
-
-
-def _remove(workdir: Path) -> None:
-    """Remove what a run left, its arguments last: whoever is stopped here can be called again."""
-    _remove_checkpoints(workdir)
-    (workdir / REQUEST_FILE).unlink(missing_ok=True)
-    with suppress(OSError):  # somebody else has put something there
-        workdir.rmdir()
-
-
-def _remove_checkpoints(workdir: Path, but: Path | None = None) -> None:
-    for path in workdir.glob("checkpoint-*"):
-        if path != but:
-            (path / STATE_FILE).unlink(missing_ok=True)  # first: without it the rest is not whole
-            shutil.rmtree(path)
-
-
-def _last_checkpoint(workdir: Path) -> Path | None:
-    """The newest checkpoint that is whole: its state is what the Trainer writes last of it."""
-    steps = {path: path.name.rpartition("-")[2] for path in workdir.glob("checkpoint-*")}
-    numbered = [path for path, step in steps.items() if step.isdecimal()]
-    for path in sorted(numbered, key=lambda path: int(steps[path]), reverse=True):
-        with suppress(BrokenCheckpoint):
-            read_json(path / STATE_FILE, "the state of a training")
-            return path
-    return None
 
 
 @contextmanager
