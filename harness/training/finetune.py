@@ -28,7 +28,6 @@ from harness.errors import (
     BadData,
     BadOption,
     BadRecipe,
-    BrokenCheckpoint,
     CannotWrite,
     OutputExists,
 )
@@ -37,6 +36,7 @@ from harness.folders import check_output, new_folder
 from harness.kinds import kind_of
 from harness.passes.features import check_readout, forward
 from harness.passes.lengths import length_of, resolved, tell_of_cut
+from harness.passes.placement import REFERENCE, Placement, exact, placement
 from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
 from harness.training.multi import check_shared, multi_task
@@ -49,6 +49,7 @@ from harness.training.single import (
     check_weights,
     readings,
     single_task,
+    trained_on,
     watch,
 )
 from harness.types import (
@@ -80,6 +81,7 @@ def finetune(
     head_seed: int | None = None,
     data_dir: str | Path | None = None,
     limit: int | None = None,
+    device: str = AUTO,
     bf16: bool = False,
     preset: PresetName | None = None,
     force: bool = False,
@@ -91,11 +93,13 @@ def finetune(
     Several `tasks` instead of one `task` train one encoder with a head for each, which are written
     as a merge with kept heads is. `overrides` are fields of `Hyperparameters`; the defaults are the
     task's, and `max_length="auto"` is what the base and the rows need; `force` replaces an older
-    expert there. Tasks that are trained together keep their own batch size and maximum length and
-    must agree in the rest. `seed` orders the data and drops
-    units, `head_seed` (default: `seed`) initialises the heads, which are new ones whatever head the
-    base has; under a `preset`, its readout's. The folder records tasks, split, seeds,
-    hyperparameters, digests of base and rows, and the scores on `task@heldout10` in expert.json.
+    expert there. Weights and their steps are float32 on the `device`, of one GPU or none; with
+    `bf16` products are taken in bfloat16 (transformers' mixed precision). Tasks that are trained
+    together keep their own batch size and maximum length and must agree in the rest. `seed` orders
+    the data and drops units, `head_seed` (default: `seed`) initialises the heads, which are new
+    ones whatever head the base has; under a `preset`, its readout's. The folder records tasks,
+    split, seeds, hyperparameters, digests of base and rows, and the scores on `task@heldout10` in
+    expert.json.
 
     An interrupted run resumes when it is called again with the same arguments, to the same weights;
     one that failed leaves nothing. Raises BrokenCheckpoint for a base that is not whole or not
@@ -114,8 +118,9 @@ def finetune(
     readout = _readout(preset, named)
     out = Path(out)
     seeds = _seeds(seed, seed if head_seed is None else head_seed)
+    where = trained_on(placement(device, REFERENCE, "finetune"))
     if bf16:
-        check_bf16()
+        check_bf16(where)
     _check_apart(source, out)
     for _, settings in asked:
         if length != AUTO:
@@ -142,6 +147,7 @@ def finetune(
         "split": TRAINED_ON,
         **seeds,
         "bf16": bf16,
+        **({"device": where.type} if where.type != "cpu" else {}),
         **({"readout": readout.name} if readout != LAST_LINEAR else {}),
         **_described(parts),
         **_annotated(parts),
@@ -158,7 +164,7 @@ def finetune(
             if len(parts) == 1
             else multi_task(whole, parts, **seeds)
         )
-        settings = arguments(parts, workdir, shown, seed=seed, bf16=bf16)
+        settings = arguments(parts, workdir, shown, seed=seed, bf16=bf16, where=where)
         trainer = made(args=settings, callbacks=[watch(shown)])
         scores = _train(trainer, source, parts, workdir, shown)
         trainer.model.save_pretrained(folder)
@@ -288,7 +294,7 @@ def _train(
         trainer.remove_callback(PrinterCallback)
     last = last_checkpoint(workdir)
     # the Trainer prints its log; results alone go to stdout
-    with redirect_stdout(sys.stderr), _bars_of(trainer):
+    with redirect_stdout(sys.stderr), _bars_of(trainer), exact():
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     check_weights(trainer.model, trainer.state)
     heldout = trainer.eval_dataset
@@ -322,7 +328,9 @@ def _scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number:
     made = models[number]
     weights = canonical(made, made.state_dict())
     trained = replace(source, config=made.config.to_dict(), weights=weights)
-    _, logits, seen = forward(trained, part.heldout, max_length=part.settings.max_length)
+    there = Placement(device=str(trainer.args.device))
+    length = part.settings.max_length
+    _, logits, seen = forward(trained, part.heldout, max_length=length, placement=there)
     values = finished(task, kind.predicted(logits), seen)
     return score(task, values, part.heldout.labels, kind.units(part.heldout))
 
