@@ -291,10 +291,9 @@ class Need:
     The first four draw `examples` rows by `seed`, which are among its options; with the option
     `rows=test` they are the reported rows, and the merge is marked transductive. All but the first
     hand over what they return, and run only when that is used. `fault` returns why a tensor cannot
-    be one of a statistic; `check` is called with all options before any row is loaded. `kinds` are
-    the kinds of task that it supports. `toy` makes from toy experts what the method is handed: a
-    list with an entry for each, or one thing for all of them. Raises HarnessError, where it is
-    made, for fields that do not hold together.
+    be one of a statistic; `check` is called with all options before any row is loaded. It supports
+    tasks of these `kinds` and, if it `embeds`, embedding models. `toy` makes of toy experts what
+    the method is handed, in a list or as one thing. Raises HarnessError for fields that disagree.
     """
 
     name: str
@@ -307,6 +306,7 @@ class Need:
     check: Callable[[Mapping[str, Scalar]], None] | None = None
     toy: Callable[[Sequence[StateDict]], Any] | None = None
     kinds: tuple[KindName, ...] = typing.get_args(KindName)
+    embeds: bool = False
 
     def __post_init__(self) -> None:
         if fault := _need_fault(self):

@@ -45,7 +45,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     **{
         name: {
-            "model_type": "t5",
+            "model_type": name.partition(",")[0],
             "d_model": 16,
             "d_kv": 8,
             "d_ff": 24,
@@ -58,7 +58,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "eos_token_id": 3,
             "decoder_start_token_id": 0,
         }
-        for name, kind in (("t5", "relu"), ("t5, gated", "gated-gelu"))
+        for name, kind in (("t5", "relu"), ("t5, gated", "gated-gelu"), ("mt5", "gated-gelu"))
     },
     "vit": {
         "model_type": "vit",

@@ -44,6 +44,7 @@ def t5(
     labels: Iterable[str] | None = None,
     *,
     gated: bool = True,
+    kind: Literal["T5", "MT5"] = "T5",
     seed: int = 0,
     near: Path | None = None,
     unit: Literal["row", "word"] = "row",
@@ -53,14 +54,12 @@ def t5(
     """A classifier with labels, else the model of language that is published as a base.
 
     Version 1.0 has a feed-forward layer without a gate and ties its outputs to its table; 1.1 has
-    neither. With `near`, the weights are those of another folder plus a little noise.
+    neither, nor has mT5. With `near`, the weights are those of another folder plus a little noise.
     """
-    from transformers import (
-        T5Config,
-        T5ForConditionalGeneration,
-        T5ForSequenceClassification,
-        T5ForTokenClassification,
-    )
+    import transformers
+
+    def of(what: str) -> Any:
+        return getattr(transformers, f"{kind}{what}")
 
     tokens = tokenizer(folder, words)
     # tables are padded beyond the tokens that there are
@@ -69,18 +68,18 @@ def t5(
     torch.manual_seed(seed)
     made: Any
     if labels is None:
-        made = T5ForConditionalGeneration(T5Config(**settings))
+        made = of("ForConditionalGeneration")(of("Config")(**settings))
         if gated:
             made.lm_head.weight = torch.nn.Parameter(torch.randn_like(made.lm_head.weight))
     else:
         names = dict(enumerate(labels))
         settings["id2label"] = names
         settings["label2id"] = {name: place for place, name in names.items()}
-        kinds = {"row": T5ForSequenceClassification, "word": T5ForTokenClassification}
-        made = kinds[unit](T5Config(**settings))
+        tops = {"row": of("ForSequenceClassification"), "word": of("ForTokenClassification")}
+        made = tops[unit](of("Config")(**settings))
     with torch.no_grad():
         if near is not None:
-            origin = T5ForConditionalGeneration.from_pretrained(near)
+            origin = of("ForConditionalGeneration").from_pretrained(near)
             made.transformer.load_state_dict(origin.state_dict(), strict=False)
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.02 if near else 0.1)

@@ -38,6 +38,7 @@ from harness.needs.symmetry import symmetry
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
+from harness.passes.statistics import drawn
 from harness.readout import POOLINGS
 from tests.conftest import FAMILIES, model
 from tests.mistakes import mistake, refused
@@ -336,6 +337,100 @@ def shuffled_units(folder: Path) -> None:
     save_file(state, folder / FILE, metadata={"format": "pt"})
 
 
+def grams_by_hand(folder: Path, texts: Any, length: int) -> dict[str, torch.Tensor]:
+    """What every linear layer of an encoder reads, row by row, in float64: inner products."""
+    from transformers import AutoModel, AutoTokenizer
+
+    encoder = AutoModel.from_pretrained(folder).double().eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    seen: dict[str, list[torch.Tensor]] = {}
+    for name, module in encoder.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_pre_hook(
+                lambda _, given, name=name: seen.setdefault(name, []).append(
+                    given[0].reshape(-1, given[0].shape[-1])
+                )
+            )
+    for row in texts:
+        with torch.no_grad():
+            encoder(**tokenizer(*row, truncation=True, max_length=length, return_tensors="pt"))
+    inputs = {name: torch.cat(parts) for name, parts in seen.items()}
+    return {f"{name}.weight": rows.T @ rows / len(rows) for name, rows in inputs.items()}
+
+
+def solved(places: list[Path], tasks: list[harness.Task], length: int) -> dict[str, torch.Tensor]:
+    """RegMean of two models by hand, in float64, each on all rows of a task."""
+    states, grams, made = [load_file(place / FILE) for place in places], [], {}
+    for place, task in zip(places, tasks, strict=True):
+        grams.append(grams_by_hand(place, drawn(task, 1000, 0, None).texts, length))
+    for name in states[0]:
+        first, second = (state[name].double() for state in states)
+        made[name] = (first + second) / 2
+        if name in grams[0]:
+            g, h = (one[name] * 0.9 + 0.1 * one[name].diagonal().diag() for one in grams)
+            made[name] = torch.linalg.lstsq(g + h, g @ first.T + h @ second.T).solution.T
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:.*all are taken")
+def test_regmean_takes_rows_without_their_labels(room: Path, tmp_path: Path) -> None:
+    """Of one task each, cut as the models say; from files too, as classifiers."""
+    a, b = (Path(shutil.copytree(room / name, tmp_path / name)) for name in "ab")
+    for place in (a, b):
+        put(place / "sentence_bert_config.json", {"max_seq_length": 9})
+    names, expected = ["toy/value", "toy/pairs"], solved([a, b], [VALUE, TOY], 9)
+    merger = Choice("regmean", {"examples": 1000, "batch_size": 4})
+    given: dict[str, Any] = {"experts": (str(a), str(b)), "merger": merger}
+    made = merge(Recipe(**given, tasks=tuple(names)), out=tmp_path / "out")
+    assert made.tasks == ()
+    found = load_file(tmp_path / "out" / FILE)
+    assert {*found} == {*expected}
+    moved = 0
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name].double(), tensor, rtol=0, atol=2e-4, msg=name)
+        apart = [load_file(one / FILE)[name] for one in (a, b)]
+        moved += bool((found[name] - (apart[0] + apart[1]) / 2).abs().max() > 0.01)
+    assert moved == len(made.report["condition"]) == 13, "six of each layer, and the pooler"
+    record = json.loads((tmp_path / "out" / "merge.json").read_text())
+    assert record["tasks"] == []
+    assert [one["task"] for one in record["statistics"]] == [f"{name}@train90" for name in names]
+    assert pooling_of(open_checkpoint(tmp_path / "out")) is not None
+    command = ["merge", str(a), str(b), "--merger", "regmean", "--dry-run"]
+    assert main([*command, "--tasks", ",".join(names), "--out", str(tmp_path / "plan")]) == 0
+    files = []
+    for place, task in zip((a, b), names, strict=True):
+        files.append(f"{place}.safetensors")
+        command = ["statistics", str(place), "--task", task, "--out", files[-1]]
+        assert main([*command, "--merger", "regmean:examples=1000,batch_size=4"]) == 0
+    merge(Recipe(**given, statistics=tuple(files)), out=tmp_path / "again")
+    assert (tmp_path / "again" / FILE).read_bytes() == (tmp_path / "out" / FILE).read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore:.*all are taken")
+def test_regmean_of_encoders_without_a_pooler(room: Path, tmp_path: Path) -> None:
+    """The class of a model has one: it has no values, and no say."""
+    merger = Choice("regmean", {"examples": 20})
+    made = []
+    for pooler in (True, False):
+        for name in "ab":
+            place = Path(shutil.copytree(room / name, tmp_path / f"{name}-{pooler}"))
+            state = load_file(place / FILE)
+            kept = {n: t for n, t in state.items() if pooler or not n.startswith("pooler")}
+            save_file(kept, place / FILE, metadata={"format": "pt"})
+        experts = tuple(str(tmp_path / f"{name}-{pooler}") for name in "ab")
+        asked = Recipe(experts=experts, merger=merger, tasks=("toy/value",))
+        merge(asked, out=tmp_path / f"out-{pooler}")
+        made.append(load_file(tmp_path / f"out-{pooler}" / FILE))
+    with_one, without = made
+    assert {*with_one} - {*without} == {"pooler.dense.weight", "pooler.dense.bias"}
+    assert all(torch.equal(with_one[name], tensor) for name, tensor in without.items())
+
+
+def test_statistics_of_labels_take_a_head(room: Path, tmp_path: Path) -> None:
+    command = ["statistics", room / "a", "--task", "toy/pairs", "--out", tmp_path / "a.safetensors"]
+    refused([*map(str, command), "--merger", "fisher"], BadRecipe, "no head")
+
+
 @pytest.mark.parametrize("method", ["permutation", "rotation"])
 def test_alignments_work_on_embedding_models(method: str, room: Path, tmp_path: Path) -> None:
     """One model and itself with its units in another order: brought back, the mean is the model."""
@@ -374,7 +469,15 @@ def test_models_that_pool_differently_are_not_merged(room: Path, one: Path) -> N
         ("a b", {"tasks": ("toy/pairs",)}, BadRecipe, "a embedding --tasks"),
         ("a b", {"heads": "keep"}, BadRecipe, "a embedding --heads"),
         ("c c", {"heads": "none"}, BadRecipe, "c has a head --heads none"),
-        ("a b", {"merger": Choice("regmean")}, BadRecipe, "regmean gram a embedding"),
+        ("a b", {"merger": Choice("fisher")}, BadRecipe, "fisher a embedding"),
+        ("a b", {"merger": Choice("regmean")}, BadRecipe, "gram --tasks"),
+        ("a b", {"merger": Choice("regmean_plus_plus")}, BadRecipe, "gram_through a embedding"),
+        (
+            "a b",
+            {"merger": Choice("fisher"), "tasks": ("toy/pairs",)},
+            BadRecipe,
+            "a embedding --tasks",
+        ),
         (
             "a b",
             {"merger": Choice("task_arithmetic"), "tune": "scale=0.1:1:0.1"},

@@ -27,6 +27,7 @@ from harness.errors import BadOption, BrokenCheckpoint, HarnessError, NotFinite,
 from harness.folders import new_folder
 from harness.kinds import kind_of
 from harness.passes.features import forward
+from harness.passes.placement import Placement
 from harness.rng import rng
 from harness.training import single as trainers
 from harness.training.single import with_new_head
@@ -422,9 +423,102 @@ def test_bfloat16_needs_a_gpu_that_has_it(
 ) -> None:
     few = ("--task", TASK, "--bf16", "--epochs", "1", "--limit", "16")
     assert main(command(room, tmp_path / "cpu", *few)) == 0
-    monkeypatch.setattr(trainers, "on_accelerator", lambda: True)
+    monkeypatch.setattr("harness.training.finetune.trained_on", lambda _: torch.device("cuda:0"))
     monkeypatch.setattr("transformers.utils.is_torch_bf16_gpu_available", lambda: False)
     refused(command(room, tmp_path / "gpu", *few), BadOption, "bfloat16")
+
+
+# The device -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda:99", "toaster"])
+def test_a_device_that_cannot_be_used_is_refused(room: Path, tmp_path: Path, device: str) -> None:
+    refused(command(room, tmp_path / "out", "--task", TASK, "--device", device), BadOption, device)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_expert_of_the_processor_is_the_same_by_name(
+    room: Path, expert: Path, tmp_path: Path
+) -> None:
+    """Its record too: of the processor nothing is said."""
+    if not torch.cuda.is_available():
+        trained(room, tmp_path / "out", device="cpu")
+        assert contents(tmp_path / "out") == contents(expert)
+        assert "device" not in json.loads((expert / "expert.json").read_text())
+
+
+def test_of_several_gpus_one_is_trained_on(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the Trainer and accelerate take for the device, were there two."""
+    from accelerate import Accelerator
+
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    task, _ = parse_task(TASK)
+    rows = load_rows(task, "heldout10", folder=room / "data")
+    part = trainers.Training(rows, rows, task.finetune)
+    asked: dict[str, Any] = {"seed": 0, "bf16": False}
+    for number in (1, 0):
+        where = trainers.trained_on(Placement(device=f"cuda:{number}"))
+        made = trainers.arguments([part], tmp_path, "nothing", where=where, **asked)
+        assert (made.device, made.n_gpu, current[-1]) == (where, 1, where)
+        assert made.train_batch_size == task.finetune.batch_size
+        assert Accelerator().device == where
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert trainers.trained_on(Placement()) == torch.device("cuda:3")
+    where = trainers.trained_on(Placement(device="cpu"))
+    made = trainers.arguments([part], tmp_path, "nothing", where=where, **asked)
+    assert made.device == Accelerator().device == torch.device("cpu")
+
+
+def test_a_training_computes_in_the_type_that_it_says(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU torch would take TF32 for a convolution, or for all that a program asked it to."""
+    from transformers import Trainer
+
+    seen, step = set(), Trainer.training_step
+
+    def spy(self: Any, *given: Any, **more: Any) -> Any:
+        cuda = torch.backends.cuda.matmul
+        seen.add(getattr(cuda, "fp32_precision", None) or cuda.allow_tf32)
+        return step(self, *given, **more)
+
+    monkeypatch.setattr(Trainer, "training_step", spy)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        trained(room, tmp_path / "out", epochs=1, limit=16)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert seen <= {"ieee", False}
+    assert seen
+
+
+def test_an_expert_of_a_gpu_says_so(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu, made = torch.device("cpu"), trainers.arguments
+    name = "harness.training.finetune"
+    monkeypatch.setattr(f"{name}.trained_on", lambda _: torch.device("cuda:1"))
+    monkeypatch.setattr(f"{name}.arguments", lambda *a, **k: made(*a, **{**k, "where": cpu}))
+    trained(room, tmp_path / "out", epochs=1, limit=16)
+    assert json.loads((tmp_path / "out" / "expert.json").read_text())["device"] == "cuda"
+    assert open_checkpoint(tmp_path / "out").tasks == (TASK,)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("flags", [[], ["--bf16"]], ids=["float32", "bf16"])
+def test_an_expert_is_trained_on_a_gpu(room: Path, tmp_path: Path, flags: list[str]) -> None:
+    few = ["--task", TASK, "--learning-rate", "5e-3", "--epochs", "3", *flags]
+    for device in ("cuda", "cpu"):
+        assert main(command(room, tmp_path / device, *few, "--device", device)) == 0
+    told = [json.loads((tmp_path / d / "expert.json").read_text()) for d in ("cuda", "cpu")]
+    assert [one.get("device") for one in told] == ["cuda", None]
+    scores = [one["scores"][f"{TASK}@heldout10"]["value"] for one in told]
+    assert min(scores) > 0.7
 
 
 # Runs that fail -------------------------------------------------------------------------------
@@ -569,7 +663,7 @@ def test_a_run_stopped_as_it_ends_is_not_in_the_way(
         rmtree(path, **given)
 
     with monkeypatch.context() as patch:
-        patch.setattr("harness.training.finetune.shutil.rmtree", half)
+        patch.setattr("harness.training.resumed.shutil.rmtree", half)
         with pytest.raises(KeyboardInterrupt):
             trained(room, out)
     trained(room, out)

@@ -16,7 +16,7 @@ from harness.cli import main
 from harness.errors import BrokenCheckpoint, CannotWrite, OutputExists
 from harness.files import replacing, write_files
 from harness.folders import Layout, new_folder
-from harness.training.finetune import UNFINISHED
+from harness.training.resumed import UNFINISHED
 from harness.unfinished import is_unfinished
 from tests.conftest import no_file_above
 from tests.mistakes import mistake, refused

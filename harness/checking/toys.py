@@ -198,7 +198,7 @@ def exact_norms(made: torch.nn.Module) -> torch.nn.Module:
     """The network with T5's norms, which compute in float32 whatever they are given, in float64."""
     for module in [*made.modules()]:
         for name, norm in module.named_children():
-            if type(norm).__name__ == "T5LayerNorm":
+            if type(norm).__name__ in ("T5LayerNorm", "MT5LayerNorm"):
                 old: Any = norm
                 exact = torch.nn.RMSNorm(old.weight.shape, old.variance_epsilon)
                 exact.weight = old.weight

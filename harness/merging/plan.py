@@ -32,7 +32,7 @@ from harness.merging.recipes import Recipe, methods_of, with_choices
 from harness.merging.spool import Spool
 from harness.merging.stages import Fold, Stage, entering, reported
 from harness.merging.validation import ValidationScorer
-from harness.methods import reads_base, rereads, resolved
+from harness.methods import needs_of, reads_base, rereads, resolved
 from harness.passes.placement import check_placement
 from harness.presets import faithful
 from harness.registry import MERGERS
@@ -141,7 +141,7 @@ def plan(
     ordered = tuple(ordered_as(expert, experts[0].labels) for expert in experts)
     heads = _heads(recipe, ordered, tasks, merger)
     if heads == "none":
-        experts, tasks = tuple(map(under_prefix, experts)), ()
+        experts = tuple(map(under_prefix, experts))
     elif heads != "keep":
         experts = ordered
     if base is not None:
@@ -150,7 +150,8 @@ def plan(
     recipe = recipe.model_copy(update={"heads": heads, "tasks": tasks})
     fold = Fold(recipe, fresh, progress, spool)
     fold.check()
-    return composed(_folded(Plan(recipe, base, experts, tasks, given=given), fold))
+    of_tasks = () if heads == "none" else tasks  # whose rows are read is not what a model is of
+    return composed(_folded(Plan(recipe, base, experts, of_tasks, given=given), fold))
 
 
 def composed(draft: Plan, **changed: Scalar) -> Plan:
@@ -266,8 +267,9 @@ def _heads(
     recipe: Recipe, experts: Sequence[Checkpoint], tasks: Sequence[str], merger: Merger
 ) -> str:
     if check_poolings(experts) is not None:
-        if recipe.tasks or recipe.heads not in ("auto", "none"):
-            flag = "--tasks" if recipe.tasks else "--heads"
+        unread = not any(need.embeds for one, _ in methods_of(recipe) for need in needs_of(one))
+        if (recipe.tasks and unread) or recipe.heads not in ("auto", "none"):
+            flag = "--tasks" if recipe.tasks and unread else "--heads"
             raise BadRecipe(
                 f"{experts[0].source} is an embedding model, of no task and without a head; "
                 f"leave out {flag}"

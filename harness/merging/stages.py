@@ -89,12 +89,13 @@ class Fold:
         methods that run rows through classifiers, of embedding models."""
         _ = self.files
         reading = [need for need in self.needs if need.rows != "none"]
-        if self.recipe.heads == "none" and (reading or self.recipe.tune is not None):
-            what = f"needs {reading[0].name}" if reading else "is tuned by scores"
+        headed = [need for need in reading if not need.embeds]
+        if self.recipe.heads == "none" and (headed or self.recipe.tune is not None):
+            what = f"needs {headed[0].name}" if headed else "is tuned by scores"
             raise BadRecipe(
                 f"{self._called} {what}, which takes classifiers on rows of their tasks, and "
                 f"{self.recipe.experts[0]} is an embedding model; expected a method of weights "
-                "alone"
+                "alone, or regmean"
             )
         shared = any(need.rows == "shared" for need in self.needs)
         if self.recipe.tune_on and self.recipe.tune is None and not shared:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -58,7 +58,14 @@ def toy_grams(experts: Sequence[StateDict]) -> list[StateDict]:
     ]
 
 
-@need("gram", paper="arXiv:2212.09849", shapes=gram_shapes, fault=_fault, toy=toy_grams)
+@need(
+    "gram",
+    paper="arXiv:2212.09849",
+    shapes=gram_shapes,
+    fault=_fault,
+    toy=toy_grams,
+    embeds=True,
+)
 def gram_matrices(
     reading: Reading,
     *,
@@ -73,7 +80,11 @@ def gram_matrices(
     See `gram`. The size of a batch matters where `padding` counts, and for DeBERTa, whose
     relative positions are read once for every batch.
     """
-    read = (inputs for inputs, _ in reading.batches(batch_size, as_drawn=padding))
-    model = reading.model()
+    read = reading.inputs(batch_size, as_drawn=padding)
+    model: Any = reading.model()
+    run = model.base_model if reading.embeds else model
+    layers = linear_layers(model)
+    if reading.embeds:  # one may have a pooler of which nothing is stored
+        layers = {n: m for n, m in layers.items() if f"{n}.weight" in reading.checkpoint.weights}
     with running(reading.checkpoint.source):
-        return gram(model, linear_layers(model), read, padding=padding, scale=gram_scale)
+        return gram(run, layers, read, padding=padding, scale=gram_scale)

@@ -10,6 +10,7 @@ import torch
 from harness.checkpoints.build import unit_of
 from harness.checkpoints.named import modules_of
 from harness.checkpoints.network import classifier_on_meta
+from harness.checkpoints.pooling import pooling_of
 from harness.types import Checkpoint
 from harness.weights import Spec
 
@@ -23,12 +24,15 @@ def linear_layers(model: torch.nn.Module) -> dict[str, torch.nn.Linear]:
 
 
 def gram_shapes(checkpoint: Checkpoint) -> dict[str, Spec]:
-    """[in, in] in float64 for the weight of every linear layer of a classifier."""
-    config, source, unit = checkpoint.config, checkpoint.source, unit_of(checkpoint)
+    """[in, in] in float64 for the weight of every linear layer of a classifier or, of an embedding
+    model, of its encoder."""
+    config, source = checkpoint.config, checkpoint.source
+    unit = unit_of(checkpoint) if pooling_of(checkpoint) is None else "row"
     layers = linear_layers(classifier_on_meta(config, source, unit=unit))
     return {
         f"{name}.weight": Spec((layer.in_features,) * 2, torch.float64)
         for name, layer in layers.items()
+        if f"{name}.weight" in checkpoint.weights
     }
 
 

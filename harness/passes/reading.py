@@ -10,7 +10,8 @@ from typing import TypeAlias
 import torch
 
 from harness import weights
-from harness.checkpoints.build import build_model
+from harness.checkpoints.build import build_encoder, build_model
+from harness.checkpoints.pooling import pooling_of
 from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.features import content_key
@@ -35,8 +36,11 @@ class Reading:
     progress: Steps | None
 
     def model(self) -> torch.nn.Module:
-        """The expert in eval mode, without dropout, where it is placed."""
+        """The expert in eval mode, without dropout, where it is placed: the encoder of an embedding
+        model stands in a classifier, of which `base_model` alone may be run."""
         one, unit = self.checkpoint, kind_of(self.rows.task).unit
+        if self.embeds:
+            return self.placement.put(build_encoder(one))
         model = build_model(one.config, one.weights, one.source, unit=unit)
         return self.placement.put(model)
 
@@ -50,8 +54,15 @@ class Reading:
         return cache_dir("statistics") / f"{key}.safetensors"
 
     @property
+    def embeds(self) -> bool:
+        """Whether the expert is an embedding model: it has no outputs, and rows have no labels."""
+        return pooling_of(self.checkpoint) is not None
+
+    @property
     def places(self) -> list[int]:
         """For each label of the task, the output of the expert that stands for it."""
+        if self.embeds:
+            return []
         task, one = self.rows.task, self.checkpoint
         return kind_of(task).columns(task, one.labels or (), one.source)
 
@@ -62,12 +73,10 @@ class Reading:
         labels = row_labels(rows, self.rows, self.places, max(1, len(self.checkpoint.labels or ())))
         for picked, inputs in self._batches(rows, size, as_drawn=as_drawn):
             yield inputs, stacked([labels[i] for i in picked], whole=kind.whole).to(where)
-            if self.progress:
-                self.progress(len(picked))
 
-    def inputs(self, size: int) -> Iterator[Inputs]:
-        """Inputs of the rows by length, whatever they are labelled: nothing is told of progress."""
-        batches = self._batches(self.prepared(), size, as_drawn=False)
+    def inputs(self, size: int, *, as_drawn: bool = False) -> Iterator[Inputs]:
+        """Inputs of the rows, whatever they are labelled, in the order of the draw or by length."""
+        batches = self._batches(self.prepared(), size, as_drawn=as_drawn)
         return (inputs for _, inputs in batches)
 
     def prepared(self) -> Prepared:
@@ -81,6 +90,8 @@ class Reading:
         for start in range(0, len(order), size):
             picked = order[start : start + size]
             yield picked, rows.batch(picked, self.placement)
+            if self.progress:
+                self.progress(len(picked))
 
 
 @dataclass(frozen=True)

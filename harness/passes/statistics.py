@@ -16,9 +16,11 @@ from typing import cast
 import torch
 
 from harness import weights
+from harness.checkpoints.align import under_prefix
 from harness.checkpoints.build import check_ready
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import check_unchanged
 from harness.checkpoints.text_heads import given_heads, made_whole
@@ -122,7 +124,10 @@ def collect(
     its shapes promise.
     """
     digest = weights.digest(checkpoint.weights)
-    reading = Reading(checkpoint, rows, rows.task.finetune.max_length, placement, progress)
+    length, pooling = rows.task.finetune.max_length, pooling_of(checkpoint)
+    if pooling is not None:
+        length = min(length, pooling.max_length or length)
+    reading = Reading(checkpoint, rows, length, placement, progress)
     path = _entry(need, chosen, reading, digest)
     recalled = _recalled(path) if path else None
     if recalled is not None:
@@ -255,9 +260,12 @@ def statistic(
     _check_free(path)
     check_inputs(checkpoint, parsed)
     check_ready(checkpoint, unit=kind_of(parsed).unit)
-    if checkpoint.labels is None:
+    if asked.embeds and pooling_of(checkpoint) is not None:
+        checkpoint = under_prefix(checkpoint)
+    elif checkpoint.labels is None:
         raise BadRecipe(f"{expert} has no head; expected a fine-tuned classifier of {parsed}")
-    kind_of(parsed).columns(parsed, checkpoint.labels or (), checkpoint.source)
+    else:
+        kind_of(parsed).columns(parsed, checkpoint.labels, checkpoint.source)
     check_unchanged(checkpoint)
     if not other_tasks:
         check_claim(checkpoint, parsed, data_dir, flag="--task")

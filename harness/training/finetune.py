@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from harness import presets
 from harness.checkpoints.bases import encoder_digests, read_digest
 from harness.checkpoints.build import drawn_layers, quiet
 from harness.checkpoints.described import by_file, described, learn
-from harness.checkpoints.layout import EXPERT, TOKENIZER_FILES
+from harness.checkpoints.layout import EXPERT
 from harness.checkpoints.named import canonical
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
@@ -30,18 +28,19 @@ from harness.errors import (
     BadData,
     BadOption,
     BadRecipe,
-    BrokenCheckpoint,
     CannotWrite,
     OutputExists,
 )
-from harness.files import as_json, read_json, saying
-from harness.folders import FILES, Layout, check_output, new_folder
+from harness.files import saying
+from harness.folders import check_output, new_folder
 from harness.kinds import kind_of
 from harness.passes.features import check_readout, forward
 from harness.passes.lengths import length_of, resolved, tell_of_cut
+from harness.passes.placement import REFERENCE, Placement, exact, placement
 from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
 from harness.training.multi import check_shared, multi_task
+from harness.training.resumed import last_checkpoint, unfinished, workdir_of
 from harness.training.single import (
     Shown,
     Training,
@@ -50,6 +49,7 @@ from harness.training.single import (
     check_weights,
     readings,
     single_task,
+    trained_on,
     watch,
 )
 from harness.types import (
@@ -65,24 +65,6 @@ from harness.types import (
 )
 from harness.weights import digest, join_digests, tensor_digest, union
 
-REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
-OF_A_CHECKPOINT = (
-    "model.safetensors",
-    "pytorch_model.bin",
-    "config.json",
-    "optimizer.pt",
-    "scheduler.pt",
-    "rng_state.pth",
-    "training_args.bin",
-    STATE_FILE,
-    *TOKENIZER_FILES,
-)
-"""What the Trainer writes into the folder of a checkpoint."""
-UNFINISHED = Layout(
-    "an unfinished training",
-    REQUEST_FILE,
-    rf"checkpoint-\d+/({'|'.join(map(re.escape, OF_A_CHECKPOINT))})",
-)
 WRITING_FAILED = ("Error while serializing", "enforce fail at inline_container")
 """How safetensors and torch begin when the system does not let them write."""
 SEEDS = 2**32
@@ -99,6 +81,7 @@ def finetune(
     head_seed: int | None = None,
     data_dir: str | Path | None = None,
     limit: int | None = None,
+    device: str = AUTO,
     bf16: bool = False,
     preset: PresetName | None = None,
     force: bool = False,
@@ -110,11 +93,13 @@ def finetune(
     Several `tasks` instead of one `task` train one encoder with a head for each, which are written
     as a merge with kept heads is. `overrides` are fields of `Hyperparameters`; the defaults are the
     task's, and `max_length="auto"` is what the base and the rows need; `force` replaces an older
-    expert there. Tasks that are trained together keep their own batch size and maximum length and
-    must agree in the rest. `seed` orders the data and drops
-    units, `head_seed` (default: `seed`) initialises the heads, which are new ones whatever head the
-    base has; under a `preset`, its readout's. The folder records tasks, split, seeds,
-    hyperparameters, digests of base and rows, and the scores on `task@heldout10` in expert.json.
+    expert there. Weights and their steps are float32 on the `device`, of one GPU or none; with
+    `bf16` products are taken in bfloat16 (transformers' mixed precision). Tasks that are trained
+    together keep their own batch size and maximum length and must agree in the rest. `seed` orders
+    the data and drops units, `head_seed` (default: `seed`) initialises the heads, which are new
+    ones whatever head the base has; under a `preset`, its readout's. The folder records tasks,
+    split, seeds, hyperparameters, digests of base and rows, and the scores on `task@heldout10` in
+    expert.json.
 
     An interrupted run resumes when it is called again with the same arguments, to the same weights;
     one that failed leaves nothing. Raises BrokenCheckpoint for a base that is not whole or not
@@ -133,8 +118,9 @@ def finetune(
     readout = _readout(preset, named)
     out = Path(out)
     seeds = _seeds(seed, seed if head_seed is None else head_seed)
+    where = trained_on(placement(device, REFERENCE, "finetune"))
     if bf16:
-        check_bf16()
+        check_bf16(where)
     _check_apart(source, out)
     for _, settings in asked:
         if length != AUTO:
@@ -161,6 +147,7 @@ def finetune(
         "split": TRAINED_ON,
         **seeds,
         "bf16": bf16,
+        **({"device": where.type} if where.type != "cpu" else {}),
         **({"readout": readout.name} if readout != LAST_LINEAR else {}),
         **_described(parts),
         **_annotated(parts),
@@ -170,14 +157,14 @@ def finetune(
         new_folder(out, EXPERT, force=force) as folder,  # locked: no two runs train in one place
         quiet(),
         _disk(out),
-        _unfinished(out, request) as workdir,
+        unfinished(out, request) as workdir,
     ):
         made = (
             single_task(whole, parts[0], seeds["head_seed"])
             if len(parts) == 1
             else multi_task(whole, parts, **seeds)
         )
-        settings = arguments(parts, workdir, shown, seed=seed, bf16=bf16)
+        settings = arguments(parts, workdir, shown, seed=seed, bf16=bf16, where=where)
         trainer = made(args=settings, callbacks=[watch(shown)])
         scores = _train(trainer, source, parts, workdir, shown)
         trainer.model.save_pretrained(folder)
@@ -248,7 +235,7 @@ def _seeds(seed: int, head_seed: int) -> dict[str, int]:
 
 def _check_apart(source: Checkpoint, out: Path) -> None:
     """Raise OutputExists where the base, or a file it links to, would be replaced or removed."""
-    taken = (out.resolve(), _workdir(out))
+    taken = (out.resolve(), workdir_of(out))
     for path in (source.path, *source.path.iterdir()):
         place = path.resolve()
         if any(one == place or one in place.parents for one in taken):
@@ -305,9 +292,9 @@ def _train(
 
     if shown == "nothing":
         trainer.remove_callback(PrinterCallback)
-    last = _last_checkpoint(workdir)
+    last = last_checkpoint(workdir)
     # the Trainer prints its log; results alone go to stdout
-    with redirect_stdout(sys.stderr), _bars_of(trainer):
+    with redirect_stdout(sys.stderr), _bars_of(trainer), exact():
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     check_weights(trainer.model, trainer.state)
     heldout = trainer.eval_dataset
@@ -341,7 +328,9 @@ def _scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number:
     made = models[number]
     weights = canonical(made, made.state_dict())
     trained = replace(source, config=made.config.to_dict(), weights=weights)
-    _, logits, seen = forward(trained, part.heldout, max_length=part.settings.max_length)
+    there = Placement(device=str(trainer.args.device))
+    length = part.settings.max_length
+    _, logits, seen = forward(trained, part.heldout, max_length=length, placement=there)
     values = finished(task, kind.predicted(logits), seen)
     return score(task, values, part.heldout.labels, kind.units(part.heldout))
 
@@ -370,77 +359,6 @@ def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperpa
         if expected := unfit(name, value):
             raise BadOption(f"{name} is {value}, expected {expected}")
     return replace(default, **given)
-
-
-# The unfinished run ------------------------------------------------------------------------
-
-
-def _workdir(out: Path) -> Path:
-    """Where a run keeps what it resumes from: beside the output, wherever a link to that leads."""
-    place = out.resolve()
-    return place.with_name(f"{place.name}.unfinished")
-
-
-@contextmanager
-def _unfinished(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
-    """The folder of a run that is not finished: it stays when the run is interrupted.
-
-    It is gone when the block succeeds, and when it fails: there is nothing to resume then. Raises
-    OutputExists for one left by a run with other arguments that has come to a checkpoint.
-    """
-    workdir = _workdir(out)
-    _clear(workdir, request)
-    workdir.mkdir(exist_ok=True)
-    UNFINISHED.write(workdir, request)
-    try:
-        yield workdir
-    except Exception:
-        _remove(workdir)
-        raise
-    _remove(workdir)
-
-
-def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
-    """Leave of an older run only the checkpoint that this one goes on from."""
-    if workdir.is_symlink():
-        raise OutputExists(
-            f"{workdir} is a link, expected the folder of an interrupted run, or none: remove it"
-        )
-    check_output(workdir, UNFINISHED, force=True)
-    last = _last_checkpoint(workdir)
-    marker = workdir / REQUEST_FILE
-    if last and {**UNFINISHED.said(workdir), FILES: 0} != {**as_json(request), FILES: 0}:
-        raise OutputExists(
-            f"{workdir} holds an interrupted run with other arguments (see {marker.name}); "
-            "expected the same: repeat them to resume, or remove the folder to start anew"
-        )
-    _remove_checkpoints(workdir, but=last)
-
-
-def _remove(workdir: Path) -> None:
-    """Remove what a run left, its arguments last: whoever is stopped here can be called again."""
-    _remove_checkpoints(workdir)
-    (workdir / REQUEST_FILE).unlink(missing_ok=True)
-    with suppress(OSError):  # somebody else has put something there
-        workdir.rmdir()
-
-
-def _remove_checkpoints(workdir: Path, but: Path | None = None) -> None:
-    for path in workdir.glob("checkpoint-*"):
-        if path != but:
-            (path / STATE_FILE).unlink(missing_ok=True)  # first: without it the rest is not whole
-            shutil.rmtree(path)
-
-
-def _last_checkpoint(workdir: Path) -> Path | None:
-    """The newest checkpoint that is whole: its state is what the Trainer writes last of it."""
-    steps = {path: path.name.rpartition("-")[2] for path in workdir.glob("checkpoint-*")}
-    numbered = [path for path, step in steps.items() if step.isdecimal()]
-    for path in sorted(numbered, key=lambda path: int(steps[path]), reverse=True):
-        with suppress(BrokenCheckpoint):
-            read_json(path / STATE_FILE, "the state of a training")
-            return path
-    return None
 
 
 @contextmanager

@@ -22,9 +22,10 @@ from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, BrokenCheckpoint, HarnessError, NotFinite
 from harness.kinds import kind_of
 from harness.passes.features import final_module
+from harness.passes.placement import Placement
 from harness.passes.prepared import Prepared, prepare, row_labels
 from harness.readout import LAST_LINEAR, Readout
-from harness.types import Array64, Checkpoint, Hyperparameters, Rows, Task
+from harness.types import AUTO, Array64, Checkpoint, Hyperparameters, Rows, Task
 
 LOOKED_AT = 100
 """Steps of training between two looks at whether all weights are finite."""
@@ -182,14 +183,20 @@ def check_reads(
 
 
 def arguments(
-    parts: Sequence[Training], workdir: Path, shown: Shown, *, seed: int, bf16: bool
+    parts: Sequence[Training],
+    workdir: Path,
+    shown: Shown,
+    *,
+    seed: int,
+    bf16: bool,
+    where: torch.device,
 ) -> Any:
-    """The Trainer's arguments."""
+    """The Trainer's arguments, with which it trains on that one device."""
     from transformers import TrainingArguments
 
     settings = parts[0].settings
     batches = sum(-(-len(part.train) // part.settings.batch_size) for part in parts)  # of an epoch
-    return TrainingArguments(
+    made = TrainingArguments(
         output_dir=str(workdir),
         seed=seed,
         learning_rate=settings.learning_rate,
@@ -208,21 +215,32 @@ def arguments(
         report_to="none",
         disable_tqdm=shown != "bars",
         bf16=bf16,
-        use_cpu=not on_accelerator(),
+        use_cpu=where.type == "cpu",
         dataloader_pin_memory=False,
     )
+    if where.type == "cuda":
+        # the Trainer takes the first GPU or, with a batch for each, all that there are
+        torch.cuda.set_device(where)
+        made.distributed_state.device = made.__dict__["_setup_devices"] = where
+        made._n_gpu = 1
+    return made
 
 
-def on_accelerator() -> bool:
-    """Whether there is a GPU to train on."""
-    return torch.cuda.is_available() or torch.backends.mps.is_available()
+def trained_on(asked: Placement) -> torch.device:
+    """The device of a training: with `auto` a Mac's GPU too, and of several GPUs one."""
+    if asked.device == AUTO and torch.backends.mps.is_available():
+        return torch.device("mps")
+    found = asked.where
+    if found.type == "cuda" and found.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return found
 
 
-def check_bf16() -> None:
+def check_bf16(where: torch.device) -> None:
     """Raise BadOption where the GPU does not compute in bfloat16; every CPU does."""
     from transformers.utils import is_torch_bf16_gpu_available
 
-    if on_accelerator() and not is_torch_bf16_gpu_available():
+    if where.type != "cpu" and not is_torch_bf16_gpu_available():
         raise BadOption("--bf16 needs a GPU with bfloat16, which this one has not; leave it out")
 
 

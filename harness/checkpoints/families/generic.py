@@ -68,7 +68,7 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
     if other is not None:
         raise UnknownName(
             f"{what} is of the architecture {kind!r:.80}, {other}; expected an encoder: "
-            "no encoder-decoder but t5 is supported"
+            "no encoder-decoder but t5 and mt5 is supported"
         )
     if (row := _top(model)) is None:
         return None

@@ -2,7 +2,8 @@
 
 Norms are of the root mean square and come before attention and feed-forward layers; nothing but
 the head has a bias. A classifier of rows reads what the decoder, given the row itself shifted by
-one, says at the last </s>; one of words has the encoder alone. Version 1.1 and Flan have a gate.
+one, says at the last </s>; one of words has the encoder alone. Version 1.1, Flan and mT5 (Xue et
+al. 2021, arXiv:2010.11934) have a gate.
 """
 
 from harness.checkpoints.families.family import (
@@ -51,7 +52,7 @@ CROSS = "transformer.decoder.block.{layer}.layer.1.EncDecAttention"
 HEAD = "classification_head"
 T5 = Family(
     name="t5",
-    model_types=("t5",),
+    model_types=("t5", "mt5"),
     prefix="transformer.",
     row=Top(
         (HEAD,),

@@ -1,0 +1,102 @@
+"""Shell: the folder of a training that is not finished, which is resumed when it is repeated."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from harness.checkpoints.layout import TOKENIZER_FILES
+from harness.errors import BrokenCheckpoint, OutputExists
+from harness.files import as_json, read_json
+from harness.folders import FILES, Layout, check_output
+
+REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
+OF_A_CHECKPOINT = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "config.json",
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+    "training_args.bin",
+    STATE_FILE,
+    *TOKENIZER_FILES,
+)
+"""What the Trainer writes into the folder of a checkpoint."""
+UNFINISHED = Layout(
+    "an unfinished training",
+    REQUEST_FILE,
+    rf"checkpoint-\d+/({'|'.join(map(re.escape, OF_A_CHECKPOINT))})",
+)
+
+
+def workdir_of(out: Path) -> Path:
+    """Where a run keeps what it resumes from: beside the output, wherever a link to that leads."""
+    place = out.resolve()
+    return place.with_name(f"{place.name}.unfinished")
+
+
+@contextmanager
+def unfinished(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
+    """The folder of a run that is not finished: it stays when the run is interrupted.
+
+    It is gone when the block succeeds, and when it fails: there is nothing to resume then. Raises
+    OutputExists for one left by a run with other arguments that has come to a checkpoint.
+    """
+    workdir = workdir_of(out)
+    _clear(workdir, request)
+    workdir.mkdir(exist_ok=True)
+    UNFINISHED.write(workdir, request)
+    try:
+        yield workdir
+    except Exception:
+        _remove(workdir)
+        raise
+    _remove(workdir)
+
+
+def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
+    """Leave of an older run only the checkpoint that this one goes on from."""
+    if workdir.is_symlink():
+        raise OutputExists(
+            f"{workdir} is a link, expected the folder of an interrupted run, or none: remove it"
+        )
+    check_output(workdir, UNFINISHED, force=True)
+    last = last_checkpoint(workdir)
+    marker = workdir / REQUEST_FILE
+    if last and {**UNFINISHED.said(workdir), FILES: 0} != {**as_json(request), FILES: 0}:
+        raise OutputExists(
+            f"{workdir} holds an interrupted run with other arguments (see {marker.name}); "
+            "expected the same: repeat them to resume, or remove the folder to start anew"
+        )
+    _remove_checkpoints(workdir, but=last)
+
+
+def _remove(workdir: Path) -> None:
+    """Remove what a run left, its arguments last: whoever is stopped here can be called again."""
+    _remove_checkpoints(workdir)
+    (workdir / REQUEST_FILE).unlink(missing_ok=True)
+    with suppress(OSError):  # somebody else has put something there
+        workdir.rmdir()
+
+
+def _remove_checkpoints(workdir: Path, but: Path | None = None) -> None:
+    for path in workdir.glob("checkpoint-*"):
+        if path != but:
+            (path / STATE_FILE).unlink(missing_ok=True)  # first: without it the rest is not whole
+            shutil.rmtree(path)
+
+
+def last_checkpoint(workdir: Path) -> Path | None:
+    """The newest checkpoint that is whole: its state is what the Trainer writes last of it."""
+    steps = {path: path.name.rpartition("-")[2] for path in workdir.glob("checkpoint-*")}
+    numbered = [path for path, step in steps.items() if step.isdecimal()]
+    for path in sorted(numbered, key=lambda path: int(steps[path]), reverse=True):
+        with suppress(BrokenCheckpoint):
+            read_json(path / STATE_FILE, "the state of a training")
+            return path
+    return None
