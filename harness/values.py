@@ -41,7 +41,7 @@ def tokens(value: object, of: str = "tokens") -> Length:
         return AUTO
     if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= MOST_TOKENS:
         raise ValueError(
-            f"{text:.40} is no number of {of} greater than 0 and at most {MOST_TOKENS}, nor auto"
+            f"{text[:40]!r} is no number of {of} greater than 0 and at most {MOST_TOKENS}, nor auto"
         )
     return int(text)
 
@@ -65,4 +65,5 @@ def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value
         field = ".".join(map(str, first["loc"])) or "the whole"
         known = ", ".join(kind.model_fields)
         hint = f"; known: {known}" if first["type"] == "extra_forbidden" else ""
-        raise BadRecipe(f"{where}: {field}: {first['msg']}{hint}") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise BadRecipe(f"{where}: {field}: {reason}{hint}") from error

@@ -22,7 +22,7 @@ from harness.checkpoints.build import check_ready
 from harness.checkpoints.open import open_checkpoint
 from harness.data.images import StoredImage, decoded, opened
 from harness.data.rows import load_rows, take
-from harness.errors import BadData, BadRecipe, BrokenCheckpoint, IncompatibleWeights
+from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, IncompatibleWeights
 from harness.inspecting.show import report, show
 from harness.passes.features import encode, forward, model_key
 from harness.passes.placement import CPU
@@ -39,7 +39,7 @@ from tests.images import (
     pictures,
     vit,
 )
-from tests.mistakes import mistake
+from tests.mistakes import mistake, refused
 
 PIL = pytest.importorskip("PIL.Image")
 pytestmark = pytest.mark.usefixtures("as_found")
@@ -170,6 +170,26 @@ def test_images_outside_of_classes_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "data" / "train" / "stray.png").write_bytes(encoded(pictures(1)[0][0]))
     with mistake(BadData, tmp_path / "data" / "train", "stray.png"):
         load_rows(own(tmp_path), "train")
+
+
+def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
+    """A Mac leaves `._1.png`, which is no image, and others leave `.thumbnails`, no class."""
+    folders(tmp_path / "data", "train", 6)
+    plain = load_rows(own(tmp_path), "train")
+    (tmp_path / "data" / "train" / "red" / "._1.png").write_bytes(b"no image")
+    (tmp_path / "data" / "train" / ".thumbnails").mkdir()
+    (tmp_path / "data" / "train" / ".thumbnails" / "1.png").write_bytes(b"no image")
+    assert load_rows(own(tmp_path), "train").digest == plain.digest
+
+
+def test_an_image_with_a_path_is_called_by_it(tmp_path: Path) -> None:
+    folders(tmp_path / "data", "train", 6)
+    (tmp_path / "data" / "train" / "green" / "spoiled.png").write_bytes(b"no image")
+    images = load_rows(own(tmp_path), "train").images
+    assert images is not None
+    with mistake(BadData, "own@train 'green/spoiled.png' cannot be read"):
+        for place in range(7):
+            decoded(images(place))
 
 
 def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
@@ -405,3 +425,18 @@ def test_show_says_what_images_are_and_nothing_of_lengths(base: Path, tmp_path: 
     assert "12 x 10 PNG, RGB" in said
     for word in ("tokens", "words", "cut off", "median"):
         assert word not in said
+
+
+def test_images_are_shown_with_a_model_of_images(base: Path, tmp_path: Path) -> None:
+    task, text = colours(tmp_path), model(tmp_path / "text")
+    with mistake(BadRecipe, text, "model of text", "colours", "are image"):
+        show(task, model=text)
+    for given in (base, None):
+        with mistake(BadOption, "max_length is in tokens", "images", "leave it out"):
+            show(task, model=given, max_length=4)
+
+
+def test_a_cosine_of_images_is_refused_in_their_words(base: Path, tmp_path: Path) -> None:
+    expert = vit(tmp_path / "e", near=base)
+    asked = ["evaluate", "--model", expert, "--tasks", colours(tmp_path), "--protocols", "cosine"]
+    refused([*asked, "--output-path", tmp_path / "out"], BadOption, "a classification of images")

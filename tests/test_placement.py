@@ -28,6 +28,7 @@ from harness.passes.prepared import Prepared, prepare
 from harness.passes.reading import Reading
 from harness.passes.statistic_file import read_statistic
 from harness.readout import CLS, LAST_LINEAR, MEAN_MASKED
+from harness.values import validated
 from tests.mistakes import refused
 from tests.toys import THREE, TOY, registered
 
@@ -238,8 +239,20 @@ def test_a_record_says_its_precision_and_a_board_mixes_none(
         assert "odels ran in" in (said := (tmp_path / "board" / name).read_text()), name
         assert "bfloat16" in said
     capsys.readouterr()
-    with pytest.raises(BrokenRecord, match=r"with dtype .*float.*expected the same work"):
+    with pytest.raises(BrokenRecord, match=r"with dtype .*float.*expected the same work.*alone"):
         harness.leaderboard([plain, half], out=tmp_path / "mixed")
+    (both := tmp_path / "both").mkdir()
+    for path in (one, other):
+        (both / path.name).write_bytes(path.read_bytes())
+    name = json.loads(one.read_text())["model"]
+    with pytest.raises(BrokenRecord, match=r"differ in dtype \(bfloat16, float32\)"):
+        harness.compare([name, str(plain)], records=both)
+
+
+@pytest.mark.parametrize("size", ["abc", "", "-1"])
+def test_a_batch_of_no_rows_is_quoted(loud: Loud, tmp_path: Path, size: str) -> None:
+    with pytest.raises(BadRecipe, match=f"^[^V]*batch_size: '{size}' is no number of rows"):
+        validated(Run, {"model": str(loud("bert")), "batch_size": size}, "evaluate")
 
 
 def test_the_default_is_not_part_of_what_a_record_is_of(loud: Loud, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from harness.types import Task
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 """What Pillow is asked to read: some others it has programs of the system run for."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-"""How the files of images in a folder end; all others are passed over."""
+"""How the files of images in a folder end; all others are passed over, and hidden ones."""
 
 
 class StoredImage(NamedTuple):
@@ -34,7 +34,9 @@ def read_folder(task: Task, folder: Path) -> Any:
     """
     import pyarrow
 
-    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    found = (p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    parts = {path: path.relative_to(folder).parts for path in found}
+    files = sorted(p for p in parts if not any(part.startswith(".") for part in parts[p]))
     outside = [file.name for file in files if file.parent == folder]
     if not files or outside:
         where = f"{outside[0]} outside of them" if outside else "none"
@@ -47,8 +49,8 @@ def read_folder(task: Task, folder: Path) -> Any:
     return pyarrow.table({task.image: names, task.label: classes})
 
 
-def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], bytes]:
-    """What gives the bytes of the image in a row of a table, as they are stored.
+def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], StoredImage]:
+    """What gives the image in a row of a table, called by its path if it has one.
 
     A column holds the bytes, or the paths of files below the table's folder, or both, as the
     datasets library has them. Raises BadData for another one.
@@ -78,14 +80,15 @@ def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], 
     if isinstance(where, Path):
         root = where if where.is_dir() else where.parent
 
-    def read(row: int) -> bytes:
+    def read(row: int) -> StoredImage:
         content = None if data is None else data[row].as_py()
-        if content is not None:
-            return bytes(content)
         name = None if paths is None else paths[row].as_py()
+        called = f"{name!r:.80}" if name else ""
+        if content is not None:
+            return StoredImage(bytes(content), called)
         if name is None or root is None:
             raise BadData(f"row {row + 1} of {where} has no image, expected its bytes or a path")
-        return _file(root, name, f"row {row + 1} of {where}")
+        return StoredImage(_file(root, name, f"row {row + 1} of {where}"), called)
 
     return read
 

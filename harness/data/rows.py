@@ -71,7 +71,9 @@ def _read(
 
     def image(place: int) -> StoredImage:
         number = picked[place]
-        return StoredImage(read(number), f"row {number + 1} of {task}@{split}")
+        found = read(number)
+        called = f" ({found.where})" if found.where else ""
+        return StoredImage(found.data, f"row {number + 1} of {task}@{split}{called}")
 
     hashes = (xxhash.xxh3_128_hexdigest(image(place).data) for place in range(len(picked)))
     return rows, tuple((one,) for one in hashes), image

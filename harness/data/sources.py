@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.data.formats import ENDINGS, READERS, SUFFIXES, columns_needed, columns_read
-from harness.data.images import image_reader, read_folder
+from harness.data.images import StoredImage, image_reader, read_folder
 from harness.errors import BadData, LabelMismatch
 from harness.files import parse_json
 from harness.kinds import kind_of
@@ -44,13 +44,13 @@ def origin(task: Task, folder: str | Path | None = None) -> dict[str, str | None
 class Table:
     """A split as it is stored: its columns, how many rows it has, and how some of them are read.
 
-    `images` gives the bytes of the image of a row, by its number.
+    `images` gives the image of a row by its number, called by its path if it has one.
     """
 
     columns: tuple[str, ...]
     count: int
     rows: Callable[[Sequence[int]], Sequence[Row]]
-    images: Callable[[int], bytes] | None = None
+    images: Callable[[int], StoredImage] | None = None
 
 
 def table(task: Task, split: str, folder: str | Path | None) -> Table:
@@ -180,7 +180,7 @@ def label_values(task: Task) -> list[Any]:
 
 def _listed(rows: Sequence[Row], image: str = "") -> Table:
     columns = tuple(rows[0]) if len(rows) else ()
-    images = (lambda row: bytes(rows[row][image])) if image in columns else None
+    images = (lambda row: StoredImage(bytes(rows[row][image]), "")) if image in columns else None
     return Table(columns, len(rows), lambda order: [rows[i] for i in order], images)
 
 

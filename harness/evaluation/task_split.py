@@ -275,8 +275,9 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
     for one in protocols:
         texts = max(map(len, test.texts))
         if one.entry.apart and (task.labels or texts != 2):
+            of = "images" if task.image else "one text" if texts == 1 else f"{texts} texts"
             raise BadOption(
-                f"{one.name} says how alike two texts are, and {task} is a {task.kind} of {texts}; "
+                f"{one.name} says how alike two texts are, and {task} is a {task.kind} of {of}; "
                 "expected a regression of two, as glue/stsb"
             )
     seeds = range(run.seed, run.seed + run.draws)

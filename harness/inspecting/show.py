@@ -11,6 +11,7 @@ import numpy as np
 from tabulate import tabulate
 
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.processor import check_inputs
 from harness.data.apart import check_apart, shared_with_train
 from harness.data.images import told
 from harness.data.rows import load_rows, take
@@ -43,9 +44,13 @@ def show(
     if "@" in task:
         raise BadOption(f"a task is shown with all its splits, found '{task}'; name the task alone")
     asked = found.finetune.max_length if max_length is None else length_of(max_length)
+    if found.image and max_length is not None:
+        raise BadOption("max_length is in tokens, which images have none of; leave it out")
     if model is None and max_length is not None:
         raise BadOption("max_length is in tokens of a model; name it with --model, or leave it out")
     checkpoint = None if model is None else open_checkpoint(model)
+    if checkpoint:
+        check_inputs(checkpoint, found)
     rows = _splits(found, data_dir)
     check_apart(found, data_dir)
     longest = resolved(asked, [checkpoint], rows.values()) if checkpoint else None

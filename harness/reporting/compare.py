@@ -120,9 +120,12 @@ def _under(name: str, lines: Sequence[Line], protocol: str) -> dict[tuple[str, S
         keys = ("digest", "limit", "work", "values", "parts", "head", "teachers")
         if differing := [key for key in keys if getattr(line, key) != getattr(other, key)]:
             limits = flag(line.limit, other.limit)
+            works = (dict(one.work) for one in (line, other)) if "work" in differing else ()
+            kinds = sorted({one["dtype"] for one in works})
+            what = f"dtype ({', '.join(kinds)})" if len(kinds) > 1 else differing[0]
             raise BrokenRecord(
                 f"'{name}' has two records of {line.task} under {protocol}, which differ in "
-                f"{differing[0]}; expected one: "
+                f"{what}; expected one: "
                 f"{f'choose one with {limits}' if limits else 'name a folder of one alone'}"
             )
     if not found:

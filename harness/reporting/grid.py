@@ -319,7 +319,7 @@ def check_columns(lines: Iterable[Line]) -> None:
         mine, theirs = dict(line.work), dict(other.work)
         differing = next(k for k in {**mine, **theirs} if mine.get(k) != theirs.get(k))
         limits = flag(line.limit, other.limit)
-        how = f"choose {limits}" if limits else "evaluate them alike"
+        how = f"choose {limits}" if limits else "evaluate them alike, or name one of them alone"
         raise BrokenRecord(
             f"{line.task} under {line.setting}: '{line.model}' was evaluated with "
             f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "
