@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import harness
-from harness import Recipe, StateDict, Task, merge
+from harness import Recipe, Rows, StateDict, Task, merge
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
@@ -158,6 +159,30 @@ def test_another_split_can_be_tuned_on(made: Callable[..., dict[str, Any]]) -> N
     assert record["tuned"]["on"] == ["toy/pairs@train90"]
 
 
+@pytest.mark.parametrize(
+    "asked", [{"merger": "soup"}, {"merger": "task_arithmetic", "tune": "scale=0:1:0.5"}]
+)
+def test_candidates_are_scored_on_as_many_rows_as_asked(
+    asked: dict[str, str],
+    made: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: set[int] = set()
+
+    def counted(model: Any, rows: Rows, **how: Any) -> Any:
+        seen.add(len(rows))
+        return forward(model, rows, **how)
+
+    monkeypatch.setattr("harness.merging.validation.forward", counted)
+    assert "tune_limit" not in made(**asked)
+    assert min(seen) > 3
+    seen.clear()
+    shutil.rmtree(tmp_path / "out")
+    assert made(**asked, tune_limit=3)["tune_limit"] == 3
+    assert seen == {3}
+
+
 def test_kept_heads_are_tuned_over_all_tasks(minis: Minis, tmp_path: Path) -> None:
     folders = minis("bert")
     recipe = Recipe(
@@ -196,6 +221,8 @@ BAD: list[tuple[list[str], list[str]]] = [
      ["toy/pairs@test", "reported"]),
     (["--merger", "soup", "--tune-on", "toy/pairs@test"], ["reported"]),
     (["--merger", "average", "--tune-on", "toy/pairs@heldout10"], ["tuned"]),
+    (["--merger", "average", "--tune-limit", "9"], ["tuned", "--tune-limit"]),
+    (["--merger", "soup", "--tune-limit", "0"], ["tune_limit", "greater than 0"]),
     (["--merger", "task_arithmetic", "--tune", "scale=1:0:1"], ["scale=0.1:1.0:0.1"]),
     (["--merger", "ties", "--tune", "combine=0:1:0.5"], ["combine ties tuned"]),
     (["--merger", "ties", "--tune", "densty=0:1:0.5"], ["densty", "density, scale"]),

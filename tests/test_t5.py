@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 import harness
 from harness import Run, weights
 from harness.checking.toys import exact_norms
+from harness.checkpoints.align import aligned_base
 from harness.checkpoints.bases import encoder_digests
 from harness.checkpoints.build import build_model, encoder_of
 from harness.checkpoints.families.symmetry import axes_of
@@ -55,6 +56,7 @@ from tests.test_moved import HOME, in_all_ways, written
 from tests.toys import MOODS, TAGS, THREE, TOY, registered
 
 SHARED = "transformer.shared.weight"
+STACKS = ("encoder", "decoder")
 BIAS = "layer.0.SelfAttention.relative_attention_bias.weight"
 TASKS = (TOY, THREE, TAGS, MOODS)
 pytestmark = [
@@ -172,6 +174,23 @@ def test_a_merge_is_written_as_its_base_and_plain_transformers_loads_it(
         for name, tensor in plain.named_parameters():
             assert torch.equal(tensor, merged.weights[name]), name
         assert plain.transformer.decoder.embed_tokens.weight is plain.transformer.shared.weight
+
+
+@pytest.mark.parametrize("stages", [{"merger": "wudi"}, {"postmerge": ["svc:alpha=0.1"]}])
+def test_tables_are_no_matrices_of_a_layer(
+    minis: Path, stages: dict[str, Any], tmp_path: Path
+) -> None:
+    """WUDI leaves them as the base has them, SVC as the average has them."""
+    given = {"experts": [str(minis / n) for n in "ab"], "base": str(minis / "base"), **stages}
+    harness.merge(harness.Recipe.model_validate(given), out=tmp_path / "out")
+    merged = open_checkpoint(tmp_path / "out").weights
+    a, b = (open_checkpoint(minis / n) for n in "ab")
+    base = aligned_base(open_checkpoint(minis / "base"), a)
+    layer = "transformer.encoder.block.0.layer.0.SelfAttention.q.weight"
+    for name in (SHARED, *(f"transformer.{stack}.block.0.{BIAS}" for stack in STACKS), layer):
+        both = (a.weights[name] + b.weights[name]) / 2
+        left = base.weights[name] if "merger" in stages else both
+        assert torch.allclose(merged[name], left, rtol=0, atol=1e-6) == (name != layer), name
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from pydantic import PositiveInt
+
 from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.files import read_yaml
@@ -25,7 +27,8 @@ class Recipe(Frozen):
     `drift`: whether experts are run on rows of their tasks to measure how far pre-merging methods
     move their logits. `heads_from`: a folder of heads for experts that have none, as
     `harness heads` writes them. `max_length`: tokens of a row, by default the task's. `other_base`
-    and `other_tasks` accept a base, or tasks, other than those that experts record.
+    and `other_tasks` accept a base, or tasks, other than those that experts record. `tune_limit`:
+    candidates are scored on that many first rows of each split.
     """
 
     experts: tuple[str, ...]
@@ -40,6 +43,7 @@ class Recipe(Frozen):
     statistics: tuple[str, ...] = ()
     tune: str | None = None
     tune_on: tuple[str, ...] = ()
+    tune_limit: PositiveInt | None = None
     data_dir: str | None = None
     device: str = AUTO
     dtype: DType = REFERENCE

@@ -98,10 +98,13 @@ class Fold:
                 "alone, or regmean"
             )
         shared = any(need.rows == "shared" for need in self.needs)
-        if self.recipe.tune_on and self.recipe.tune is None and not shared:
-            raise BadRecipe(
-                f"nothing is tuned and {self._called} scores nothing; leave out --tune-on"
-            )
+        if self.recipe.tune is None and not shared:
+            for flag in ("tune_on", "tune_limit"):
+                if getattr(self.recipe, flag):
+                    raise BadRecipe(
+                        f"nothing is tuned and {self._called} scores nothing; "
+                        f"leave out --{flag.replace('_', '-')}"
+                    )
         if self.recipe.placement.recorded and not (reading or self.recipe.tune):
             raise BadRecipe(f"{self._called} runs no model; leave out --dtype")
 
@@ -201,4 +204,5 @@ def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) ->
         readout,
         kept=fold.fresh if recipe.heads == "keep" else (),
         max_length=recipe.max_length,
+        limit=recipe.tune_limit,
     )

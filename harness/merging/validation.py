@@ -37,7 +37,8 @@ class ValidationScorer:
     candidate has not, and the split to score: never one that is reported. `progress` counts the
     rows scored, out of those for `expected` candidates. `readout` is how rows are encoded and where
     features are taken. `kept` are tensors that every task keeps its own of, whatever a
-    candidate has. `max_length` is the number of tokens of a row, by default each task's.
+    candidate has. `max_length` is the number of tokens of a row, by default each task's, and
+    `limit` that of the first rows of each split that are scored, by default all.
     """
 
     places: tuple[tuple[Checkpoint, Task, str], ...]
@@ -48,6 +49,7 @@ class ValidationScorer:
     readout: Readout = LAST_LINEAR
     kept: tuple[str, ...] = ()
     max_length: Length | None = None
+    limit: int | None = None
 
     @cached_property
     def rows(self) -> tuple[Rows, ...]:
@@ -59,7 +61,10 @@ class ValidationScorer:
             raise BadRecipe("no task to score candidates on; name it with --tune-on TASK@SPLIT")
         for _, task, _ in self.places:
             check_apart(task, self.data_dir)
-        read = [load_rows(t, split, folder=self.data_dir) for _, t, split in self.places]
+        read = [
+            load_rows(task, split, folder=self.data_dir, limit=self.limit)
+            for _, task, split in self.places
+        ]
         for rows in read:
             units = kind_of(rows.task).units(rows)
             check_scored(rows.task, rows.labels, units, f"{rows.task}@{rows.split}")

@@ -196,6 +196,7 @@ def _record(
         **described(plan.tasks, out),
         "statistics": plan.merging.statistics(),
         "scored_on": _needed(stages)["scored_on"],
+        "tune_limit": recipe.tune_limit,
         "tuned": dict(trials or {}),
         "report": dict(plan.report),
         "versions": dict(_versions()),

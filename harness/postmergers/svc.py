@@ -9,7 +9,7 @@ import torch
 
 from harness import StateDict, postmerge
 from harness.options import Positive
-from harness.weights import ALIKE, EPSILON, each, select, specs, union
+from harness.weights import ALIKE, EPSILON, each, is_matrix, select, specs, union
 
 
 @postmerge("svc", paper="arXiv:2602.05536")
@@ -38,7 +38,7 @@ def svc(
     matrices = [
         name
         for name, spec in specs(merged).items()
-        if len(spec.shape) == 2 and 0 not in spec.shape and name in base and "embedding" not in name
+        if name in base and is_matrix(name, spec.shape, "linear")
     ]
 
     def fn(weight: torch.Tensor, origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:

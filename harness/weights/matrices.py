@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -17,7 +18,7 @@ Matrices: TypeAlias = Literal["all", "linear"]
 """Which tensors count as matrices: all that have two axes, or those that are no embeddings."""
 Others: TypeAlias = Literal["mean", "zero"]
 """What becomes of the task vectors of all other tensors."""
-EMBEDDING = "embed"
+EMBEDDING = re.compile(r"embed|\bshared\.weight$|relative_attention_bias")
 """What the name of every table of embeddings has in it, in all architectures that are known."""
 
 
@@ -47,7 +48,7 @@ class Vectors(Sequence[torch.Tensor]):
 
 def is_matrix(name: str, shape: tuple[int, ...], matrices: Matrices = "all") -> bool:
     """Whether a tensor of this name and shape is a matrix with entries."""
-    return len(shape) == 2 and 0 not in shape and (matrices == "all" or EMBEDDING not in name)
+    return len(shape) == 2 and 0 not in shape and (matrices == "all" or not EMBEDDING.search(name))
 
 
 def by_matrix(
