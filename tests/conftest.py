@@ -68,6 +68,7 @@ def two_threads() -> Iterator[None]:
 WORDS = [f"word{i}" for i in range(40)]
 SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 45}
 BERT_LIKE = {**SIZE, "intermediate_size": 24, "max_position_embeddings": 40}
+TOKENS = {"pad": 0, "bos": 2, "cls": 2, "eos": 3, "sep": 3}
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": BERT_LIKE,
     "roberta": {**BERT_LIKE, "pad_token_id": 0},
@@ -89,6 +90,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "pooler_hidden_size": 16,
     },
     "electra": {**BERT_LIKE, "embedding_size": 16},
+    "albert": {**BERT_LIKE, "embedding_size": 8},
+    "funnel": {
+        "vocab_size": 45,
+        "block_sizes": [1, 2],
+        "num_decoder_layers": 1,
+        "d_model": 16,
+        "n_head": 2,
+        "d_head": 8,
+        "d_inner": 24,
+    },
+    "modernbert": {
+        **BERT_LIKE,
+        "num_hidden_layers": 4,
+        "sliding_window": 2,
+        **{f"{token}_token_id": place for token, place in TOKENS.items()},
+    },
+    "mpnet": {**BERT_LIKE, "pad_token_id": 0},
 }
 HEADS = ("classifier.", "pre_classifier.")
 """What the names of these families' heads start with."""

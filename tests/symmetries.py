@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from harness import weights
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.generic import family_of
-from harness.checkpoints.families.symmetry import axes_of
+from harness.checkpoints.families.known import KNOWN
+from harness.checkpoints.families.symmetry import as_stored, axes_of, in_table
 from harness.checkpoints.named import in_memory, parameters_of
 from harness.checkpoints.network import network
 from harness.weights import Axes, Maps, Symmetry, Turned
@@ -34,6 +35,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "conv_kernel_size": 3,
         "embedding_size": 8,
         "type_vocab_size": 2,
+    },
+    "modernbert, biases": {
+        "model_type": "modernbert",
+        **FAMILIES["modernbert"],
+        "num_hidden_layers": 2,
+        **{f"{what}_bias": True for what in ("attention", "mlp", "norm", "classifier")},
     },
     "vit": {
         "model_type": "vit",
@@ -54,6 +61,8 @@ IMAGES = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0), dty
 IDS = torch.tensor([[2, 10, 11, 30, 3, 0, 0], [2, 12, 40, 7, 21, 9, 3], [2, 5, 3, 0, 0, 0, 0]])
 SIZES = {"width": 16, "embedding": 8, "pooled": 16, "ffn": 24}
 HEADS, SIZE = 2, 8
+LAYERS = (0, 1, 2, 3, 10, 11)
+"""Numbers of layers, as far as a variant has so many."""
 
 
 def check_unit(variant: str, unit: Unit) -> None:
@@ -74,11 +83,21 @@ def loud(variant: str, unit: Unit, seed: int = 0) -> torch.nn.Module:
 
 
 def logits(made: torch.nn.Module, state: Tensors) -> torch.Tensor:
+    """What a network says with these weights, in their type throughout.
+
+    Some networks compute a part in float32, whatever their weights are.
+    """
     inputs = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
     if hasattr(made, "vit"):
         inputs = {"pixel_values": IMAGES}
-    own = in_memory(made, state)
-    with torch.no_grad():
+    own = in_memory(made, as_stored(KNOWN[made.config.model_type], state, parameters_of(made)))
+    narrow = torch.Tensor.float
+
+    def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.dtype == torch.float64 else narrow(tensor)
+
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "float", as_it_is)
         found: torch.Tensor = torch.func.functional_call(made, own, kwargs=inputs).logits
     return found if found.ndim == 2 else found[IDS > 0]
 
@@ -112,17 +131,20 @@ def heads(*seeds: int) -> torch.Tensor:
 
 
 MOVES: dict[str, Moves] = {
-    "units": {f"ffn.{layer}": permutation(SIZES["ffn"], layer) for layer in (0, 1)},
-    "heads": {f"{group}.{layer}": heads(layer) for group in ("qk", "vo") for layer in (0, 1)},
+    "units": {f"ffn.{layer}": permutation(SIZES["ffn"], layer) for layer in LAYERS},
+    "heads": {
+        "heads": permutation(HEADS, 0),
+        **{f"{group}.{n}": heads(n) for group in ("qk", "rope", "vo") for n in LAYERS},
+    },
     "within heads": {
         f"{group}.{layer}": rotations(layer, place)
         for place, group in enumerate(("qk", "vo"))
-        for layer in (0, 1)
+        for layer in LAYERS
     },
     "within heads, undone in the dual": {
         f"{group}.{layer}": invertible(layer, place)
         for place, group in enumerate(("qk", "vo"))
-        for layer in (0, 1)
+        for layer in LAYERS
     },
     "width": {name: permutation(SIZES[name], 7) for name in ("width", "embedding", "pooled")},
 }
@@ -150,8 +172,9 @@ def moved_folder(folder: Path, out: Path, variant: str, moves: Moves) -> Path:
 
 
 def tensors(made: torch.nn.Module) -> Tensors:
-    """The parameters of a network by their names."""
-    return {name: parameter.detach() for name, parameter in parameters_of(made).items()}
+    """The parameters of a network as the table of its family has them."""
+    state = {name: parameter.detach() for name, parameter in parameters_of(made).items()}
+    return dict(in_table(KNOWN[made.config.model_type], state))
 
 
 def symmetry_of(variant: str, unit: Unit, state: Tensors) -> Symmetry:

@@ -69,7 +69,9 @@ def settings_of(model: Checkpoint) -> dict[str, Any]:
 
 def _deciding(said: Mapping[str, Any], model: Checkpoint) -> dict[str, Any]:
     idle = [IDLE, SIZES] if model.family.axes else [IDLE]
-    return {key: v for key, v in said.items() if not any(one.fullmatch(key) for one in idle)}
+    own = model.family.settings
+    idle_keys = [key for key in said if any(one.fullmatch(key) for one in idle) and key not in own]
+    return {key: value for key, value in said.items() if key not in idle_keys}
 
 
 def heads_of(model: Checkpoint) -> int:

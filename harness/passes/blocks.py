@@ -51,7 +51,8 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
     count = model.config.num_hidden_layers
     lists = {n: m for n, m in modules_of(model).items() if isinstance(m, torch.nn.ModuleList)}
     stacks = [name for name, modules in lists.items() if len(modules) == count]
-    if len(stacks) != 1:
+    nested = any(isinstance(one, torch.nn.ModuleList) for m in lists.values() for one in m)
+    if len(stacks) != 1 or nested:
         raise UnknownName(
             f"{source} has {count} layers, and {len(stacks)} lists of as many modules; expected an "
             "architecture that runs the layers of one list in turn"

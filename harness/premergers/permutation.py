@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TypeAlias
 
 import torch
@@ -14,6 +15,10 @@ from harness.options import Anchor, Layers
 
 RESIDUAL = ("width", "embedding", "pooled")
 """The groups of no one layer, those with most tensors first."""
+HEADED = ("qk", "rope", "vo")
+"""The groups of a layer's heads, as far as a model has them."""
+SHARED = "heads"
+"""The group of what has a place for each head of all layers."""
 Matches: TypeAlias = Mapping[str, weights.Match[weights.Permuted]]
 """The order of the units of an expert, by group."""
 
@@ -100,10 +105,21 @@ def permutation(
 def _units(
     symmetry: weights.Symmetry, layers: Sequence[int], asked: Mapping[str, bool]
 ) -> list[weights.Units]:
-    """What is permuted, as far as the model has it."""
+    """What is permuted, as far as the model has it: of heads that all layers share one order."""
     residual = [weights.Units(group, (group,)) for group in RESIDUAL if group in symmetry.groups]
     ffn = [weights.Units(f"ffn.{layer}", (f"ffn.{layer}",)) for layer in layers]
-    heads = [weights.Units(f"heads.{n}", (f"qk.{n}", f"vo.{n}"), symmetry.heads) for n in layers]
+    pairs = {
+        n: tuple(f"{kind}.{n}" for kind in HEADED if f"{kind}.{n}" in symmetry.groups)
+        for n in layers
+    }
+    heads = [weights.Units(f"heads.{n}", pair, symmetry.heads) for n, pair in pairs.items()]
+    if asked["heads"] and SHARED in symmetry.groups:
+        if len(layers) < len(symmetry.layers):
+            raise BadOption(
+                "the attention heads of this architecture are in one order in all layers; expected "
+                "layers=all with heads=true"
+            )
+        heads = [weights.Units(SHARED, (SHARED, *chain(*pairs.values())), symmetry.heads)]
     kinds = {"residual": residual, "ffn": ffn, "heads": heads}
     return [one for kind, units in kinds.items() if asked[kind] for one in units]
 

@@ -52,6 +52,7 @@ from harness.weights.frank_wolfe import universe as universe
 from harness.weights.lazy import Digests as Digests
 from harness.weights.lazy import Lazy as Lazy
 from harness.weights.lazy import Spec as Spec
+from harness.weights.lazy import View as View
 from harness.weights.lazy import after as after
 from harness.weights.lazy import cast as cast
 from harness.weights.lazy import cast_like as cast_like
@@ -64,6 +65,8 @@ from harness.weights.lazy import size as size
 from harness.weights.lazy import specs as specs
 from harness.weights.lazy import stored as stored
 from harness.weights.lazy import union as union
+from harness.weights.lazy import unviewed as unviewed
+from harness.weights.lazy import viewed as viewed
 from harness.weights.matching import Pair as Pair
 from harness.weights.matching import Units as Units
 from harness.weights.matching import assignment as assignment

@@ -167,6 +167,56 @@ def cast(state: StateDict, types: Mapping[str, torch.dtype]) -> StateDict:
     return Lazy(known, lambda name: state[name].to(known[name].dtype))
 
 
+class View(NamedTuple):
+    """What a tensor is seen as: equal shares of its rows by these names, or itself by its own.
+
+    Of more than so many `axes` the last ones are seen as one.
+    """
+
+    names: tuple[str, ...]
+    axes: int
+
+
+def viewed(state: StateDict, views: Mapping[str, View]) -> StateDict:
+    """The state with some of its tensors as what they are seen as."""
+    if not views:
+        return state
+    known: dict[str, Spec] = {}
+    place: dict[str, tuple[str, int]] = {}
+    for name, (shape, dtype) in specs(state).items():
+        names, axes = views.get(name, View((name,), 0))
+        if name in views:
+            rows, *others = *shape[: axes - 1], math.prod(shape[axes - 1 :])
+            shape = (rows // len(names), *others)
+        for number, one in enumerate(names):
+            known[one], place[one] = Spec(shape, dtype), (name, number)
+
+    def compute(one: str) -> torch.Tensor:
+        name, number = place[one]
+        if name not in views:
+            return state[name]
+        names, axes = views[name]
+        return state[name].flatten(axes - 1).chunk(len(names))[number]
+
+    return Lazy(known, compute)
+
+
+def unviewed(state: StateDict, pattern: StateDict, views: Mapping[str, View]) -> StateDict:
+    """The state with the tensors of the pattern in the place of what they are seen as."""
+    if not views:
+        return state
+    parts = {name: views[name].names if name in views else (name,) for name in pattern}
+    shapes, given = specs(pattern), specs(state)
+    known = {name: Spec(shapes[name].shape, given[one].dtype) for name, (one, *_) in parts.items()}
+
+    def compute(name: str) -> torch.Tensor:
+        if name not in views:
+            return state[name]
+        return torch.cat([state[part] for part in parts[name]]).reshape(known[name].shape)
+
+    return Lazy(known, compute, state._report if isinstance(state, Lazy) else None)
+
+
 def floating(state: StateDict) -> list[str]:
     """Names of the tensors that take part in a merge: integer buffers never do."""
     return [name for name, spec in specs(state).items() if spec.dtype.is_floating_point]

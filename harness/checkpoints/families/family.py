@@ -26,10 +26,15 @@ QK, VO = "qk.{layer}", "vo.{layer}"
 """Queries with keys, and values with attention's output: one block for each head, in the order of
 the heads. Within a head any rotation, of either group by itself, and any scale, undone in its dual;
 heads move in both alike."""
+ROPE = "rope.{layer}"
+"""`QK` where positions are rotary: heads move with those of `VO`, and nothing moves within them."""
+HEADS = "heads"
+"""What has one place for each attention head of every layer: all layers' heads move alike."""
 
 Settings: TypeAlias = Mapping[str, Any]
 """Keys of config.json that a model reads though transformers' class of the configuration has them
-not, and what stands for one that is not there."""
+not, or though no shape of a tensor tells what they say, and what stands for one that is not
+there."""
 SETTINGS: Settings = {"position_embedding_type": "absolute"}
 Modality: TypeAlias = Literal["text", "image"]
 """What a row is, as a model takes it."""
@@ -59,7 +64,9 @@ class Family:
     names than a configuration leads to; a `projection` is there if embeddings have a width of their
     own. `heads` is the key of config.json that counts attention heads. `inputs` is what it reads.
     `aliases` are patterns and what stands for them, in turn, from the names of any release of
-    transformers to those that it writes.
+    transformers to those that it writes. `tokens` is the table of their embeddings, below the
+    prefix. `views` are tensors that the table has otherwise than files: one below the other in one
+    tensor, in equal shares, by the names that the table has for them, or with more axes.
     """
 
     name: str
@@ -74,6 +81,8 @@ class Family:
     settings: Settings = field(default_factory=lambda: SETTINGS)
     inputs: Modality = "text"
     aliases: tuple[tuple[str, str], ...] = ()
+    tokens: str = "embeddings.word_embeddings.weight"
+    views: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def recorded(self) -> dict[str, str]:
@@ -83,7 +92,7 @@ class Family:
     @property
     def words(self) -> str:
         """The table of embeddings of tokens, in a family with a table of axes."""
-        return f"{self.prefix}embeddings.word_embeddings.weight"
+        return f"{self.prefix}{self.tokens}"
 
     @property
     def tops(self) -> tuple[Top, ...]:

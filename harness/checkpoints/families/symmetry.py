@@ -4,13 +4,13 @@ layer and the role of each."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from harness.checkpoints.families.family import EMBEDDING, FFN, QK, VO, WIDTH, Family, Unit
+from harness.checkpoints.families.family import EMBEDDING, FFN, QK, ROPE, VO, WIDTH, Family, Unit
 from harness.errors import IncompatibleWeights, UnknownName
 from harness.types import StateDict
-from harness.weights import Axes, Spec, dual, floating, group_of, specs
+from harness.weights import Axes, Spec, View, dual, floating, group_of, specs, unviewed, viewed
 
 NUMBER = re.compile(r"\.(\d+)\.")
 """The number of a layer, in the name of a tensor."""
@@ -25,21 +25,23 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     """For each parameter of a classifier, the hidden group that each of its axes runs over.
 
     `state` are the parameters with the head of a classifier of rows or of words; headers are read
-    and no tensor. None is for an axis that stays as it is. What may be done with a group, and what
-    must be done to two of them together, is described where they are named (family.py).
+    and no tensor. The names are those of `in_table`. None is for an axis that stays as it is. What
+    may be done with a group, and what must be done to two of them together, is described where they
+    are named (family.py).
 
     Raises UnknownName for a family without a table, and IncompatibleWeights for a tensor that is
     not in it or has another shape than it says.
     """
     top = family.row if unit == "row" else family.word
     if not family.axes or top is None:
-        from harness.checkpoints.families.known import FAMILIES
+        from harness.checkpoints.families.known import KNOWN
 
-        known = [name for one in FAMILIES if one.axes for name in one.model_types]
+        known = [name for name, one in KNOWN.items() if one.axes]
         raise UnknownName(
             f"the symmetries of {', '.join(family.model_types)} are not implemented, expected "
-            f"one of {', '.join(known)}; rotary positions and the first DeBERTa have others"
+            f"one of {', '.join(known)}"
         )
+    state = in_table(family, state)
     table = {**family.axes, **top.axes}
     placed: dict[str, tuple[str | None, ...]] = {}
     for name in floating(state):
@@ -58,6 +60,27 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
         }
     _check_sizes(placed, state)
     return placed
+
+
+def in_table(family: Family, state: StateDict) -> StateDict:
+    """The state with the tensors that the family's table has for what files have otherwise."""
+    return viewed(state, _views(family, state))
+
+
+def as_stored(family: Family, state: StateDict, stored: StateDict) -> StateDict:
+    """What `in_table` made of a state of the shapes of `stored`, as files have it."""
+    return unviewed(state, stored, _views(family, stored))
+
+
+def _views(family: Family, names: Iterable[str]) -> dict[str, View]:
+    """By name what is in the table otherwise: its names and the number of its axes there."""
+    views = {}
+    for name in names:
+        if parts := family.views.get(in_any_layer(name)):
+            number = NUMBER.search(name)
+            own = [part.replace("{layer}", number[1] if number else "") for part in parts]
+            views[name] = View(tuple(own), len(family.axes[parts[0]]))
+    return views
 
 
 def _check_sizes(placed: Axes, state: StateDict) -> None:
@@ -106,6 +129,8 @@ ROLES: tuple[Role, ...] = get_args(Role)
 _BY_GROUP: Mapping[str | None, Role] = {
     QK: "query",
     dual(QK): "key",
+    ROPE: "query",
+    dual(ROPE): "key",
     VO: "value",
     dual(VO): "attention output",
     FFN: "up",
@@ -128,17 +153,24 @@ def place_in(family: Family, name: str, spec: Spec) -> Place:
     if family.is_pooler(name):
         return Place(None, "pooler")
     number = NUMBER.search(name)
-    weight = in_any_layer(name).removesuffix("bias").removesuffix("weight")
-    axes = family.axes.get(f"{weight}weight") or family.axes.get(weight)
-    role = _role(axes) if axes else "matrix" if len(spec.shape) > 1 else "vector"
-    return Place(int(number[1]) if number else None, role)
+    stored = in_any_layer(name)
+    roles = {_role(family, part) for part in family.views.get(stored, (stored,))}
+    plain: Role = "matrix" if len(spec.shape) > 1 else "vector"
+    return Place(int(number[1]) if number else None, (len(roles) == 1 and roles.pop()) or plain)
 
 
-def _role(axes: tuple[str | None, ...]) -> Role:
-    """What the weight of a module does, by the groups that its axes run over."""
-    if len(axes) == 1:
+def _role(family: Family, name: str) -> Role | None:
+    """What the weight of a module does, by the groups that its axes run over; None if unknown."""
+    weight = name.removesuffix("bias").removesuffix("weight")
+    spelled = (f"{weight}weight", weight, name)
+    axes = next((family.axes[one] for one in spelled if one in family.axes), None)
+    if axes is None:
+        return None
+    if len(axes) == 1 and axes[0] != QK:
         return "norm"
     for axis in axes:
         if axis in _BY_GROUP:
             return _BY_GROUP[axis]
-    return "embeddings" if axes in ((None, WIDTH), (None, None, WIDTH)) else "convolution"
+    if "{layer}" in name:
+        return None
+    return "embeddings" if axes[0] is None else "convolution"
