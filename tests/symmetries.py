@@ -20,11 +20,11 @@ from harness.checkpoints.families.symmetry import as_stored, axes_of, in_table
 from harness.checkpoints.named import in_memory, parameters_of
 from harness.checkpoints.network import network
 from harness.weights import Axes, Maps, Symmetry, Turned
-from tests.conftest import BERT_LIKE, FAMILIES
+from tests.conftest import BERT_LIKE, FAMILIES, NEWER
 
 #: a configuration of every model type of every family, and those that lead to further tensors
 VARIANTS: dict[str, dict[str, Any]] = {
-    **{name: {"model_type": name, **settings} for name, settings in FAMILIES.items()},
+    **{name: {"model_type": name, **settings} for name, settings in {**FAMILIES, **NEWER}.items()},
     "xlm-roberta": {"model_type": "xlm-roberta", **BERT_LIKE, "pad_token_id": 0},
     "camembert": {"model_type": "camembert", **BERT_LIKE, "pad_token_id": 0},
     "electra, narrow": {"model_type": "electra", **BERT_LIKE, "embedding_size": 8},
@@ -38,7 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "modernbert, biases": {
         "model_type": "modernbert",
-        **FAMILIES["modernbert"],
+        **NEWER["modernbert"],
         "num_hidden_layers": 2,
         **{f"{what}_bias": True for what in ("attention", "mlp", "norm", "classifier")},
     },

@@ -137,7 +137,7 @@ EDITED = [
     ("mpnet", {"layer_norm_eps": 1e-5}),
     ("albert", {"hidden_act": "relu"}),
     ("albert", {"num_hidden_layers": 3}),
-    ("albert", {"a_key_of_tomorrow": 3}),
+    ("convbert", {"a_key_of_tomorrow": 3}),
     ("deberta-v2", {"max_position_embeddings": 20}),
     ("convbert", {"conv_kernel_size": 7}),
     ("convbert", {"head_ratio": 1}),

@@ -10,6 +10,7 @@ import torch
 
 from harness.checkpoints.build import build_model, unit_of
 from harness.checkpoints.named import modules_of
+from harness.errors import UnknownName
 from harness.passes.cache import keep, recall
 from harness.passes.features import device_of, model_key, running
 from harness.passes.prepared import Inputs, rows_in
@@ -107,6 +108,11 @@ class HookedModel:
         with torch.inference_mode(), running(self._source):
             self._model(**inputs)
         mask = inputs.get("attention_mask")
+        if mask is not None and any(one.shape[:2] != mask.shape for one in self._seen.values()):
+            raise UnknownName(
+                f"{self._source} pools the tokens of a row, and its units are not those of tokens; "
+                "expected an architecture that keeps them, or a method that compares weights alone"
+            )
         return {
             group: given.flatten(0, 1) if mask is None else given[mask.bool()]
             for group, given in self._seen.items()

@@ -86,8 +86,6 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 
 DRIFT = {torch.float32: 1e-5, torch.float64: 1e-10}
 """How far outputs may move, relative to the largest, and be the same."""
-NARROW = ("funnel", "modernbert")
-"""What computes scores of attention in float32, whatever its weights are."""
 
 
 @checks("family", "premerge")
@@ -101,8 +99,7 @@ def family(method: Method) -> str:
     """
     largest = dict.fromkeys(DRIFT, 0.0)
     for number, (name, unit) in enumerate(models()):
-        for place, dtype in enumerate(DRIFT, start=number):
-            bound = DRIFT[torch.float32 if name in NARROW else dtype]
+        for place, (dtype, bound) in enumerate(DRIFT.items(), start=number):
             mini = miniature(name, unit, dtype, method.experts)
             moved = _moved(method, mini, place % method.experts)
             if not moved <= bound:

@@ -25,7 +25,7 @@ ADDED = ("r_w_bias", "r_r_bias", "r_s_bias")
 
 def _layer(at: str) -> Axes:
     return {
-        **linear(f"{at}attention.q_head", QK, WIDTH),
+        f"{at}attention.q_head.weight": (QK, WIDTH),
         **{f"{at}attention.{name}": (QK,) for name in ADDED},
         **linear(f"{at}attention.k_head", dual(QK), WIDTH),
         **{f"{at}attention.{name}": (None, dual(QK)) for name in READ},
