@@ -98,10 +98,10 @@ def test_every_family_has_a_miniature_for_rows_and_words() -> None:
 
 BLIND = ("key.bias", "k_lin.bias", "key_proj.bias", "attn.k.bias", "k_head.bias")
 BLIND += tuple(
-    f"blocks.10.attention.{name}" for name in ("r_r_bias", "r_kernel", "r_s_bias", "seg_embed")
+    f"blocks.10.attention.{one}" for one in ("r_r_bias", "r_kernel", "r_s_bias", "seg_embed")
 )
-"""What adds the same to the scores of all keys; and in Funnel's last block, of which the first token
-is read, positions, which that token does not have."""
+"""What adds the same to the scores of all keys; and in Funnel's last block, of which one token
+is read, the first, positions, which that token does not have."""
 
 
 def test_the_outputs_depend_on_every_parameter() -> None:
