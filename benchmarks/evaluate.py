@@ -204,6 +204,31 @@ def measured(task: Task, count: int, repeats: int) -> dict[str, float]:
     return {job: statistics.median(values) for job, values in times.items()}
 
 
+def encoding(task: Task, count: int, repeats: int) -> None:
+    """Seconds of the processor of encoding and of Trainer.predict, in turn, and their ratios."""
+    test, ratios = rows(task, "test", count), []
+    with tempfile.TemporaryDirectory() as name:
+        make(Path(name), task)
+        model = open_checkpoint(name)
+        jobs = (
+            partial(forward, model, test, max_length=128),
+            partial(trainer_logits, Path(name), test),
+        )
+        for job in jobs:
+            job()  # imports
+        for _ in range(repeats):
+            seconds = []
+            for job in jobs:
+                start = time.process_time()
+                job()
+                seconds.append(time.process_time() - start)
+            ratios.append(seconds[1] / seconds[0])
+            print(
+                f"ours {seconds[0]:.2f} s, Trainer.predict {seconds[1]:.2f} s: {ratios[-1]:.2f} x"
+            )
+    print(f"median of {repeats}: {statistics.median(ratios):.2f} x Trainer.predict")
+
+
 def table(medians: Mapping[str, float], rows_read: int) -> None:
     """Every job against encoding 1,000 rows, and the budget of those that are read by default."""
     thousand = medians[ENCODE] * 1000 / rows_read
@@ -222,7 +247,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--classes", type=int, default=5)
     parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--encoding", action="store_true", help="that alone, where others work too")
     given = parser.parse_args()
+    if given.encoding:
+        encoding(tasks_of(given.classes)[0], given.rows, given.repeats)
+        return
     assert {choice.name for choice in CHOICES} == set(PROTOCOLS), "a protocol is not measured"
     for task in tasks_of(given.classes):
         table(measured(task, given.rows, given.repeats), given.rows)

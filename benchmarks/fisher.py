@@ -21,6 +21,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.data.splits import parse_task
 from harness.kinds import kind_of
 from harness.passes import fisher as module
+from harness.passes.placement import CPU
 from harness.passes.reading import Reading
 from harness.passes.statistics import drawn
 
@@ -34,7 +35,7 @@ def compared(folder: Path, name: str, examples: int, repeats: int) -> str:
     """A row of the table: seconds of either way, their ratio, and how far they differ."""
     task, _ = parse_task(name)
     rows = drawn(task, examples, 0, None)
-    reading = Reading(open_checkpoint(folder), rows, task.finetune.max_length, "cpu", None)
+    reading = Reading(open_checkpoint(folder), rows, task.finetune.max_length, CPU, None)
     model, kind = reading.model(), kind_of(task)
     read = list(reading.batches(1, as_drawn=True))
     seconds: dict[int, list[float]] = {ALONE: [], module.AT_ONCE: []}

@@ -57,6 +57,7 @@ from harness.types import Task as Task
 from harness.types import Teacher as Teacher
 
 if TYPE_CHECKING:
+    from harness.checkpoints.text_heads import heads as heads
     from harness.data.prepare import prepare as prepare
     from harness.evaluation.evaluate import evaluate as evaluate
     from harness.evaluation.records import Record as Record
@@ -90,6 +91,7 @@ _LAZY = {
     "compare": "harness.reporting.compare",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",
+    "heads": "harness.checkpoints.text_heads",
     "inspect": "harness.inspecting.inspect",
     "leaderboard": "harness.reporting.boards.leaderboard",
     "merge": "harness.merging.merge",

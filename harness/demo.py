@@ -1,7 +1,8 @@
 """`harness demo`: the whole job on the embedded suite, in about a minute, with no network.
 
 A task of each kind: what has labels for rows is merged with every head kept, what has labels for
-words with the heads merged. A model reads either rows or words, so these are two merges.
+words with the heads merged. A model reads either rows or words, and either text or images, so these
+are three merges.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.checkpoints.processor import pillow
+from harness.errors import BadRecipe
 from harness.evaluation.evaluate import evaluate
 from harness.evaluation.records import Record
 from harness.evaluation.run import Run
@@ -22,7 +25,7 @@ from harness.reporting.table import PARTS, evaluation_table, legend, parts_table
 from harness.reporting.verdict import verdicts
 from harness.text import wrapped
 from harness.training.finetune import finetune
-from harness.training.miniature import make_base
+from harness.training.miniature import make_base, make_image_base
 from harness.types import Choice
 
 DEMO = Layout("a demo", "demo.json")
@@ -33,11 +36,15 @@ MERGERS = ("average", "task_arithmetic", "ties")
 
 @dataclass(frozen=True)
 class Setting:
-    """Experts that are merged: the folder of each, with its task and the seed of its training."""
+    """Experts that are merged: the folder of each, with its task and the seed of its training.
+
+    `base` is the folder of what they are made of.
+    """
 
     name: str
     title: str
     experts: dict[str, tuple[str, int]]
+    base: str = "base"
 
 
 SETTINGS = (
@@ -56,6 +63,12 @@ SETTINGS = (
         {"names": ("embedded/names", 0), "names-1": ("embedded/names", 1)},
     ),
 )
+IMAGES = Setting(
+    "images",
+    "Images: the shape and the colour of a figure",
+    {"shapes": ("embedded/shapes", 0), "colours": ("embedded/colours", 0)},
+    "image-base",
+)
 
 
 def demo(out: Path, width: int | None = None) -> None:
@@ -63,7 +76,7 @@ def demo(out: Path, width: int | None = None) -> None:
     said = {"about": "Written by `harness demo`; running it again replaces it."}
     with new_folder(out, DEMO, force=True) as folder:  # records of another version are other work
         DEMO.write(folder, said)
-    _say("a minute or two on two cores: a base, five experts, six merges, a board")
+    _say("a minute or two on two cores: two bases, seven experts, nine merges, a board")
     try:
         _make(out, min(width or WIDTH, WIDTH))
     finally:
@@ -73,7 +86,16 @@ def demo(out: Path, width: int | None = None) -> None:
 def _make(out: Path, width: int) -> None:
     _say("pretraining a small base")
     make_base(out / "base")
-    read = [(setting, _read(setting, out)) for setting in SETTINGS]
+    settings = [*SETTINGS]
+    try:
+        pillow()
+    except BadRecipe as error:
+        _say(f"no images: {error}")
+    else:
+        _say("pretraining a small vision transformer")
+        make_image_base(out / IMAGES.base)
+        settings.append(IMAGES)
+    read = [(setting, _read(setting, out)) for setting in settings]
     for setting, records in read:
         print(f"{setting.title}\n\n{_shown(records, width)}\n")
     board, *_ = leaderboard([out / "records"], out=out / "board")
@@ -83,7 +105,7 @@ def _make(out: Path, width: int) -> None:
 
 def _read(setting: Setting, out: Path) -> dict[str, list[Record]]:
     """The records of a setting by merger: its experts are trained, merged and evaluated."""
-    base, experts = out / "base", []
+    base, experts = out / setting.base, []
     for name, (task, seed) in setting.experts.items():
         _say(f"fine-tuning an expert of {task}{f', seed {seed}' if seed else ''}")
         expert = out / "experts" / name

@@ -106,7 +106,9 @@ class EvaluationProtocol(Entry):
     `of_tags` are the options about words outside entities, for tags alone; `outside`: how many
     times as many of those words these options draw as of any other tag. `features`, of a protocol
     without a head: where these options take features,
-    `last_linear`, `cls`, `mean_masked` or `mean_padded`.
+    `last_linear`, `cls`, `mean_masked` or `mean_padded`. `reads_head`: it is of no embedding model.
+    `apart`: each of the two texts of a row is read by itself, and `x` has the features of the one
+    before those of the other, [rows, 2 width].
     """
 
     called = "protocol"
@@ -117,6 +119,8 @@ class EvaluationProtocol(Entry):
     of_tags: tuple[str, ...] = ()
     outside: Callable[..., int] | None = None
     features: Callable[..., FeaturesName] | None = None
+    reads_head: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,6 +85,8 @@ def parse_objects(
 ) -> list[dict[str, Any]]:
     """The objects in the list of a JSON text. Raises `error`, naming `where`."""
     values = _loaded(text, where, what, error)
+    if not isinstance(values, list):
+        raise error(f"{where} cannot be read as {what}: it is no list")
     return [_object(value, f"the list of {where}", what, error) for value in values]
 
 

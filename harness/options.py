@@ -53,7 +53,8 @@ def _as_written(value: object) -> object:
 
 
 Layers: TypeAlias = Annotated[str, Written(("all", "first:2", "last:2", "0"))]
-"""Some layers of a model: `all`, the first or last few, or one by its number."""
+"""Some layers of a model: `all`, the first or last few, or one by its number; of two stacks all or
+some of one, as `decoder.first:2`."""
 Anchor: TypeAlias = Literal["central", "first", "base"] | Count
 """What experts are moved to: the one nearest to their mean, one by its number, or the base."""
 ExpertAnchor: TypeAlias = Literal["central", "first"] | Count

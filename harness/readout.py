@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -73,9 +74,14 @@ def _classified(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
     return Outputs(under.pop(), logits, encoder.pop(), inputs.get("attention_mask"))
 
 
+def _wide(hidden: torch.Tensor) -> torch.Tensor:
+    """Hidden states as they are summed over positions: in float32, or as they are if wider."""
+    return hidden if hidden.dtype.itemsize >= 4 else hidden.float()
+
+
 def _mean_of_attended(outputs: Outputs) -> torch.Tensor:
     """The mean of the last hidden states over the positions that the mask has."""
-    hidden: torch.Tensor = outputs.encoder[0]
+    hidden = _wide(outputs.encoder[0])
     if outputs.mask is None:
         return hidden.mean(dim=1)
     mask = outputs.mask.unsqueeze(-1).to(hidden.dtype)
@@ -84,12 +90,24 @@ def _mean_of_attended(outputs: Outputs) -> torch.Tensor:
 
 def _mean_of_all(outputs: Outputs) -> torch.Tensor:
     """The mean of the last hidden states over all positions, padding too."""
-    return cast("torch.Tensor", outputs.encoder[0].mean(dim=1))
+    return _wide(outputs.encoder[0]).mean(dim=1)
 
 
 def _first(outputs: Outputs) -> torch.Tensor:
     """The last hidden state of the first position, which is [CLS] where there is one."""
     return cast("torch.Tensor", outputs.encoder[0][:, 0])
+
+
+def _largest(outputs: Outputs) -> torch.Tensor:
+    """The largest of the last hidden states over the positions that the mask has."""
+    away = cast("torch.Tensor", outputs.mask).unsqueeze(-1) == 0
+    return cast("torch.Tensor", outputs.encoder[0].masked_fill(away, float("-inf")).amax(dim=1))
+
+
+def _mean_by_root(outputs: Outputs) -> torch.Tensor:
+    """The sum of the last hidden states over so many positions, by the square root of these."""
+    mean, mask = _mean_of_attended(outputs), cast("torch.Tensor", outputs.mask)
+    return mean * mask.sum(dim=1, keepdim=True).to(mean.dtype).sqrt()
 
 
 def _no_encoder(classifier: Any, *_: object) -> str | None:
@@ -137,7 +155,7 @@ def _two_halves(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> 
 def _headless(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
     """The mean of the last hidden states over all positions, under the final layer alone."""
     encoder = classifier.base_model(**inputs)
-    under = encoder.last_hidden_state.mean(dim=1)
+    under = _wide(encoder.last_hidden_state).mean(dim=1)
     return Outputs(under, final(under), encoder, inputs.get("attention_mask"))
 
 
@@ -187,6 +205,42 @@ MEAN_PADDED = Readout(
     "mean_padded", _filled_up, _classified, _mean_of_all, _no_room, "features=mean_padded"
 )
 """The mean over all `max_length` positions of a row, those of padding too, which are masked."""
+
+POOLINGS: Mapping[str, Callable[[Outputs], torch.Tensor]] = {
+    "mean": _mean_of_attended,
+    "cls": _first,
+    "max": _largest,
+    "mean_sqrt_len_tokens": _mean_by_root,
+}
+"""How sentence-transformers calls what an embedding model makes of the last hidden states."""
+POOLED = "pooled:"
+"""How the name of the features of an embedding model begins, which are its own embeddings."""
+
+
+def _without_head(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
+    """The encoder alone: no head is run, and there are no outputs, [rows, 0]."""
+    encoder = classifier.base_model(**inputs)
+    hidden = encoder[0]
+    mask = inputs.get("attention_mask", hidden.new_ones(hidden.shape[:2]))
+    return Outputs(hidden, hidden.new_empty((len(hidden), 0)), encoder, mask)
+
+
+@cache  # one and the same for all who ask: readouts are told apart by what they are
+def embedding(mode: str, *, normalized: bool) -> Readout:
+    """The embedding of a row: by one of `POOLINGS`, then divided by its length if `normalized`."""
+
+    def pooled(outputs: Outputs) -> torch.Tensor:
+        made = POOLINGS[mode](outputs)
+        return made / made.norm(dim=1, keepdim=True).clamp_min(1e-12) if normalized else made
+
+    name = f"{POOLED}{mode}{',normalized' if normalized else ''}"
+    return Readout(name, _as_the_tokenizer_does, _without_head, pooled)
+
+
+def without_head(readout: Readout) -> Readout:
+    """The same features of an encoder, of a model that has no head to be run."""
+    return replace(readout, run=_without_head)
+
 
 OF_THE_ENCODER: Mapping[str, Readout] = {
     one.name: one for one in (LAST_LINEAR, MEAN_MASKED, CLS, MEAN_PADDED)

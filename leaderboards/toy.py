@@ -33,6 +33,7 @@ os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 import compare
 import numpy as np
 import sheets
+from vision import png
 
 from harness import MERGERS, PROTOCOLS, TASKS, Row, Task
 from harness.cli import main
@@ -46,8 +47,9 @@ EACH = {"train": 7, "test": 3}
 """Rows of each class: enough for draws of 5 beside `heldout10`."""
 LEAST = {"train": 40, "test": 24}
 LENGTH = 12
+SIDE = 32
 LANES = (
-    ("premerge", "ner"),
+    ("premerge", "ner", "vision"),
     ("same-task", "different-tasks", "protocols", "shots", "emotion"),
 )
 """Studies that share no expert, and take about as long."""
@@ -104,6 +106,10 @@ def row(task: Task, number: int, words: Sequence[str], random: np.random.Generat
         of = number % (len(task.labels) or 6)
         marks = [words[of]] * 3
         labels = {task.label: of if task.labels else float(of)}
+        if task.image:  # a row of pixels for each class is the brightest
+            pixels = random.integers(128, size=(SIDE, SIDE), dtype=np.uint8)
+            pixels[of] += 128
+            return {task.image: {"bytes": png(pixels), "path": None}, **labels}
     said = [*marks, *picked[len(marks) :]]
     columns = len(task.text)
     return {**{name: " ".join(said[n::columns]) for n, name in enumerate(task.text)}, **labels}
@@ -111,13 +117,14 @@ def row(task: Task, number: int, words: Sequence[str], random: np.random.Generat
 
 def write(task: Task, split: str, path: Path, words: Sequence[str]) -> None:
     """A split as the Hub has it: Parquet with the names of classes in its header."""
-    from datasets import ClassLabel, Dataset, Features, List, Value
+    from datasets import ClassLabel, Dataset, Features, Image, List, Value
 
     names = ClassLabel(names=[*task.labels]) if task.labels else Value("float32")
     label = {"tagging": List(names), "multilabel": List(Value("int8"))}.get(task.kind, names)
     text = List(Value("string")) if task.kind == "tagging" else Value("string")
     held = {task.label: label} if task.label else dict.fromkeys(task.labels, Value("int8"))
-    features = Features({**dict.fromkeys(task.text, text), **held})
+    inputs = {task.image: Image()} if task.image else dict.fromkeys(task.text, text)
+    features = Features({**inputs, **held})
     path.parent.mkdir(parents=True, exist_ok=True)
     Dataset.from_list(rows(task, split, words), features=features).to_parquet(path)
 
@@ -128,7 +135,8 @@ def make(out: Path) -> int:
     texts = load_rows(TASKS[SUITE[0]], "train90").texts
     words = sorted({word for text in texts for part in text for word in part.split()})
     boards = [sheets.lines(path) for path in sorted(HERE.glob("*/board.csv"))]
-    for task in (TASKS[name] for name in sorted({one["task"] for one in chain(*boards)})):
+    known = {one["task"] for one in chain(*boards)}
+    for task in (TASKS[name] for name in sorted(known & {*TASKS})):  # not a study's own
         for split in ("train", task.splits[task.reported]):
             write(task, split, out / "data" / task.name / f"{split}.parquet", words)
     return 0

@@ -6,7 +6,7 @@ from harness import Encoded, Predictions, protocol
 from harness.errors import MissingHead
 
 
-@protocol("current", paper="FT-Classifier, section 3", adapts="nothing")
+@protocol("current", paper="FT-Classifier, section 3", adapts="nothing", reads_head=True)
 def current(encoded: Encoded) -> list[Predictions]:
     """The labels that the model's own head predicts; lowest index on ties. No adaptation."""
     if encoded.head is None:

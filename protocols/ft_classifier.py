@@ -27,6 +27,7 @@ PADDED = 1024
     adapts="unlabeled",
     transductive=lambda *, rows, **_: bool(rows == "test"),
     of_tags=("o_weight",),
+    reads_head=True,
 )
 def ft_classifier(
     encoded: Encoded,

@@ -1,24 +1,29 @@
-"""The embedded suite: five small tasks on one world, generated from a fixed seed.
+"""The embedded suite: five small tasks on one world and two of pictures, from a fixed seed.
 
 People do things and leave others undone, well or badly. The tasks ask what a sentence is about,
 how well it went, in which of two sentences it went better, which parts of the world are mentioned,
 and which words say who did what. They share every word, so experts of different tasks pull the same
 weights in different directions, and in most of them a word counts or not depending on the rest of
 the sentence ("wanted to", "never", "barely").
+
+A picture has two figures on noise, unlike in shape, colour and size. Its tasks ask what shape or
+what colour the larger one has.
 """
 
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from harness import Hyperparameters, Row, Task, task
 from harness.rng import rng
 from harness.types import KindName
 
 T = TypeVar("T")
+Array: TypeAlias = "npt.NDArray[Any]"
 Make = Callable[[np.random.Generator, int], Row]
 
 SEED = 0
@@ -280,3 +285,70 @@ embedded(
     learning_rate=4e-4,
     batch_size=8,
 )
+
+
+# Pictures ----------------------------------------------------------------------------------
+
+SIDE = 16
+"""Pixels of a side of a picture."""
+SHAPES: dict[str, Callable[[Array, Array], Array]] = {
+    "cross": lambda x, y: np.minimum(x, y) <= 0.3,
+    "disc": lambda x, y: x**2 + y**2 <= 1,
+    "ring": lambda x, y: (x**2 + y**2 <= 1) & (x**2 + y**2 >= 0.3),
+    "square": lambda x, y: np.maximum(x, y) <= 0.85,
+}
+"""Whether a pixel is of a figure, by its distances from the middle in both directions, up to 1."""
+COLOURS = {"blue": (0, 0, 1), "green": (0, 1, 0), "red": (1, 0, 0), "yellow": (0.7, 0.7, 0)}
+LOOKS = (tuple(SHAPES), tuple(COLOURS))
+RADII = ((2.0, 1.0), (5.0, 2.0))
+"""The least radius of the smaller and the larger figure, in pixels, and how much more it may be."""
+
+
+def picture(random: np.random.Generator, looks: Sequence[tuple[str, str]]) -> bytes:
+    """A file of figures of these shapes and colours, the larger one last."""
+    canvas = 0.4 * random.random((SIDE, SIDE, 3))
+    for (shape, colour), (least, more) in zip(looks, RADII, strict=True):
+        radius = least + more * random.random()
+        middle = radius + (SIDE - 1 - 2 * radius) * random.random(2)
+        x, y = (np.abs(np.arange(SIDE) - one) / radius for one in middle)
+        inside = SHAPES[shape](x[:, None], y) & (np.maximum(x[:, None], y) <= 1)
+        canvas[inside] += 0.6 * np.array(COLOURS[colour])
+    return b"P6 %d %d 255\n" % (SIDE, SIDE) + (255 * canvas).astype(np.uint8).tobytes()
+
+
+def looking(asked: int, name: str) -> Callable[[str], list[Row]]:
+    """A function from a split to pictures with the shape (0) or the colour (1) of the larger."""
+
+    def drawn(random: np.random.Generator, label: int) -> Row:
+        larger = [pick(random, known) for known in LOOKS]
+        larger[asked] = LOOKS[asked][label]
+        pairs = zip(LOOKS, larger, strict=True)
+        smaller = [pick(random, [one for one in known if one != it]) for known, it in pairs]
+        image = picture(random, [(smaller[0], smaller[1]), (larger[0], larger[1])])
+        return {"image": image, "label": noisy(random, label, len(LOOKS[asked]))}
+
+    @cache
+    def generate(split: str) -> list[Row]:
+        random = rng(SEED, "embedded", name, split)
+        return [drawn(random, place % len(LOOKS[asked])) for place in range(SIZES[split])]
+
+    return generate
+
+
+for number, asked_of in enumerate(("shapes", "colours")):
+    task(
+        Task(
+            name=f"embedded/{asked_of}",
+            kind="classification",
+            text=(),
+            image="image",
+            label="label",
+            labels=LOOKS[number],
+            metrics=("accuracy",),
+            splits={"test": "test"},
+            reported="test",
+            group="embedded-images",  # a model reads either
+            generate=looking(number, asked_of),
+            finetune=Hyperparameters(learning_rate=1e-3, epochs=3, max_length=1),
+        )
+    )

@@ -1,8 +1,13 @@
-"""Images: CIFAR-10 (Krizhevsky 2009), MNIST (LeCun et al. 1998), and further sets that models of
-images are merged on. The splits are those of FusionBench (arXiv:2406.03280).
+"""Images: CIFAR-10 (Krizhevsky 2009), and the eight sets that models of images are merged on, which
+`vision8` stands for (Ilharco et al. 2023, arXiv:2212.04089).
+
+Repositories, splits and names of classes are those of FusionBench (arXiv:2406.03280,
+fusion_bench/tasks/clip_classification), whose repositories on the Hub have these names in this
+order in their headers: vision.txt has what is too long for here.
 """
 
 from functools import partial
+from pathlib import Path
 
 from harness import Hyperparameters, Task, task
 
@@ -17,12 +22,17 @@ vision = partial(
     reported="test",
     finetune=Hyperparameters(learning_rate=1e-4, max_length=1),
 )
+vision8 = partial(vision, group="vision vision8")
 DIGITS = tuple("0123456789")
 CIFAR10 = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
+PARTS = Path(__file__).with_name("vision.txt").read_text("utf-8").split("# ")[1:]
+CLASSES = {name: tuple(classes) for name, *classes in map(str.splitlines, PARTS)}
 
 task(vision("vision/cifar10", image="img", labels=CIFAR10, source="uoft-cs/cifar10"))
-task(vision("vision/mnist", labels=DIGITS, source="ylecun/mnist"))
-task(vision("vision/svhn", labels=DIGITS, source="ufldl-stanford/svhn", subset="cropped_digits"))
+task(vision8("vision/mnist", labels=DIGITS, source="ylecun/mnist"))
+task(vision8("vision/svhn", labels=DIGITS, source="ufldl-stanford/svhn", subset="cropped_digits"))
+for name, classes in CLASSES.items():
+    task(vision8(f"vision/{name}", labels=classes, source=f"tanganke/{name}"))

@@ -111,7 +111,8 @@ NEWER: dict[str, dict[str, Any]] = {
     },
     "mpnet": {**BERT_LIKE, "pad_token_id": 0},
 }
-"""Families whose names in files, in memory and in tables are not all alike, or not BERT's."""
+"""Further families. Tests that know the names of BERT, or train, go through those above alone: the
+laws of all are proved on `VARIANTS`."""
 HEADS = ("classifier.", "pre_classifier.")
 """What the names of these families' heads start with."""
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -346,3 +347,12 @@ def as_found() -> Iterator[None]:
     """What a test registers is gone when it ends; of a module's fixture see `registries_kept`."""
     with registries_kept():
         yield
+
+
+def real_folder() -> Path:
+    """HARNESS_DATA_DIR, else shared/data beside the repository; skips where there is neither."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get(REAL_DATA) or beside)
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}; say where it is with HARNESS_DATA_DIR")
+    return folder

@@ -157,7 +157,7 @@ class EvalResults(Closed):
 
 
 class CardTask(Closed):
-    type: Literal["text-classification", "token-classification"]
+    type: Literal["text-classification", "token-classification", "image-classification"]
     name: StrictStr | None = None
 
 

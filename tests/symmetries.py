@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness import weights
+from harness.checking.toys import exact_norms
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.known import KNOWN
@@ -42,6 +43,30 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 2,
         **{f"{what}_bias": True for what in ("attention", "mlp", "norm", "classifier")},
     },
+    "clip": {
+        "model_type": "clip_vision_model",
+        **{key: BERT_LIKE[key] for key in BERT_LIKE.keys() - {"vocab_size"}},
+        "projection_dim": 12,
+        "image_size": 8,
+        "patch_size": 4,
+    },
+    **{
+        name: {
+            "model_type": "t5",
+            "d_model": 16,
+            "d_kv": 8,
+            "d_ff": 24,
+            "num_layers": 2,
+            "num_heads": 2,
+            "vocab_size": 45,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 16,
+            "feed_forward_proj": kind,
+            "eos_token_id": 3,
+            "decoder_start_token_id": 0,
+        }
+        for name, kind in (("t5", "relu"), ("t5, gated", "gated-gelu"))
+    },
     "vit": {
         "model_type": "vit",
         **{key: BERT_LIKE[key] for key in BERT_LIKE.keys() - {"vocab_size"}},
@@ -61,8 +86,6 @@ IMAGES = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0), dty
 IDS = torch.tensor([[2, 10, 11, 30, 3, 0, 0], [2, 12, 40, 7, 21, 9, 3], [2, 5, 3, 0, 0, 0, 0]])
 SIZES = {"width": 16, "embedding": 8, "pooled": 16, "ffn": 24}
 HEADS, SIZE = 2, 8
-LAYERS = (0, 1, 2, 3, 10, 11)
-"""Numbers of layers, as far as a variant has so many."""
 
 
 def check_unit(variant: str, unit: Unit) -> None:
@@ -75,7 +98,7 @@ def loud(variant: str, unit: Unit, seed: int = 0) -> torch.nn.Module:
     """A classifier in float64, whose outputs depend on every one of its parameters."""
     check_unit(variant, unit)
     torch.manual_seed(seed)
-    made = network(config(variant), variant, unit).double().eval()
+    made = exact_norms(network(config(variant), variant, unit).double().eval())
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.copy_(torch.randn_like(parameter) / 2)
@@ -88,7 +111,7 @@ def logits(made: torch.nn.Module, state: Tensors) -> torch.Tensor:
     Some networks compute a part in float32, whatever their weights are.
     """
     inputs = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
-    if hasattr(made, "vit"):
+    if made.main_input_name == "pixel_values":
         inputs = {"pixel_values": IMAGES}
     own = in_memory(made, as_stored(KNOWN[made.config.model_type], state, parameters_of(made)))
     narrow = torch.Tensor.float
@@ -130,21 +153,27 @@ def heads(*seeds: int) -> torch.Tensor:
     return torch.kron(permutation(HEADS, *seeds), torch.eye(SIZE, dtype=torch.float64))
 
 
+#: of one stack, of two, and a decoder's attention to its encoder, each with a seed
+LAYERS = [
+    *((str(layer), layer) for layer in (0, 1, 2, 3, 10, 11)),
+    *((f"{stack}.{layer}", layer) for stack in ("encoder", "decoder") for layer in (0, 1)),
+    *((f"decoder.{layer}.cross", layer) for layer in (0, 1)),
+]
 MOVES: dict[str, Moves] = {
-    "units": {f"ffn.{layer}": permutation(SIZES["ffn"], layer) for layer in LAYERS},
+    "units": {f"ffn.{layer}": permutation(SIZES["ffn"], seed) for layer, seed in LAYERS},
     "heads": {
-        "heads": permutation(HEADS, 0),
-        **{f"{group}.{n}": heads(n) for group in ("qk", "rope", "vo") for n in LAYERS},
+        **{f"{kind}.{at}": heads(seed) for kind in ("qk", "rope", "vo") for at, seed in LAYERS},
+        **{f"heads{stack}": permutation(HEADS, 0) for stack in ("", ".encoder", ".decoder")},
     },
     "within heads": {
-        f"{group}.{layer}": rotations(layer, place)
+        f"{group}.{layer}": rotations(seed, place)
         for place, group in enumerate(("qk", "vo"))
-        for layer in LAYERS
+        for layer, seed in LAYERS
     },
     "within heads, undone in the dual": {
-        f"{group}.{layer}": invertible(layer, place)
+        f"{group}.{layer}": invertible(seed, place)
         for place, group in enumerate(("qk", "vo"))
-        for layer in LAYERS
+        for layer, seed in LAYERS
     },
     "width": {name: permutation(SIZES[name], 7) for name in ("width", "embedding", "pooled")},
 }

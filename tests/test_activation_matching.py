@@ -24,6 +24,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadRecipe, UnknownName
 from harness.passes import activations as passes
 from harness.passes.features import forward
+from harness.passes.placement import CPU
 from harness.passes.reading import Readings
 from harness.passes.statistics import drawn
 from harness.premergers.activation_matching import correlation
@@ -54,7 +55,7 @@ def of(folders: Sequence[Path], task: harness.Task = TOY, size: int = 16) -> lis
     rows = drawn(task, EXAMPLES, 0, None)
     checkpoints = tuple(open_checkpoint(folder) for folder in folders)
     made = harness.NEEDS["activations"].function
-    readings = Readings(checkpoints, lambda _: rows, "cpu")
+    readings = Readings(checkpoints, lambda _: rows, CPU)
     found: list[Any] = made(readings, examples=EXAMPLES, seed=0, batch_size=size)
     return found
 
@@ -314,7 +315,7 @@ def test_experts_keep_their_outputs_and_only_feed_forward_layers_move(
     assert not any("attention" in name for name in differ)
     rows = drawn(TOY, EXAMPLES, 0, None)
     for one, other in zip(
-        *(forward(c, rows, max_length=40, device="cpu")[:2] for c in (before, after)), strict=True
+        *(forward(c, rows, max_length=40, placement=CPU)[:2] for c in (before, after)), strict=True
     ):
         np.testing.assert_allclose(one, other, atol=1e-5)
 

@@ -26,6 +26,7 @@ from harness.data.rows import load_rows
 from harness.errors import BadOption, BadRecipe
 from harness.kinds import kind_of
 from harness.passes.entropy import entropies
+from harness.passes.placement import CPU
 from harness.passes.reading import Readings
 from harness.passes.statistics import drawn
 from harness.reporting.grid import grid
@@ -276,7 +277,7 @@ def test_every_task_is_read_through_its_own_head(minis: Minis, tmp_path: Path) -
 
 def readings(folders: Sequence[Path], task: harness.Task) -> Readings:
     checkpoints = tuple(open_checkpoint(folder) for folder in folders)
-    return Readings(checkpoints, lambda place: drawn(task, EXAMPLES, 0, None), "cpu")
+    return Readings(checkpoints, lambda place: drawn(task, EXAMPLES, 0, None), CPU)
 
 
 def moved(states: Sequence[StateDict], base: StateDict, shares: Shares) -> dict[str, torch.Tensor]:
@@ -313,7 +314,7 @@ def test_words_that_were_cut_off_count_for_nothing(minis: Minis, tmp_path: Path)
     (folder,) = experts_of(TAGS, minis, tmp_path, [1])
     short = replace(TAGS, finetune=replace(TAGS.finetune, max_length=5))
     rows = replace(drawn(TAGS, EXAMPLES, 0, None), task=short)
-    (loss,) = entropies(Readings((open_checkpoint(folder),), lambda _: rows, "cpu"), 1, EXAMPLES)
+    (loss,) = entropies(Readings((open_checkpoint(folder),), lambda _: rows, CPU), 1, EXAMPLES)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     network, each = AutoModelForTokenClassification.from_pretrained(folder).eval(), []
     for words in rows.texts:
@@ -482,7 +483,7 @@ def test_no_label_is_read(minis: Minis, tmp_path: Path) -> None:
     other = Readings(
         tuple(open_checkpoint(folder) for folder in folders),
         lambda place: _mislabelled(),
-        "cpu",
+        CPU,
     )
     (again,) = entropies(other, 1, SIZE)
     state = load_file(folders[0] / "model.safetensors")

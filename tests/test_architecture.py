@@ -214,7 +214,7 @@ def test_a_private_import_is_noticed() -> None:
 
 
 #: where a checkpoint is made of a configuration; everybody else asks the checkpoint
-FAMILY_TOLD = {"harness.checkpoints.open", "harness.checkpoints.heads"}
+FAMILY_TOLD = {f"harness.checkpoints.{name}" for name in ("open", "heads", "text_heads")}
 
 
 def test_a_family_is_told_where_a_checkpoint_is_made() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,14 @@ from harness.cli import main
 from harness.errors import OutputExists
 from harness.evaluation.run import Run
 from harness.training.finetune import finetune
-from harness.training.miniature import make_base
+from harness.training.miniature import make_base, make_image_base
 from tests.mistakes import refused
 
 
 def run(out: Path, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo in seconds: hardly any training, one merger."""
     monkeypatch.setattr(module, "make_base", partial(make_base, steps=3))
+    monkeypatch.setattr(module, "make_image_base", partial(make_image_base, steps=3))
     monkeypatch.setattr(module, "finetune", partial(finetune, epochs=0.02))
     monkeypatch.setattr(module, "Run", partial(Run, shots=(5,), draws=2, limit=60))
     monkeypatch.setattr(module, "MERGERS", ("average",))
@@ -35,6 +37,7 @@ def test_it_shows_a_task_of_each_kind_in_eighty_columns(
     with monkeypatch.context() as stopped:
         stopped.setattr(module, "_read", interrupted_in(out / "records"))
         stopped.setattr(module, "make_base", lambda _: None)
+        stopped.setattr(module, "make_image_base", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             module.demo(out)
     run(out, 80, monkeypatch)
@@ -43,15 +46,30 @@ def test_it_shows_a_task_of_each_kind_in_eighty_columns(
     assert "a minute or two" in told
     lines = [line for line in printed.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 80
-    assert sum("average:" in line for line in lines) == len(module.SETTINGS)
-    assert told.count("fine-tuning") == 5
+    settings = (*module.SETTINGS, module.IMAGES)
+    assert sum("average:" in line for line in lines) == len(settings)
+    assert told.count("fine-tuning") == 7
     board = (out / "board" / "board.md").read_text()
-    tasks = {task for setting in module.SETTINGS for task, _ in setting.experts.values()}
+    tasks = {task for setting in settings for task, _ in setting.experts.values()}
     assert all(task in board for task in tasks)
     assert {TASKS[task].kind for task in tasks} == {
         *("classification", "regression", "multilabel", "tagging")
     }
     assert "| average " in board
+
+
+def test_without_pillow_there_are_no_images_and_it_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    monkeypatch.setattr(module, "_read", interrupted_in(tmp_path / "records"))
+    monkeypatch.setattr(module, "make_base", lambda _: None)
+    monkeypatch.setattr(module, "make_image_base", lambda _: pytest.fail("images are read"))
+    with pytest.raises(KeyboardInterrupt):
+        module.demo(tmp_path / "demo")
+    told = capsys.readouterr().err
+    assert "no images" in told
+    assert "Pillow" in told
 
 
 def interrupted_in(records: Path) -> Callable[..., None]:
@@ -68,6 +86,7 @@ def interrupted_in(records: Path) -> Callable[..., None]:
 def test_what_a_user_put_into_it_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_read", interrupted_in(tmp_path / "demo" / "records"))
     monkeypatch.setattr(module, "make_base", lambda _: None)
+    monkeypatch.setattr(module, "make_image_base", lambda _: None)
     with pytest.raises(KeyboardInterrupt):
         module.demo(tmp_path / "demo")
     (tmp_path / "demo" / "experts").mkdir()

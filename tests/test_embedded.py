@@ -6,20 +6,22 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from harness.tasks.embedded import NOISE, THEMES, UNSAID
+from harness.tasks.embedded import COLOURS, NOISE, THEMES, UNSAID
 
 import harness
 from harness.checking.quality import MINIATURES
 from harness.checkpoints.open import open_checkpoint
+from harness.data.images import StoredImage
 from harness.data.rows import load_rows
 from harness.errors import OutputExists
 from harness.kinds import kind_of
 from harness.kinds.tagging import entities
-from harness.training.miniature import SUITE, make_base
+from harness.training.miniature import SUITE, make_base, make_image_base
 from harness.weights import digest
 from tests.toys import registered
 
@@ -30,6 +32,7 @@ TASKS = (
     "embedded/outcome",
     "embedded/topic",
 )
+PICTURES = ("embedded/colours", "embedded/shapes")
 SPLITS = {"train": 2000, "test": 500}
 
 #: task@split -> digest of the rows; a change here makes every earlier score of the suite void
@@ -44,6 +47,10 @@ DIGESTS = {
     "embedded/outcome@test": "3ba1fee0456f9a8a602c72dc90b70cd2",
     "embedded/topic@train": "28b328be1fa7e8884cba2d7ebfced7f0",
     "embedded/topic@test": "fcffbc80d2c2d07e16b4a5f5e6aa5406",
+    "embedded/colours@train": "d962ffac36a18f8f05269f390df97523",
+    "embedded/colours@test": "f81ea0b23d95235e0530012456a4500e",
+    "embedded/shapes@train": "83f6ef695c9ba14b827bb7d8567d7997",
+    "embedded/shapes@test": "163a05c32bd138f67a358c8581a5f274",
 }
 
 
@@ -57,11 +64,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_embedded_task_has_a_line() -> None:
-    assert [name for name in harness.TASKS if name.startswith("embedded/")] == list(TASKS)
+    assert [name for name in harness.TASKS if name.startswith("embedded/")] == sorted(
+        TASKS + PICTURES
+    )
 
 
 @pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", TASKS + PICTURES)
 def test_rows_are_the_pinned_ones(name: str, split: str) -> None:
     rows = load_rows(harness.TASKS[name], split)
     assert len(rows) == SPLITS[split]
@@ -151,6 +160,50 @@ def test_mentions_are_of_people_actions_and_things() -> None:
         assert (~known).any(axis=1).mean() == pytest.approx(UNSAID, abs=0.05)
         right = (rows.labels == held)[known].mean()
         assert right == pytest.approx(1 - NOISE / 2, abs=0.015)
+
+
+def pixels(image: StoredImage) -> np.ndarray[Any, Any]:
+    """A picture as float [16, 16, 3], read without the library that the harness reads it with."""
+    header, data = image.data[:12], image.data[12:]
+    assert header == b"P6 16 16 255"
+    return np.frombuffer(data[1:], np.uint8).reshape(16, 16, 3) / 255
+
+
+def test_pictures_are_labelled_by_their_larger_figure() -> None:
+    """By its colour, the one that most pixels are nearest to; by its shape, how full it is."""
+    for name in PICTURES:
+        task, rows = harness.TASKS[name], load_rows(harness.TASKS[name], "test")
+        assert rows.images is not None
+        inks = np.array([COLOURS[one] for one in COLOURS])
+        right, full = 0, [0.0] * len(task.labels)
+        for place, label in enumerate(rows.labels.astype(int)):
+            seen = pixels(rows.images(place))
+            bright = seen[seen.max(2) > 0.6]
+            found = np.bincount(((bright[:, None] - 0.2) * inks).sum(2).argmax(1), minlength=4)
+            right += int(found.argmax()) == label
+            full[label] += len(bright) / list(rows.labels).count(label)
+        if name == "embedded/colours":
+            assert right / len(rows) > 0.85
+        else:
+            cross, disc, ring, square = full
+            assert cross < ring < square < disc
+
+
+def test_a_base_of_images_is_a_vit_that_its_seed_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModel
+
+    pytest.importorskip("PIL.Image")
+    monkeypatch.setattr("harness.training.miniature.PICTURES", PICTURES[:1])
+    first, again, other = (
+        make_image_base(tmp_path / str(place), seed=seed, steps=3)
+        for place, seed in enumerate((0, 0, 1))
+    )
+    digests = [digest(open_checkpoint(one).weights) for one in (first, again, other)]
+    assert digests[0] == digests[1] != digests[2]
+    model = AutoModel.from_pretrained(first, add_pooling_layer=False)
+    assert model(torch.zeros(1, 3, 16, 16)).last_hidden_state.shape == (1, 17, 64)
 
 
 def test_a_base_loads_with_transformers(base: Path) -> None:

@@ -24,6 +24,7 @@ from harness.errors import BrokenCheckpoint, NotFinite
 from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.features import content_key, encode, final_head, forward, one_pass
+from harness.passes.placement import CPU
 from harness.readout import CLS, MEAN_MASKED
 from tests.mistakes import mistake
 
@@ -64,7 +65,7 @@ def picked(rows: Rows, order: list[int]) -> Rows:
 
 def run(checkpoint: Checkpoint, rows: Rows, batch_size: int = 32) -> tuple[Any, Any]:
     x, logits, seen = forward(
-        checkpoint, rows, max_length=MAX_LENGTH, batch_size=batch_size, device="cpu"
+        checkpoint, rows, max_length=MAX_LENGTH, batch_size=batch_size, placement=CPU
     )
     assert seen.all()
     return x, logits
@@ -73,7 +74,7 @@ def run(checkpoint: Checkpoint, rows: Rows, batch_size: int = 32) -> tuple[Any, 
 def encoded(checkpoint: Checkpoint, rows: Rows, order: tuple[int, ...] = (0, 1)) -> Any:
     digest = weights.digest(checkpoint.weights)
     return encode(
-        checkpoint, rows, digest=digest, columns=order, max_length=MAX_LENGTH, device="cpu"
+        checkpoint, rows, digest=digest, columns=order, max_length=MAX_LENGTH, placement=CPU
     )
 
 
@@ -144,10 +145,11 @@ def test_logits_and_hidden_states_are_those_of_transformers(
     checkpoint = open_checkpoint(path)
     usual, outputs = run(checkpoint, rows)
     close(outputs, np.stack(expected["logits"]))
-    several = one_pass(checkpoint, rows, [CLS, MEAN_MASKED], max_length=MAX_LENGTH, device="cpu")[0]
+    both = [CLS, MEAN_MASKED]
+    several = one_pass(checkpoint, rows, both, max_length=MAX_LENGTH, placement=CPU)[0]
     for readout in (MEAN_MASKED, CLS):
         x, logits, seen = forward(
-            checkpoint, rows, max_length=MAX_LENGTH, readout=readout, device="cpu"
+            checkpoint, rows, max_length=MAX_LENGTH, readout=readout, placement=CPU
         )
         assert seen.all()
         np.testing.assert_array_equal(several[readout == MEAN_MASKED], x)
@@ -191,7 +193,7 @@ def test_progress_counts_every_row_once(minis: Minis) -> None:
         done: list[int] = []
         encode(
             checkpoint, rows, digest="d", columns=[0, 1], max_length=MAX_LENGTH, batch_size=3,
-            device="cpu", progress=done.append,
+            placement=CPU, progress=done.append,
         )  # fmt: skip
         assert sum(done) == len(rows)
 
@@ -203,7 +205,7 @@ def test_what_is_read_beside_changes_no_outcome(minis: Minis) -> None:
 
     def read(**given: Any) -> Any:
         return encode(
-            checkpoint, rows, digest="d", columns=[0, 1], max_length=MAX_LENGTH, device="cpu",
+            checkpoint, rows, digest="d", columns=[0, 1], max_length=MAX_LENGTH, placement=CPU,
             **given,
         )  # fmt: skip
 
@@ -411,7 +413,7 @@ def test_a_token_without_an_embedding_is_one_line(original: Path) -> None:
 def test_a_row_of_more_tokens_than_positions_is_one_line(minis: Minis) -> None:
     rows = replace(toy(), texts=((words(np.random.default_rng(0), 60),),) * 7)
     with mistake(BrokenCheckpoint, "--max-length") as caught:
-        forward(open_checkpoint(minis("bert")["a"]), rows, max_length=50, device="cpu")
+        forward(open_checkpoint(minis("bert")["a"]), rows, max_length=50, placement=CPU)
     assert "\n" not in str(caught.value)
 
 

@@ -23,7 +23,7 @@ from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.known import FAMILIES as NAMED
 from harness.checkpoints.families.known import KNOWN, add_family
 from harness.checkpoints.families.symmetry import NUMBER, axes_of, in_any_layer, in_table
-from harness.checkpoints.named import modules_of, parameters_of
+from harness.checkpoints.named import canonical, modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
@@ -33,6 +33,8 @@ from harness.merging.plan import plan
 from harness.merging.recipes import Recipe
 from harness.passes.activations import HookedModel
 from harness.passes.features import final_head
+from harness.passes.gram import gram, linear_layers
+from harness.passes.placement import AUTOMATIC
 from harness.types import Choice
 from harness.weights import Axes, group_of
 from tests.conftest import BERT_LIKE, FAMILIES, NEWER, TAGS, is_head, model
@@ -130,8 +132,10 @@ def test_a_family_knows_every_tensor(variant: str, unit: Unit) -> None:
 @every_unit
 @every_variant
 def test_no_tensor_of_a_family_has_two_names(variant: str, unit: Unit) -> None:
-    named = [*planned(variant, unit).named_parameters(remove_duplicate=False)]
-    assert len({id(tensor) for _, tensor in named}) == len(named)
+    """But for those that the family says are one."""
+    made = planned(variant, unit)
+    named = canonical(made, dict(made.named_parameters(remove_duplicate=False)))
+    assert len({id(tensor) for tensor in named.values()}) == len(named)
 
 
 @every_variant
@@ -195,7 +199,14 @@ def test_moving_a_group_through_all_its_tensors_changes_nothing(
         if (after - before).abs().max() < 1e-7
     }
     # what a key's bias adds to a score is the same for all keys, unless positions read it, too
-    blind = ("key.bias", "k_lin.bias", "pos_key_proj.bias", "attn.k.bias", "k_head.bias")
+    blind = (
+        "key.bias",
+        "k_lin.bias",
+        "k_proj.bias",
+        "pos_key_proj.bias",
+        "attn.k.bias",
+        "k_head.bias",
+    )
     assert all(name.endswith(blind) for name in idle), idle
 
 
@@ -390,17 +401,31 @@ def test_heads_that_all_layers_share_an_order_of_go_together(minis: Minis) -> No
         experts=(str(folders["a"]), str(folders["b"])),
         premerge=(parse_choice("permutation:heads=true,layers=first:1"),),
     )
-    with mistake(BadOption, "one order in all layers", "layers=all"):
+    with mistake(BadOption, "first:1", "mpnet", "one order", "expected all"):
         plan(recipe)
 
 
-def test_units_of_pooled_tokens_are_not_compared(minis: Minis) -> None:
+def test_pooled_tokens_are_read_without_padding_or_not_at_all(minis: Minis) -> None:
+    """Which of them are padding no mask says: rows one by one have none."""
     made = open_checkpoint(minis("funnel")["a"])
-    layers = {"ffn.10": "funnel.encoder.blocks.10.ffn.linear_2"}
-    with mistake(UnknownName, made.source, "pools the tokens"):
-        HookedModel(made, layers, "cpu").activations(
-            {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
-        )
+    network = build_model(made.config, made.weights, made.source)
+    layers = linear_layers(network)
+    padded = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
+    with mistake(UnknownName, "4 pooled tokens", "7", "batch_size=1"):
+        gram(network, layers, [padded])
+    alone = [row[row > 0][None] for row in IDS]
+    masked = [{"input_ids": one, "attention_mask": torch.ones_like(one)} for one in alone]
+    found, _ = gram(network, layers, masked, scale="sum")
+    seen: list[torch.Tensor] = []
+    name = "funnel.encoder.blocks.10.ffn.linear_1"
+    layers[name].register_forward_pre_hook(lambda _, given: seen.append(given[0][0].double()))
+    for one in alone:
+        network(input_ids=one)
+    assert [len(one) for one in seen] == [3, 4, 2]
+    torch.testing.assert_close(found[f"{name}.weight"], sum(one.T @ one for one in seen))
+    hooked = HookedModel(made, {"ffn.10": "funnel.encoder.blocks.10.ffn.linear_2"}, AUTOMATIC)
+    with mistake(UnknownName, "pooled tokens"):
+        hooked.activations(padded)
 
 
 # Architectures without a file --------------------------------------------------------------

@@ -25,9 +25,10 @@ from harness.data.rows import load_rows, take
 from harness.errors import BadData, BadRecipe, BrokenCheckpoint, IncompatibleWeights
 from harness.inspecting.show import report, show
 from harness.passes.features import encode, forward, model_key
+from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
 from harness.types import Rows
-from tests.conftest import model
+from tests.conftest import model, real_folder
 from tests.images import (
     COLOURS,
     PROCESSING,
@@ -111,12 +112,13 @@ def test_another_byte_is_another_digest(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first.labels, second.labels)
 
 
+@pytest.mark.real
 def test_real_images_are_tasks() -> None:
     assert harness.TASKS["vision/cifar10"].image == "img"
     assert harness.TASKS["vision/mnist"].labels == tuple("0123456789")
-    folder = Path("/work/shared/data")
+    folder = real_folder()
     if not (folder / "vision" / "cifar10").is_dir():
-        pytest.skip("no real images here")
+        pytest.skip(f"no real images at {folder}")
     rows = load_rows(harness.TASKS["vision/cifar10"], "test", folder=folder, limit=20)
     assert rows.images is not None
     assert {decoded(rows.images(row)).size for row in range(20)} == {(32, 32)}
@@ -282,7 +284,7 @@ def test_features_agree_with_transformers_in_float64(base: Path, rows: Rows) -> 
     with torch.no_grad():
         hidden = plain.vit(values).last_hidden_state[:, 0]
         expected = plain(values).logits
-    x, logits, seen = forward(open_checkpoint(base), rows, max_length=1, device="cpu")
+    x, logits, seen = forward(open_checkpoint(base), rows, max_length=1, placement=CPU)
     assert seen.all()
     np.testing.assert_allclose(x, hidden.numpy(), rtol=0, atol=1e-5)
     np.testing.assert_allclose(logits, expected.numpy(), rtol=0, atol=1e-5)
@@ -291,8 +293,8 @@ def test_features_agree_with_transformers_in_float64(base: Path, rows: Rows) -> 
 
 def test_features_do_not_depend_on_the_batch_or_the_order(base: Path, rows: Rows) -> None:
     checkpoint, order = open_checkpoint(base), [4, 0, 10, 6]
-    x = forward(checkpoint, rows, max_length=1, device="cpu")[0]
-    few = forward(checkpoint, take(rows, order), max_length=1, batch_size=3, device="cpu")[0]
+    x = forward(checkpoint, rows, max_length=1, placement=CPU)[0]
+    few = forward(checkpoint, take(rows, order), max_length=1, batch_size=3, placement=CPU)[0]
     np.testing.assert_allclose(few, x[order], rtol=0, atol=1e-5)
 
 
@@ -304,7 +306,7 @@ def test_images_are_decoded_by_the_batch(
     monkeypatch.setattr("harness.passes.prepared.decoded", lambda one: held.append(1) or true(one))
     prepared = prepare(open_checkpoint(base), rows, 1)
     assert not held
-    batch = prepared.batch([3, 1], torch.device("cpu"))
+    batch = prepared.batch([3, 1], CPU)
     assert len(held) == 2
     assert batch["pixel_values"].shape == (2, 3, 8, 8)
 
@@ -321,7 +323,7 @@ def test_the_key_of_features_has_processor_and_decoder(
     before = model_key(first, digest)
     assert before != model_key(second, digest)
     plain, moved = (
-        encode(one, rows, digest=digest, columns=(0, 1, 2), max_length=1, device="cpu").logits
+        encode(one, rows, digest=digest, columns=(0, 1, 2), max_length=1, placement=CPU).logits
         for one in (first, second)
     )
     assert np.abs(plain - moved).max() > 1e-3

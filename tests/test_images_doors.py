@@ -23,6 +23,7 @@ from harness.data.rows import load_rows, take
 from harness.errors import BadData, BadRecipe, BrokenCheckpoint, IncompatibleWeights
 from harness.evaluation.records import read_records
 from harness.passes.features import forward
+from harness.passes.placement import CPU
 from harness.training.single import dataset
 from tests.conftest import model, registries_kept
 from tests.images import (
@@ -141,7 +142,10 @@ def test_a_merge_is_evaluated_under_every_protocol(
 
 @pytest.mark.parametrize(
     "premerge",
-    ["rotation", "permutation:heads=true", "procrustes", "activation_matching", "ot_fusion"],
+    [
+        *("rotation", "rotation:residual=true", "permutation:heads=true"),
+        *("procrustes", "activation_matching", "ot_fusion"),
+    ],
 )
 def test_experts_are_aligned_before_they_are_merged(
     trained: Path, premerge: str, tmp_path: Path
@@ -150,8 +154,26 @@ def test_experts_are_aligned_before_they_are_merged(
     run("merge", trained / "e1", trained / "e2", "--base", trained / "base", "--merger", "average",
         "--premerge", premerge, "--tasks", task, "--out", tmp_path / "out")  # fmt: skip
     rows = load_rows(harness.TASKS[str(task)], "test")
-    logits = forward(open_checkpoint(tmp_path / "out"), rows, max_length=1, device="cpu")[1]
+    logits = forward(open_checkpoint(tmp_path / "out"), rows, max_length=1, placement=CPU)[1]
     assert np.mean(logits.argmax(1) == rows.labels) > 0.5
+
+
+def test_cards_say_that_rows_are_images(trained: Path, tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    out = tmp_path / "merged"
+    run("merge", trained / "e1", trained / "e2", "--merger", "average", "--out", out)
+    assert ModelCard.load(out / "README.md").data.pipeline_tag == "image-classification"
+    run("evaluate", "--model", out, "--protocols", "current", "--output-path", tmp_path / "records")
+    (first, *_) = read_records([tmp_path / "records"])
+    assert first.versions["pillow"]
+    run("export", tmp_path / "records", "--format", "model-index", "--out", tmp_path / "cards")
+    cards = [*(tmp_path / "cards").rglob("README.md")]
+    assert cards
+    for card in cards:
+        results = ModelCard.load(card).data.eval_results
+        assert results is not None
+        assert {one.task_type for one in results} == {"image-classification"}
 
 
 @pytest.mark.parametrize("need", ["gram", "fisher"])
@@ -199,7 +221,7 @@ def test_the_fisher_information_is_the_mean_of_squared_gradients(trained: Path) 
     from harness.passes.reading import Reading
 
     rows = take(load_rows(harness.TASKS[str(trained / "colours.yaml")], "test"), [0, 4, 11])
-    reading = Reading(open_checkpoint(trained / "e1"), rows, 1, "cpu", None)
+    reading = Reading(open_checkpoint(trained / "e1"), rows, 1, CPU, None)
     batches = reading.batches(1, as_drawn=True)
     found = fisher(reading.model(), batches, kind_of(rows.task), estimator="empirical")
     plain = AutoModelForImageClassification.from_pretrained(trained / "e1").eval()
@@ -228,7 +250,7 @@ def test_activations_are_those_of_every_token(trained: Path) -> None:
     rows = load_rows(harness.TASKS[str(trained / "colours.yaml")], "test")
     both = [trained / "e1", trained / "e2"]
     experts = tuple(map(open_checkpoint, both))
-    first, second = activations(Readings(experts, lambda _: rows, "cpu"), batch_size=5)
+    first, second = activations(Readings(experts, lambda _: rows, CPU), batch_size=5)
     found = first.products(second, "ffn.1")
     values = prepare(experts[0], rows, 1).make(range(len(rows)))["pixel_values"]
     seen = []

@@ -288,3 +288,5 @@ def test_groups_stand_for_their_tasks(tmp_path: Path) -> None:
     assert len({*expanded(["embedded/topic", "embedded"])}) == len(groups()["embedded"])
     with mistake(BadData, "ner ner/conll2003"):
         expanded(["ner"], tmp_path)
+    assert {*expanded(["vision"])} - {*expanded(["vision8"])} == {"vision/cifar10"}
+    assert len(expanded(["vision8"])) == 8

@@ -163,7 +163,9 @@ def test_the_committed_records_are_packs() -> None:
     assert [path.suffix for path in packs] == [".parquet"] * 9
     assert sum(path.stat().st_size for path in packs) < 12e6
     for path in packs:
-        assert {name.rpartition("/")[0].count("/") for name, _ in unpacked(path)} == {2}
+        for name, text in unpacked(path):
+            assert name.count("/") == 3
+            assert b'"source": "/' not in text, f"{path} names a folder of some machine"
 
 
 # Damage, and names that lead elsewhere --------------------------------------------------------

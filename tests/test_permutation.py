@@ -75,10 +75,12 @@ def network(variant: str, unit: Unit = "row", seed: int = 0) -> tuple[torch.nn.M
 
 def shuffled(state: Tensors, symmetry: Symmetry, seed: int = 3, *, kinds: str = "all") -> Tensors:
     """The state with units in another order: of feed-forward layers, `heads`, or `all`."""
-    moves = {f"ffn.{layer}": permutation(SIZES["ffn"], seed, layer) for layer in symmetry.layers}
+    units = symmetry.within("all", "ffn")
+    moves = {group: permutation(SIZES["ffn"], seed, at) for at, group in enumerate(units)}
     if kinds != "ffn":
-        for layer in symmetry.layers:
-            moves |= {f"{kind}.{layer}": symmetries.heads(seed, layer) for kind in ("qk", "vo")}
+        for at, (name, alike) in enumerate(symmetry.head_orders("all").items()):
+            moves |= dict.fromkeys(alike, symmetries.heads(seed, at))
+            moves |= {name: permutation(HEADS, seed, at)} if name in alike else {}
     if kinds == "all":
         groups = {"width", "embedding", "pooled"} & symmetry.groups
         moves |= {group: permutation(SIZES[group], seed) for group in groups}

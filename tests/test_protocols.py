@@ -27,6 +27,12 @@ from tests.mistakes import mistake
 #: name -> (options, properties that this protocol breaks by design)
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "current": ({}, {"blank_head", "shuffled_lessons"}),
+    # what it says of a row is a number, whatever was drawn: no class
+    "cosine": (
+        {},
+        {"relabelling", "fitting_head", "blank_head"}
+        | {"shuffled_lessons", "shuffled_rows", "one_per_draw"},
+    ),
     "ft-classifier": ({"learning_rate": 0.05, "epochs": 20}, {"relabelling"}),
     "knn": ({}, set()),
     "linear-probe": ({}, set()),

@@ -26,6 +26,7 @@ from harness.errors import BadRecipe, BrokenCheckpoint, NotFinite, UnknownName
 from harness.passes import blocks, layerwise
 from harness.passes.blocks import blocks_of
 from harness.passes.features import forward
+from harness.passes.placement import CPU
 from harness.passes.reading import Readings
 from harness.passes.statistics import drawn
 from tests.conftest import FAMILIES, model
@@ -261,7 +262,7 @@ def given(folders: Sequence[Path], merged: StateDict, size: int = 64) -> list[St
     """The matrices through a merged model, apart from any merge."""
     rows = drawn(TOY, EXAMPLES, 0, None)
     checkpoints = tuple(open_checkpoint(folder) for folder in folders)
-    readings = Readings(checkpoints, lambda _: rows, "cpu")
+    readings = Readings(checkpoints, lambda _: rows, CPU)
     made = harness.NEEDS["gram_through"].function
     return [one(merged) for one in made(readings, examples=EXAMPLES, seed=0, batch_size=size)]
 
@@ -383,7 +384,7 @@ def test_a_model_run_block_by_block_is_the_model(loud: Loud) -> None:
     rows = drawn(TOY, EXAMPLES, 0, None)
     for family in FAMILIES:
         checkpoint = open_checkpoint(loud(family))
-        reading = Readings((checkpoint,), lambda _: rows, "cpu").of(0)
+        reading = Readings((checkpoint,), lambda _: rows, CPU).of(0)
         cut, own = blocks_of(checkpoint), checkpoint.weights
         parts = blocks.TruncatedModel(reading, cut, 4)
         for block in range(3):
@@ -391,7 +392,7 @@ def test_a_model_run_block_by_block_is_the_model(loud: Loud) -> None:
         stored, shared = parts.gram()
         final = {"roberta": "classifier.out_proj", "electra": "classifier.out_proj"}
         name = f"{final.get(family, 'classifier')}.weight"
-        x, _, _ = forward(checkpoint, rows, max_length=128, device="cpu")
+        x, _, _ = forward(checkpoint, rows, max_length=128, placement=CPU)
         expected = torch.from_numpy(x).double()
         found = stored[shared.get(name, name)]
         torch.testing.assert_close(found, expected.T @ expected / len(x), rtol=1e-4, atol=1e-6)

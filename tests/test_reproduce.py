@@ -28,9 +28,9 @@ case $1 in finetune) made=expert.json ;; merge) made=merge.json ;; *) exit 0 ;; 
 while [ "$1" != --out ]; do shift; done
 mkdir -p "$2" && touch "$2/$made"
 """
-EXPERTS = 10 + 5 + 33 + 9 + 4
-"""Of same-task, of all studies of textcls, of premerge, ner and emotion."""
-EVALUATED = 22 + 10 + 18 + 9 + 30 + 20
+EXPERTS = 10 + 5 + 33 + 9 + 4 + 7
+"""Of same-task, of all studies of textcls, of premerge, ner, emotion and vision."""
+EVALUATED = 22 + 10 + 18 + 9 + 30 + 20 + 43
 """The same, but that premerge.py does its own; of different-tasks, protocols and shots."""
 MERGED = EVALUATED - (5 + 9 + 10)
 """Less what was merged for another study: by protocols, by shots, and by emotion out of domain."""

@@ -74,12 +74,10 @@ def network(variant: str, unit: Unit = "row", seed: int = 0) -> tuple[torch.nn.M
 def turned(state: Tensors, symmetry: Symmetry, seed: int = 5) -> Tensors:
     """The state with heads turned and units in another order, as no expert ever is."""
     moves = {
-        group: permutation(SIZES["ffn"], seed, layer)
-        if kind == "ffn"
-        else symmetries.rotations(seed, layer, place)
-        for layer in symmetry.layers
-        for place, kind in enumerate(("qk", "vo", "ffn"))
-        for group in [f"{kind}.{layer}"]
+        group: permutation(SIZES["ffn"], seed, at)
+        if group.startswith("ffn")
+        else symmetries.rotations(seed, at)
+        for at, group in enumerate(symmetry.within("all", "qk", "vo", "ffn"))
     }
     return moved(state, symmetry.axes, moves)
 
@@ -87,7 +85,7 @@ def turned(state: Tensors, symmetry: Symmetry, seed: int = 5) -> Tensors:
 def scaled(state: Tensors, symmetry: Symmetry) -> Tensors:
     """Queries and values of every head by a number, which is undone in its keys and outputs."""
     factors = torch.tensor([0.5, -3.0], dtype=torch.float64).repeat_interleave(SIZE)
-    groups = [f"{kind}.{layer}" for layer in symmetry.layers for kind in ("qk", "vo")]
+    groups = symmetry.within("all", "qk", "vo")
     return moved(state, symmetry.axes, {group: torch.diag(factors) for group in groups})
 
 

@@ -222,7 +222,6 @@ def test_a_model_that_gives_all_its_layers_is_tuned_and_scored(tmp_path: Path) -
 
 
 ENCODER_DECODERS: dict[str, dict[str, Any]] = {
-    "t5": {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2},
     "mt5": {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2},
     "bart": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1},
     "mbart": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1},

@@ -19,6 +19,7 @@ from harness.data.rows import load_rows
 from harness.errors import BadOption, BadRecipe, HarnessError
 from harness.merging.candidates import values_of
 from harness.passes.features import forward
+from harness.passes.placement import CPU
 from tests.mistakes import mistake, refused
 from tests.states import close
 from tests.toys import THREE, TOY, registered
@@ -134,7 +135,7 @@ def made(minis: Minis, tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 def accuracy(folder: Path, task: Task, split: str) -> float:
     rows = load_rows(task, split)
-    _, logits, _ = forward(open_checkpoint(folder), rows, max_length=128, device="cpu")
+    _, logits, _ = forward(open_checkpoint(folder), rows, max_length=128, placement=CPU)
     return float((logits.argmax(1) == rows.labels).mean())
 
 

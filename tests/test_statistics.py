@@ -33,6 +33,7 @@ from harness.needs import gram as needed
 from harness.passes import statistics
 from harness.passes.fisher import BY_EXAMPLE, fisher
 from harness.passes.gram import gram, linear_layers
+from harness.passes.placement import CPU
 from harness.passes.statistics import collect, drawn
 from harness.rng import rng
 from tests.conftest import BERT_LIKE, FAMILIES, model
@@ -63,7 +64,7 @@ def defaults(kind: str, **changed: Any) -> dict[str, Any]:
 def collected(kind: str, folder: Path, task: Task = TOY, **changed: Any) -> statistics.Statistic:
     chosen = defaults(kind, **changed)
     rows = rows_of(task, chosen["examples"])
-    return collect(NEEDS[kind], chosen, open_checkpoint(folder), rows, device="cpu")
+    return collect(NEEDS[kind], chosen, open_checkpoint(folder), rows, placement=CPU)
 
 
 # Independent passes in float64 -------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,14 +18,16 @@ from harness.data.rows import load_rows
 from harness.data.sources import SUFFIXES
 from harness.kinds import kind_of
 from harness.labels import normal
-from tests.conftest import REAL_DATA
+from tests.conftest import real_folder
 
 #: name -> (kind, classes, metrics)
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "embedded/colours": ("classification", 4, ("accuracy",)),
     "embedded/comparison": ("classification", 2, ("accuracy",)),
     "embedded/mentions": ("multilabel", 4, ("macro_f1",)),
     "embedded/names": ("tagging", 5, ("span_f1",)),
     "embedded/outcome": ("regression", 0, ("pearson", "spearman")),
+    "embedded/shapes": ("classification", 4, ("accuracy",)),
     "embedded/topic": ("classification", 4, ("accuracy",)),
     "emotion/affectivetext": ("multilabel", 6, ("macro_f1",)),
     "emotion/crowdflower": ("multilabel", 12, ("macro_f1",)),
@@ -69,7 +70,13 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "textcls/yahoo_answers_topics": ("classification", 10, ("accuracy",)),
     "textcls/yelp_review_full": ("classification", 5, ("accuracy",)),
     "vision/cifar10": ("classification", 10, ("accuracy",)),
+    "vision/dtd": ("classification", 47, ("accuracy",)),
+    "vision/eurosat": ("classification", 10, ("accuracy",)),
+    "vision/gtsrb": ("classification", 43, ("accuracy",)),
     "vision/mnist": ("classification", 10, ("accuracy",)),
+    "vision/resisc45": ("classification", 45, ("accuracy",)),
+    "vision/stanford_cars": ("classification", 196, ("accuracy",)),
+    "vision/sun397": ("classification", 397, ("accuracy",)),
     "vision/svhn": ("classification", 10, ("accuracy",)),
 }
 #: rows of the reported split, where a data folder would hold all of it
@@ -164,15 +171,6 @@ def test_generated_tasks_are_whole(name: str) -> None:
 
 
 # Real data ---------------------------------------------------------------------------------
-
-
-def real_folder() -> Path:
-    """HARNESS_DATA_DIR, else shared/data beside the repository; skips where there is neither."""
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    folder = Path(os.environ.get(REAL_DATA) or beside)
-    if not folder.is_dir():
-        pytest.skip(f"no real data at {folder}; say where it is with HARNESS_DATA_DIR")
-    return folder
 
 
 def has(folder: Path, task: Task, split: str) -> bool:

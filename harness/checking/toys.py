@@ -188,8 +188,22 @@ def inputs(modality: Modality = "text") -> dict[str, torch.Tensor]:
     if modality == "image":
         return {"pixel_values": torch.randn(6, 3, 6, 6, generator=numbers)}
     ids = torch.randint(5, len(WORDS), (6, 8), generator=numbers)
-    mask = (torch.arange(8) < torch.tensor([8, 8, 5, 3, 2, 1])[:, None]).long()
+    lengths = torch.tensor([8, 8, 5, 3, 2, 1])
+    ids[torch.arange(6), lengths - 1] = WORDS.index("[SEP]")  # which a decoder looks for
+    mask = (torch.arange(8) < lengths[:, None]).long()
     return {"input_ids": ids, "attention_mask": mask}
+
+
+def exact_norms(made: torch.nn.Module) -> torch.nn.Module:
+    """The network with T5's norms, which compute in float32 whatever they are given, in float64."""
+    for module in [*made.modules()]:
+        for name, norm in module.named_children():
+            if type(norm).__name__ == "T5LayerNorm":
+                old: Any = norm
+                exact = torch.nn.RMSNorm(old.weight.shape, old.variance_epsilon)
+                exact.weight = old.weight
+                setattr(module, name, exact)
+    return made
 
 
 def write(folder: Path, state: StateDict, config: Mapping[str, Any] | None = None) -> Path:

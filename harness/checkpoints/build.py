@@ -14,13 +14,16 @@ from harness.checkpoints.families.family import Unit
 from harness.checkpoints.named import canonical, in_memory, parameters_of
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
+from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.processor import check_image_processor, processor_digest
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 from harness.weights import floating, specs
 
-OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures")
+TEXT_HEAD = "text_head"
+"""The key of a configuration that says which texts its head is made of."""
+OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures", TEXT_HEAD)
 """What a configuration says of the head alone."""
 LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
 """What a configuration says that the forward pass does not read."""
@@ -87,11 +90,27 @@ def build_model(
     with no_init_weights():  # to draw them takes longer than a forward pass over a few rows
         model: Any = network(config, what, unit)
     model.tie_weights()  # which goes with drawing them
-    _check_tensors(model, state, what)
+    check_tensors(model, state, what)
     tensors = {name: state[name] for name in floating(state)}
     model.load_state_dict(in_memory(model, tensors), strict=False)
     built: torch.nn.Module = model.float().eval()
     return built
+
+
+def build_encoder(model: Checkpoint) -> torch.nn.Module:
+    """An embedding model's encoder in a classifier of transformers, in eval mode, in float32.
+
+    Only its `base_model` may be run: the head, and a pooler that the model lacks, have no values.
+    Raises BrokenCheckpoint as `encoder_of` does.
+    """
+    from transformers.initialization import no_init_weights
+
+    encoder = encoder_of(model)
+    with no_init_weights():
+        made = network(encoder.config, model.source)
+    tensors = {name: encoder.weights[name] for name in floating(encoder.weights)}
+    made.load_state_dict(in_memory(made, tensors), strict=False)
+    return made.float().eval()
 
 
 @contextmanager
@@ -116,9 +135,12 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
         open_tokenizer(checkpoint.processor)
         _OPENED.add(digest)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
+    if pooling_of(checkpoint) is not None:
+        encoder_of(checkpoint)
+        return
     _check_unit(checkpoint.config, checkpoint.source, unit)
     model = classifier_on_meta(checkpoint.config, checkpoint.source, unit=unit)
-    _check_tensors(model, checkpoint.weights, checkpoint.source)
+    check_tensors(model, checkpoint.weights, checkpoint.source)
 
 
 def unit_of(checkpoint: Checkpoint) -> Unit:
@@ -164,7 +186,8 @@ def _check_none_lacks(model: torch.nn.Module, names: Collection[str], what: str)
             )
 
 
-def _check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
+def check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
+    """Raise BrokenCheckpoint for a tensor that lacks, is left over or has another shape."""
     known = specs(state)
     shapes = {name: known[name].shape for name in floating(state)}
     _check_none_lacks(model, shapes, what)

@@ -33,6 +33,9 @@ TOKENIZER_FILES = (
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 PROCESSOR_FILES = (*TOKENIZER_FILES, *IMAGE_FILES)
 HEADS = "heads"
+MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
+READING = "sentence_*_config.json"
+"""How an embedding model reads a row: `bert` in the name, or the name of another family."""
 SAYING = (
     *PROCESSOR_FILES,
     *("config.json", INDEX, ADAPTER_FILE, MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE, HEADS),
@@ -45,6 +48,7 @@ MODEL_FILES = (
     "config.json",
     "README.md",
     *PROCESSOR_FILES,
+    *(MODULES, PROMPTS, READING, "[0-9]_*/config.json"),
     f"{HEADS}/*/{SINGLE}",
     f"{HEADS}/*/config.json",
 )
@@ -84,11 +88,11 @@ def check_files(folder: Path) -> None:
     What such a link points to would be copied into every merge.
     """
     for path in (folder / name for name in SAYING if (folder / name).is_symlink()):
-        _check_link(path, folder)
+        check_link(path, folder)
     for place, folders, files in os.walk(folder / HEADS):
         for path in (Path(place) / name for name in (*folders, *files)):
             if path.is_symlink() and path.suffix != ".safetensors":
-                _check_link(path, folder)
+                check_link(path, folder)
     for name in ("tokenizer_config.json", *IMAGE_FILES):
         if (folder / name).is_file():
             read_config(folder / name, "a processor's configuration")
@@ -97,7 +101,7 @@ def check_files(folder: Path) -> None:
             raise BrokenCheckpoint(f"{path} is no file of at most {LARGEST} bytes, expected one")
 
 
-def _check_link(path: Path, folder: Path) -> None:
+def check_link(path: Path, folder: Path) -> None:
     """Raise BrokenCheckpoint for a link to outside of a folder.
 
     A snapshot in the cache of the Hub is made of links into the store beside it:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from harness.checkpoints.families.family import Unit
+from harness.checkpoints.families.known import KNOWN
 from harness.errors import BrokenCheckpoint
 
 
@@ -21,6 +22,11 @@ def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.n
     import transformers
     from transformers.models.auto import modeling_auto as auto
 
+    family = KNOWN.get(config["model_type"])
+    if family is not None and family.make is not None:
+        with _of_transformers(what):
+            return family.make(_read(config), unit)
+
     kind, of_text = config["model_type"], auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
     rows = transformers.AutoModelForSequenceClassification
     if kind in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES and kind not in of_text:
@@ -29,6 +35,19 @@ def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.n
     with _of_transformers(what):
         model: torch.nn.Module = made[unit].from_config(_read(config))
     return model
+
+
+def text_tower(config: Mapping[str, Any], what: str) -> Any:
+    """The encoder of texts, with its projection, of the configuration of a whole CLIP.
+
+    Raises as `network` does.
+    """
+    from transformers import CLIPTextModelWithProjection
+
+    with _of_transformers(what):
+        read = _read(config)
+        read.text_config.projection_dim = read.projection_dim
+        return CLIPTextModelWithProjection(read.text_config)
 
 
 def configuration(config: Mapping[str, Any], what: str) -> Any:

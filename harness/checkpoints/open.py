@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from harness.checkpoints.families.generic import family_of
+from harness.checkpoints.families.known import WHOLE
 from harness.checkpoints.hashed import Hashed, identity_of
 from harness.checkpoints.layout import (
     ADAPTER_FILE,
@@ -30,8 +31,10 @@ from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, check_listed
 from harness.errors import BrokenCheckpoint
 from harness.files import is_text, read_json
 from harness.types import Checkpoint, StateDict
-from harness.weights import Lazy, Spec, renamed, specs, union
+from harness.weights import Lazy, Spec, renamed, select, specs, union
 
+PART = "CLIPVisionModelWithProjection"
+"""What transformers calls that of a whole CLIP which reads images."""
 LAYERS = re.compile(r"(^|_)n?_?(layers?|groups?|group_num|blocks?|experts)$")
 """Numbers of a configuration that say how many layers a model has, or parts of layers."""
 OTHER_WEIGHTS = ("transformers_weights", "quantization_config")
@@ -84,12 +87,20 @@ def open_checkpoint(
         raise odd(file, "dtype", dtype, "one of torch: float32")
     check_listed(path, ("config.json", *PROCESSOR_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
+    config, weights = _part(config, weights)
     check_counts(config, weights, str(file))
     family = family_of(config, str(source))
     names: dict[str, str] = {}
-    for name in weights:
-        if (known := names.setdefault(family.canonical(name), name)) != name:
+    for name in sorted(weights, key=lambda name: family.canonical(name) != name):
+        known = names.setdefault(family.canonical(name), name)
+        # the table that two stacks read may be written once for each of them, too
+        if known != name and not (family.stacks and torch.equal(weights[known], weights[name])):
             raise twice(path, known, name)
+    if family.stacks and not {family.words, family.bare(family.words)} & names.keys():
+        raise BrokenCheckpoint(
+            f"{path} has no {family.bare(family.words)}, nor embed_tokens.weight of a stack, which "
+            "transformers would make up; expected a table of tokens"
+        )
     for name in names:
         if (bare := family.bare(name)) != name and bare in names:
             raise twice(path, names[name], names[bare])
@@ -100,11 +111,25 @@ def open_checkpoint(
         path=path,
         config=config,
         family=family,
-        weights=renamed(weights, names) if spelled else weights,
+        weights=weights if [*names] == [*weights] else renamed(weights, names),
         labels=labels_of(config, str(file)) if has_head else None,
         tasks=recorded_tasks(path),
         spelled=spelled,
     )
+
+
+def _part(config: dict[str, Any], state: StateDict) -> tuple[dict[str, Any], StateDict]:
+    """Of a whole CLIP its encoder of images with its projection; whatever else is given, itself."""
+    family = WHOLE.get(str(config.get("model_type")))
+    if family is None:
+        return config, state
+    said = config.get("vision_config_dict") or config.get("vision_config") or {}
+    said = {**said, "model_type": family.model_types[0], "architectures": [PART]}
+    dim = f"{family.pooler}.weight"
+    if dim in state:
+        said["projection_dim"] = specs(state)[dim].shape[0]
+    named = [n for n in state if n.startswith(family.prefix) or family.is_pooler(n)]
+    return said, select(state, named)
 
 
 def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> None:

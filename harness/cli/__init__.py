@@ -8,7 +8,7 @@ from importlib import import_module
 from harness.cli.program import main
 
 for command in (
-    *("finetune", "merge", "statistics", "check"),
+    *("finetune", "heads", "merge", "statistics", "check"),
     *("evaluate", "compare", "inspect", "leaderboard", "plot"),
     *("show", "export", "records", "prepare", "listing", "cache", "demo"),
 ):

@@ -118,6 +118,7 @@ def _folder(text: str) -> str:
 
 
 Names: TypeAlias = Sequence[str]
+Dtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
 Preset: TypeAlias = Literal["procrustes", "regmean", "rotation", "ft-classifier"] | None
 
 RECORDS = argument("Record files, or folders of them.")
@@ -131,7 +132,9 @@ PLUGINS = option(
 MAX_LENGTH = option(
     "Tokens, or auto: what the model and the rows need. Default: the task's.", metavar="N|auto"
 )
-DEVICE = option("auto, cpu, cuda, ...", "auto")
+DEVICE = option("auto, cpu, cuda or cuda:N.", "auto")
+DTYPE = option("In which type models run.", "float32")
+HEADS_FROM = option("A folder of heads for models that have none: see `harness heads`.")
 OTHER_BASE = flag("Accept models that were made from another base.", "--other-base")
 OTHER_TASKS = flag("Accept --tasks other than those the experts were trained on.", "--other-tasks")
 ALLOW_PICKLE = flag("Read pickles, as weights only.", "--allow-pickle")

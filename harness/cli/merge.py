@@ -28,9 +28,10 @@ def merge(
     postmerge: Stages = option(
         "NAME[:key=value,...], after the merger; repeat for several.", of="postmerge"
     ),
-    heads: Literal["auto", "merge", "average", "keep"] | None = option(
+    heads: Literal["auto", "merge", "average", "keep", "none"] | None = option(
         "What to do with the heads."
     ),
+    heads_from: str | None = flags.HEADS_FROM,
     tasks: Names = several("T1,T2,...: the task of each expert, or one for all.", of="tasks"),
     seed: int | None = option("Seed of methods that draw random numbers."),
     statistics: list[str] | None = option(
@@ -39,6 +40,7 @@ def merge(
     tune: str | None = option("OPTION=FIRST:LAST:STEP: try all, keep the best."),
     tune_on: Names = several("T1@SPLIT,...: where candidates are scored. Default: @heldout10."),
     device: str | None = option("Where statistics are computed and candidates scored."),
+    dtype: flags.Dtype | None = option("In which type models run there. Default: float32."),
     no_drift: bool = flag("Skip measuring how far the experts' logits move.", "--no-drift"),
     other_base: bool = flags.OTHER_BASE,
     other_tasks: bool = flags.OTHER_TASKS,
@@ -79,7 +81,7 @@ def merge(
     print(f"wrote {out}{', which replaces the merge that was there' if replaced else ''}")
 
 
-BESIDE = ("device", "data_dir", "drift")
+BESIDE = ("device", "dtype", "data_dir", "drift")
 """Flags that a recipe leaves to the machine it is used on."""
 
 

@@ -19,10 +19,13 @@ def statistics(
         "Which merger they are for, with its options: regmean.", of="mergers"
     ),
     need: str | None = option("NAME[:key=value,...]: the need itself, instead of a merger."),
+    base: str | None = option("The base, if the expert leaves tensors to it."),
+    heads_from: str | None = flags.HEADS_FROM,
     preset: flags.Preset = flags.PRESET,
     max_length: str | None = flags.MAX_LENGTH,
     other_tasks: bool = flags.OTHER_TASKS,
     device: str = flags.DEVICE,
+    dtype: flags.Dtype = flags.DTYPE,
     allow_pickle: bool = flags.ALLOW_PICKLE,
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,

@@ -34,7 +34,7 @@ def groups() -> dict[str, list[Task]]:
     """Groups of tasks, by name."""
     made: dict[str, list[Task]] = {}
     for name, task in TASKS.items():
-        group = task.group or name.partition("/")[0]
-        if group != name:
-            made.setdefault(group, []).append(task)
+        for group in (task.group or name.partition("/")[0]).split():
+            if group != name:
+                made.setdefault(group, []).append(task)
     return made

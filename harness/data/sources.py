@@ -55,7 +55,7 @@ class Table:
 
 def table(task: Task, split: str, folder: str | Path | None) -> Table:
     if task.generate is not None:
-        return _listed(task.generate(split))
+        return _listed(task.generate(split), task.image)
     if task.files:
         return _from_file(task, _given(task, split))
     root = data_dir(folder)
@@ -178,9 +178,10 @@ def label_values(task: Task) -> list[Any]:
     return values if names is None else [names]
 
 
-def _listed(rows: Any) -> Table:
+def _listed(rows: Sequence[Row], image: str = "") -> Table:
     columns = tuple(rows[0]) if len(rows) else ()
-    return Table(columns, len(rows), lambda order: [rows[i] for i in order])
+    images = (lambda row: bytes(rows[row][image])) if image in columns else None
+    return Table(columns, len(rows), lambda order: [rows[i] for i in order], images)
 
 
 def _from_file(task: Task, path: Path) -> Table:

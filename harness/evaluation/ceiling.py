@@ -60,10 +60,10 @@ def check_ceilings(run: Run, model: OpenedModel) -> None:
             f"{named} add task vectors to a base, and that of {model.name} is not known; name it "
             "with --base"
         )
-    if len(model.experts) < 2:
+    if (count := sum(map(bool, model.expert_tasks))) < 2:
         raise BadRecipe(
-            f"{named} share a task vector among experts, found {len(model.experts)} of "
-            f"{model.name}; expected two or more: name them with --experts"
+            f"{named} share a task vector among experts of tasks, found {count} of {model.name}; "
+            "expected two or more: name them with --experts"
         )
     for task in model.expert_tasks:
         if (count := model.expert_tasks.count(task)) > 1:

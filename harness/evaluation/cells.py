@@ -13,7 +13,7 @@ from harness.data.rows import load_rows
 from harness.data.shots import amount
 from harness.data.sources import origin
 from harness.data.splits import share_rows
-from harness.errors import BadRecipe, MissingTeacher
+from harness.errors import BadRecipe, MissingHead, MissingTeacher
 from harness.evaluation.ceiling import ceilings_on, check_ceilings
 from harness.evaluation.evaluated import (
     EvaluatedModel,
@@ -36,8 +36,8 @@ from harness.evaluation.task_split import (
 from harness.kinds import kind_of
 from harness.passes.lengths import resolved, tell_of_cut
 from harness.presets import preset, read_as
-from harness.readout import LAST_LINEAR, Readout
-from harness.types import HELD_OUT, TRAINED_ON, Choice, Encoded, Scalar
+from harness.readout import LAST_LINEAR, Readout, without_head
+from harness.types import HELD_OUT, TRAINED_ON, Choice, Encoded, Rows, Scalar
 
 SAW: Mapping[tuple[bool, bool], Saw] = {
     (True, False): "chose the rows",
@@ -71,9 +71,14 @@ class Cell:
 
     @property
     def defined(self) -> bool:
-        """Whether there is such a cell: no features, nothing adapts; no teacher, none teaches."""
-        adapts = self.protocol.adapts and self.evaluated.role == "ensemble"
-        return not adapts and (bool(self.teachers) or not self.protocol.teaches)
+        """Whether there is such a cell: no features, nothing adapts; no teacher, none teaches; and
+        no head, none is read."""
+        read, evaluated = self.protocol.entry, self.evaluated
+        if evaluated.role == "ensemble" and (self.protocol.adapts or read.apart):
+            return False
+        if evaluated.pooling is not None and read.reads_head:
+            return False
+        return bool(self.teachers) or not self.protocol.teaches
 
     @property
     def read_by(self) -> tuple[EvaluatedModel, ...]:
@@ -86,13 +91,24 @@ class Cell:
         return self.data.pools.get(self.protocol.outside) if self.protocol.draws else None
 
     @property
+    def tests(self) -> tuple[Rows, ...]:
+        """The rows that are scored, as they go through the model: both texts of each, if apart."""
+        return self.data.segments if self.protocol.entry.apart else (self.data.test,)
+
+    @property
     def max_length(self) -> int:
         return self.data.max_length
 
     @property
     def readout(self) -> Readout:
         """How the rows are put before the model, and where its features are taken."""
+        return self.readout_of(self.evaluated)
+
+    def readout_of(self, model: EvaluatedModel) -> Readout:
+        """The same for one of the models that the rows go through."""
         own = self.protocol.readout
+        if model.pooling is not None:
+            return model.pooling.readout if own == LAST_LINEAR else without_head(own)
         return preset(self.run.preset).readout if own == LAST_LINEAR else own
 
     @cached_property
@@ -141,6 +157,7 @@ class Cell:
             "features": self.readout.name,
             "max_length": self.max_length,
             "limit": run.limit,
+            **run.placement.recorded,
             **self.evaluated.members[0].family.recorded,
         }
         kind = read_as(data.task, run.preset)
@@ -201,7 +218,7 @@ class Cell:
     def _unusual(self) -> dict[str, Scalar]:
         """What was asked beside the defaults, for the name of the record."""
         length = [] if self.data.task.image else ["max_length"]  # which means nothing there
-        settings = ["labels", "limit", *length, "metrics", "preset"]
+        settings = ["dtype", "labels", "limit", *length, "metrics", "preset"]
         if self.protocol.draws:
             settings += ["draws", "seed", "shots", "stratified"]
         if self.protocol.transductive:
@@ -233,7 +250,7 @@ def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) 
         experts = experts_on(run, model, split.task)
         models = [*models_on(run, model, split.task, experts), *ceilings_on(run, model, split.task)]
         data = _with_length(run, split, models)
-        with_experts.append((data, experts))
+        with_experts.append((data, [one for one in experts if one.pooling is None]))
         taught = [(one, tuple(teachers_of(one, experts))) for one in models]
         known += [(split.task.name, bool(teachers)) for _, teachers in taught]
         cells += [
@@ -241,19 +258,48 @@ def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) 
             for one, teachers in taught
             for protocol in protocols
         ]
+    _check_embeddings(run, cells)
     _check_teachers(run, protocols, known)
     chosen = _choice(run, model, with_experts) if run.best_single else ()
     return [cell for cell in [*cells, *chosen] if cell.defined]
 
 
+def _check_embeddings(run: Run, cells: Sequence[Cell]) -> None:
+    """Raise BadRecipe for what embedding models, which have no head, cannot be asked for.
+
+    What is read by default is left out of them, with a warning.
+    """
+    found = [cell for cell in cells if cell.evaluated.pooling is not None]
+    if not found:
+        return
+    called = f"{found[0].evaluated.name} is an embedding model without a head"
+    if preset(run.preset).readout != LAST_LINEAR:
+        raise BadRecipe(f"{called}, and the preset '{run.preset}' reads heads; leave out --preset")
+    tasks = [cell.data.task for cell in found if kind_of(cell.data.task).split_into_words]
+    if tasks:
+        raise BadRecipe(f"{called}, and {tasks[0]} is tagged word by word; expected other tasks")
+    names = ", ".join(dict.fromkeys(c.protocol.name for c in found if c.protocol.entry.reads_head))
+    if names and run.protocols:
+        raise MissingHead(
+            f"{called}, which {names} reads, and none is made up; expected protocols that read "
+            "features: knn, linear-probe, probe, cosine"
+        )
+    if names:
+        warnings.warn(f"{called}, so it is not evaluated by {names}", stacklevel=4)
+
+
 def _with_length(run: Run, data: TaskSplit, models: Sequence[EvaluatedModel]) -> TaskSplit:
     """The split with the tokens that all models read of a row; warns of what is cut off."""
     members = [member for one in models for member in one.members]
-    several = [data.test, *(pool.rows for pool in data.pools.values())]
+    tests = data.segments if data.apart else (data.test,)
+    several = [*tests, *(pool.rows for pool in data.pools.values())]
     readout = preset(run.preset).readout
-    number = resolved(run.max_length or data.task.finetune.max_length, members, several, readout)
+    own = [one.pooling.max_length for one in models if one.pooling and one.pooling.max_length]
+    asked = run.max_length or min([data.task.finetune.max_length, *own])
+    number = resolved(asked, members, several, readout)
     if readout == LAST_LINEAR:  # a preset's length is what it reads
-        tell_of_cut(members, data.test, number)
+        for rows in tests:
+            tell_of_cut(members, rows, number)
     return replace(data, max_length=number)
 
 

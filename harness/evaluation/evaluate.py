@@ -12,15 +12,13 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from harness.checkpoints.build import check_ready
-from harness.checkpoints.processor import check_inputs
+from harness.checkpoints.processor import check_inputs, pillow
 from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
 from harness.errors import (
-    BadOption,
     BrokenRecord,
     CellsFailed,
     HarnessError,
@@ -39,6 +37,7 @@ from harness.evaluation.predictions import (
 )
 from harness.evaluation.reader import Reader, plan
 from harness.evaluation.records import (
+    DECODER,
     DrawScore,
     Record,
     identity,
@@ -53,6 +52,7 @@ from harness.evaluation.task_split import TaskSplit, protocols_of
 from harness.files import check_below, check_place
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
+from harness.passes.placement import check_placement
 from harness.passes.workload import Workload
 from harness.presets import preset
 from harness.types import Predictions, Progress
@@ -67,7 +67,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     and saved, for cells that cannot be scored.
     """
     check_place(Path(run.output).absolute())
-    _check_device(run.device)
+    check_placement(run.placement)
     protocols = protocols_of(run)
     model = resolve_model(run)
     if run.singles:
@@ -133,25 +133,18 @@ def _warn_of_few_rows(records: Sequence[Record]) -> None:
         )
 
 
-def _check_device(name: str) -> None:
-    try:
-        torch.empty(0, device=None if name == "auto" else name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadOption(f"device is '{name}', which torch cannot use here: {reason}") from error
-
-
 def check_cells(cells: Iterable[Cell]) -> None:
     """Raise BrokenCheckpoint for a model of a cell that could not be run, before any is."""
     checked = set()
     for cell in cells:
-        for member in (one for model in cell.read_by for one in model.members):
-            key = (id(member), cell.data.name, cell.readout.name)
+        for model, member in ((one, member) for one in cell.read_by for member in one.members):
+            readout = cell.readout_of(model)
+            key = (id(member), cell.data.name, readout.name)
             if key not in checked:
                 checked.add(key)
                 check_inputs(member, cell.data.task)
                 check_ready(member, unit=kind_of(cell.data.task).unit)
-                check_readout(member, cell.readout, cell.max_length)
+                check_readout(member, readout, cell.max_length)
 
 
 def _with_readers(
@@ -226,7 +219,7 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
         majority=cell.data.majority,
         unseen=0 if seen is None else int((~seen).sum()),
         predictions=predicted.content,
-        versions=dict(_versions()),
+        versions={**_versions(), **({DECODER: pillow().__version__} if task.image else {})},
     )
     return record, predicted
 

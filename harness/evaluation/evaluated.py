@@ -11,6 +11,7 @@ from typing import Any
 
 from harness import weights
 from harness.checkpoints.heads import with_head, without_head
+from harness.checkpoints.pooling import Pooling, pooling_of
 from harness.checkpoints.provenance import Merged, Trained, merged_by, trained_by
 from harness.data.claims import called_in
 from harness.data.splits import parse_task
@@ -28,9 +29,10 @@ from harness.types import Checkpoint, StateDict, Task
 class OpenedModel:
     """A model to evaluate with its base, its experts and the task of each.
 
-    `kept` are complete checkpoints by task, for an encoder with one head per task. `references` are
-    models to read beside it, which have neither base nor experts of their own here. `shown` are the
-    rows that a merge was shown, as `name@split`, `recipe` is how a merge of ours was made.
+    An embedding model is of the task ''. `kept` are complete checkpoints by task, for an encoder
+    with one head per task. `references` are models to read beside it, which have neither base nor
+    experts of their own here. `shown` are the rows that a merge was shown, as `name@split`,
+    `recipe` is how a merge of ours was made.
     """
 
     name: str
@@ -52,7 +54,8 @@ class OpenedModel:
         base, experts = self.base, []
         for one, task in zip(self.experts, self.expert_tasks, strict=True):
             said = trained_by(one.path) or Trained()
-            named = {"source": one.source, "digest": weights.digest(one.weights), "task": task}
+            known = {"source": one.source, "digest": weights.digest(one.weights)}
+            named = {**known, "task": task or None}
             experts.append({**named, "seed": said.seed, "head_seed": said.head_seed})
         if base is None:
             return {"base": None, "experts": experts}
@@ -74,11 +77,14 @@ class OpenedModel:
         """The checkpoint with the head for a task, and whose head that is.
 
         'kept' is the one stored beside a merged encoder, 'own' the model's, 'expert' that of the
-        only expert of the task, for an encoder that came without a head for it.
+        only expert of the task, for an encoder that came without a head for it. An embedding
+        model is read as it is.
         """
         if task.name in self.kept:
             return self.kept[task.name], "kept"
         own = self.checkpoint
+        if pooling_of(own) is not None:
+            return own, "own"
         experts = self.experts_of(task)
         fits = own.labels is not None and len(own.labels) == len(task.labels)
         if fits or len(experts) != 1 or (own.labels and not self.kept and not self.experts):
@@ -95,7 +101,7 @@ class OpenedModel:
         return [
             expert
             for expert, name in self._experts
-            if name != task.name
+            if name not in ("", task.name)
             and kind_of(parse_task(name)[0]) is kind
             and kind.fits(task, expert.labels or ())
         ]
@@ -149,6 +155,11 @@ class EvaluatedModel:
         """Content hashes of the members; reading them checks that all weights are finite."""
         return tuple(weights.Observed(m.weights, m.source).digest() for m in self.members)
 
+    @cached_property
+    def pooling(self) -> Pooling | None:
+        """How an embedding model makes an embedding of a row; None of a model with a head."""
+        return pooling_of(self.members[0])
+
     @property
     def digest(self) -> str:
         """One hash for its weights."""
@@ -175,6 +186,8 @@ def evaluated_as(
     """Members as one row of the table. Raises MissingHead, and LabelMismatch by `columns`."""
     orders = []
     for member in members:
+        if pooling_of(member) is not None:
+            return EvaluatedModel(name, role, method or role, members, ((),), "none")
         if member.labels is None:
             raise MissingHead(
                 f"{member.source} has no head for {task}, and a newly initialised one is never "
@@ -187,10 +200,14 @@ def evaluated_as(
 
 
 def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]:
-    """The experts of a task and, if asked for, those of other tasks that have its labels."""
+    """The experts of a task and, if asked for, those of other tasks that have its labels.
+
+    Embedding models are of no task, and are read on any.
+    """
     experts: list[tuple[Role, Checkpoint]] = [("expert", one) for one in model.experts_of(task)]
     if run.singles:
         experts += [("single", one) for one in model.others_of(task)]
+    experts += [("single", one) for one in model.experts if pooling_of(one) is not None]
     called = dict(zip((one.source for one in model.experts), names_of(model), strict=True))
     return [
         evaluated_as(task, run, role, called[one.source], (one,), "own") for role, one in experts
@@ -225,7 +242,10 @@ def models_on(
         role, method = "single", ""  # of another task, by its own record
     one = evaluated_as(task, run, role, model.name, (merged,), head, method)
     yield replace(one, shown=model.shown, recipe=model.recipe)
-    if model.base is not None:
+    if model.base is not None and one.pooling is not None:
+        control = replace(merged, weights=model.base.weights, source=model.base.source)
+        yield evaluated_as(task, run, "base", model.base.name, (control,), head)
+    elif model.base is not None:
         heads = [one.members[0] for one in own] or model.others_of(task)
         fresh = _fresh(merged, model.base, heads)
         known = weights.union(without_head(model.base), fresh, merged.weights)
@@ -233,13 +253,14 @@ def models_on(
         control = replace(merged, weights=whole, source=model.base.source)
         yield evaluated_as(task, run, "base", model.base.name, (control,), head)
     yield from experts
-    groups = {"ensemble": own, "ensemble of all": experts if len(experts) > len(own) else []}
+    with_heads = [expert for expert in experts if expert.pooling is None]
+    groups = {"ensemble": own, "ensemble of all": with_heads if len(with_heads) > len(own) else []}
     for method, group in groups.items():
         if len(group) > 1:
             members = tuple(expert.members[0] for expert in group)
             yield evaluated_as(task, run, "ensemble", "ensemble", members, "own", method)
     for reference in model.references:
-        if reference.has_head(task):
+        if reference.has_head(task) or pooling_of(reference.checkpoint) is not None:
             read, head = reference.on(task)
             called = reference.name, (read,), head, reference.method
             made = evaluated_as(task, run, "reference", *called)
@@ -273,6 +294,7 @@ def teachers_of(model: EvaluatedModel, experts: Sequence[EvaluatedModel]) -> lis
     own = _own(experts)
     beside = own if model.role == "reference" else experts
     alone = model.role == "expert" or (model.role in ("reference", "single") and not beside)
+    alone = alone and model.pooling is None
     return [model] if alone else own
 
 

@@ -46,7 +46,9 @@ class Reader:
         """What the protocol of a cell reads. Raises NotFinite for outputs that mean nothing."""
         data, model = cell.data, cell.evaluated
         task, kind = data.task, read_as(data.task, cell.run.preset)
-        classes, read = kind.outputs(task), self._through(model, cell, data.test, data.name)
+        classes = kind.outputs(task)
+        parts = [self._through(model, cell, rows, data.name) for rows in cell.tests]
+        read = [_beside(features) for features in zip(*parts, strict=True)]
         if len(read) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
             return Encoded(task.name, kind, classes, _ensemble(read), empty, None, (), None)
@@ -75,11 +77,11 @@ class Reader:
                     digest=digest,
                     columns=order,
                     max_length=cell.max_length,
-                    readout=cell.readout,
+                    readout=cell.readout_of(model),
                     beside=self._beside,
-                    batch_size=cell.run.batch_size,
-                    device=cell.run.device,
-                    progress=self._workload.steps(called, _pass(cell, digest, rows)),
+                    batch_size=cell.run.rows_at_once,
+                    placement=cell.run.placement,
+                    progress=self._workload.steps(called, _pass(cell, model, digest, rows)),
                 )
                 for member, digest, order in zip(
                     model.members, model.digests, model.columns, strict=True
@@ -90,19 +92,26 @@ class Reader:
 
 def plan(cell: Cell, workload: Workload) -> None:
     """Count the passes that a cell needs."""
-    passes = [(cell.evaluated, cell.data.test)]
+    passes = [(cell.evaluated, rows) for rows in cell.tests]
     if cell.protocol.transductive:
         passes += [(teacher, cell.data.test) for teacher in cell.teachers]
     elif cell.pool is not None:
         passes += [(model, cell.pool.rows) for model in cell.read_by]
     for model, rows in passes:
         for digest in model.digests:
-            workload.plan(_pass(cell, digest, rows), len(rows))
+            workload.plan(_pass(cell, model, digest, rows), len(rows))
 
 
-def _pass(cell: Cell, digest: str, rows: Rows) -> Hashable:
+def _pass(cell: Cell, model: EvaluatedModel, digest: str, rows: Rows) -> Hashable:
     """What one forward pass is told apart by."""
-    return digest, rows.digest, cell.readout.way
+    return digest, rows.digest, cell.readout_of(model).way
+
+
+def _beside(parts: Sequence[Features]) -> Features:
+    """The features of the texts of some rows as those of the rows, one text's after the other's."""
+    if len(parts) == 1:
+        return parts[0]
+    return replace(parts[0], x=np.concatenate([one.x for one in parts], axis=1))
 
 
 def _every(cell: Cell) -> tuple[Draw, ...]:
@@ -115,8 +124,8 @@ def _every(cell: Cell) -> tuple[Draw, ...]:
 
 def _dropping(cell: Cell, rows: Rows) -> Again:
     """The model alone in memory: made when a protocol first asks for it."""
-    model, length, device = cell.evaluated.members[0], cell.max_length, cell.run.device
-    return dropping(model, rows, max_length=length, readout=cell.readout, device=device)
+    model, length, placement = cell.evaluated.members[0], cell.max_length, cell.run.placement
+    return dropping(model, rows, max_length=length, readout=cell.readout, placement=placement)
 
 
 def _ensemble(read: Sequence[Features]) -> Features:

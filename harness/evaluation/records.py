@@ -23,6 +23,8 @@ from harness.files import check_values, parse_json, read_json, read_text, write_
 from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
 
+DECODER = "pillow"
+"""What decodes images: a record of those has its version."""
 Role = Literal["merged", "base", "expert", "single", "ensemble", "ceiling", "reference"]
 """An `expert` is read on its own task, a `single` is one read on a task of another. A `ceiling` has
 parts of its own for each task, and is not one model."""

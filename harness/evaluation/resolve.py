@@ -5,7 +5,7 @@ Models are opened first, then their tasks are told, then their heads are read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness.checkpoints.align import in_all, whole_base
@@ -15,7 +15,9 @@ from harness.checkpoints.heads import kept_heads
 from harness.checkpoints.ingredients import Ingredients, Sources, opened
 from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import named_models
+from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.provenance import EXPERT_FILE, Merged, check_unchanged, merged_by
+from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.data.claims import called_in
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
@@ -42,9 +44,16 @@ def resolve_model(run: Run) -> OpenedModel:
     tasks = [*{task.name: task for task, _ in splits}.values()]
     expert_tasks = _expert_tasks(run, tasks, made_of)
 
-    own = _model(checkpoint, alone=not run.experts)
+    heads = given_heads(run.heads_from, base)
+    own = _under_heads(_model(checkpoint, alone=not run.experts), base, tasks, heads)
+    # experts of a merge may have left their heads to others: it has them
+    labelled = {task.name: checkpoint for task in tasks if checkpoint.labels is not None}
+    known = {**labelled, **heads, **own.kept}
+    pairs = zip(experts, expert_tasks, strict=True)
+    experts = tuple(made_whole(expert, base, task, known) for expert, task in pairs)
     base = whole_base(base, in_all([*own.kept.values()] or experts or [checkpoint]))
-    others = tuple(replace(_model(one), role="reference") for one in references)
+    read = (_under_heads(_model(one), base, tasks, heads) for one in references)
+    others = tuple(replace(one, role="reference") for one in read)
 
     called = {old: new for old, new in zip(made_of.tasks, expert_tasks, strict=False) if old}
     model = replace(
@@ -93,6 +102,9 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
     recorded = made_of.tasks or [None] * len(experts)
     found = []
     for expert, merged, typed in zip(experts, recorded, given, strict=True):
+        if pooling_of(expert) is not None:
+            found.append("")
+            continue
         here = [task.name for task in tasks if called_in(expert, task, run.data_dir)]
         if len(expert.tasks) > 1:
             raise BadRecipe(
@@ -107,10 +119,11 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
                 "--tasks"
             )
         found.append(known[0])
-    by_user = experts and made_of.merged is None and not made_of.by_mergekit
+    by_user = any(found) and made_of.merged is None and not made_of.by_mergekit
     if by_user and not run.singles and not {*found} & {*names}:
+        wrong = next(place for place, name in enumerate(found) if name)
         raise BadRecipe(
-            f"{experts[0].source} was trained on {found[0]} by its own record, found "
+            f"{experts[wrong].source} was trained on {found[wrong]} by its own record, found "
             f"{', '.join(map(str, tasks))} in --tasks; expected experts of these: --singles "
             "and --references evaluate other models on them"
         )
@@ -138,6 +151,19 @@ def _model(checkpoint: Checkpoint, *, alone: bool = True) -> OpenedModel:
     return OpenedModel(checkpoint.name, role, method, checkpoint, kept, shown=shown, recipe=recipe)
 
 
+def _under_heads(
+    model: OpenedModel,
+    base: Checkpoint | None,
+    tasks: Sequence[Task],
+    heads: Mapping[str, Checkpoint],
+) -> OpenedModel:
+    """A model without a head under those that are given for tasks."""
+    own, named = model.checkpoint, [task.name for task in tasks if task.name in heads]
+    if own.labels is not None or model.kept:
+        return model
+    return replace(model, kept={name: made_whole(own, base, name, heads) for name in named})
+
+
 def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
     """Each reference has a head for some task, a name of its own, and is nothing else here."""
     others = [model.checkpoint, *model.experts, *([model.base] if model.base else [])]
@@ -145,7 +171,8 @@ def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
     called = {(model.name, model.method)}
     for reference in model.references:
         source = reference.checkpoint.source
-        if not any(reference.has_head(task) for task in tasks):
+        embeds = pooling_of(reference.checkpoint) is not None
+        if not embeds and not any(reference.has_head(task) for task in tasks):
             raise MissingHead(
                 f"the reference {source} has no head for {', '.join(map(str, tasks))}; "
                 "expected one for a task of the run"

@@ -6,21 +6,24 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
+from harness.passes.placement import REFERENCE, DType, Placement
 from harness.presets import PresetName
-from harness.types import Shots
-from harness.values import Chosen, Frozen, Tokens
+from harness.types import AUTO, Shots
+from harness.values import Chosen, Frozen, RowsAtOnce, Tokens
 
 
 class Run(Frozen):
     """An evaluation: which model and references, on which tasks, under which protocols.
 
-    `other_base` accepts a base that the models were not made from.
+    `other_base` accepts a base that the models were not made from. `heads_from` is a folder of
+    heads for models that have none, as `harness heads` writes them.
     """
 
     model: str
     experts: tuple[str, ...] = ()
     base: str | None = None
     other_base: bool = False
+    heads_from: str | None = None
     references: tuple[str, ...] = ()
     ceilings: tuple[Chosen, ...] = ()
     best_single: bool = False
@@ -38,9 +41,20 @@ class Run(Frozen):
     max_length: Tokens | None = None
     data_dir: str | None = None
     output: str = "records"
-    batch_size: PositiveInt = 32
-    device: str = "auto"
+    batch_size: RowsAtOnce = AUTO
+    device: str = AUTO
+    dtype: DType = REFERENCE
     allow_pickle: bool = False
+
+    @property
+    def placement(self) -> Placement:
+        """Where models run."""
+        return Placement(device=self.device, dtype=self.dtype)
+
+    @property
+    def rows_at_once(self) -> int | None:
+        """How many rows share a batch; None: as many as a budget of tokens has room for."""
+        return None if self.batch_size == AUTO else self.batch_size
 
 
 DEFAULTS = Run(model="")

@@ -148,7 +148,8 @@ class TaskSplit:
 
     `pools` are by how many times as many words of no entity they have as of any other tag, mostly
     1. `left_out` are, for the seed of each draw, test rows that are not scored.
-    `data_dir` is where the rows lie, `max_length` the tokens that are read of one.
+    `data_dir` is where the rows lie, `max_length` the tokens that are read of one; `apart`: every
+    text of a row is read by itself, by all protocols.
     """
 
     task: Task
@@ -158,6 +159,7 @@ class TaskSplit:
     left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     data_dir: str | None = None
     max_length: int = 0
+    apart: bool = False
 
     def __post_init__(self) -> None:
         """Raise BadData where there is nothing to score."""
@@ -169,6 +171,15 @@ class TaskSplit:
     def shared(self) -> int | None:
         """The test rows whose text stands in the training rows, too, if that is known."""
         return shared_with_train(self.test, self.data_dir)
+
+    @cached_property
+    def segments(self) -> tuple[Rows, ...]:
+        """The test rows with the first and with the second of their two texts alone."""
+        texts = zip(*self.test.texts, strict=True)
+        return tuple(
+            replace(self.test, texts=(*zip(one),), digest=f"{self.test.digest} text {place}")
+            for place, one in enumerate(texts)
+        )
 
     @cached_property
     def majority(self) -> DrawScore:
@@ -261,10 +272,18 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         _check_units(one, task)
     known = preset(run.preset)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
+    for one in protocols:
+        texts = max(map(len, test.texts))
+        if one.entry.apart and (task.labels or texts != 2):
+            raise BadOption(
+                f"{one.name} says how alike two texts are, and {task} is a {task.kind} of {texts}; "
+                "expected a regression of two, as glue/stsb"
+            )
     seeds = range(run.seed, run.seed + run.draws)
     out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
     if not any(one.draws for one in protocols):
-        return TaskSplit(task, split, test, left_out=out, data_dir=run.data_dir)
+        apart = all(one.entry.apart for one in protocols)
+        return TaskSplit(task, split, test, left_out=out, data_dir=run.data_dir, apart=apart)
     if share_rows(task, split, TRAINED_ON):
         raise BadRecipe(
             f"shots are drawn from {task}@{TRAINED_ON}; expected another split to score"

@@ -10,6 +10,7 @@ from harness.folders import Layout, new_folder
 from harness.inspecting.comparison import Measure, shown
 from harness.inspecting.inspection import Inspection, Pair, as_record
 from harness.reporting.figures import HeatMap, Panel, heat_map, save
+from harness.weights import Layer
 
 INSPECT_FILE = "inspect.json"
 INSPECTION = Layout("an inspection", INSPECT_FILE)
@@ -63,7 +64,7 @@ def map_of(pair: Pair, measure: Measure) -> HeatMap | None:
     return HeatMap(title, tuple(panels), measure.unit, low, high, measure.form)
 
 
-def _panel(pair: Pair, measure: Measure, layers: Sequence[int | None], **labels: str) -> Panel:
+def _panel(pair: Pair, measure: Measure, layers: Sequence[Layer | None], **labels: str) -> Panel:
     """Layers x those roles that the measure is defined for in one of them."""
     values = {
         role: [measure.of(one) if (one := pair.of([layer], role)) else None for layer in layers]

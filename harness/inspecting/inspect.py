@@ -61,7 +61,7 @@ class Work:
         return [*combinations(range(len(self.states)), 2)]
 
     @cached_property
-    def layers(self) -> dict[int, list[weights.Member]]:
+    def layers(self) -> dict[weights.Layer, list[weights.Member]]:
         """The feed-forward units of every layer."""
         return feed_forward(self.family, self.states[0])
 
@@ -228,9 +228,9 @@ def _of_tensor(work: Work, name: str) -> dict[Indices, Comparison]:
     return dict(zip(pairs, comparisons, strict=True))
 
 
-def _units(work: Work, tell: Progress) -> dict[Indices, dict[int, UnitsInPlace]]:
+def _units(work: Work, tell: Progress) -> dict[Indices, dict[weights.Layer, UnitsInPlace]]:
     """How many units of each layer are matched to themselves, in all pairs."""
-    units: dict[Indices, dict[int, UnitsInPlace]] = {pair: {} for pair in work.pairs}
+    units: dict[Indices, dict[weights.Layer, UnitsInPlace]] = {pair: {} for pair in work.pairs}
     for pair in work.pairs:
         first, second = (in_table(work.family, work.states[index]) for index in pair)
         for layer, members in work.layers.items():

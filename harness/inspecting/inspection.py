@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.checkpoints.families.symmetry import ROLES, Place, Role
 from harness.inspecting.comparison import Comparison
+from harness.weights import Layer, in_order
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Pair:
     first: InspectedModel
     second: InspectedModel
     places: Mapping[Place, Comparison]
-    units: Mapping[int, UnitsInPlace]
+    units: Mapping[Layer, UnitsInPlace]
     left_out: tuple[str, ...] = ()
 
     @property
@@ -56,11 +57,11 @@ class Pair:
         return sum(one.kept for one in self.units.values()) / units if units else None
 
     @property
-    def layers(self) -> tuple[int, ...]:
-        """The numbers of the layers, in order."""
-        return tuple(sorted({p.layer for p in self.places if p.layer is not None}))
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers, in order."""
+        return in_order(p.layer for p in self.places if p.layer is not None)
 
-    def of(self, layers: Collection[int | None], role: Role | None = None) -> Comparison | None:
+    def of(self, layers: Collection[Layer | None], role: Role | None = None) -> Comparison | None:
         """A role in these layers together (None: outside of layers), or all roles there.
 
         None where there is nothing.

@@ -11,13 +11,13 @@ from harness.checkpoints.families.family import FFN, Family
 from harness.checkpoints.families.symmetry import axes_of, in_table, place_in
 from harness.inspecting.inspection import UnitsInPlace
 from harness.types import StateDict
-from harness.weights import Member, Symmetry, cross, select, specs
+from harness.weights import Layer, Member, Symmetry, cross, select, specs
 
 TIED = 1e-9
 """How much more a unit gains elsewhere, relatively, where it does not stay."""
 
 
-def feed_forward(family: Family, state: StateDict) -> dict[int, list[Member]]:
+def feed_forward(family: Family, state: StateDict) -> dict[Layer, list[Member]]:
     """The axes over the feed-forward units of each layer; none for a family without a table.
 
     They are of the tensors that the table has (`in_table`).

@@ -7,12 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness import weights
-from harness.checkpoints.align import aligned_base, check_architecture, in_all, new_in_any
+from harness.checkpoints.align import (
+    aligned_base,
+    check_architecture,
+    in_all,
+    new_in_any,
+    under_prefix,
+)
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.symmetry import as_stored, in_table
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.pooling import check_poolings
+from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.data.claims import check_claim
 from harness.data.splits import parse_task
 from harness.entries import Merger, Method, Premerge
@@ -27,6 +35,7 @@ from harness.merging.spool import Spool
 from harness.merging.stages import Fold, Stage, entering, reported
 from harness.merging.validation import ValidationScorer
 from harness.methods import reads_base, rereads, resolved
+from harness.passes.placement import check_placement
 from harness.presets import faithful
 from harness.registry import MERGERS
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
@@ -104,6 +113,7 @@ def plan(
     `progress` is told of rows that candidates are scored on, if a merger does so. What costly
     stages make is put into `spool`, and computed whenever it is asked for without one.
     """
+    check_placement(recipe.placement)
     merger = MERGERS[recipe.merger.name]
     recipe = _filled(recipe)
     if not recipe.experts:
@@ -127,9 +137,14 @@ def plan(
         check_bases(experts, read=False)
     learn(experts, by_file((*recipe.tasks, *recipe.tune_on)))
     tasks = _tasks(recipe, experts)
+    named, given_to = tasks or [None] * len(experts), given_heads(recipe.heads_from, base)
+    pairs = zip(experts, named, strict=True)
+    experts = tuple(made_whole(expert, base, task, given_to) for expert, task in pairs)
     ordered = tuple(ordered_as(expert, experts[0].labels) for expert in experts)
     heads = _heads(recipe, ordered, tasks, merger)
-    if heads != "keep":
+    if heads == "none":
+        experts, tasks = tuple(map(under_prefix, experts)), ()
+    elif heads != "keep":
         experts = ordered
     if base is not None:
         base = aligned_base(base, in_all(experts))
@@ -167,7 +182,7 @@ def completed(draft: Plan, merged: StateDict, spool: Spool | None = None) -> Pla
             (whole,) = spool.states([whole])
         whole = _like(merged, later.run(whole, draft.bodies, draft.origin), later)
         after.append(whole)
-    if recipe.heads == "average":
+    if recipe.heads in ("average", "none"):
         whole = weights.union(whole, weights.mean(draft.tops))
     if recipe.heads == "average" or (recipe.heads == "merge" and not by_label):
         whole = of_those_who_know(draft.experts, draft.tops, whole)
@@ -252,7 +267,17 @@ def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
 def _heads(
     recipe: Recipe, experts: Sequence[Checkpoint], tasks: Sequence[str], merger: Merger
 ) -> str:
+    if check_poolings(experts) is not None:
+        if recipe.tasks or recipe.heads not in ("auto", "none"):
+            flag = "--tasks" if recipe.tasks else "--heads"
+            raise BadRecipe(
+                f"{experts[0].source} is an embedding model, of no task and without a head; "
+                f"leave out {flag}"
+            )
+        return "none"
     for expert in experts:
+        if recipe.heads == "none" and expert.labels is not None:
+            raise BadRecipe(f"{expert.source} has a head; leave out --heads none")
         if expert.labels is None:
             raise MissingHead(
                 f"{expert.source} has no classification head; expected a fine-tuned classifier"

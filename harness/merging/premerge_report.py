@@ -20,6 +20,7 @@ from harness.merging.premerge_steps import PremergeReport, PremergeStep
 from harness.merging.stages import entering
 from harness.passes.features import forward
 from harness.passes.lengths import at_length
+from harness.passes.placement import Placement
 from harness.presets import as_read, preset
 from harness.types import TRAINED_ON, Rows, StateDict
 
@@ -83,6 +84,14 @@ def measured(plan: Plan, tracker: DistanceTracker) -> tuple[PremergeReport, ...]
     for step, both in zip(plan.steps, distances, strict=True):
         if both:
             _call_out(step, *both)
+        merger = plan.stages[len(plan.steps)].entry
+        if "absorbed" in step.report and getattr(merger, "task_vectors", False):
+            warnings.warn(
+                f"{merger.name} subtracted the base, whose norms are as they were, from experts "
+                f"whose norms {step.stage.entry.name} absorbed; expected a merger without task "
+                "vectors, such as average",
+                stacklevel=2,
+            )
     reports = zip(distances, seconds, plan.steps, _drifts(plan), strict=True)
     return tuple(
         PremergeReport(both, took, one.report, moved) for both, took, one, moved in reports
@@ -173,11 +182,12 @@ def _drift(plan: Plan, place: int, rows: Rows | None) -> list[float] | None:
     if rows is None:
         return None
     length, readout = rows.task.finetune.max_length, preset(plan.recipe.preset).readout
-    logits = []
+    # in float32: in half precision rounding alone moves them
+    logits, where = [], Placement(device=plan.recipe.device)
     try:
         for states in _between(plan.steps):
-            expert, device = entering(plan.experts, states)[place], plan.recipe.device
-            made = forward(expert, rows, max_length=length, readout=readout, device=device)
+            expert = entering(plan.experts, states)[place]
+            made = forward(expert, rows, max_length=length, readout=readout, placement=where)
             logits.append(made[1])
     except HarnessError as error:
         _warn(error)

@@ -148,6 +148,8 @@ class PremergeReport:
         parts = []
         if self.distance:
             parts.append("distance {:.4g} to {:.4g}".format(*self.distance))
+        if absorbed := self.report.get("absorbed"):
+            parts.append(f"{absorbed} norms absorbed")
         if known := [one for one in self.drift if one is not None]:
             parts.append(f"logits move by {max(known):.2g} at most")
         return parts

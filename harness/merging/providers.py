@@ -113,7 +113,7 @@ class JointProvider:
         def rows(place: int) -> Rows:
             return draws(self.recipe.tasks[0 if same else place])
 
-        return Readings(self.checkpoints, rows, self.recipe.device, self.progress)
+        return Readings(self.checkpoints, rows, self.recipe.placement, self.progress)
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,8 @@ class StatisticsProvider:
     def _collected(self, index: int, progress: Progress | None) -> Statistic:
         self._check_tasks()
         rows, checkpoint = self._draws(self.recipe.tasks[index]), self.checkpoints[index]
-        step, device = steps(progress, self.need, checkpoint, rows), self.recipe.device
-        return collect(self.need, self.chosen, checkpoint, rows, device=device, progress=step)
+        step, placement = steps(progress, self.need, checkpoint, rows), self.recipe.placement
+        return collect(self.need, self.chosen, checkpoint, rows, placement=placement, progress=step)
 
     def _from_files(self, index: int) -> Statistic | None:
         """The file of one expert; None where there are none, or those there are meant elsewhere."""

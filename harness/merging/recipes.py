@@ -10,20 +10,22 @@ from typing import Literal
 from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.files import read_yaml
+from harness.passes.placement import REFERENCE, DType, Placement
 from harness.presets import PresetName
 from harness.registry import MERGERS, POSTMERGE, PREMERGE, TASKS, YAML
-from harness.types import Choice
+from harness.types import AUTO, Choice
 from harness.values import Chosen, Frozen, Tokens, validated
 
-Heads = Literal["auto", "merge", "average", "keep"]
+Heads = Literal["auto", "merge", "average", "keep", "none"]
 
 
 class Recipe(Frozen):
     """A merge: which checkpoints, by which methods, and what is done with the heads.
 
     `drift`: whether experts are run on rows of their tasks to measure how far pre-merging methods
-    move their logits. `max_length`: tokens of a row, by default the task's. `other_base` and
-    `other_tasks` accept a base, or tasks, other than those that experts record.
+    move their logits. `heads_from`: a folder of heads for experts that have none, as
+    `harness heads` writes them. `max_length`: tokens of a row, by default the task's. `other_base`
+    and `other_tasks` accept a base, or tasks, other than those that experts record.
     """
 
     experts: tuple[str, ...]
@@ -32,18 +34,25 @@ class Recipe(Frozen):
     premerge: tuple[Chosen, ...] = ()
     postmerge: tuple[Chosen, ...] = ()
     heads: Heads = "auto"
+    heads_from: str | None = None
     tasks: tuple[str, ...] = ()
     seed: int = 0
     statistics: tuple[str, ...] = ()
     tune: str | None = None
     tune_on: tuple[str, ...] = ()
     data_dir: str | None = None
-    device: str = "auto"
+    device: str = AUTO
+    dtype: DType = REFERENCE
     drift: bool = True
     other_base: bool = False
     other_tasks: bool = False
     preset: PresetName | None = None
     max_length: Tokens | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """Where models run."""
+        return Placement(device=self.device, dtype=self.dtype)
 
     @property
     def method(self) -> str:
@@ -133,6 +142,7 @@ def _from_its_place(recipe: Recipe, file: Path) -> Recipe:
             "tasks": tuple(map(task, recipe.tasks)),
             "tune_on": tuple(map(task, recipe.tune_on)),
             "statistics": tuple(map(placed, recipe.statistics)),
+            "heads_from": None if recipe.heads_from is None else placed(recipe.heads_from),
             "data_dir": None if recipe.data_dir is None else placed(recipe.data_dir),
         }
     )

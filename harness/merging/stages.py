@@ -85,13 +85,24 @@ class Fold:
         return files
 
     def check(self) -> None:
-        """Raise BadRecipe for files, or rows to score candidates on, that no stage uses."""
+        """Raise BadRecipe for files, rows to score on, or a dtype, that no stage uses; and for
+        methods that run rows through classifiers, of embedding models."""
         _ = self.files
+        reading = [need for need in self.needs if need.rows != "none"]
+        if self.recipe.heads == "none" and (reading or self.recipe.tune is not None):
+            what = f"needs {reading[0].name}" if reading else "is tuned by scores"
+            raise BadRecipe(
+                f"{self._called} {what}, which takes classifiers on rows of their tasks, and "
+                f"{self.recipe.experts[0]} is an embedding model; expected a method of weights "
+                "alone"
+            )
         shared = any(need.rows == "shared" for need in self.needs)
         if self.recipe.tune_on and self.recipe.tune is None and not shared:
             raise BadRecipe(
                 f"nothing is tuned and {self._called} scores nothing; leave out --tune-on"
             )
+        if self.recipe.placement.recorded and not (reading or self.recipe.tune):
+            raise BadRecipe(f"{self._called} runs no model; leave out --dtype")
 
     @property
     def _called(self) -> str:
@@ -182,7 +193,7 @@ def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) ->
     return ValidationScorer(
         tuple(places),
         recipe.data_dir,
-        recipe.device,
+        recipe.placement,
         # of n experts, a selection scores each, and then the mean of 2, ..., n
         2 * len(experts) - 1,
         fold.progress,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.checkpoints.layout import INDEX, MERGE, PROCESSOR_FILES, SINGLE
+from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.provenance import MERGE_FILE, merged_by
 from harness.merging.plan import Plan, short_method
 from harness.merging.stages import Stage
@@ -17,6 +18,7 @@ HEADS = {
     "merge": "merged with the encoder",
     "average": "averaged, beside the method",
     "keep": "kept, one for each task",
+    "none": "the experts are embedding models",
 }
 """What becomes of heads, by the policy of the recipe."""
 
@@ -25,7 +27,8 @@ def summary(plan: Plan) -> list[str]:
     """What goes into a merge, what was done with it and what it measured, in a line each."""
     heads = str(plan.recipe.heads)
     lines = [f"method   {short_method(plan.recipe)}", f"heads    {heads}: {HEADS[heads]}"]
-    tasks = plan.tasks or ("task unknown",) * len(plan.experts)
+    unknown = str(pooling_of(plan.experts[0]) or "task unknown")
+    tasks = plan.tasks or (unknown,) * len(plan.experts)
     if plan.base is not None:
         lines.append(f"base     {plan.base.source}")
     lines += [f"expert   {e.source} ({t})" for e, t in zip(plan.experts, tasks, strict=True)]
@@ -78,6 +81,8 @@ def _files(plan: Plan) -> list[str]:
     split = shards(plan.state)
     first = plan.experts[0].processor
     words = [name for name in PROCESSOR_FILES if (first / name).is_file()]
+    if (pooling := pooling_of(plan.experts[0])) is not None:
+        words += pooling.files
     many = [f"model-*-of-{len(split.filename_to_tensors):05}.safetensors", INDEX]
     weights = many if split.is_sharded else [SINGLE]
     heads = [f"heads/{task}/" for task in plan.tasks] if plan.recipe.heads == "keep" else []

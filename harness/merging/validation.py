@@ -15,6 +15,7 @@ from harness.errors import BadRecipe
 from harness.kinds import kind_of
 from harness.passes.features import forward
 from harness.passes.lengths import at_length
+from harness.passes.placement import AUTOMATIC, Placement
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Checkpoint, Length, Progress, Rows, StateDict, Task
 
@@ -41,7 +42,7 @@ class ValidationScorer:
 
     places: tuple[tuple[Checkpoint, Task, str], ...]
     data_dir: str | None = None
-    device: str = "auto"
+    placement: Placement = AUTOMATIC
     expected: int = 1
     progress: Progress | None = None
     readout: Readout = LAST_LINEAR
@@ -93,7 +94,7 @@ class ValidationScorer:
                 rows,
                 max_length=rows.task.finetune.max_length,
                 readout=self.readout,
-                device=self.device,
+                placement=self.placement,
                 progress=step,
             )
             values = finished(task, kind.predicted(logits[:, order]), seen)

@@ -17,6 +17,7 @@ from harness.checkpoints.bases import ENCODER, POOLER, encoder_digests, made_fro
 from harness.checkpoints.build import OF_THE_HEAD
 from harness.checkpoints.described import described
 from harness.checkpoints.layout import INDEX, MERGE, SINGLE
+from harness.checkpoints.pooling import copy_modules
 from harness.checkpoints.processor import copy_processor
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
@@ -53,11 +54,15 @@ def write(
     with new_folder(out, MERGE, force=force) as folder:
         tracker = DistanceTracker(plan.steps)
         merged = tracker.watching(plan.state)
+        if plan.recipe.heads == "none":  # as an encoder by itself is stored
+            bare = plan.experts[0].family.bare
+            merged = weights.renamed(merged, {bare(name): name for name in merged})
         hashes: dict[str, str] = {}
         digest = _write_weights(merged, folder, progress, hashes, _spelled(plan))
         digests: dict[str, Any] = {"digest": digest}
         first = plan.experts[0]
         copy_processor(first.processor, folder)
+        copy_modules(first, folder)
         if plan.recipe.heads == "keep":
             digests["head_digests"] = _write_heads(plan, folder, hashes)
         plan = replace(plan, measured=measured(plan, tracker))
@@ -96,6 +101,8 @@ def _write_weights(
 def _spelled(plan: Plan) -> Mapping[str, str]:
     """How tensors are called in the file of a merge: as in that of the base, if it is given."""
     first, like = plan.experts[0], plan.given or plan.experts[0]
+    if plan.recipe.heads == "none":
+        return {first.family.bare(n): first.family.bare(o) for n, o in like.spelled.items()}
     if like.spelled and not any(name.startswith(first.family.prefix) for name in like.weights):
         return {first.family.prefix + n: first.family.prefix + o for n, o in like.spelled.items()}
     return like.spelled
@@ -179,9 +186,11 @@ def _record(
         "heads": recipe.heads,
         "kept": _kept(plan),
         **plan.experts[0].family.recorded,
+        "projection": _projection(plan),
         "seed": recipe.seed,
         "preset": recipe.preset,
         **({"max_length": _lengths(plan)} if recipe.max_length else {}),
+        **recipe.placement.recorded,
         "other_base": recipe.other_base,
         "other_tasks": recipe.other_tasks,
         **described(plan.tasks, out),
@@ -227,6 +236,17 @@ def _kept(plan: Plan) -> dict[str, list[str]]:
     return {task: names for task, names in kept.items() if names}
 
 
+def _projection(plan: Plan) -> str:
+    """Whose the projection of a model is that may leave it to its base: all have that, or one has
+    its own."""
+    family = plan.experts[0].family
+    if family.whole is None:
+        return ""
+    states = [model.weights for model in (*plan.experts, plan.base) if model]
+    parts = [weights.select(one, filter(family.is_pooler, one)) for one in states]
+    return "base" if plan.base and len({*map(weights.digest, parts)}) == 1 else "own"
+
+
 def _base_weights(plan: Plan) -> Mapping[str, str]:
     """The digests of the base's encoder, be it given or what all experts say that they are of."""
     if plan.given is not None:
@@ -260,12 +280,14 @@ def _card(plan: Plan) -> str:
     """A model card with the metadata by which the Hub shows merges."""
     recipe = plan.recipe
     models = [plan.base.source] if plan.base else [e.source for e in plan.experts]
-    metadata = {
+    metadata: dict[str, Any] = {
         "base_model": models,
         "base_model_relation": "merge",
-        "library_name": "transformers",
+        "library_name": "transformers" if recipe.heads != "none" else "sentence-transformers",
         "tags": ["merge"],
     }
+    if plan.experts[0].family.inputs == "image":
+        metadata["pipeline_tag"] = "image-classification"
     lines = ["---", yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip(), "---"]
     lines += [
         "",

@@ -37,8 +37,8 @@ def _by_group(axes: Axes, *, reading: bool) -> dict[str, str]:
 class _MadeUp:
     """Activations of a toy expert: ReLU of its first feed-forward layer on made-up inputs.
 
-    The units are told in the order of their biases, so that those of two experts do not match as
-    they stand and something is to be done.
+    The units are told in the order of their biases, or of their first weights, so that those of two
+    experts do not match as they stand and something is to be done.
     """
 
     expert: StateDict
@@ -51,8 +51,8 @@ class _MadeUp:
 
     def _of(self, group: str) -> torch.Tensor:
         name = self.makers[group]
-        weight, added = self.expert[name].double(), f"{name.removesuffix('weight')}bias"
-        bias = self.expert[added].double() if added in self.expert else weight.sum(1)
+        weight = self.expert[name].double()
+        bias = self.expert.get(f"{name[:-6]}bias", weight[:, 0]).double()
         rows = rng(0, "activations", group).normal(size=(64, weight.shape[1]))
         return torch.from_numpy(rows).matmul(weight.T).add(bias).relu()[:, bias.argsort()]
 

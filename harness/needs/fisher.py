@@ -68,6 +68,7 @@ def fisher_diagonals(
 
     See `fisher`. Only the published estimators have batches, in the order of the draw.
     """
+    reading.placement.check_gradients("Fisher information")
     size = 1 if estimator in BY_EXAMPLE else batch_size
     read = reading.batches(size, as_drawn=True)
     model, kind = reading.model(), kind_of(reading.rows.task)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.checkpoints.build import check_whole, unit_of
+from harness.checkpoints.build import check_whole, encoder_of, unit_of
 from harness.checkpoints.families.bert import BERT
-from harness.checkpoints.families.family import Family
+from harness.checkpoints.families.family import WIDTH, Family, Unit
 from harness.checkpoints.families.known import FAMILIES
-from harness.checkpoints.families.symmetry import axes_of, in_any_layer, in_table
+from harness.checkpoints.families.symmetry import axes_of, in_any_layer, in_table, readers_of
 from harness.checkpoints.settings import heads_of
 from harness.labels import same
 from harness.merging.plan import one_space
@@ -50,15 +50,29 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     family = first.family
     each = []
     for expert in experts:
-        unit = unit_of(expert)
-        each.append(axes_of(family, expert.weights, unit))
-        check_whole(expert, unit=unit)
+        unit: Unit = "row" if expert.labels is None else unit_of(expert)
+        made = axes_of(family, expert.weights, unit)
+        if expert.labels is None:  # its outputs are the hidden states: their order stays
+            made = {n: tuple(None if a == WIDTH else a for a in axes) for n, axes in made.items()}
+            encoder_of(expert)
+        else:
+            check_whole(expert, unit=unit)
+        each.append(made)
     known = {name: axes for one in each for name, axes in one.items()}
     head = tuple(filter(family.is_head, known))
     odd = {name for name in head if any(one.get(name, known[name]) != known[name] for one in each)}
     own = tuple({name: one[name] for name in odd & one.keys()} for one in each) if odd else ()
     axes = {name: groups for name, groups in known.items() if name not in odd}
-    return Symmetry(axes, heads_of(first), (family.words,), head, _one_task(experts), own)
+    return Symmetry(
+        axes,
+        heads_of(first),
+        (family.words,),
+        head,
+        _one_task(experts),
+        own,
+        readers_of(family, axes),
+        str(first.config["model_type"]),
+    )
 
 
 def _one_task(experts: Sequence[Checkpoint]) -> bool:

@@ -10,9 +10,10 @@ import torch
 
 from harness.checkpoints.build import build_model, unit_of
 from harness.checkpoints.named import modules_of
-from harness.errors import UnknownName
 from harness.passes.cache import keep, recall
-from harness.passes.features import device_of, model_key, running
+from harness.passes.features import model_key, running
+from harness.passes.gram import tokens_of
+from harness.passes.placement import Placement
 from harness.passes.prepared import Inputs, rows_in
 from harness.passes.reading import Readings
 from harness.types import Checkpoint, Products, StateDict
@@ -60,7 +61,7 @@ class Pairs:
     def _run(self, first: int, second: int) -> tuple[dict[str, torch.Tensor], int]:
         """The products of a pair by one pass over the rows."""
         pair = [self.readings.checkpoints[place] for place in (first, second)]
-        models = [HookedModel(one, self.layers, self.readings.device) for one in pair]
+        models = [HookedModel(one, self.layers, self.readings.placement) for one in pair]
         reading = self.readings.of(0)  # the same tokens for both, in every pair
         what = f"activations of {pair[0].name} and {pair[1].name}"
         step = self.readings.steps(what, len(reading.rows))
@@ -91,10 +92,12 @@ def _add(
 class HookedModel:
     """A model of which the inputs of some linear layers are seen."""
 
-    def __init__(self, checkpoint: Checkpoint, layers: Mapping[str, str], device: str) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, layers: Mapping[str, str], placement: Placement
+    ) -> None:
         config, source = checkpoint.config, checkpoint.source
         model = build_model(config, checkpoint.weights, source, unit=unit_of(checkpoint))
-        self._model, self._source = model.to(device_of(device)), source
+        self._model, self._source = placement.put(model), source
         self._seen: dict[str, torch.Tensor] = {}
         for group, name in layers.items():
 
@@ -108,15 +111,7 @@ class HookedModel:
         with torch.inference_mode(), running(self._source):
             self._model(**inputs)
         mask = inputs.get("attention_mask")
-        if mask is not None and any(one.shape[:2] != mask.shape for one in self._seen.values()):
-            raise UnknownName(
-                f"{self._source} pools the tokens of a row, and its units are not those of tokens; "
-                "expected an architecture that keeps them, or a method that compares weights alone"
-            )
-        return {
-            group: given.flatten(0, 1) if mask is None else given[mask.bool()]
-            for group, given in self._seen.items()
-        }
+        return {group: tokens_of(given, mask) for group, given in self._seen.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,7 +51,9 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
     count = model.config.num_hidden_layers
     lists = {n: m for n, m in modules_of(model).items() if isinstance(m, torch.nn.ModuleList)}
     stacks = [name for name, modules in lists.items() if len(modules) == count]
-    nested = any(isinstance(one, torch.nn.ModuleList) for m in lists.values() for one in m)
+    if checkpoint.family.stacks:  # of any depth, and a block is a list, too
+        stacks = [name for name in lists if name.endswith(".block")]
+    nested = any(isinstance(one, torch.nn.ModuleList) for n in stacks for one in lists[n])
     if len(stacks) != 1 or nested:
         raise UnknownName(
             f"{source} has {count} layers, and {len(stacks)} lists of as many modules; expected an "
@@ -161,7 +163,7 @@ class TruncatedModel:
         for name, tensor in tensors.items():
             if name in self._parameters:
                 parameter = self._parameters[name]
-                parameter.data = tensor.to(parameter.device, torch.float32)
+                parameter.data = tensor.to(parameter.device, parameter.dtype)
 
 
 def _empty(layer: torch.nn.Module) -> None:

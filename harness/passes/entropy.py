@@ -11,7 +11,7 @@ import torch
 
 from harness.checkpoints.named import parameters_of
 from harness.kinds import kind_of
-from harness.passes.features import device_of, running
+from harness.passes.features import running
 from harness.passes.prepared import Prepared
 from harness.passes.reading import Reading, Readings
 from harness.types import StateDict, Steps
@@ -28,6 +28,7 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[Loss, ..
     task that several are of, the first. Rows are read in the order of the draw, again from the
     first when all were read; nothing is read, and no model is made, before a loss is asked for.
     """
+    readings.placement.check_gradients("the entropy of unlabeled rows")
 
     def made() -> tuple[tuple[UnlabeledTask, ...], Steps | None]:
         places = {readings.rows(place).task.name: place for place in reversed(range(len(readings)))}
@@ -80,14 +81,14 @@ class UnlabeledTask:
         self, rows: Sequence[int], tensors: StateDict
     ) -> tuple[float, dict[str, torch.Tensor]]:
         """The mean entropy over the units of some rows, and its gradient by the given tensors."""
-        checkpoint, device = self.reading.checkpoint, device_of(self.reading.device)
+        checkpoint, placement = self.reading.checkpoint, self.reading.placement
         parameters = parameters_of(self.network)
         for name, parameter in parameters.items():
             given = tensors[name] if name in tensors else checkpoint.weights[name]
-            parameter.data = given.to(device, torch.float32)
+            parameter.data = given.to(placement.where, torch.float32)
         wanted = {name: parameters[name] for name in parameters if name in tensors}
         with torch.enable_grad(), running(checkpoint.source):
-            inputs = self.rows.batch(rows, device)
+            inputs = self.rows.batch(rows, placement)
             outputs = self.rows.of_words(self.network(**inputs).logits, rows)
             units = outputs[:, self.reading.places]
             value = kind_of(self.reading.rows.task).entropy(units).mean()

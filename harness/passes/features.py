@@ -13,16 +13,18 @@ import numpy as np
 import torch
 import xxhash
 
-from harness.checkpoints.build import LABEL_KEYS, build_model
+from harness.checkpoints.build import LABEL_KEYS, build_encoder, build_model
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
+from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.processor import pillow, processor_digest
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.cache import keep, recall
+from harness.passes.placement import AUTOMATIC, Placement, exact, quicken
 from harness.passes.prepared import prepare
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps
@@ -36,10 +38,11 @@ Read: TypeAlias = tuple[Array, Array, Seen]
 
 
 class How(TypedDict, total=False):
-    """How a pass is run: `progress` is called with the number of rows done since the last call."""
+    """How a pass is run: so many rows at a time, or by a budget of tokens; where; and `progress` is
+    called with the number of rows done since the last call."""
 
-    batch_size: int
-    device: str
+    batch_size: int | None
+    placement: Placement
     progress: Steps | None
 
 
@@ -62,8 +65,10 @@ def encode(
     depend on the batch size beyond rounding.
     """
 
+    said = how.get("placement", AUTOMATIC).parts
+
     def place(one: Readout) -> Path:
-        key = content_key(checkpoint, rows, digest, max_length, one.name)
+        key = content_key(checkpoint, rows, digest, max_length, one.name, *said)
         return cache_dir("features") / f"{key}.safetensors"
 
     arrays = _read(place(readout), int(kind_of(rows.task).units(rows).sum()))
@@ -90,7 +95,7 @@ def content_key(
 ) -> str:
     """The content that something made of a model and rows depends on, as one hash, never a name.
 
-    Of features, the only one of the `parts` is the name of their readout.
+    Of features, the `parts` are the name of their readout and what is said of a half precision.
     """
     own = kind_of(rows.task).in_keys
     known = [model_key(checkpoint, digest), rows.digest, max_length, *parts, *own]
@@ -151,8 +156,8 @@ def one_pass(
     readouts: Sequence[Readout],
     *,
     max_length: int,
-    batch_size: int = 32,
-    device: str = "auto",
+    batch_size: int | None = None,
+    placement: Placement = AUTOMATIC,
     progress: Steps | None = None,
 ) -> tuple[list[Array], Array, Seen]:
     """Features by each readout [units, width], outputs, and which units were seen.
@@ -160,17 +165,16 @@ def one_pass(
     The readouts put rows before the model alike, and their features come of the same forward pass.
     All are in float32; a word is read at its first token, and one that was cut off is zero. Rows of
     like length share a batch and are padded to the longest of it, with the attention mask, unless
-    the readout says otherwise; the model is in eval mode.
+    the readout says otherwise; the model is in eval mode. Which rows share one depends on the rows
+    and the kind of device alone, so that the same is computed each time.
     """
-    ready = _Ready(checkpoint, rows, max_length, readouts, device)
-    order = ready.rows.by_cost()
+    ready = _Ready(checkpoint, rows, max_length, readouts, placement)
     count = ready.units[-1].stop
-    arrays = [np.empty((0, 0), dtype=np.float32)] * (len(readouts) + 1)
+    arrays: list[Array] = []
     seen = np.zeros(count, dtype=bool)
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
+    for batch in ready.rows.batches(placement.budget(images=rows.images is not None), batch_size):
         places, *read = ready.read(batch)
-        if not start:
+        if not arrays:
             arrays = [np.zeros((count, one.shape[1]), dtype=np.float32) for one in read]
         for array, one in zip(arrays, read, strict=True):
             array[places] = one
@@ -182,13 +186,13 @@ def one_pass(
 
 
 def dropping(
-    checkpoint: Checkpoint, rows: Rows, *, max_length: int, readout: Readout, device: str
+    checkpoint: Checkpoint, rows: Rows, *, max_length: int, readout: Readout, placement: Placement
 ) -> Again:
     """What gives features of some of the units again, the encoder dropping others each time.
 
     What it gives depends on the units and the seed alone, on one kind of device.
     """
-    ready = _Ready(checkpoint, rows, max_length, [readout], device)
+    ready, where = _Ready(checkpoint, rows, max_length, [readout], placement), placement.where
     ready.model.base_model.train()
     row_of = {unit: row for row, units in enumerate(ready.units) for unit in units}
 
@@ -197,7 +201,7 @@ def dropping(
         picked = list(dict.fromkeys(picked)) if ready.rows.first else picked
         # so many rows at a time whatever the user's batch size: the draws go by the batch
         batches = [picked[start : start + DROPPING] for start in range(0, len(picked), DROPPING)]
-        with torch.random.fork_rng([ready.device] if ready.device.type == "cuda" else []):
+        with torch.random.fork_rng([where] if where.type == "cuda" else []):
             torch.manual_seed(seed)
             read = [ready.read(batch)[:2] for batch in batches]
         x = np.concatenate([x for _, x in read])
@@ -225,22 +229,26 @@ class _Ready:
         rows: Rows,
         max_length: int,
         readouts: Sequence[Readout],
-        device: str,
+        placement: Placement,
     ) -> None:
         kind, source = kind_of(rows.task), checkpoint.source
-        self.device = device_of(device)
-        model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit)
-        self.model: Any = model.to(self.device)
+        self.placement = placement
+        if pooling_of(checkpoint) is not None:
+            model, self._final = build_encoder(checkpoint), None
+        else:
+            model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit)
+            self._final = final_module(model, checkpoint.family, source)
+        self.model: Any = placement.put(model, self._final)
+        quicken(self.model, placement)
         self.rows = prepare(checkpoint, rows, max_length, readouts[0])
         counts = kind.units(rows)
         self.units = [*map(range, np.cumsum(counts) - counts, np.cumsum(counts))]
         self._source, self._readouts = source, readouts
-        self._final = final_module(self.model, checkpoint.family, source)
 
     def read(self, batch: Sequence[int]) -> tuple[Any, ...]:
         """The units that some rows show, their features by each readout, and their outputs."""
         with torch.inference_mode(), running(self._source):
-            inputs = self.rows.batch(batch, self.device)
+            inputs = self.rows.batch(batch, self.placement)
             outputs = self._readouts[0].run(self.model, self._final, inputs)
             read = [*(one.features(outputs) for one in self._readouts), outputs.logits]
         units = [unit for row in batch for unit in self.units[row]]
@@ -286,9 +294,11 @@ def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) 
 
 @contextmanager
 def running(what: str) -> Iterator[None]:
-    """Whatever goes wrong in a model's forward pass as BrokenCheckpoint, in one line."""
+    """A model's forward pass, in float32 where that is its type; whatever goes wrong as
+    BrokenCheckpoint, in one line."""
     try:
-        yield
+        with exact():
+            yield
     except HarnessError:
         raise
     # transformers' models raise many types for a configuration that does not fit itself or the
@@ -297,15 +307,9 @@ def running(what: str) -> Iterator[None]:
         reason = (str(error).splitlines() or [""])[0]
         raise BrokenCheckpoint(
             f"{what} cannot be run ({type(error).__name__}: {reason:.300}); expected a model whose "
-            "config.json fits it and has positions for the longest row: see --max-length"
+            "config.json fits it and has positions for the longest row (see --max-length), or "
+            "a smaller --batch-size where memory is short"
         ) from error
-
-
-def device_of(name: str) -> torch.device:
-    """The device of a name; `auto` is the GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
 
 
 def final_module(model: torch.nn.Module, family: Family, source: str) -> torch.nn.Module:

@@ -101,11 +101,14 @@ def _alike(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
 def _words(model: Any) -> str | None:
     """The parameter that is the word embedding; None where it is frozen, or known by no name.
 
-    Of images there is none.
+    Of images there is none, and what has a decoder looks at the words themselves.
     """
-    table = getattr(model.get_input_embeddings(), "weight", None)
-    if table is None:
+    if hasattr(model.base_model, "decoder"):
         return None
+    embeddings = model.get_input_embeddings()
+    if not isinstance(embeddings, torch.nn.Embedding):
+        return None
+    table = embeddings.weight
     return next((n for n, p in model.named_parameters() if p is table and p.requires_grad), None)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.checkpoints.network import classifier_on_meta
+from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.processor import processor_digest
 from harness.errors import BadOption
 from harness.kinds import kind_of
@@ -54,7 +55,9 @@ def limit_of(checkpoint: Checkpoint) -> int:
     """How many tokens a model can read."""
     known = positions(classifier_on_meta(checkpoint.config, checkpoint.source))
     said = checkpoint.config.get("max_position_embeddings")
-    return known or (said if isinstance(said, int) and said > 0 else MOST_TOKENS)
+    known = known or (said if isinstance(said, int) and said > 0 else MOST_TOKENS)
+    pooling = pooling_of(checkpoint)
+    return min(known, pooling.max_length or known) if pooling else known
 
 
 def resolved(

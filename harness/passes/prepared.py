@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from statistics import mode
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,8 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from harness.checkpoints.processor import check_inputs, open_image_processor, pixels
 from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, word_ids
 from harness.data.images import StoredImage, decoded, opened
-from harness.errors import BrokenCheckpoint
+from harness.errors import BadData, BrokenCheckpoint
 from harness.kinds import IGNORED, kind_of
+from harness.passes.placement import Placement
 from harness.readout import LAST_LINEAR, Readout, Tokens
 from harness.types import Checkpoint, Rows
 
@@ -38,13 +40,22 @@ class Prepared:
     make: Callable[[Sequence[int]], Inputs]
     first: Sequence[Sequence[int]] | None = None
 
-    def batch(self, picked: Sequence[int], device: torch.device) -> Inputs:
-        """Some rows as tensors [rows, ...] on a device."""
-        return {name: tensor.to(device) for name, tensor in self.make(picked).items()}
+    def batch(self, picked: Sequence[int], placement: Placement) -> Inputs:
+        """Some rows as tensors [rows, ...], placed for a model."""
+        return placement.put_inputs(self.make(picked))
 
     def by_cost(self) -> list[int]:
         """The rows by their number of tokens, the longest first."""
         return sorted(range(len(self.costs)), key=lambda row: -self.costs[row])
+
+    def batches(self, budget: int, size: int | None = None) -> Iterator[list[int]]:
+        """The rows that share a batch, the longest first: `size` of them, or else one and as many
+        more as its tokens with padding, or images, stay within a budget."""
+        order = self.by_cost()
+        while order:
+            count = size or max(1, budget // max(1, self.costs[order[0]]))
+            yield order[:count]
+            order = order[count:]
 
     def of_words(self, outputs: torch.Tensor, batch: Sequence[int]) -> torch.Tensor:
         """The outputs of the words of a batch, of [rows, tokens, ...], each at its first token.
@@ -92,9 +103,26 @@ def prepare(
             f"the tokenizer of {checkpoint.source} makes token {last} of a row of {rows.task}, and "
             f"the model has embeddings for {known}; expected the tokenizer it was trained with"
         )
+    if checkpoint.family.stacks and not words:
+        _check_ends(checkpoint, rows, encoded["input_ids"])
     padding = int(checkpoint.config.get("pad_token_id") or 0)
     costs = [len(ids) for ids in encoded["input_ids"]]
     return Prepared(costs, encoded, partial(_padded, encoded, padding), first)
+
+
+def _check_ends(checkpoint: Checkpoint, rows: Rows, encoded: Sequence[Sequence[int]]) -> None:
+    """Raise BadData unless all rows end alike: at the last end a decoder's classifier reads them,
+    and transformers runs none on a batch with more of them in one row than in another."""
+    end = checkpoint.config.get("eos_token_id", 1)
+    counts = [list(ids).count(end) for ids in encoded]
+    expected = max(1, mode(counts or [1]))
+    for row, count in enumerate(counts):
+        if count != expected:
+            raise BadData(
+                f"row {row} of {rows.task}@{rows.split} has the token {end}, at which "
+                f"{checkpoint.source} reads a row, {count} times, expected {expected} as others: "
+                "take it out of the text, or take the tokenizer that the model was made with"
+            )
 
 
 def _of_images(checkpoint: Checkpoint, rows: Rows, image: Callable[[int], StoredImage]) -> Prepared:

@@ -13,7 +13,8 @@ from harness import weights
 from harness.checkpoints.build import build_model
 from harness.files import cache_dir
 from harness.kinds import kind_of
-from harness.passes.features import content_key, device_of
+from harness.passes.features import content_key
+from harness.passes.placement import AUTOMATIC, Placement
 from harness.passes.prepared import Inputs, Prepared, prepare, row_labels, stacked
 from harness.types import Checkpoint, Progress, Rows, Steps
 
@@ -30,21 +31,22 @@ class Reading:
     checkpoint: Checkpoint
     rows: Rows
     max_length: int
-    device: str
+    placement: Placement
     progress: Steps | None
 
     def model(self) -> torch.nn.Module:
-        """The expert in eval mode, without dropout, on the device."""
+        """The expert in eval mode, without dropout, where it is placed."""
         one, unit = self.checkpoint, kind_of(self.rows.task).unit
         model = build_model(one.config, one.weights, one.source, unit=unit)
-        return model.to(device_of(self.device))
+        return self.placement.put(model)
 
     def entry(self, digest: str, *made_of: object) -> Path:
         """Where the cache keeps what was made of it, by all that this depends on.
 
         `digest` is that of the expert's weights.
         """
-        key = content_key(self.checkpoint, self.rows, digest, self.max_length, *made_of)
+        parts = (*made_of, *self.placement.parts)
+        key = content_key(self.checkpoint, self.rows, digest, self.max_length, *parts)
         return cache_dir("statistics") / f"{key}.safetensors"
 
     @property
@@ -56,7 +58,7 @@ class Reading:
     def batches(self, size: int, *, as_drawn: bool) -> Batches:
         """Inputs and labels of the rows, in the order of the draw or, padding less, by length."""
         rows = self.prepared()
-        kind, where = kind_of(self.rows.task), device_of(self.device)
+        kind, where = kind_of(self.rows.task), self.placement.where
         labels = row_labels(rows, self.rows, self.places, max(1, len(self.checkpoint.labels or ())))
         for picked, inputs in self._batches(rows, size, as_drawn=as_drawn):
             yield inputs, stacked([labels[i] for i in picked], whole=kind.whole).to(where)
@@ -75,11 +77,10 @@ class Reading:
     def _batches(
         self, rows: Prepared, size: int, *, as_drawn: bool
     ) -> Iterator[tuple[list[int], Inputs]]:
-        where = device_of(self.device)
         order = [*range(len(self.rows))] if as_drawn else rows.by_cost()
         for start in range(0, len(order), size):
             picked = order[start : start + size]
-            yield picked, rows.batch(picked, where)
+            yield picked, rows.batch(picked, self.placement)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Readings:
 
     checkpoints: tuple[Checkpoint, ...]
     rows: Callable[[int], Rows]
-    device: str = "auto"
+    placement: Placement = AUTOMATIC
     progress: Progress | None = None
     _digests: dict[int, str] = field(default_factory=dict, init=False, repr=False)
 
@@ -103,7 +104,7 @@ class Readings:
         """The reading of one expert."""
         rows = self.rows(place)
         longest = rows.task.finetune.max_length
-        return Reading(self.checkpoints[place], rows, longest, self.device, None)
+        return Reading(self.checkpoints[place], rows, longest, self.placement, None)
 
     def digest(self, place: int) -> str:
         """What the weights of an expert hash to."""

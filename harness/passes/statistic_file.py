@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from harness import weights
 from harness.errors import BrokenCheckpoint
@@ -19,13 +27,23 @@ from harness.types import Checkpoint, Need, Scalar, StateDict
 
 
 class Facts(BaseModel):
-    """What else a pass found out: which rows it read, and the weights that it never reached."""
+    """What else a pass found out: which rows it read, and the weights that it never reached.
+
+    `placement` says in which half precision it ran, if it was one, and on which kind of device.
+    """
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     rows: str = ""
     max_length: int = 0
     not_run: tuple[str, ...] = Field(default=(), alias="not run")
+    placement: dict[str, str] = {}
+
+    @model_serializer(mode="wrap")
+    def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a placement where none is said, as in files of before."""
+        values: dict[str, Any] = plainly(self)
+        return {name: value for name, value in values.items() if value or name != "placement"}
 
 
 class Said(BaseModel):

@@ -21,6 +21,7 @@ from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import check_unchanged
+from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.data.claims import check_claim
 from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
@@ -32,6 +33,7 @@ from harness.methods import needs_of, resolved
 from harness.options import options, parse_choice, resolve
 from harness.passes.cache import keep, recall
 from harness.passes.lengths import at_length, length_of
+from harness.passes.placement import AUTOMATIC, REFERENCE, DType, Placement, placement
 from harness.passes.reading import Reading
 from harness.passes.statistic_file import (
     Facts,
@@ -47,6 +49,7 @@ from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, NEEDS
 from harness.rng import rng
 from harness.types import (
+    AUTO,
     TRAINED_ON,
     Checkpoint,
     Choice,
@@ -110,7 +113,7 @@ def collect(
     checkpoint: Checkpoint,
     rows: Rows,
     *,
-    device: str = "auto",
+    placement: Placement = AUTOMATIC,
     progress: Steps | None = None,
 ) -> Statistic:
     """A statistic of a checkpoint with a head on drawn rows, from the cache or by a pass over them.
@@ -119,7 +122,7 @@ def collect(
     its shapes promise.
     """
     digest = weights.digest(checkpoint.weights)
-    reading = Reading(checkpoint, rows, rows.task.finetune.max_length, device, progress)
+    reading = Reading(checkpoint, rows, rows.task.finetune.max_length, placement, progress)
     path = _entry(need, chosen, reading, digest)
     recalled = _recalled(path) if path else None
     if recalled is not None:
@@ -164,6 +167,7 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
 def said(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Said:
     """What there is to say of a need that was met by a reading of weights of this digest."""
     facts = {"rows": reading.rows.digest, "max_length": reading.max_length, "not run": ()}
+    facts |= {"placement": reading.placement.recorded}
     return Said(
         kind=need.name,
         options=dict(chosen),
@@ -221,29 +225,38 @@ def statistic(
     preset: PresetName | None = None,
     max_length: Length | None = None,
     other_tasks: bool = False,
+    base: str | Path | None = None,
+    heads_from: str | Path | None = None,
     data_dir: str | Path | None = None,
-    device: str = "auto",
+    device: str = AUTO,
+    dtype: DType = REFERENCE,
     allow_pickle: bool = False,
     progress: Progress | None = None,
 ) -> Statistic:
     """Write an expert's statistics for a merger (default: `regmean`) or a need to the file `out`.
 
     Rows are cut to `max_length` tokens, by default the task's; `auto`: nothing that the expert can
-    encode is cut off. The file can be shared instead of the data. Raises BadRecipe for a merger
-    without statistics and, without `other_tasks`, for a task that the expert was not trained on,
+    encode is cut off. The file can be shared instead of the data. `base` and the folder
+    `heads_from` have what an expert may leave to others. Raises BadRecipe for a merger without
+    statistics and, without `other_tasks`, for a task that the expert was not trained on,
     BrokenCheckpoint for one that was changed, OutputExists for a file that holds something else.
     """
+    placed = placement(device, dtype, "statistics")
     asked, chosen = _asked(merger, need, preset)
     length = None if max_length is None else length_of(max_length)
-    checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle)
+    checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle, base=base)
     learn([checkpoint], by_file([task]))
     parsed, split = parse_task(task)
+    given = None if base is None else open_checkpoint(base, allow_pickle=allow_pickle)
+    checkpoint = made_whole(checkpoint, given, parsed.name, given_heads(heads_from, given))
     if "@" in task and split != TRAINED_ON:
         raise BadRecipe(f"statistics are computed on {parsed}@{TRAINED_ON}, found '@{split}'")
     path = Path(out)
     _check_free(path)
     check_inputs(checkpoint, parsed)
     check_ready(checkpoint, unit=kind_of(parsed).unit)
+    if checkpoint.labels is None:
+        raise BadRecipe(f"{expert} has no head; expected a fine-tuned classifier of {parsed}")
     kind_of(parsed).columns(parsed, checkpoint.labels or (), checkpoint.source)
     check_unchanged(checkpoint)
     if not other_tasks:
@@ -252,7 +265,7 @@ def statistic(
         asked.check(chosen)
     rows = at_length(drawn_as(chosen, parsed, data_dir), length, [checkpoint])
     step = steps(progress, asked, checkpoint, rows)
-    write_statistic(path, collect(asked, chosen, checkpoint, rows, device=device, progress=step))
+    write_statistic(path, collect(asked, chosen, checkpoint, rows, placement=placed, progress=step))
     return read_statistic(path)
 
 

@@ -29,17 +29,21 @@ def lines(
     """base + (alpha + beta * l / (L - 1)) * (merged - base) in layer l = 0, ..., L - 1 of L.
 
     What belongs to no numbered layer, embeddings and a pooler, is scaled by alpha as the first
-    layer is; so it is in the authors' code. What the base has not stays. With `norms` alpha is, as
-    in the paper, the L1 norm of the sum of the task vectors of n experts over n times that of what
-    was merged, over all tensors: 1 after the mean, and 1 / n after the plain sum; it is in the
-    report. What was merged is read twice then, once for the norms: the harness keeps it on disk
-    meanwhile, one model in float32. beta multiplies what was merged, so at 1 it is the scale of the
-    merger that the paper tunes: tune that. For one model alone the paper has alpha + beta = 1.
+    layer is; so it is in the authors' code. Layers of a decoder come after its encoder's. What the
+    base has not stays. With `norms` alpha is, as in the paper, the L1 norm of the sum of the task
+    vectors of n experts over n times that of what was merged, over all tensors: 1 after the mean,
+    and 1 / n after the plain sum; it is in the report. What was merged is read twice then, once for
+    the norms: the harness keeps it on disk meanwhile, one model in float32. beta multiplies what
+    was merged, so at 1 it is the scale of the merger that the paper tunes: tune that. For one model
+    alone the paper has alpha + beta = 1.
 
     By hand: task vectors (2, 4) of layer 0 and (1, 3) of layer 1 have the means 3 and 2; alpha is
     (6 + 4) / (2 * (3 + 2)) = 1, and they become 1 * 3 and (1 + 1) * 2.
     """
     numbers = {name: int(at[1]) for name in merged if (at := NUMBER.search(name))}
+    encoder = [number for name, number in numbers.items() if "encoder." in name]
+    for name in numbers:
+        numbers[name] += len({*encoder}) if "decoder." in name else 0
     last = max(numbers.values(), default=0)
     report: dict[str, Any] = {}
 

@@ -58,7 +58,7 @@ def activation_matching(
         both, order = (experts[index], what.anchor), weights.gainful(alike, squares)
         return {group: weights.reordered(*both, symmetry.members(group, *both), order)}
 
-    groups = [f"ffn.{layer}" for layer in symmetry.chosen(layers)]
+    groups = symmetry.within(layers, "ffn")
     return weights.to_anchor(what, {(group,): partial(matches, group) for group in groups})
 
 

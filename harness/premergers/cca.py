@@ -42,7 +42,7 @@ def cca(
     By hand, one unit each, with the covariances Sxx = 4 and Syy = 1 and hardly any gamma: A = 2.
     """
     what = weights.alignment(experts, base, symmetry, anchor)
-    chosen = {f"ffn.{layer}" for layer in symmetry.chosen(layers)}
+    chosen = symmetry.within(layers, "ffn")
 
     def home() -> int:
         place = what.place()

@@ -63,8 +63,8 @@ def ot_fusion(
             f"reference_quirks of ot_fusion is for 2 experts, found {len(experts)}; "
             "expected 2, or leave it out"
         )
-    kinds = ("ffn", OUT) if reference_quirks else ("ffn",)
-    groups = [tuple(f"{kind}.{layer}" for kind in kinds) for layer in symmetry.chosen(layers)]
+    units = symmetry.within(layers, "ffn")
+    groups = [(one, _rows_of(one)) if reference_quirks else (one,) for one in units]
     table = _quirky(symmetry) if reference_quirks else symmetry
     what = weights.alignment(experts, base, table, anchor)
     return weights.to_anchor(what, {one: partial(_transported, what, one) for one in groups})
@@ -74,13 +74,17 @@ OUT = "out"
 """What the rows of a second layer are said to run over, as if they were units of its own."""
 
 
+def _rows_of(units: str) -> str:
+    return f"{OUT}.{units.partition('.')[2]}"
+
+
 def _quirky(symmetry: weights.Symmetry) -> weights.Symmetry:
     """The table of which no bias is moved, and rows of second layers are by themselves."""
 
     def of(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
         read = axes[1] if len(axes) == 2 else None
         if read and read.startswith("ffn."):
-            return (f"{OUT}.{read.rstrip('*').partition('.')[2]}", read)
+            return (_rows_of(weights.group_of(read)), read)
         return axes if len(axes) == 2 else (None,) * len(axes)
 
     return replace(symmetry, axes={name: of(axes) for name, axes in symmetry.axes.items()})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import TypeAlias
 
 import torch
@@ -15,10 +14,6 @@ from harness.options import Anchor, Layers
 
 RESIDUAL = ("width", "embedding", "pooled")
 """The groups of no one layer, those with most tensors first."""
-HEADED = ("qk", "rope", "vo")
-"""The groups of a layer's heads, as far as a model has them."""
-SHARED = "heads"
-"""The group of what has a place for each head of all layers."""
 Matches: TypeAlias = Mapping[str, weights.Match[weights.Permuted]]
 """The order of the units of an expert, by group."""
 
@@ -89,7 +84,7 @@ def permutation(
             "expected ffn=true or heads=true with it, or leave it out"
         )
     what = weights.alignment(experts, base, symmetry, anchor)
-    units = _units(symmetry, symmetry.chosen(layers), asked)
+    units = _units(symmetry, layers, asked)
     if residual:
         groups = tuple(group for one in units for group in one.groups)
         return weights.to_anchor(what, {groups: partial(_in_turn, what, units)})
@@ -103,25 +98,14 @@ def permutation(
 
 
 def _units(
-    symmetry: weights.Symmetry, layers: Sequence[int], asked: Mapping[str, bool]
+    symmetry: weights.Symmetry, layers: str, asked: Mapping[str, bool]
 ) -> list[weights.Units]:
-    """What is permuted, as far as the model has it: of heads that all layers share one order."""
-    residual = [weights.Units(group, (group,)) for group in RESIDUAL if group in symmetry.groups]
-    ffn = [weights.Units(f"ffn.{layer}", (f"ffn.{layer}",)) for layer in layers]
-    pairs = {
-        n: tuple(f"{kind}.{n}" for kind in HEADED if f"{kind}.{n}" in symmetry.groups)
-        for n in layers
-    }
-    heads = [weights.Units(f"heads.{n}", pair, symmetry.heads) for n, pair in pairs.items()]
-    if asked["heads"] and SHARED in symmetry.groups:
-        if len(layers) < len(symmetry.layers):
-            raise BadOption(
-                "the attention heads of this architecture are in one order in all layers; expected "
-                "layers=all with heads=true"
-            )
-        heads = [weights.Units(SHARED, (SHARED, *chain(*pairs.values())), symmetry.heads)]
-    kinds = {"residual": residual, "ffn": ffn, "heads": heads}
-    return [one for kind, units in kinds.items() if asked[kind] for one in units]
+    """What is permuted, as far as the model has it."""
+    groups = [group for group in RESIDUAL if group in symmetry.groups and asked["residual"]]
+    groups += symmetry.within(layers, "ffn") if asked["ffn"] else []
+    orders = symmetry.head_orders(layers) if asked["heads"] else {}
+    heads = [weights.Units(name, alike, symmetry.heads) for name, alike in orders.items()]
+    return [*(weights.Units(group, (group,)) for group in groups), *heads]
 
 
 def _in_turn(what: weights.Alignment, units: Sequence[weights.Units], index: int) -> Matches:

@@ -149,9 +149,9 @@ def _kind(axis: str | None) -> str:
     return weights.group_of(axis or "").partition(".")[0]
 
 
-def _layer(axes: Sequence[str | None]) -> int | None:
-    numbers = [weights.group_of(axis).partition(".")[2] for axis in axes if axis]
-    return next((int(number) for number in numbers if number), None)
+def _layer(axes: Sequence[str | None]) -> weights.Layer | None:
+    layers = [weights.layer_of(axis) for axis in axes if axis]
+    return next((layer for layer in layers if layer is not None), None)
 
 
 def _together(names: Sequence[str], symmetry: weights.Symmetry) -> dict[str, tuple[str, ...]]:

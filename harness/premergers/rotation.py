@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 
 from harness import StateDict, premerge, weights
+from harness.errors import BadOption
 from harness.options import Anchor, Layers
 
+Match: TypeAlias = weights.Match[weights.Map]
 REAL = 1e-9
 """A root whose imaginary part is smaller than this share of it is a real one."""
+STREAM = "width"
+"""The group of the residual stream."""
+NEARER = 0.999
+"""A sweep over all groups after which the distance is above this share of it is the last."""
 
 
 @premerge(
@@ -31,6 +38,7 @@ def rotation(
     parts: Literal["both", "attention", "ffn"] = "both",
     scaling: bool = False,
     proper: bool = False,
+    residual: bool = False,
     layers: Layers = "all",
     anchor: Anchor = "central",
 ) -> list[StateDict]:
@@ -49,36 +57,63 @@ def rotation(
     anchor is the expert nearest to the mean, an expert by its number from 1 or as the `first`, or
     the base, and stays as it is. The outputs of every expert stay as they are.
 
+    `residual` turns the residual stream as well, of a model with norms before its layers (vit).
+    First the gain and the bias of every norm, the last one's too, go into the layers that read it,
+    of the anchor as well: all norms are left with 1 and 0. Then any orthogonal R with R 1 = 1 keeps
+    the outputs, as such a norm takes out the mean. It is the polar factor of the products of what
+    makes and what reads the stream, on the complement of the vector of ones; that of the embeddings
+    first, then that of all, with heads and units after each, until a sweep brings an expert nearer
+    by less than a thousandth. Experts are no task vectors away from the base after it: its norms
+    are as they were.
+
     The report has the anchor and the distance of every expert from it, before and after, in each
-    group: `qk.0`, `vo.0`, `ffn.0`. Raises BadOption for options of heads where none is turned.
+    group: `qk.0`, `vo.0`, `ffn.0`, and `width` with the number of norms `absorbed` and of sweeps
+    (`iterations`). Raises BadOption for options of heads where none is turned, and for `residual`
+    where norms come after layers, IncompatibleWeights where no bias can take up that of a norm.
 
     By hand, one head of two units: queries ((1, 0), (0, 2)) over the anchor's ((0, -2), (1, 0)),
     and keys of zero: A = ((0, 1), (-4, 0)), R = ((0, 1), (-1, 0)), and R^T Wq is the anchor's.
     """
     if parts == "ffn":
-        where, given = "parts=ffn, where no head is turned", {"scaling": scaling, "proper": proper}
+        where = "parts=ffn, where no head is turned"
+        given = {"scaling": scaling, "proper": proper and not residual}
         idle = {name: (value, False) for name, value in given.items()}
         weights.check_idle("rotation", where, "parts=both or parts=attention", **idle)
+    if residual:
+        experts, base, symmetry = _absorbed(experts, base, symmetry)
     what = weights.alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]
 
-    def matches(group: str, index: int) -> Mapping[str, weights.Match[weights.Map]]:
+    def match(group: str, first: StateDict) -> Match:
+        members = symmetry.members(group, first, what.anchor)
+        if group == STREAM:
+            return _stream(first, what.anchor, members, proper=proper)
         if group.startswith("ffn"):
-            members = symmetry.members(group, experts[index], what.anchor)
-            return {group: weights.matched_units(experts[index], what.anchor, members)}
-        return {group: _turned(what, index, group, scaling=scaling, proper=proper)}
+            return weights.matched_units(first, what.anchor, members)
+        heads = symmetry.heads
+        return _turned(first, what.anchor, members, heads, scaling=scaling, proper=proper)
 
-    groups = [f"{kind}.{layer}" for layer in symmetry.chosen(layers) for kind in kinds]
-    there = [group for group in groups if group in symmetry.groups]
-    return weights.to_anchor(what, {(group,): partial(matches, group) for group in there})
+    def matches(group: str, index: int) -> Mapping[str, Match]:
+        return {group: match(group, experts[index])}
+
+    groups = symmetry.within(layers, *kinds)
+    if residual:
+        what.report["absorbed"] = len(symmetry.readers)
+        of_all = (STREAM, *groups)
+        return weights.to_anchor(what, {of_all: partial(_in_turn, what, of_all, match)})
+    return weights.to_anchor(what, {(group,): partial(matches, group) for group in groups})
 
 
 def _turned(
-    what: weights.Alignment, index: int, group: str, *, scaling: bool, proper: bool
-) -> weights.Match[weights.Turned]:
+    first: StateDict,
+    second: StateDict,
+    members: Sequence[weights.Member],
+    heads: int,
+    *,
+    scaling: bool,
+    proper: bool,
+) -> Match:
     """The turn of every head, within it, that brings an expert nearest to the anchor."""
-    first, second = what.experts[index], what.anchor
-    members, heads = what.symmetry.members(group, first, second), what.symmetry.heads
     made, read = (
         weights.overlap(first, second, [one for one in members if one.dual is dual], heads)
         for dual in (False, True)
@@ -143,3 +178,86 @@ def nearest_scale(query: float, queries: float, key: float, keys: float) -> floa
         return a * a * query - 2 * a * queries + key / (a * a) - 2 * keys / a
 
     return min([1.0, *real], key=left)
+
+
+# The residual stream -----------------------------------------------------------------------
+
+
+def _absorbed(
+    experts: Sequence[StateDict], base: StateDict, symmetry: weights.Symmetry
+) -> tuple[list[StateDict], StateDict, weights.Symmetry]:
+    """All with norms of 1 and 0, which nothing moves. Raises BadOption for a model without any."""
+    readers = symmetry.readers
+    if not readers:
+        raise BadOption(
+            "residual=true of rotation turns the residual stream, which a model with norms before "
+            "its layers allows (vit), and this one has none; expected residual=false, or "
+            "permutation:residual=true"
+        )
+    norms = {f"{norm}.{kind}" for norm in readers for kind in ("weight", "bias")}
+    axes = {name: groups for name, groups in symmetry.axes.items() if name not in norms}
+    made = [weights.absorbed(one, readers) for one in (*experts, base)]
+    return made[:-1], made[-1], replace(symmetry, axes=axes)
+
+
+def _in_turn(
+    what: weights.Alignment,
+    groups: Sequence[str],
+    match: Callable[[str, StateDict], Match],
+    index: int,
+) -> Mapping[str, Match]:
+    """What moves all groups, each the best while the others are held."""
+    expert, anchor, symmetry = what.experts[index], what.anchor, what.symmetry.of(index)
+    found: dict[str, weights.Map] = {}
+
+    def moved(but: str = "") -> StateDict:
+        held: dict[str, weights.Maps] = {
+            group: partial(list, [one]) for group, one in found.items() if group != but
+        }
+        return weights.moved(expert, symmetry, held)
+
+    def apart(state: StateDict, *of: str) -> float:
+        names = {one.name for group in of for one in symmetry.members(group, expert, anchor)}
+        return weights.distance(state, anchor, sorted(names))
+
+    alone = {n: axes for n, axes in symmetry.axes.items() if {*axes} <= {STREAM, None}}
+    start = replace(symmetry, axes=alone).members(STREAM, expert, anchor)
+    found[STREAM] = _stream(expert, anchor, start, proper=False).map
+    last, sweeps = float("inf"), 0
+    while (now := apart(moved(), *groups)) < last * NEARER:
+        last, sweeps = now, sweeps + 1
+        for group in (*groups[1:], STREAM):
+            found[group] = match(group, moved(group)).map
+    what.tell_of(index, "iterations", "residual", sweeps)
+    done = moved()
+    return {
+        group: weights.Match(one, apart(expert, group), apart(done, group))
+        for group, one in found.items()
+    }
+
+
+def _stream(
+    first: StateDict, second: StateDict, members: Sequence[weights.Member], *, proper: bool
+) -> Match:
+    """The turn of the residual stream that brings an expert nearest to the anchor."""
+    both = weights.overlap(first, second, members)
+    turn = fixing_ones(both.products[0], proper=proper)
+    after = both.distance((both.products[0] * turn).sum())
+    return weights.Match(weights.Turned(turn[None]), both.distance(both.traces), after)
+
+
+def fixing_ones(products: torch.Tensor, *, proper: bool = False) -> torch.Tensor:
+    """The orthogonal Q with Q 1 = 1 of the greatest inner product with `products` [n, n].
+
+    A mirror M brings 1 / sqrt(n) to the first axis; Q is M diag(1, R) M with the polar factor R of
+    what M products M has beyond it.
+    """
+    normal = torch.full((len(products),), len(products) ** -0.5, dtype=torch.float64)
+    normal[0] -= 1
+    mirror = torch.eye(len(products), dtype=torch.float64)
+    mirror -= 2 * torch.outer(normal, normal) / (normal @ normal)
+    rest = (mirror @ products @ mirror)[1:, 1:]
+    turn = weights.polar(rest)
+    made = torch.eye(len(products), dtype=torch.float64)
+    made[1:, 1:] = rotations(turn[None], rest[None])[0] if proper else turn
+    return mirror @ made @ mirror

@@ -18,6 +18,8 @@ import xxhash
 from harness.data.shots import amount, counted
 from harness.evaluation.records import LATER, DrawScore, Record, Role
 from harness.evaluation.resamples import Resamples, read
+from harness.passes.placement import REFERENCE
+from harness.readout import LAST_LINEAR, POOLED
 from harness.stats.estimate import Estimate
 from harness.types import ALL, Choice, Shots
 
@@ -130,6 +132,11 @@ class Line:
     def shots(self) -> Shots:
         """The number of shots that were drawn; 0: nothing is drawn."""
         return self.setting.shots
+
+    @property
+    def half(self) -> str:
+        """The half precision that models ran in; '' for float32."""
+        return dict(self.work)["dtype"].replace(REFERENCE, "")
 
     @property
     def name(self) -> str:
@@ -259,11 +266,15 @@ def work(record: Record) -> dict[str, str]:
         rows += f" (--limit {record.settings['limit']})"
     if (out := record.settings.get("left_out")) is not None:
         rows += f" (in whole batches, shuffled by {', '.join(out)})"
+    # an embedding model has no last layer: its embeddings stand beside what those of others read
+    features = record.settings.get("features")
     said: dict[str, Any] = {
         "test": f"{rows} {str(record.dataset.get('digest', ''))[:12]}".strip(),
         "max_length": record.settings.get("max_length"),
-        "features": record.settings.get("features"),
+        "features": LAST_LINEAR.name if str(features).startswith(POOLED) else features,
         "metrics": "+".join(record.metrics),
+        "dtype": record.settings.get("dtype", REFERENCE),
+        "device": record.settings.get("device", "any"),
     }
     if record.adaptation is not None:
         said |= {key: record.settings.get(key) for key in ("draws", "seed")}

@@ -18,6 +18,7 @@ from harness.checkpoints.bases import encoder_digests, read_digest
 from harness.checkpoints.build import drawn_layers, quiet
 from harness.checkpoints.described import by_file, described, learn
 from harness.checkpoints.layout import EXPERT, TOKENIZER_FILES
+from harness.checkpoints.named import canonical
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
 from harness.data.apart import check_apart
@@ -337,8 +338,9 @@ def _scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number:
         return score(task, readings(task, outputs), outputs.label_ids)
     # of words that were cut off the Trainer knows nothing
     models = list(getattr(trainer.model, "classifiers", [trainer.model]))
-    config, weights = models[number].config.to_dict(), models[number].state_dict()
-    trained = replace(source, config=config, weights=weights)
+    made = models[number]
+    weights = canonical(made, made.state_dict())
+    trained = replace(source, config=made.config.to_dict(), weights=weights)
     _, logits, seen = forward(trained, part.heldout, max_length=part.settings.max_length)
     values = finished(task, kind.predicted(logits), seen)
     return score(task, values, part.heldout.labels, kind.units(part.heldout))

@@ -1,11 +1,11 @@
-"""Shell: a tiny BERT pretrained on the text of the embedded suite, for the demo and for tests.
+"""Shell: a tiny BERT and a tiny ViT pretrained on the embedded suite, for the demo and for tests.
 
-It is an ordinary Hugging Face folder: what reads a published base reads it as well.
+They are ordinary Hugging Face folders: what reads a published base reads them as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from harness.checkpoints.build import quiet
+from harness.checkpoints.layout import IMAGE_FILES
+from harness.checkpoints.processor import open_image_processor, pixels
+from harness.data.images import decoded
 from harness.data.rows import load_rows
+from harness.files import write_json
 from harness.folders import Layout, new_folder
 from harness.kinds import kind_of
 from harness.registry import TASKS
@@ -23,13 +27,15 @@ from harness.weights.threads import one_thread
 
 SUITE = ("embedded/comparison", "embedded/outcome", "embedded/topic")
 """What a base is made of, whatever other tasks there are; another one would be another base."""
+PICTURES = ("embedded/shapes", "embedded/colours")
+PROCESSING = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}
 MINIATURE_FILE = "miniature.json"
 MINIATURE = Layout("a base", MINIATURE_FILE)
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MASK = SPECIAL.index("[MASK]")
 LENGTH = 64
 BATCH = 32
-LEARNING_RATE = 2e-3
+LEARNING_RATE, RATE_OF_IMAGES = 2e-3, 5e-4
 MASKED = 0.15
 
 
@@ -104,18 +110,9 @@ def pretrain(model: Any, suite: Sequence[Rows], tokenizer: Any, steps: int) -> N
     experts end too far from it, and from each other, for any merge to be better than chance.
     """
     tensors = [encoded(rows, tokenizer) for rows in suite]
-    width = model.config.hidden_size
-    heads = torch.nn.ModuleList(
-        torch.nn.Linear(width, len(rows.task.labels) or 1) for rows in suite
-    )
-    weights = [*model.parameters(), *heads.parameters()]
-    optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, weight_decay=0.01)
-    model.train()
-    for step in range(steps):
-        rate = min((step + 1) / (0.1 * steps), (steps - step) / (0.9 * steps))
-        optimizer.param_groups[0]["lr"] = rate * LEARNING_RATE
-        turn = step % len(suite)
-        picked = torch.randint(len(suite[turn]), (BATCH,))
+    heads = heads_of(suite, model.config.hidden_size)
+
+    def loss(turn: int, picked: torch.Tensor) -> torch.Tensor:
         batch = {name: tensor[picked] for name, tensor in tensors[turn].items()}
         words, labels = batch["input_ids"], batch["labels"]
         masked = (torch.rand(words.shape) < MASKED) & (words >= len(SPECIAL))
@@ -126,10 +123,86 @@ def pretrain(model: Any, suite: Sequence[Rows], tokenizer: Any, steps: int) -> N
         )
         filled = model.cls.predictions(output.last_hidden_state[masked])
         read = heads[turn](output.pooler_output)
+        return cross_entropy(filled, words[masked]) + supervised(read, labels)
+
+    descend(model, heads, loss, suite, steps, LEARNING_RATE)
+
+
+def heads_of(suite: Sequence[Rows], width: int) -> torch.nn.ModuleList:
+    """A new head for each task."""
+    return torch.nn.ModuleList(torch.nn.Linear(width, len(rows.task.labels) or 1) for rows in suite)
+
+
+def descend(
+    model: Any,
+    heads: torch.nn.ModuleList,
+    loss: Callable[[int, torch.Tensor], torch.Tensor],
+    suite: Sequence[Rows],
+    steps: int,
+    learning_rate: float,
+) -> None:
+    """Train a model with its heads, by the loss of some rows of one task after the other."""
+    weights = [*model.parameters(), *heads.parameters()]
+    optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=0.01)
+    model.train()
+    for step in range(steps):
+        rate = min((step + 1) / (0.1 * steps), (steps - step) / (0.9 * steps))
+        optimizer.param_groups[0]["lr"] = rate * learning_rate
+        turn = step % len(suite)
+        picked = torch.randint(len(suite[turn]), (BATCH,))
+        value = loss(turn, picked)
         optimizer.zero_grad()
-        torch.autograd.backward(cross_entropy(filled, words[masked]) + supervised(read, labels))
+        torch.autograd.backward(value)
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
+
+
+def make_image_base(
+    out: str | Path, *, seed: int = 0, steps: int = 600, width: int = 64, layers: int = 2
+) -> Path:
+    """Train a ViT on the `train90` splits of `PICTURES`, as `make_base` does a BERT.
+
+    Raises BadRecipe where Pillow is not installed.
+    """
+    from transformers import ViTConfig, ViTModel
+
+    suite = [load_rows(TASKS[name], TRAINED_ON) for name in PICTURES]
+    with (
+        new_folder(Path(out), MINIATURE, force=True) as folder,
+        one_thread(),
+        torch.random.fork_rng([]),
+    ):
+        write_json(folder / IMAGE_FILES[0], PROCESSING)
+        processor = open_image_processor(folder)
+        tensors = [_pixels(rows, processor) for rows in suite]
+        torch.manual_seed(seed)
+        config = ViTConfig(
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=width // 32,
+            intermediate_size=4 * width,
+            image_size=tensors[0].shape[-1],
+            patch_size=4,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        model, heads = ViTModel(config, add_pooling_layer=False), heads_of(suite, width)
+
+        def loss(turn: int, picked: torch.Tensor) -> torch.Tensor:
+            seen = model(tensors[turn][picked]).last_hidden_state[:, 0]
+            return supervised(heads[turn](seen), torch.from_numpy(suite[turn].labels)[picked])
+
+        descend(model, heads, loss, suite, steps, RATE_OF_IMAGES)
+        with quiet():
+            model.save_pretrained(folder)
+        MINIATURE.write(folder, {"seed": seed, "steps": steps, "width": width, "layers": layers})
+    return Path(out)
+
+
+def _pixels(rows: Rows, processor: Any) -> torch.Tensor:
+    assert rows.images is not None
+    images = [decoded(rows.images(place)) for place in range(len(rows))]
+    return pixels(processor, images, rows.task)
 
 
 def save(encoder: Any, tokenizer: Any, folder: Path) -> None:

@@ -63,6 +63,8 @@ class MultiTask(torch.nn.Module):
 
         The Trainer keeps of rows what is named here.
         """
+        from transformers.modeling_outputs import SequenceClassifierOutput
+
         given = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -74,7 +76,8 @@ class MultiTask(torch.nn.Module):
         read = self.classifiers[task](labels=None if own else labels, **inputs)
         if own and labels is not None:
             read["loss"] = own(read["logits"], labels)
-        return read
+        # an encoder-decoder's gives more, which the Trainer would take for outputs
+        return SequenceClassifierOutput(loss=read.get("loss"), logits=read["logits"])
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # torch has overloads
         """One copy of the encoder: safetensors refuses to write a tensor twice."""

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from harness.checkpoints.build import encoder_of
+from harness.checkpoints.build import TEXT_HEAD, encoder_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.network import classifier_on_meta, silent
+from harness.checkpoints.text_heads import text_head
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, BrokenCheckpoint, HarnessError, NotFinite
@@ -70,6 +71,8 @@ def single_task(source: Checkpoint, part: Training, head_seed: int) -> Callable[
         processing_class=getattr(collate, "tokenizer", None),
         compute_loss_func=loss_of(part.task),
         compute_metrics=scores_of(part.task),
+        # an encoder-decoder's give what its encoder said, too
+        preprocess_logits_for_metrics=lambda given, _: given[0] if type(given) is tuple else given,
     )
 
 
@@ -109,6 +112,8 @@ class ReadAs(torch.nn.Module):
 def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     """The base under a head for the task that the seed initialises, whatever head it came with.
 
+    A head of texts is the base's own for the task: neither it nor the projection is trained.
+
     Raises BrokenCheckpoint where the base has not the whole encoder.
     """
     from transformers import set_seed
@@ -122,15 +127,20 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
         "label2id": {name: index for index, name in labels.items()},
         "problem_type": kind.problem_type,
     }
+    state, fixed = dict(encoder.weights), source.family.whole is not None
+    if fixed:
+        head = text_head(source, task)
+        state |= head.weights
+        config[TEXT_HEAD] = head.config[TEXT_HEAD]
     planned: Any = classifier_on_meta(config, source.source, unit=kind.unit)
     set_seed(seed)
     try:
         with silent():  # a new head is meant here, and nowhere else
             # the tensors and not their folder: of a head in it nothing is read
-            return type(planned).from_pretrained(
+            made = type(planned).from_pretrained(
                 None,
                 config=copy.deepcopy(planned.config),
-                state_dict=dict(encoder.weights),
+                state_dict=state,
                 dtype=torch.float32,
             )
     except Exception as error:  # transformers raises many types, of quantized models, say
@@ -138,6 +148,9 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
         raise BrokenCheckpoint(
             f"{source.source} cannot be loaded ({reason:.300}); expected an encoder in float32"
         ) from error
+    for name, parameter in made.named_parameters() if fixed else ():
+        parameter.requires_grad_(name.startswith(source.family.prefix))
+    return made
 
 
 def check_reads(

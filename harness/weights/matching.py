@@ -123,7 +123,8 @@ def matched(
     """The best order of some units of the first model, by group; none where tensors lack.
 
     What two heads have in common is their inner product, or, `rotated`, the best that it can be
-    once they have been turned: the nuclear norm of their products, in each of the groups.
+    once they have been turned: the nuclear norm of their products, in each of the groups. What a
+    table has for a whole head is not turned.
     """
     members = {group: symmetry.members(group, first, second) for group in units.groups}
     if not all(members.values()):
@@ -133,8 +134,9 @@ def matched(
     overlaps = {group: overlap(first, second, axes) for group, axes in members.items()}
     pairs = {group: in_blocks(one.products[0], units.heads) for group, one in overlaps.items()}
     traces = {group: one.diagonal(dim1=-2, dim2=-1).sum(-1) for group, one in pairs.items()}
-    nuclear = (torch.linalg.svdvals(one).sum(-1) for one in pairs.values())
-    common = torch.stack([*(nuclear if rotated else traces.values())]).sum(0)
+    turned = [group for group in pairs if rotated and not group.startswith("heads.")]
+    nuclear = {group: torch.linalg.svdvals(pairs[group]).sum(-1) for group in turned}
+    common = torch.stack([*{**traces, **nuclear}.values()]).sum(0)
     order = gainful(common, sum(float(one.first + one.second) for one in overlaps.values()))
     return {group: _match(one, traces[group], order) for group, one in overlaps.items()}
 

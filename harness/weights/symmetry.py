@@ -9,13 +9,13 @@ of the *dual*, moved by A^-1. For an orthogonal A both are the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
-from harness.errors import BadOption
+from harness.errors import BadOption, IncompatibleWeights
 from harness.types import StateDict
 from harness.weights.arithmetic import wide
 from harness.weights.lazy import Lazy, Spec, specs
@@ -25,6 +25,14 @@ Axes: TypeAlias = "Mapping[str, tuple[str | None, ...]]"
 """For each tensor, the hidden group that each of its axes runs over; None: it stays as it is."""
 
 DUAL = "*"
+Layer: TypeAlias = "int | str"
+"""A layer: its number and, in a model of two stacks, the name of its stack before: `encoder.0`."""
+LAYER = re.compile(r"\.(?:([a-z]+)\.)?([0-9]+)")
+"""The layer in the name of a group, with its stack."""
+ATTENTION = ("qk", "rope", "vo")
+"""The kinds of groups of attention heads, as far as a model has them."""
+CROSS = ".cross"
+"""How groups of a decoder's attention to its encoder end: its heads have an order of their own."""
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 """The one spelling of a number of layers: others would be the same method by another name."""
 
@@ -37,6 +45,23 @@ def dual(group: str) -> str:
 def group_of(axis: str) -> str:
     """The group that an axis runs over, dual or not."""
     return axis.removesuffix(DUAL)
+
+
+def layer_of(group: str) -> Layer | None:
+    """The layer that a group is of, if it is of one."""
+    if (at := LAYER.search(group)) is None:
+        return None
+    return f"{at[1]}.{at[2]}" if at[1] else int(at[2])
+
+
+def in_order(layers: Iterable[Layer]) -> tuple[Layer, ...]:
+    """Layers in the order of data through a model: those of an encoder before a decoder's."""
+
+    def place(layer: Layer) -> tuple[bool, int]:
+        stack, _, number = str(layer).rpartition(".")
+        return stack == "decoder", int(number)
+
+    return tuple(sorted(set(layers), key=place))
 
 
 class Member(NamedTuple):
@@ -54,9 +79,14 @@ class Symmetry:
     Groups of a layer are called `qk.3`, `vo.3` and `ffn.3`. Those of attention are as many blocks
     as there are `heads`: within a block any rotation keeps the function, blocks move in `qk` and
     `vo` alike. All others, `width`, `embedding` and `pooled` among them, may be permuted only.
+    In a model of two stacks layers are called `encoder.3` and `decoder.3`, a decoder's attention to
+    the encoder is `qk.decoder.3.cross`, and the heads of `heads.encoder`, if that is there, are
+    those of all layers of the encoder, which move alike.
     `words` are names of the table of embeddings of tokens, `head` is what gives the outputs;
     `one_task` if those of all experts mean the same. `own` are the axes of each expert's tensors
     that go by one name and run over unlike groups: heads of a classifier of rows and of a tagger.
+    `readers` are the norms of a model that has them before its layers, with all that reads each.
+    `model_type` is what config.json calls its architecture.
     """
 
     axes: Axes
@@ -65,6 +95,8 @@ class Symmetry:
     head: tuple[str, ...] = ()
     one_task: bool = True
     own: tuple[Axes, ...] = ()
+    readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    model_type: str = "the model"
 
     def of(self, index: int) -> Symmetry:
         """That of one expert."""
@@ -76,9 +108,9 @@ class Symmetry:
         return frozenset(group_of(axis) for axes in self.axes.values() for axis in axes if axis)
 
     @property
-    def layers(self) -> tuple[int, ...]:
-        """The numbers of the layers, in order."""
-        return tuple(sorted({int(one.partition(".")[2]) for one in self.groups if "." in one}))
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers, in order."""
+        return in_order(layer for one in self.groups if (layer := layer_of(one)) is not None)
 
     def members(self, group: str, *states: StateDict) -> list[Member]:
         """The axes of a group, of the tensors that all states have in one shape, by their names.
@@ -94,25 +126,73 @@ class Symmetry:
             if all(name in one and one[name].shape == known[0][name].shape for one in known)
         )
 
-    def chosen(self, layers: str) -> tuple[int, ...]:
+    def chosen(self, layers: str) -> tuple[Layer, ...]:
         """The layers that an option names: `all`, the first or last few as `first:5`, or a number.
 
-        Numbers are those in the names of tensors, which begin at 0. Raises BadOption for a layer
-        that the model has not. A model without layers has none to choose.
+        Numbers are those in the names of tensors, which begin at 0. Of two stacks one is named:
+        `encoder`, `decoder.first:5`. Raises BadOption for a layer that the model has not. A model
+        without layers has none to choose.
         """
         known = self.layers
-        end, colon, count = layers.partition(":")
         if layers == "all" or not known:
             return known
-        number = int(count or layers) if NUMBER.fullmatch(count or layers) else None
-        if end in ("first", "last") and number is not None and 1 <= number <= len(known):
-            return known[:number] if end == "first" else known[-number:]
-        if not colon and number in known:
-            return (number,)
+        stacks = dict.fromkeys(str(layer).rpartition(".")[0] for layer in known)
+        stack, _, which = ("", "", layers) if "" in stacks else layers.partition(".")
+        own = tuple(one for one in known if str(one).rpartition(".")[0] == stack)
+        if layers and layers in stacks:
+            return own
+        end, colon, count = which.partition(":")
+        number = int(count or which) if NUMBER.fullmatch(count or which) else None
+        if end in ("first", "last") and number is not None and 1 <= number <= len(own):
+            return own[:number] if end == "first" else own[-number:]
+        named = f"{stack}.{number}" if stack else number
+        if not colon and named in own:
+            return (named,)
+        if "" not in stacks:
+            raise BadOption(
+                f"layers is '{layers}', expected all, {' or '.join(stacks)}, or of one of them "
+                f"first:N, last:N or a number, as {[*stacks][-1]}.first:1"
+            )
         raise BadOption(
             f"layers is '{layers}', expected all, first:N or last:N with N from 1 to {len(known)}, "
             f"or a layer from 0 to {len(known) - 1}"
         )
+
+    def within(self, layers: str, *kinds: str) -> list[str]:
+        """The groups of some kinds in the layers that an option names, layer by layer."""
+        chosen = self.chosen(layers)
+        there = [
+            (chosen.index(layer), kinds.index(kind), group)
+            for group in self.groups
+            if (kind := group.partition(".")[0]) in kinds and (layer := layer_of(group)) in chosen
+        ]
+        return [group for *_, group in sorted(there)]
+
+    def head_orders(self, layers: str) -> dict[str, tuple[str, ...]]:
+        """The groups whose heads move alike, by what they are called: those of one attention, or,
+        where all of a stack do, of all its layers.
+
+        Raises BadOption for some of the layers of such a stack.
+        """
+
+        def called(group: str) -> str:
+            place = group.partition(".")[2]
+            shared = f"heads.{place.rpartition('.')[0]}".rstrip(".")
+            of_all = shared in self.groups and not group.endswith(CROSS)
+            return shared if of_all else f"heads.{place}"
+
+        alike: dict[str, tuple[str, ...]] = {}
+        for group in self.within(layers, *ATTENTION):
+            alike[called(group)] = (*alike.get(called(group), ()), group)
+        for name in alike.keys() & self.groups:
+            if [*map(called, self.within("all", *ATTENTION))].count(name) > len(alike[name]):
+                raise BadOption(
+                    f"layers is '{layers}', and the heads of all layers of the "
+                    f"{name.partition('.')[2] or 'encoder'} of {self.model_type} have one order; "
+                    "expected all of them, or heads=false"
+                )
+            alike[name] += (name,)
+        return alike
 
 
 # Maps --------------------------------------------------------------------------------------
@@ -195,3 +275,41 @@ def moved(
         for name, spec in specs(state).items()
     }
     return Lazy(shapes, compute, report=report)
+
+
+# Norms -------------------------------------------------------------------------------------
+
+
+def absorbed(state: StateDict, readers: Mapping[str, Sequence[str]]) -> StateDict:
+    """The state with gains of 1 and biases of 0 in its norms, in at least float32.
+
+    A linear layer W x + b that reads a norm with the gain g and the bias c becomes W diag(g), and b
+    + W c: the function stays. Raises IncompatibleWeights for one that has no bias to take that.
+    """
+    known = specs(state)
+    norm_of = {reader: norm for norm, each in readers.items() for reader in each}
+    for reader, norm in norm_of.items():
+        if f"{reader}.weight" in known and f"{reader}.bias" not in known:
+            raise IncompatibleWeights(
+                f"'{reader}.bias' is missing, expected it: it takes up the bias of '{norm}'"
+            )
+
+    def compute(name: str) -> torch.Tensor:
+        module, _, kind = name.rpartition(".")
+        tensor, norm = wide(state[name]), norm_of.get(module)
+        if module in readers:
+            return torch.ones_like(tensor) if kind == "weight" else torch.zeros_like(tensor)
+        if norm is None:
+            return tensor.clone() if tensor is state[name] else tensor
+        if kind == "weight":
+            made = tensor.double() * state[f"{norm}.weight"].double()
+        else:
+            weight = state[f"{module}.weight"].double()
+            made = tensor.double() + weight @ state[f"{norm}.bias"].double()
+        return made.to(tensor.dtype)
+
+    shapes = {
+        name: Spec(one.shape, torch.promote_types(one.dtype, torch.float32))
+        for name, one in known.items()
+    }
+    return Lazy(shapes, compute)

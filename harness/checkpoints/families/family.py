@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from harness.weights import Axes, dual
+
+if TYPE_CHECKING:
+    import torch
 
 GENERIC = "generic"
 """The name of a family that was told by rules, as it has no file of its own."""
@@ -28,8 +31,11 @@ the heads. Within a head any rotation, of either group by itself, and any scale,
 heads move in both alike."""
 ROPE = "rope.{layer}"
 """`QK` where positions are rotary: heads move with those of `VO`, and nothing moves within them."""
+CROSS_QK, CROSS_VO = "qk.{layer}.cross", "vo.{layer}.cross"
+"""The same of a decoder's attention to what the encoder gave."""
 HEADS = "heads"
-"""What has one place for each attention head of every layer: all layers' heads move alike."""
+"""What a table has for each head, where all layers read it: their heads are in one order. In a
+model of two stacks it is called by the stack as well, `heads.encoder`."""
 
 Settings: TypeAlias = Mapping[str, Any]
 """Keys of config.json that a model reads though transformers' class of the configuration has them
@@ -64,9 +70,14 @@ class Family:
     names than a configuration leads to; a `projection` is there if embeddings have a width of their
     own. `heads` is the key of config.json that counts attention heads. `inputs` is what it reads.
     `aliases` are patterns and what stands for them, in turn, from the names of any release of
-    transformers to those that it writes. `tokens` is the table of their embeddings, below the
-    prefix. `views` are tensors that the table has otherwise than files: one below the other in one
-    tensor, in equal shares, by the names that the table has for them, or with more axes.
+    transformers to those that it writes. `readers` are norms that stand before layers, with all
+    that reads each; of a family with norms after its layers there are none. `whole` is the
+    model_type of what a base is a part of, where experts may leave their pooler and their head to
+    it. `make` makes its classifier of a configuration where transformers' Auto classes have none.
+    `stacks` are those of an encoder-decoder, as its names have them: layers are numbered in each,
+    and all read one table of tokens. `views` are tensors that the table has otherwise than files:
+    one below the other in one tensor, in equal shares, by the names that the table has for them, or
+    with more axes.
     """
 
     name: str
@@ -81,7 +92,10 @@ class Family:
     settings: Settings = field(default_factory=lambda: SETTINGS)
     inputs: Modality = "text"
     aliases: tuple[tuple[str, str], ...] = ()
-    tokens: str = "embeddings.word_embeddings.weight"
+    readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    whole: str | None = None
+    make: Callable[[Any, Unit], torch.nn.Module] | None = None
+    stacks: tuple[str, ...] = ()
     views: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -91,8 +105,8 @@ class Family:
 
     @property
     def words(self) -> str:
-        """The table of embeddings of tokens, in a family with a table of axes."""
-        return f"{self.prefix}{self.tokens}"
+        """The table of embeddings of tokens, in a family with a table of axes: the first there."""
+        return next(iter(self.axes))
 
     @property
     def tops(self) -> tuple[Top, ...]:

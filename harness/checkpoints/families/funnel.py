@@ -70,7 +70,7 @@ FUNNEL = Family(
     },
     settings={},
     aliases=(
-        (r"\bblocks\.0\.(\d+)\b", r"blocks.\1"),
-        (r"\bblocks\.(\d+)\.(\d+)\b", r"blocks.\1\2"),
+        (r"\bblocks\.0\.(\d)\b", r"blocks.\1"),
+        (r"\bblocks\.(\d)\.(\d)\b", r"blocks.\1\2"),
     ),
 )

@@ -67,8 +67,8 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         other = "an encoder-decoder"
     if other is not None:
         raise UnknownName(
-            f"{what} is of the architecture {kind!r:.80}, {other}; expected an encoder, as no "
-            "other is supported yet"
+            f"{what} is of the architecture {kind!r:.80}, {other}; expected an encoder: "
+            "no encoder-decoder but t5 is supported"
         )
     if (row := _top(model)) is None:
         return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from harness.checkpoints.families.albert import ALBERT
 from harness.checkpoints.families.bert import BERT
+from harness.checkpoints.families.clip import CLIP
 from harness.checkpoints.families.deberta import DEBERTA
 from harness.checkpoints.families.distilbert import DISTILBERT
 from harness.checkpoints.families.electra import ELECTRA
@@ -12,11 +15,26 @@ from harness.checkpoints.families.funnel import FUNNEL
 from harness.checkpoints.families.modernbert import MODERNBERT
 from harness.checkpoints.families.mpnet import MPNET
 from harness.checkpoints.families.roberta import ROBERTA
+from harness.checkpoints.families.t5 import T5
 from harness.checkpoints.families.vit import VIT
 from harness.errors import BadOption
 
-FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT, ALBERT, FUNNEL, MODERNBERT, MPNET)
+FAMILIES = (
+    BERT,
+    ROBERTA,
+    DISTILBERT,
+    DEBERTA,
+    ELECTRA,
+    VIT,
+    ALBERT,
+    CLIP,
+    FUNNEL,
+    MODERNBERT,
+    MPNET,
+    T5,
+)
 KNOWN: dict[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
+WHOLE: Mapping[str, Family] = {one.whole: one for one in FAMILIES if one.whole is not None}
 
 
 def add_family(family: Family) -> None:

@@ -28,7 +28,6 @@ MODERNBERT = Family(
     prefix="model.",
     word=one_linear(POOLED),
     pooler="head",
-    tokens="embeddings.tok_embeddings.weight",
     axes={
         "model.embeddings.tok_embeddings.weight": (None, WIDTH),
         **norm("model.embeddings.norm"),

@@ -7,10 +7,32 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from harness.checkpoints.families.family import EMBEDDING, FFN, QK, ROPE, VO, WIDTH, Family, Unit
+from harness.checkpoints.families.family import (
+    CROSS_QK,
+    CROSS_VO,
+    EMBEDDING,
+    FFN,
+    QK,
+    ROPE,
+    VO,
+    WIDTH,
+    Family,
+    Unit,
+)
 from harness.errors import IncompatibleWeights, UnknownName
 from harness.types import StateDict
-from harness.weights import Axes, Spec, View, dual, floating, group_of, specs, unviewed, viewed
+from harness.weights import (
+    Axes,
+    Layer,
+    Spec,
+    View,
+    dual,
+    floating,
+    group_of,
+    specs,
+    unviewed,
+    viewed,
+)
 
 NUMBER = re.compile(r"\.(\d+)\.")
 """The number of a layer, in the name of a tensor."""
@@ -19,6 +41,14 @@ NUMBER = re.compile(r"\.(\d+)\.")
 def in_any_layer(name: str) -> str:
     """The name of a tensor as tables have it: with `{layer}` for the number of its layer."""
     return NUMBER.sub(".{layer}.", name, count=1)
+
+
+def layer_in(family: Family, name: str) -> Layer | None:
+    """The layer that a tensor is in, by the first number in its name; None if it is in none."""
+    if (number := NUMBER.search(name)) is None:
+        return None
+    stack = next((one for one in family.stacks if f"{one}." in name), None)
+    return f"{stack}.{number[1]}" if stack else int(number[1])
 
 
 def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
@@ -45,13 +75,12 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     table = {**family.axes, **top.axes}
     placed: dict[str, tuple[str | None, ...]] = {}
     for name in floating(state):
-        number = NUMBER.search(name)
         axes = table.get(in_any_layer(name))
         if axes is None:
             raise IncompatibleWeights(
                 f"'{name}' is not in the table of {family.name}, expected its tensors alone"
             )
-        layer = number[1] if number else ""
+        layer = str(layer_in(family, name))
         placed[name] = tuple(group and group.replace("{layer}", layer) for group in axes)
     if family.projection not in placed:
         placed = {
@@ -81,6 +110,19 @@ def _views(family: Family, names: Iterable[str]) -> dict[str, View]:
             own = [part.replace("{layer}", number[1] if number else "") for part in parts]
             views[name] = View(tuple(own), len(family.axes[parts[0]]))
     return views
+
+
+def readers_of(family: Family, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The norms before layers of a model with tensors of these names, with all that reads each."""
+    found = {}
+    for name in names:
+        number = NUMBER.search(name)
+        module, _, kind = in_any_layer(name).rpartition(".")
+        if kind == "weight" and module in family.readers:
+            each = family.readers[module]
+            layer = number[1] if number else ""
+            found[name.rpartition(".")[0]] = tuple(one.replace("{layer}", layer) for one in each)
+    return found
 
 
 def _check_sizes(placed: Axes, state: StateDict) -> None:
@@ -133,6 +175,10 @@ _BY_GROUP: Mapping[str | None, Role] = {
     dual(ROPE): "key",
     VO: "value",
     dual(VO): "attention output",
+    CROSS_QK: "query",
+    dual(CROSS_QK): "key",
+    CROSS_VO: "value",
+    dual(CROSS_VO): "attention output",
     FFN: "up",
     dual(FFN): "down",
     EMBEDDING: "embeddings",
@@ -142,7 +188,7 @@ _BY_GROUP: Mapping[str | None, Role] = {
 class Place(NamedTuple):
     """Where a tensor stands in a model: its layer, None if it is in none, and its role."""
 
-    layer: int | None
+    layer: Layer | None
     role: Role
 
 
@@ -152,25 +198,22 @@ def place_in(family: Family, name: str, spec: Spec) -> Place:
         return Place(None, "head")
     if family.is_pooler(name):
         return Place(None, "pooler")
-    number = NUMBER.search(name)
     stored = in_any_layer(name)
     roles = {_role(family, part) for part in family.views.get(stored, (stored,))}
     plain: Role = "matrix" if len(spec.shape) > 1 else "vector"
-    return Place(int(number[1]) if number else None, (len(roles) == 1 and roles.pop()) or plain)
+    return Place(layer_in(family, name), (len(roles) == 1 and roles.pop()) or plain)
 
 
 def _role(family: Family, name: str) -> Role | None:
     """What the weight of a module does, by the groups that its axes run over; None if unknown."""
-    weight = name.removesuffix("bias").removesuffix("weight")
-    spelled = (f"{weight}weight", weight, name)
-    axes = next((family.axes[one] for one in spelled if one in family.axes), None)
-    if axes is None:
+    weight = f"{name.removesuffix('bias').removesuffix('weight')}weight"
+    axes = family.axes.get(weight) or family.axes.get(name)
+    if axes is None or ("{layer}" in name and len(axes) > 1 and {*axes} <= {WIDTH, None}):
         return None
-    if len(axes) == 1 and axes[0] != QK:
+    if len(axes) == 1 and weight in family.axes:
         return "norm"
     for axis in axes:
         if axis in _BY_GROUP:
             return _BY_GROUP[axis]
-    if "{layer}" in name:
-        return None
-    return "embeddings" if axes[0] is None else "convolution"
+    # a parameter of no module is of a token
+    return "convolution" if axes[0] and weight in family.axes else "embeddings"

@@ -42,6 +42,13 @@ VIT = Family(
         **norm("vit.layernorm"),
     },
     settings={},
+    readers={
+        f"{AT}layernorm_before": tuple(
+            f"{AT}attention.attention.{one}" for one in ("query", "key", "value")
+        ),
+        f"{AT}layernorm_after": (f"{AT}intermediate.dense",),
+        "vit.layernorm": ("classifier",),
+    },
     aliases=(
         (r"^(vit\.)?layers\b", r"\1encoder.layer"),
         (r"\.attention\.q_proj\b", ".attention.attention.query"),

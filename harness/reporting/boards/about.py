@@ -8,7 +8,7 @@ from harness.text import plain, points
 
 
 def about(board: Board) -> dict[str, str]:
-    """Base, experts, sets of experts, test rows and merges of a board, by name."""
+    """Base, experts, test rows and merges of a board, and a half precision, by name."""
     merges = [of for of in board.scores.by_row.values() if of[0].role == "merged"]
     made_of = [line for of in merges for line in of]
     bases = [line.base for line in made_of] + [
@@ -24,6 +24,7 @@ def about(board: Board) -> dict[str, str]:
         "test rows": f"{least:,}" if least == most else f"{least:,} to {most:,}",
         "merges": str(len(merges)),
         "tasks": str(len(board.tasks)),
+        "models ran in": " and ".join(sorted({one.half for one in board.lines} - {""})),
     }
 
 

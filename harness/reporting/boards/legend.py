@@ -78,8 +78,10 @@ def _over(board: Board) -> str:
 
 
 def seen(line: Line) -> list[str]:
-    """What the protocol of a line adapts to."""
+    """In which half precision models ran, if in one, and what the protocol adapts to."""
     said = []
+    if line.half:
+        said.append(f"models ran in {line.half}")
     if line.adapted:
         said.append(ADAPTED.get(line.adapted, line.adapted))
     if line.transductive:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from harness.evaluation.records import DECODER
 from harness.kinds import KINDS
 from harness.reporting.exports.results import NAMES, filled, limit, note, parts, repository, under
 from harness.reporting.lines import Line
 from harness.text import markdown, plain
 
+IMAGES = "image-classification"
 IDS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 IDS |= {"macro_f1": "f1", "micro_f1": "f1", "span_f1": "f1"}
 """What the Hub calls a metric that we call otherwise."""
@@ -42,9 +44,11 @@ def _results(lines: Sequence[Line]) -> Iterator[object]:
         if line.interval is not None and len(scores) == 1:
             ends = {"interval": [round(end / 100, 4) for end in line.interval], "level": line.level}
         fit = {"protocol": plain(line.setting), "draws": len(line.values), **ends}
+        kind = KINDS.get(line.kind, KINDS["classification"])
+        hub_task = IMAGES if DECODER in dict(line.versions) else kind.hub_task
         for metric, value in scores.items():
             yield EvalResult(
-                task_type=KINDS.get(line.kind, KINDS["classification"]).hub_task,
+                task_type=hub_task,
                 dataset_type=source or name,
                 dataset_name=name,
                 dataset_config=task.subset if task else None,

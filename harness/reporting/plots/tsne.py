@@ -143,8 +143,8 @@ def _features(cell: Cell, rows: Rows, progress: Progress | None) -> Features:
         columns=evaluated.columns[0],
         max_length=cell.max_length,
         readout=cell.readout,
-        batch_size=cell.run.batch_size,
-        device=cell.run.device,
+        batch_size=cell.run.rows_at_once,
+        placement=cell.run.placement,
         progress=(lambda done: progress(what, done, len(rows))) if progress else None,
     )
 

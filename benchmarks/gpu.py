@@ -1,0 +1,377 @@
+"""What a GPU makes of encoding and of the arithmetic of merging, beside the processor.
+
+python benchmarks/gpu.py [--out gpu.json] [--repeats 2] [--small]
+
+One process and one run of a few minutes, on random weights of the sizes of BERT-base and ViT-B/16.
+Tables, and all figures as JSON:
+
+- *rows a second*: real tokens of random rows of 12 to 110 words, and images that are pixels
+  already, through `passes/features.py` in each type, by how many share a batch; with what
+  the useful products of a token or an image are of the card's own matmul peak in that type;
+- *agreement*: how far features in each type are from float32 on the processor;
+- *merging*: what the harness computes on the processor, and the same formula in plain torch on
+  the device: TIES, RegMean's least squares, Procrustes' polar factors, exact Fisher.
+
+Without a GPU it is small and runs on the processor, which shows that it works and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tabulate import tabulate
+
+from harness import Rows, Task, weights
+from harness.checkpoints.build import build_model
+from harness.checkpoints.open import open_checkpoint
+from harness.kinds import kind_of
+from harness.mergers.regmean import regmean
+from harness.mergers.ties import ties
+from harness.passes.features import _Ready
+from harness.passes.fisher import fisher
+from harness.passes.placement import DType, Placement, exact
+from harness.readout import LAST_LINEAR
+from harness.rng import rng
+
+LABELS = 5
+TYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
+
+
+class Size(NamedTuple):
+    """Of the two models, the rows, the batches that are tried, and the products of the peak."""
+
+    width: int
+    layers: int
+    heads: int
+    words: int
+    rows: int
+    images: int
+    side: int
+    budgets: tuple[int, ...]
+    counts: tuple[int, ...]
+    peak: int
+    examples: int
+
+
+BASE = Size(768, 12, 12, 30000, 12000, 4096, 224, (2**13, 2**15, 2**17), (32, 128, 512), 8192, 64)
+SMALL = Size(32, 2, 2, 50, 24, 6, 32, (128, 512), (2, 4), 128, 4)
+
+
+def timed(job: Callable[[], Any], device: torch.device, repeats: int) -> float:
+    """Median seconds of a job, after one run that warms up."""
+    job()
+    seconds = []
+    for _ in range(repeats):
+        _finish(device)
+        start = time.perf_counter()
+        job()
+        _finish(device)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak(size: int, dtype: DType, device: torch.device, repeats: int) -> float:
+    """The operations a second of a square matrix product."""
+    kind: torch.dtype = getattr(torch, dtype)
+    one, other = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
+    with exact():
+        return 2 * size**3 / timed(lambda: one @ other, device, 5 * repeats)
+
+
+# Models and rows ---------------------------------------------------------------------------
+
+
+def bert(folder: Path, size: Size) -> None:
+    """A classifier of rows with random weights, and a tokenizer of whole words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=size.words + 4, hidden_size=size.width, num_hidden_layers=size.layers,
+        num_attention_heads=size.heads, intermediate_size=4 * size.width, num_labels=LABELS,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(folder)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    vocab = {word: n for n, word in enumerate([*special, *(f"w{n}" for n in range(size.words))])}
+    words = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    called = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
+    PreTrainedTokenizerFast(tokenizer_object=words, **called).save_pretrained(folder)
+
+
+def texts(size: Size) -> Rows:
+    """Random words with random labels, of the lengths of reviews."""
+    task = Task(
+        name="benchmark/rows", kind="classification", text=("text",), label="label",
+        labels=tuple(f"class {n}" for n in range(LABELS)), metrics=("accuracy",),
+        splits={"test": "test"}, reported="test",
+    )  # fmt: skip
+    random = rng(0, "gpu")
+    made = [
+        (" ".join(f"w{n}" for n in random.integers(size.words, size=length)),)
+        for length in random.integers(12, 110, size=size.rows)
+    ]
+    labels = random.integers(LABELS, size=size.rows).astype(float)
+    return Rows(task, "test", tuple(made), labels, "gpu")
+
+
+def vit(size: Size) -> Any:
+    """A classifier of images with random weights, by patches of 16 x 16 pixels."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=size.width, num_hidden_layers=size.layers, num_attention_heads=size.heads,
+        intermediate_size=4 * size.width, image_size=size.side, num_labels=LABELS,
+    )  # fmt: skip
+    return ViTForImageClassification(config).eval()
+
+
+def products(size: Size, lengths: Sequence[int]) -> float:
+    """The operations that rows of these lengths need: linear layers, and attention's two."""
+    linear = 2 * 12 * size.width**2 * sum(lengths)
+    attention = 4 * size.width * sum(length**2 for length in lengths)
+    return size.layers * float(linear + attention)
+
+
+# Encoding ----------------------------------------------------------------------------------
+
+
+def encoding(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) -> Iterator[Any]:
+    """Real tokens a second of rows of text, by type and batch, out of one list of rows."""
+    with tempfile.TemporaryDirectory() as name:
+        bert(Path(name), size)
+        checkpoint, rows = open_checkpoint(name), texts(size)
+        expected: np.ndarray[Any, Any] | None = None
+        for dtype in TYPES:
+            placed = Placement(device=device, dtype=dtype)
+            ready = _Ready(checkpoint, rows, 128, [LAST_LINEAR], placed)
+            costs = ready.rows.costs
+            few = ready.rows.by_cost()[:: max(1, len(costs) // 32)]
+            if expected is None:
+                expected = _Ready(
+                    checkpoint, rows, 128, [LAST_LINEAR], Placement(device="cpu")
+                ).read(few)[1]
+            far = float(np.abs(ready.read(few)[1] - expected).max() / np.abs(expected).max())
+            drawn = [[*range(s, min(s + 32, len(costs)))] for s in range(0, len(costs), 32)]
+            plans = {"32 rows as drawn": drawn}
+            plans |= {f"{most} tokens": [*ready.rows.batches(most)] for most in size.budgets}
+            for batching, batches in plans.items():
+                seconds = timed(
+                    lambda ready=ready, batches=batches: [ready.read(one) for one in batches],
+                    placed.where,
+                    repeats,
+                )
+                yield {
+                    "model": "text", "dtype": dtype, "batch": batching, "far": far,
+                    "tokens a second": sum(costs) / seconds,
+                    "of the peak": products(size, costs) / seconds / peaks[dtype],
+                }  # fmt: skip
+
+
+def images(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) -> Iterator[Any]:
+    """Images a second, of pixels that are made already."""
+    made = vit(size)
+    pixels = torch.randn(size.images, 3, size.side, size.side)
+    tokens = 1 + (size.side // 16) ** 2
+    expected: torch.Tensor | None = None
+    for dtype in TYPES:
+        placed, model = Placement(device=device, dtype=dtype), copy.deepcopy(made)
+        if expected is None:
+            with torch.inference_mode(), exact():
+                expected = model(pixel_values=pixels[:8]).logits
+        model = placed.put(model, model.classifier)
+
+        def read(count: int, model: Any = model, placed: Placement = placed) -> torch.Tensor:
+            with torch.inference_mode(), exact():
+                parts = (placed.put_inputs({"pixel_values": one}) for one in pixels.split(count))
+                return torch.cat([model(**one).logits.float().cpu() for one in parts])
+
+        far = float((read(8)[:8] - expected).abs().max() / expected.abs().max())
+        for count in size.counts:
+            seconds = timed(lambda count=count, read=read: read(count), placed.where, repeats)
+            yield {
+                "model": "images", "dtype": dtype, "batch": f"{count} images", "far": far,
+                "images a second": size.images / seconds,
+                "of the peak": products(size, [tokens] * size.images) / seconds / peaks[dtype],
+            }  # fmt: skip
+
+
+# Merging -----------------------------------------------------------------------------------
+
+
+def ties_on(base: torch.Tensor, experts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """`ties` at its defaults, of whole models as flat tensors on a device: the five vectors
+    trimmed to a fifth, one sign elected for each entry, the mean of those of that sign."""
+    total, moving = torch.zeros_like(base), []
+    for expert in experts:
+        vector = expert - base
+        dropped = int(vector.numel() * 0.8)
+        vector[vector.abs() < vector.abs().kthvalue(max(1, dropped)).values] = 0
+        moving.append(vector)
+        total += vector
+    sign = total.sign()
+    sign[sign == 0] = sign.sum().sign()
+    total.zero_()
+    count = torch.zeros_like(base)
+    for vector in moving:
+        same = vector.sign() == sign
+        total += vector * same
+        count += same
+    return base + total / count.clamp(min=1)
+
+
+def merging(size: Size, device: torch.device, repeats: int) -> Iterator[Any]:
+    """Each arithmetic by the harness on the processor, and on the device."""
+    width, matrices = size.width, 6 * size.layers
+    torch.manual_seed(0)
+    base = {f"{n}.weight": torch.randn(width, 2 * width) for n in range(matrices)}
+    experts = [{n: t + 0.02 * torch.randn_like(t) for n, t in base.items()} for _ in range(5)]
+
+    def flat(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return torch.cat([tensor.flatten() for tensor in state.values()])
+
+    def whole(merged: Any) -> torch.Tensor:
+        return flat({name: merged[name] for name in base})
+
+    there = flat(base).to(device), [flat(one).to(device) for one in experts]
+    yield _compared(
+        "TIES", lambda: whole(ties(experts, base)), lambda: ties_on(*there), device, repeats
+    )
+
+    rows = [torch.randn(4 * width, 2 * width, dtype=torch.float64) for _ in experts]
+    gram = [dict.fromkeys(base, one.T @ one / len(one)) for one in rows]
+    placed = [(torch.stack([*e.values()]).to(device), g["0.weight"].to(device))
+              for e, g in zip(experts, gram, strict=True)]  # fmt: skip
+
+    def solved() -> torch.Tensor:
+        parts = []
+        for place in range(matrices):
+            grams = [0.9 * g + 0.1 * torch.diag(g.diagonal()) for _, g in placed]
+            right = sum(g @ e[place].double().T for (e, _), g in zip(placed, grams, strict=True))
+            factor = torch.linalg.cholesky(torch.stack(grams).sum(0))
+            parts.append(torch.cholesky_solve(right, factor).T.float().flatten())
+        return torch.cat(parts)
+
+    yield _compared(
+        "RegMean", lambda: whole(regmean(experts, base, gram=gram)), solved, device, repeats
+    )
+
+    squares = [torch.randn(width, width, dtype=torch.float64) for _ in range(3 * size.layers)]
+    stack = torch.stack(squares).to(device)
+
+    def turned() -> torch.Tensor:
+        left, _, right = torch.linalg.svd(stack)
+        return left @ right
+
+    yield _compared(
+        "polar factors", lambda: torch.stack(weights.spread(weights.polar, squares)), turned,
+        device, repeats,
+    )  # fmt: skip
+    yield from _fisher(size, device, repeats)
+
+
+def _fisher(size: Size, device: torch.device, repeats: int) -> Iterator[Any]:
+    """Exact Fisher information of examples of one length: the same code on both."""
+    kind = kind_of(texts(SMALL).task)
+    ids = torch.randint(4, size.words, (size.examples, 1, 64), generator=torch.manual_seed(0))
+
+    def of(where: torch.device) -> Callable[[], torch.Tensor]:
+        model = build_model(checkpoint.config, checkpoint.weights, "BERT").to(where)
+        inputs = [{"input_ids": one.to(where)} for one in ids]
+        labels = torch.zeros(1, dtype=torch.long, device=where)
+
+        def information() -> torch.Tensor:
+            found = fisher(model, ((one, labels) for one in inputs), kind)
+            return torch.cat([tensor.flatten() for tensor in found.values()])
+
+        return information
+
+    with tempfile.TemporaryDirectory() as name:
+        bert(Path(name), size)
+        checkpoint = open_checkpoint(name)
+        yield _compared("Fisher", of(torch.device("cpu")), of(device), device, repeats)
+
+
+def _compared(
+    name: str,
+    here: Callable[[], torch.Tensor],
+    there: Callable[[], torch.Tensor],
+    device: torch.device,
+    repeats: int,
+) -> dict[str, Any]:
+    """Seconds on the processor and on the device, and how far apart the results are."""
+    with exact():
+        one, other = here(), there().cpu()
+        far = float((one - other).abs().max() / one.abs().max())
+        on_processor = timed(here, torch.device("cpu"), 1)
+        on_device = timed(there, device, repeats)
+    return {
+        "arithmetic": name, "processor, s": on_processor, "device, s": on_device,
+        "faster": on_processor / on_device, "far": far,
+    }  # fmt: skip
+
+
+def measured(device: str, size: Size, repeats: int) -> dict[str, Any]:
+    """All figures of one run."""
+    where = Placement(device=device).where
+    peaks = {dtype: peak(size.peak, dtype, where, repeats) for dtype in TYPES}
+    found: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "processor",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "peak, TFLOP/s": {dtype: value / 1e12 for dtype, value in peaks.items()},
+    }
+    parts: Mapping[str, Iterator[Any]] = {
+        "encoding": encoding(size, device, repeats, peaks),
+        "images": images(size, device, repeats, peaks),
+        "merging": merging(size, where, repeats),
+    }
+    for name, rows in parts.items():
+        found[name] = []
+        for row in rows:
+            found[name].append(row)
+            print(f"{name}: {json.dumps(row)}", flush=True)
+    return found
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--small", action="store_true")
+    asked = parser.parse_args(given)
+    there = torch.cuda.is_available()
+    if not there:
+        print("There is no GPU: small, and on the processor. These are no figures of a GPU.")
+    device = "cuda" if there else "cpu"
+    found = measured(device, BASE if there and not asked.small else SMALL, asked.repeats)
+    for name in ("encoding", "images", "merging"):
+        print(f"\n{tabulate(found[name], headers='keys', tablefmt='github', floatfmt='.3g')}")
+    told = json.dumps(found, indent=1)
+    if asked.out:
+        asked.out.write_text(f"{told}\n")
+    print(f"\n{told}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""CLIP's vision transformer (Radford et al. 2021, arXiv:2103.00020) under a head made of texts.
+
+Features are the projected class token, of length 1. An expert is often the encoder alone: then the
+projection is that of its base. Names are those that transformers writes of an encoder with its
+projection; without it, those that newer releases write of a new one have no prefix.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from harness.checkpoints.families.family import FFN, QK, VO, WIDTH, Family, Top, Unit, linear, norm
+from harness.weights import dual
+
+EMBEDDINGS, AT = "vision_model.embeddings.", "vision_model.encoder.layers.{layer}."
+
+
+def classifier(config: Any, unit: Unit) -> torch.nn.Module:
+    """The encoder with its projection, and a linear layer without bias on what has length 1."""
+    made: torch.nn.Module = _class()(config)
+    return made
+
+
+@cache
+def _class() -> Any:
+    import transformers
+    from transformers.modeling_outputs import ImageClassifierOutput
+
+    # a folder of it names transformers' class of this name, which loads all but the head
+    class CLIPVisionModelWithProjection(transformers.CLIPVisionModelWithProjection):  # type: ignore[misc]  # transformers has no types
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.classifier = torch.nn.Linear(config.projection_dim, config.num_labels, bias=False)
+
+        def forward(self, pixel_values: Any, labels: Any = None) -> Any:
+            embeddings = super().forward(pixel_values=pixel_values).image_embeds
+            logits = self.classifier(torch.nn.functional.normalize(embeddings, dim=-1))
+            loss = None if labels is None else torch.nn.functional.cross_entropy(logits, labels)
+            return ImageClassifierOutput(loss=loss, logits=logits)
+
+    return CLIPVisionModelWithProjection
+
+
+CLIP = Family(
+    name="clip",
+    model_types=("clip_vision_model",),
+    prefix="vision_model.",
+    inputs="image",
+    # of the embeddings nothing is moved: those of texts, which are the head, are what they are
+    row=Top(("classifier",), "classifier", {"classifier.weight": (None, None)}),
+    word=None,
+    pooler="visual_projection",
+    axes={
+        f"{EMBEDDINGS}class_embedding": (WIDTH,),
+        f"{EMBEDDINGS}position_embedding.weight": (None, WIDTH),
+        f"{EMBEDDINGS}patch_embedding.weight": (WIDTH, None, None, None),
+        **norm("vision_model.pre_layrnorm"),
+        **norm(f"{AT}layer_norm1"),
+        **linear(f"{AT}self_attn.q_proj", QK, WIDTH),
+        **linear(f"{AT}self_attn.k_proj", dual(QK), WIDTH),
+        **linear(f"{AT}self_attn.v_proj", VO, WIDTH),
+        **linear(f"{AT}self_attn.out_proj", WIDTH, dual(VO)),
+        **norm(f"{AT}layer_norm2"),
+        **linear(f"{AT}mlp.fc1", FFN, WIDTH),
+        **linear(f"{AT}mlp.fc2", WIDTH, dual(FFN)),
+        **norm("vision_model.post_layernorm"),
+        "visual_projection.weight": (None, WIDTH),
+    },
+    settings={},
+    aliases=((r"^(embeddings|encoder|pre_layrnorm|post_layernorm)\.", r"vision_model.\1."),),
+    whole="clip",
+    make=classifier,
+)

@@ -1,0 +1,134 @@
+"""Shell: the folder of an embedding model, as sentence-transformers writes it: an encoder without a
+head, and files that say how its last hidden states become the embedding of a row."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.checkpoints.layout import MODULES, PROMPTS, READING, check_link, odd
+from harness.errors import IncompatibleWeights
+from harness.files import parse_objects, read_json, read_text
+from harness.readout import POOLINGS, Readout, embedding
+from harness.types import MOST_TOKENS, Checkpoint
+
+STEPS = ["Transformer", "Pooling", "Normalize"]
+"""The modules of an embedding model that are supported; it may do without the last."""
+TOKENIZER = "tokenizer_config.json"
+OLDER = "pooling_mode_"
+"""What keys of a pooling begin with, true or false for each way, where none says which it is."""
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How the last hidden states of a row become its embedding.
+
+    `mode` is one of `readout.POOLINGS`; if `normalized`, an embedding has length 1. `max_length`
+    are the tokens that are read of a row, where it says so. `files` say all of this, by their paths
+    in the folder.
+    """
+
+    mode: str
+    normalized: bool
+    max_length: int | None
+    files: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.mode}, {'normalized' if self.normalized else 'not normalized'}"
+
+    @property
+    def readout(self) -> Readout:
+        """What takes its embeddings as features."""
+        return embedding(self.mode, normalized=self.normalized)
+
+
+def pooling_of(model: Checkpoint) -> Pooling | None:
+    """The pooling of an embedding model; None of a model with a head, or without these files.
+
+    Raises BrokenCheckpoint for modules, a pooling or prompts that are not supported, and for files
+    outside of the folder. Types that the files name are compared, and nothing of them is run.
+    """
+    folder = model.path
+    if model.labels is not None or not (folder / MODULES).is_file():
+        return None
+    places = _places(folder)
+    beside = [path.name for path in sorted(folder.glob(READING)) if path.is_file()]
+    own = [f"{place}/config.json" for place in places]
+    files = [one for one in (MODULES, PROMPTS, *beside, *own) if (folder / one).is_file()]
+    for name in files:
+        check_link(folder / name, folder)
+    reads = [*files[1:], *([TOKENIZER] if (folder / TOKENIZER).is_file() else [])]
+    said = {name: read_json(folder / name, "a JSON object") for name in reads}
+    for name in beside:
+        if said[name].get("do_lower_case"):
+            raise odd(folder / name, "do_lower_case", True, "false: the tokenizer's own case")
+    prompts = said.get(PROMPTS, {}).get("prompts") or {}
+    if any(prompts.values() if isinstance(prompts, dict) else [prompts]):
+        raise odd(folder / PROMPTS, "prompts", prompts, "none, as rows are read as they are")
+    mode = _mode(said.get(own[0], {}), folder / own[0])
+    return Pooling(mode, len(places) > 1, _length(folder, said), tuple(files))
+
+
+def _places(folder: Path) -> list[str]:
+    """Where the modules after the first have their files, in the folder."""
+    file, what = folder / MODULES, "a list of modules"
+    check_link(file, folder)
+    modules = parse_objects(read_text(file, what), str(file), what)
+    kinds, paths = ([str(one.get(key)) for one in modules] for key in ("type", "path"))
+    steps = [re.sub(r"^sentence_transformers\..*\.", "", kind) for kind in kinds]
+    if steps not in (STEPS, STEPS[:2]):
+        raise odd(file, "modules", ", ".join(steps), f"{', '.join(STEPS)} of sentence-transformers")
+    for path, pattern in zip(paths, ["", *[r"\w[\w.-]*"] * 2], strict=False):
+        if not re.fullmatch(pattern, path):
+            raise odd(file, "path", path, "'' for the first, names of folders beside for others")
+    return paths[1:]
+
+
+def _length(folder: Path, said: Mapping[str, Any]) -> int | None:
+    """The tokens that are read of a row: newer releases leave it to the tokenizer to say."""
+    for name in said:
+        length = said[name].get("model_max_length" if name == TOKENIZER else "max_seq_length")
+        if isinstance(length, int) and length <= MOST_TOKENS:  # transformers writes 1e30 for any
+            if length < 1:
+                raise odd(folder / name, "length", length, "a positive number of tokens")
+            return length
+    return None
+
+
+def _mode(said: dict[str, Any], where: Path) -> str:
+    """The one way of pooling that a configuration names, as newer or older releases write it."""
+    older = [key[len(OLDER) :] for key in said if key.startswith(OLDER) and said[key]]
+    modes = said.get("pooling_mode") or [re.sub("(?<!sqrt_len)_tokens?$", "", key) for key in older]
+    modes = [modes] if isinstance(modes, str) else modes
+    if modes not in [[mode] for mode in POOLINGS]:
+        raise odd(where, "pooling", modes, f"one of {', '.join(POOLINGS)}")
+    return str(modes[0])
+
+
+def check_poolings(models: Sequence[Checkpoint]) -> Pooling | None:
+    """The pooling that all models have; None unless all are embedding models.
+
+    Raises IncompatibleWeights, naming two, for embeddings that are not made alike.
+    """
+    poolings = [pooling_of(model) for model in models]
+    for model, own in zip(models, poolings, strict=True):
+        if own is None or poolings[0] is None:
+            return None
+        if str(own) != str(poolings[0]):
+            raise IncompatibleWeights(
+                f"the embeddings of {model.source} are {own}, expected {poolings[0]} as those of "
+                f"{models[0].source}: models that pool differently cannot be merged"
+            )
+    return poolings[0]
+
+
+def copy_modules(model: Checkpoint, target: Path) -> None:
+    """Copy what makes a folder that of an embedding model, as it is."""
+    pooling = pooling_of(model)
+    for name in pooling.files if pooling else ():
+        (target / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(model.path / name, target / name)

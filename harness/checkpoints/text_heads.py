@@ -1,0 +1,206 @@
+"""Shell: heads made of texts that name the classes (CLIP, arXiv:2103.00020), and what experts leave
+to their base: such a head, and the projection of the images.
+
+A class's row is exp(logit_scale) times the mean of its texts' embeddings, each of length 1 and so
+the mean: as FusionBench (arXiv:2406.03280) and the code of task vectors (arXiv:2212.04089) have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import normalize
+
+from harness import weights
+from harness.checkpoints.bases import encoder_digests, is_base
+from harness.checkpoints.build import OF_THE_HEAD, TEXT_HEAD, check_tensors
+from harness.checkpoints.families.generic import family_of
+from harness.checkpoints.layout import IMAGE_FILES, SINGLE, read_config
+from harness.checkpoints.network import text_tower
+from harness.checkpoints.open import labels_of, open_checkpoint, open_weights
+from harness.checkpoints.processor import check_inputs, processor_digest
+from harness.checkpoints.provenance import changed
+from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
+from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, MissingHead
+from harness.files import file_hash, read_json
+from harness.folders import FILES, Layout, check_output, new_folder
+from harness.kinds import kind_of
+from harness.registry import TASKS
+from harness.types import Checkpoint, Task
+
+HEAD = Layout("a head", "config.json")
+CLASS = "{class}"
+"""What stands in a template for the name of a class."""
+
+
+def heads(
+    base: str | Path,
+    task: str,
+    *,
+    out: str | Path,
+    templates: Sequence[str] = (),
+    allow_pickle: bool = False,
+    force: bool = False,
+) -> Checkpoint:
+    """Write the head that the texts of a whole CLIP make for a task to the folder `out`.
+
+    `templates` have {class} for the name of a class; by default they are the task's. Returns the
+    head. Raises BrokenCheckpoint for a base without an encoder of texts.
+    """
+    check_output(Path(out), HEAD, force=force)
+    source = open_checkpoint(base, allow_pickle=allow_pickle)
+    head = text_head(source, TASKS[task], templates, allow_pickle=allow_pickle)
+    with new_folder(Path(out), HEAD, force=force) as folder:
+        save_file(dict(head.weights), folder / SINGLE, metadata={"format": "pt"})
+        HEAD.write(folder, head.config)
+    return head
+
+
+def templates_of(task: Task) -> list[str]:
+    """The templates of a task, which lie beside it; a plain one where there are none."""
+    place = Path(import_module("harness.tasks").__path__[0]) / "templates.json"
+    known: dict[str, list[str]] = read_json(place, "templates")
+    return known.get(task.name, [f"a photo of a {CLASS}."])
+
+
+def text_head(
+    base: Checkpoint, task: Task, templates: Sequence[str] = (), *, allow_pickle: bool = False
+) -> Checkpoint:
+    """The head alone, its configuration that of a model of images under it."""
+    templates = [*templates] or templates_of(task)
+    if odd := [one for one in templates if CLASS not in one]:
+        raise BadOption(f"the template {odd[0]!r:.80} names no class; expected {CLASS} in it")
+    check_inputs(base, task)
+    if not kind_of(task).whole or not task.labels:
+        raise BadRecipe(
+            f"{task} is a task of {task.kind}, expected one of classes, which texts name"
+        )
+    config = read_config(base.path / "config.json")
+    if config.get("model_type") != base.family.whole:
+        raise BrokenCheckpoint(
+            f"{base.source} is a model of {config.get('model_type')!r:.80}, which reads no texts; "
+            "expected a whole CLIP, as openai/clip-vit-base-patch32 is"
+        )
+    state = open_weights(base.path, allow_pickle=allow_pickle)
+    tower = text_tower(config, base.source)
+    own = weights.select(state, [name for name in state if name.startswith("text_")])
+    check_tensors(tower, own, base.source)
+    if "logit_scale" not in state:
+        raise BrokenCheckpoint(f"{base.source} has no tensor 'logit_scale', expected a whole CLIP")
+    tower.load_state_dict({name: own[name] for name in weights.floating(own)}, strict=False)
+    called = [label.replace("_", " ") for label in task.labels]
+    tower, rows = tower.float().eval(), []
+    for name in called:
+        inputs = _tokens(base, tower.config, [one.replace(CLASS, name) for one in templates])
+        with torch.inference_mode():
+            embeddings = normalize(tower(**inputs).text_embeds, dim=-1)
+        rows.append(normalize(embeddings.mean(dim=0), dim=-1))
+    scaled = state["logit_scale"].float().exp() * torch.stack(rows)
+    made_of = {
+        "task": task.name,
+        "classes": called,
+        "templates": templates,
+        "base": base.source,
+        "base_weights": encoder_digests(base),
+        "texts": weights.digest(weights.select(state, [*own, "logit_scale"])),
+        "tokenizer": processor_digest(base.processor),
+    }
+    labels = {str(place): name for place, name in enumerate(task.labels)}
+    said = {key: value for key, value in base.config.items() if key not in OF_THE_HEAD}
+    said |= {"id2label": labels, "label2id": {n: int(i) for i, n in labels.items()}}
+    tensors = {f"{base.family.row.final}.weight": scaled.clone()}
+    config = {**said, TEXT_HEAD: made_of}
+    return replace(base, config=config, weights=tensors, labels=task.labels, tasks=(task.name,))
+
+
+def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
+    """Texts as the encoder takes them, [texts, tokens]."""
+    tokenizer = open_tokenizer(base.processor)
+    longest = {"truncation": True, "max_length": config.max_position_embeddings}
+    with using_tokenizer(base.processor):
+        inputs = dict(tokenizer([*texts], padding=True, return_tensors="pt", **longest))
+    ids, end = inputs["input_ids"], config.eos_token_id
+    # with the end called 2, as older configurations have it, the largest token is taken for it
+    if ids.max() >= config.vocab_size or (end != 2 and not (ids == end).any(dim=1).all()):
+        raise BrokenCheckpoint(
+            f"the tokenizer of {base.source} makes the tokens {ids[0].tolist()!r:.80} of a text, "
+            f"expected numbers below {config.vocab_size} and the end of a text, {end}"
+        )
+    return {name: inputs[name] for name in ("input_ids", "attention_mask")}
+
+
+# Given to models that have none --------------------------------------------------------------
+
+
+def given_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, Checkpoint]:
+    """The heads in a folder that `heads` wrote, or in folders below it, by task.
+
+    Raises BrokenCheckpoint for a head that was changed, and BadRecipe where there is none, and for
+    one of another base.
+    """
+    found: dict[str, Checkpoint] = {}
+    for file in sorted(Path(folder).glob("**/config.json")) if folder else ():
+        config = read_config(file, "the configuration of a head")
+        made_of, files = config.get(TEXT_HEAD), config.pop(FILES, None)
+        if not isinstance(made_of, dict) or not isinstance(files, dict):
+            raise BrokenCheckpoint(f"{file} is of no head that `harness heads` wrote; expected one")
+        if files.get(SINGLE) != file_hash(file.with_name(SINGLE)):
+            raise changed(file.with_name(SINGLE), file.name)
+        task = str(made_of.get("task"))
+        if task in found:
+            raise BadRecipe(f"{folder} has two heads for {task}; expected one")
+        if base is not None and not is_base(base, made_of.get("base_weights") or {}):
+            raise BadRecipe(
+                f"the head {file.parent} was made of {made_of.get('base')}, found the base "
+                f"{base.source}, whose weights differ; expected heads of this base"
+            )
+        family, own = family_of(config, str(file)), open_weights(file.parent)
+        called, labels = str(file.parent), labels_of(config, str(file))
+        found[task] = Checkpoint(called, file.parent, config, family, own, labels, (task,))
+    if folder and not found:
+        raise BadRecipe(f"{folder} has no heads; expected some that `harness heads` wrote")
+    return found
+
+
+def made_whole(
+    model: Checkpoint, base: Checkpoint | None, task: str | None, heads: Mapping[str, Checkpoint]
+) -> Checkpoint:
+    """A model with what its folder leaves to others: projection and image processor of its base,
+    and the head of its task. Of families that leave nothing, and where nothing lacks, itself.
+
+    Raises BrokenCheckpoint without a projection, and MissingHead without a head.
+    """
+    family = model.family
+    if family.whole is None:
+        return model
+    parts, beside = [model.weights], model.beside
+    projection = f"{family.pooler}.weight"
+    if projection not in model.weights:
+        if base is None or projection not in base.weights:
+            raise BrokenCheckpoint(
+                f"{model.source} has no tensor '{projection}', and no base has it for it; expected "
+                "the whole CLIP that it was fine-tuned from, with --base"
+            )
+        parts.append(weights.select(base.weights, [projection]))
+    if base is not None and not any((model.processor / name).is_file() for name in IMAGE_FILES):
+        beside = base.processor
+    config, labels = dict(model.config), model.labels
+    if labels is None:
+        head = heads.get(task or "")
+        if head is None:
+            raise MissingHead(
+                f"{model.source} has no head for {task or 'a task nobody names'}; expected one "
+                "in --heads-from, written by `harness heads`, and its task in --tasks"
+            )
+        parts.append(weights.select(head.weights, filter(family.is_head, head.weights)))
+        config |= {key: head.config[key] for key in OF_THE_HEAD if key in head.config}
+        labels = head.labels
+    whole = weights.union(*parts)
+    config["projection_dim"] = weights.specs(whole)[projection].shape[0]
+    return replace(model, config=config, weights=whole, labels=labels, beside=beside)

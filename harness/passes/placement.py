@@ -1,0 +1,160 @@
+"""Where models run, and in which type: what a forward pass gives depends on it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import torch
+from torch.nn import functional
+
+from harness.errors import BadOption
+from harness.types import AUTO
+from harness.values import Frozen, validated
+
+DType: TypeAlias = Literal["float32", "bfloat16", "float16"]
+AnyModule = TypeVar("AnyModule", bound=torch.nn.Module)
+REFERENCE: DType = "float32"
+TOKENS = {"cpu": 1024, "cuda": 2**15}
+"""Tokens of a batch, padding included: what a core has in its cache, or what keeps a GPU busy."""
+IMAGES = {"cpu": 8, "cuda": 256}
+"""Images of a batch."""
+
+
+class Placement(Frozen):
+    """The device that models run on, by torch's name for it (`auto`: the GPU where there is one),
+    and the type of their weights.
+
+    Features and outputs are float32 whatever the type, and so is all that is made of them.
+    """
+
+    device: str = AUTO
+    dtype: DType = REFERENCE
+
+    @property
+    def where(self) -> torch.device:
+        """The device."""
+        if self.device == AUTO:
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """What keys and records say of it: in float32 nothing, as devices agree to rounding.
+
+        Of a half precision its name and the kind of device: each kind rounds in its own way.
+        """
+        half = {"dtype": self.dtype, "device": self.where.type}
+        return {} if self.dtype == REFERENCE else half
+
+    @property
+    def parts(self) -> tuple[dict[str, str], ...]:
+        """What it adds to a key."""
+        return (self.recorded,) if self.recorded else ()
+
+    def put(self, model: AnyModule, head: torch.nn.Module | None = None) -> AnyModule:
+        """The model on the device, its weights in the type; a `head` stays in float32."""
+        placed = model.to(self.where)
+        if self.recorded:
+            kept = {id(one) for one in head.parameters()} if head else set()
+            for one in placed.parameters():
+                if id(one) not in kept:
+                    one.data = one.data.to(self._type)
+            if head:
+                head.register_forward_pre_hook(lambda _, given: (given[0].float(),))
+        return placed
+
+    def put_inputs(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What a model reads, on the device; pixels in the type."""
+        kinds = {key: self._type if t.is_floating_point() else t.dtype for key, t in inputs.items()}
+        return {key: tensor.to(self.where, kinds[key]) for key, tensor in inputs.items()}
+
+    def check_gradients(self, what: str) -> None:
+        """Raise BadOption for gradients in a half precision, where small ones are lost."""
+        if self.recorded:
+            raise BadOption(
+                f"{what} is made of gradients, which are taken in float32; found --dtype "
+                f"{self.dtype}: leave it out"
+            )
+
+    @property
+    def _type(self) -> torch.dtype:
+        made: torch.dtype = getattr(torch, self.dtype)
+        return made
+
+    def budget(self, *, images: bool) -> int:
+        """The tokens, padding included, or images that a batch may have."""
+        most = IMAGES if images else TOKENS
+        return most.get(self.where.type, most["cpu"])
+
+
+AUTOMATIC, CPU = Placement(), Placement(device="cpu")
+
+
+def placement(device: str, dtype: str, what: str) -> Placement:
+    """The placement that was asked for. Raises BadRecipe or BadOption, before any model is made."""
+    asked = validated(Placement, {"device": device, "dtype": dtype}, what)
+    check_placement(asked)
+    return asked
+
+
+def check_placement(asked: Placement) -> None:
+    """Raise BadOption for what torch cannot use here: the layers of an encoder are tried once."""
+    try:
+        made = torch.ones(1, 2, 2, 2, device=asked.where, dtype=asked._type)
+        seen = functional.scaled_dot_product_attention(made, made, made)
+        seen = functional.layer_norm(functional.linear(functional.gelu(seen), made[0, 0]), (2,))
+        functional.conv2d(seen, made).sum().item()
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise BadOption(
+            f"device is '{asked.device}' with dtype {asked.dtype}, which torch cannot use here "
+            f"({reason:.200}); expected auto, cpu, or cuda:N with such a GPU"
+        ) from error
+
+
+def quicken(model: torch.nn.Module, asked: Placement) -> None:
+    """Make linear layers of a model without gradients faster, on a processor in float32.
+
+    torch multiplies in MKL there, which on a processor of AMD's takes twice as long as oneDNN. In a
+    half precision, and on ARM, torch takes oneDNN by itself.
+    """
+    ours = platform.machine() in ("x86_64", "AMD64")
+    # a name of torch's own, which it may change
+    ours &= hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    if ours and asked.where.type == "cpu" and asked.dtype == REFERENCE:
+        for one in model.modules():
+            if type(one) is torch.nn.Linear:
+                one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]
+
+
+def _by_onednn(layer: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+        given, layer.weight, layer.bias, "none", [], ""
+    )
+    return made
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """float32 products in float32, whatever the program around asked of torch.
+
+    By default torch computes convolutions in TF32 on a GPU, whose fraction has 10 bits.
+    """
+    own: Any = torch.backends
+    flags: list[tuple[Any, str, Any]] = [(own.cuda.matmul, "allow_tf32", False)]
+    flags += [(own.cudnn, "allow_tf32", False)]
+    if hasattr(own.cudnn, "conv"):  # from torch 2.9 on, which refuses the older names beside these
+        several = (own.cuda.matmul, own.cudnn.conv, own.cudnn.rnn, own.mkldnn.matmul)
+        flags = [(one, "fp32_precision", "ieee") for one in several]
+    before = [getattr(place, name) for place, name, _ in flags]
+    try:
+        for place, name, value in flags:
+            setattr(place, name, value)
+        yield
+    finally:
+        for (place, name, _), value in zip(flags, before, strict=True):
+            setattr(place, name, value)

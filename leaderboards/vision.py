@@ -1,0 +1,121 @@
+"""What the study of images starts from: networks as they are initialised, and rows of own tasks.
+
+    python leaderboards/vision.py OUT [LAYERS WIDTH]
+
+Makes in OUT/experts two small vision transformers, `vit-0` and `vit-1`, each from the seed in its
+name, and in OUT/vision the tasks that the package has not: the classes of CIFAR-10 in two halves
+without a class in common, `animals` and `vehicles`, and the digits of scikit-learn, 8 x 8 pixels.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from datasets import Dataset, disable_progress_bars, load_dataset
+from datasets import Image as Stored
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from transformers import ViTConfig, ViTModel
+from transformers.utils import logging
+
+from harness import TASKS
+
+SIDE = 32
+PROCESSOR = {
+    "image_processor_type": "ViTImageProcessor",
+    "size": {"height": SIDE, "width": SIDE},
+    "image_mean": (0.4914, 0.4822, 0.4465),
+    "image_std": (0.247, 0.2435, 0.2616),
+}
+"""With the mean and deviation of CIFAR-10's channels that the code of arXiv:2502.00264 has."""
+VEHICLES = ("airplane", "automobile", "ship", "truck")
+LAYERS, WIDTH, HEAD, PATCH = 6, 192, 32, 8
+
+
+def network(out: Path, seed: int, layers: int = LAYERS, width: int = WIDTH) -> None:
+    """A vision transformer that has seen nothing, with its image processor."""
+    config = ViTConfig(
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // HEAD,
+        intermediate_size=4 * width,
+        image_size=SIDE,
+        patch_size=PATCH,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    torch.manual_seed(seed)
+    ViTModel(config, add_pooling_layer=False).save_pretrained(out)
+    (out / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+
+
+def own(out: Path, name: str, splits: dict[str, Iterable[dict[str, Any]]]) -> None:
+    """A task of our own, with its rows beside it."""
+    for split, rows in splits.items():
+        (out / name).mkdir(parents=True, exist_ok=True)
+        Dataset.from_list([*rows]).to_parquet(out / name / f"{split}.parquet")
+    said = {"image": "img", "label": "label", "labels": "from data", "files": name}
+    (out / f"{name}.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
+
+
+def halves(out: Path) -> None:
+    """CIFAR-10 with the classes of vehicles, and with those of animals."""
+    task = TASKS["vision/cifar10"]
+    folder = Path(os.environ["HARNESS_DATA_DIR"]) / task.name
+    files = {split: str(folder / f"{split}.parquet") for split in ("train", "test")}
+    read = load_dataset("parquet", data_files=files).cast_column("img", Stored(decode=False))
+    for name, mine in (("vehicles", True), ("animals", False)):
+        splits: dict[str, Iterable[dict[str, Any]]] = {
+            split: (
+                {"img": row["img"], "label": task.labels[row["label"]]}
+                for row in rows
+                if (task.labels[row["label"]] in VEHICLES) == mine
+            )
+            for split, rows in read.items()
+        }
+        own(out, name, splits)
+
+
+def digits(out: Path) -> None:
+    """scikit-learn's digits, a quarter of them to test."""
+    known = load_digits()
+    parts = train_test_split(known.images, known.target, test_size=0.25, random_state=0)
+    of = {"train": parts[0::2], "test": parts[1::2]}
+    own(
+        out,
+        "digits",
+        {
+            split: (
+                {"img": {"bytes": png(pixels)}, "label": str(label)}
+                for pixels, label in zip(*both, strict=True)
+            )
+            for split, both in of.items()
+        },
+    )
+
+
+def png(pixels: Any) -> bytes:
+    """Levels of grey up to 255 as a file."""
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype("uint8")).save(file, "png")
+    return file.getvalue()
+
+
+if __name__ == "__main__":
+    to = Path(sys.argv[1])
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    disable_progress_bars()
+    for number in range(2):
+        network(to / "experts" / f"vit-{number}", number, *map(int, sys.argv[2:]))
+    halves(to / "vision")
+    digits(to / "vision")

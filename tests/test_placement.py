@@ -1,0 +1,365 @@
+"""Where models run and in which type: said where it matters, and float32 by default."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import harness
+from harness import Recipe, Run, weights
+from harness.checkpoints.open import open_checkpoint
+from harness.cli import main
+from harness.data.rows import load_rows
+from harness.errors import BadOption, BadRecipe, BrokenRecord, HarnessError
+from harness.files import cache_dir
+from harness.merging.merge import merge
+from harness.passes import placement as placements
+from harness.passes.features import content_key, dropping, encode, final_head, forward
+from harness.passes.placement import CPU, Placement, check_placement, exact
+from harness.passes.prepared import Prepared, prepare
+from harness.passes.reading import Reading
+from harness.passes.statistic_file import read_statistic
+from harness.readout import CLS, LAST_LINEAR, MEAN_MASKED
+from tests.mistakes import refused
+from tests.toys import THREE, TOY, registered
+
+pytestmark = pytest.mark.usefixtures("toys_known")
+FAMILIES = ["bert", "roberta", "distilbert", "deberta-v2", "electra"]
+HALF = Placement(device="cpu", dtype="bfloat16")
+LENGTH = 40
+BOUND = {"bfloat16": 2**-4, "float16": 2**-7}
+"""How far features in a half precision may be from those in float32, as a share of the largest: of
+miniatures with large weights, sixteen roundings of 2**-8 and of 2**-11."""
+with_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+Loud = Callable[..., Path]
+
+
+@pytest.fixture
+def toys_known() -> Iterator[None]:
+    with registered(TOY, THREE):
+        yield
+
+
+def far(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+# Half precision ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_the_encoder_is_in_half_precision(family: str, dtype: Any, loud: Loud) -> None:
+    """Outputs are those of the stored head, in float32, on the features."""
+    checkpoint, rows = open_checkpoint(loud(family)), load_rows(TOY, "test")
+    x = forward(checkpoint, rows, max_length=LENGTH, placement=CPU)[0]
+    half = Placement(device="cpu", dtype=dtype)
+    near, outputs, _ = forward(checkpoint, rows, max_length=LENGTH, placement=half)
+    assert near.dtype == outputs.dtype == np.float32
+    assert 1e-5 < far(near, x) < BOUND[dtype]
+    head = final_head(checkpoint, range(2))
+    assert head is not None
+    np.testing.assert_allclose(near @ head.weight.T + head.bias, outputs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("readout", [MEAN_MASKED, CLS], ids=lambda one: one.name)
+def test_other_readouts_take_features_in_float32(readout: Any, loud: Loud) -> None:
+    checkpoint, rows = open_checkpoint(loud("bert")), load_rows(TOY, "test")
+    x, near = (
+        forward(checkpoint, rows, max_length=LENGTH, readout=readout, placement=one)[0]
+        for one in (CPU, HALF)
+    )
+    assert 1e-5 < far(near, x) < BOUND["bfloat16"]
+    if readout is MEAN_MASKED:
+        rounded = torch.from_numpy(near).bfloat16().float().numpy()
+        assert far(rounded, near) > 1e-4, "a mean over tokens is no number of 8 bits"
+
+
+def test_each_precision_has_its_own_entry_of_the_cache(loud: Loud) -> None:
+    checkpoint, rows = open_checkpoint(loud("bert")), load_rows(TOY, "test")
+    digest = weights.digest(checkpoint.weights)
+    known: dict[str, Any] = {"digest": digest, "columns": [0, 1], "max_length": LENGTH}
+    plain, half = (encode(checkpoint, rows, placement=one, **known) for one in (CPU, HALF))
+    again = encode(checkpoint, rows, placement=HALF, **known)
+    assert np.array_equal(half.x, again.x)
+    assert not np.array_equal(half.x, plain.x)
+    key = content_key(checkpoint, rows, digest, LENGTH, LAST_LINEAR.name)
+    assert (cache_dir("features") / f"{key}.safetensors").is_file(), "nothing is said of float32"
+
+
+def test_what_is_drawn_again_is_placed_too(loud: Loud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoder that drops units is in the type of the pass."""
+    checkpoint, rows = open_checkpoint(loud("bert")), load_rows(TOY, "test")
+    seen, real = set(), functional.layer_norm
+
+    def spy(given: torch.Tensor, *others: Any, **more: Any) -> torch.Tensor:
+        seen.add(given.dtype)
+        return real(given, *others, **more)
+
+    monkeypatch.setattr(functional, "layer_norm", spy)
+    again = dropping(checkpoint, rows, max_length=LENGTH, readout=LAST_LINEAR, placement=HALF)
+    assert again([0, 1], 0).dtype == np.float32
+    assert seen == {torch.bfloat16}
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64") or not torch.backends.mkldnn.is_available(),
+    reason="torch itself takes oneDNN here",
+)
+def test_features_are_multiplied_by_onednn_and_statistics_are_not(
+    loud: Loud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What merges are made of keeps its bits."""
+    checkpoint, rows = open_checkpoint(loud("bert")), load_rows(TOY, "test")
+    calls, real = [], placements._by_onednn
+
+    def spy(*given: Any) -> torch.Tensor:
+        calls.append(given[1].dtype)
+        return real(*given)
+
+    plain = Reading(checkpoint, rows, LENGTH, CPU, None)
+    model, (inputs, _) = plain.model(), next(plain.batches(len(rows), as_drawn=True))
+    with torch.inference_mode():
+        expected = model(**inputs).logits.numpy()
+    monkeypatch.setattr(placements, "_by_onednn", spy)
+    _, logits, _ = forward(checkpoint, rows, max_length=LENGTH, placement=CPU)
+    assert set(calls) == {torch.float32}
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
+    calls.clear()
+    with torch.inference_mode():
+        plain.model()(**inputs)
+    forward(checkpoint, rows, max_length=LENGTH, placement=HALF)
+    assert not calls
+
+
+# Batches -----------------------------------------------------------------------------------
+
+
+def test_batches_keep_to_a_budget() -> None:
+    costs = [3, 9, 40, 3, 7, 9, 1]
+    batches = list(Prepared(costs, {}, lambda _: {}).batches(20))
+    assert batches == [[2], [1, 5], [4, 0], [3, 6]]
+    assert all(len(b) == 1 or len(b) * max(costs[row] for row in b) <= 20 for b in batches)
+    assert list(Prepared(costs, {}, lambda _: {}).batches(20, 5)) == [[2, 1, 5, 4, 0], [3, 6]]
+    assert list(Prepared([1] * 5, {}, lambda _: {}).batches(2)) == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_features_are_the_same_under_two_budgets(
+    family: str, loud: Loud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, rows = open_checkpoint(loud(family)), load_rows(TOY, "test")
+    found = []
+    for budget in (1, 64, 10**6):
+        monkeypatch.setitem(placements.TOKENS, "cpu", budget)
+        count = len(list(prepare(checkpoint, rows, LENGTH).batches(CPU.budget(images=False))))
+        found.append((count, *forward(checkpoint, rows, max_length=LENGTH, placement=CPU)[:2]))
+    assert found[0][0] == len(rows) > found[1][0] > found[2][0] == 1
+    for _, *arrays in found[1:]:
+        for one, other in zip(arrays, found[0][1:], strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+
+
+def test_images_and_tokens_have_budgets_of_their_own() -> None:
+    assert CPU.budget(images=False) == placements.TOKENS["cpu"]
+    assert CPU.budget(images=True) == placements.IMAGES["cpu"]
+
+
+# float32 -----------------------------------------------------------------------------------
+
+
+def precisions() -> tuple[Any, ...]:
+    own: Any = torch.backends
+    if not hasattr(own.cudnn, "conv"):
+        return (own.cuda.matmul.allow_tf32, own.cudnn.allow_tf32)
+    places = (own.cuda.matmul, own.cudnn.conv, own.cudnn.rnn, own.mkldnn.matmul)
+    return tuple(one.fp32_precision for one in places)
+
+
+def test_a_pass_in_float32_is_one_whatever_the_program_asked(
+    loud: Loud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    real = functional.layer_norm
+
+    def spy(*given: Any, **more: Any) -> torch.Tensor:
+        seen.append(precisions())
+        return real(*given, **more)
+
+    checkpoint, rows = open_checkpoint(loud("bert")), load_rows(TOY, "test")
+    torch.set_float32_matmul_precision("medium")
+    try:
+        before = precisions()
+        monkeypatch.setattr(functional, "layer_norm", spy)
+        forward(checkpoint, rows, max_length=LENGTH, placement=CPU)
+        assert precisions() == before
+        with pytest.raises(KeyError), exact():
+            raise KeyError
+        assert precisions() == before
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert set(seen) <= {("ieee",) * 4, (False, False)}
+    assert seen
+
+
+# What is said of it ------------------------------------------------------------------------
+
+
+def evaluated(loud: Loud, out: Path, *flags: str) -> int:
+    command = ["evaluate", "--model", str(loud("bert")), "--tasks", TOY.name]
+    command += ["--protocols", "current", "--device", "cpu", "--output-path", str(out), *flags]
+    return main(command)
+
+
+def test_a_record_says_its_precision_and_a_board_mixes_none(
+    loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, half = tmp_path / "plain", tmp_path / "half"
+    assert evaluated(loud, plain, "--dtype", "float32") == 0
+    assert "bfloat16" not in capsys.readouterr().out
+    assert evaluated(loud, half, "--dtype", "bfloat16") == 0
+    assert "models ran in bfloat16" in capsys.readouterr().out
+    (one,), (other,) = (list(out.rglob("*.json")) for out in (plain, half))
+    assert json.loads(other.read_text())["settings"]["dtype"] == "bfloat16"
+    assert json.loads(other.read_text())["settings"]["device"] == "cpu"
+    assert "dtype=bfloat16" in other.name
+    assert json.loads(one.read_text())["settings"].keys().isdisjoint({"dtype", "device"})
+    assert main(["leaderboard", str(half), "--out", str(tmp_path / "board")]) == 0
+    for name in ("board.md", "index.html", "board.tex"):
+        assert "odels ran in" in (said := (tmp_path / "board" / name).read_text()), name
+        assert "bfloat16" in said
+    capsys.readouterr()
+    with pytest.raises(BrokenRecord, match=r"with dtype .*float.*expected the same work"):
+        harness.leaderboard([plain, half], out=tmp_path / "mixed")
+
+
+def test_the_default_is_not_part_of_what_a_record_is_of(loud: Loud, tmp_path: Path) -> None:
+    names = []
+    for number, given in enumerate(({}, {"device": "cpu"}, {"batch_size": 3})):
+        run: Any = {"model": str(loud("bert")), "tasks": (TOY.name,), "protocols": ("current",)}
+        harness.evaluate(Run(**run, **given, output=str(tmp_path / str(number))))
+        names.append([path.name for path in (tmp_path / str(number)).rglob("*.json")])
+    assert names[0] == names[1] == names[2]
+
+
+# Statistics and merges ---------------------------------------------------------------------
+
+
+def test_a_statistic_says_its_precision(loud: Loud, tmp_path: Path) -> None:
+    made = {}
+    for dtype in ("float32", "bfloat16"):
+        out = tmp_path / f"{dtype}.safetensors"
+        merger = "regmean:examples=8"
+        harness.statistic(
+            loud("bert"), task=TOY.name, merger=merger, out=out, device="cpu", dtype=dtype
+        )
+        made[dtype] = read_statistic(out)
+    told = {name: one.description["facts"] for name, one in made.items()}
+    assert told["bfloat16"]["placement"] == {"dtype": "bfloat16", "device": "cpu"}
+    assert "placement" not in told["float32"]
+    for name in made["float32"].tensors:
+        exactly, near = (made[dtype].tensors[name] for dtype in told)
+        assert near.dtype == torch.float64
+        assert 0 < float((near - exactly).abs().max() / exactly.abs().max()) < 2 * BOUND["bfloat16"]
+
+
+def recipe(minis: Any, **given: Any) -> Recipe:
+    experts = tuple(str(minis("bert")[name]) for name in ("a", "b"))
+    asked = {"experts": experts, "base": str(minis("bert")["base"]), "tasks": (TOY.name,) * 2}
+    return Recipe(**{**asked, "device": "cpu", **given})
+
+
+def test_a_merge_says_in_which_precision_models_ran(minis: Any, tmp_path: Path) -> None:
+    merger, said = "regmean:examples=8", {}
+    for dtype in ("float32", "bfloat16"):
+        merge(recipe(minis, merger=merger, dtype=dtype), out=tmp_path / dtype)
+        said[dtype] = json.loads((tmp_path / dtype / "merge.json").read_text())
+    assert said["bfloat16"]["dtype"] == "bfloat16"
+    assert said["bfloat16"]["digest"] != said["float32"]["digest"]
+    assert said["float32"].keys().isdisjoint({"dtype", "device"})
+    states = [open_checkpoint(tmp_path / dtype).weights for dtype in said]
+    apart = max(float((states[0][name] - states[1][name]).abs().max()) for name in states[0])
+    assert apart < 0.02, "the merge in bfloat16 is another one"
+
+
+def test_gradients_are_taken_in_float32(minis: Any, loud: Loud, tmp_path: Path) -> None:
+    for asked in ("fisher:examples=4", "adamerging:examples=4,steps=1"):
+        with pytest.raises(BadOption, match=r"gradients, .* found --dtype bfloat16"):
+            merge(recipe(minis, merger=asked, dtype="bfloat16"), out=tmp_path / "m")
+    with pytest.raises(BadRecipe, match="average runs no model; leave out --dtype"):
+        merge(recipe(minis, dtype="bfloat16"), out=tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "merge", "statistics"])
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--dtype", "int8"], "dtype int8"),
+        (["--device", "meta"], "device meta cuda:N"),
+        (["--device", "cuda:99"], "device cuda:99 cuda:N"),
+        (["--device", "toaster", "--dtype", "float16"], "device toaster float16"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_any_work(
+    command: str, flags: list[str], says: str, minis: Any, tmp_path: Path
+) -> None:
+    folder, base, out = str(minis("bert")["a"]), str(minis("bert")["base"]), tmp_path / "out"
+    asked = {
+        "evaluate": ["--model", folder, "--tasks", TOY.name, "--output-path", str(out)],
+        "merge": [folder, "--base", base, "--merger", "average", "--out", str(out)],
+        "statistics": [folder, "--task", TOY.name, "--out", str(out / "s.safetensors")],
+    }
+    refused([command, *asked[command], *flags], (str, HarnessError), says)
+    assert not out.exists()
+
+
+def test_a_type_without_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def linear(given: torch.Tensor, *_: object) -> torch.Tensor:
+        raise RuntimeError(""""addmm_impl_cpu_" not implemented for 'Half'\nmore""")
+
+    monkeypatch.setattr(functional, "linear", linear)
+    with pytest.raises(BadOption, match="dtype float16, which torch cannot use here"):
+        check_placement(Placement(device="cpu", dtype="float16"))
+
+
+# On a GPU ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float32", *BOUND])
+@pytest.mark.gpu
+@with_gpu
+def test_a_gpu_agrees_with_the_processor(family: str, dtype: Any, loud: Loud) -> None:
+    checkpoint, rows = open_checkpoint(loud(family)), load_rows(TOY, "test")
+    x, logits, _ = forward(checkpoint, rows, max_length=LENGTH, placement=CPU)
+    there = Placement(device="cuda", dtype=dtype)
+    near, outputs, _ = forward(checkpoint, rows, max_length=LENGTH, placement=there)
+    bound = BOUND.get(dtype, 1e-5)
+    assert max(far(near, x), far(outputs, logits)) < bound
+
+
+@pytest.mark.gpu
+@with_gpu
+def test_statistics_of_a_gpu_are_those_of_the_processor(
+    loud: Loud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for need in ("gram:examples=8", "fisher:examples=4"):
+        made = []
+        for device in ("cpu", "cuda"):
+            monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / f"{need[:4]}-{device}-cache"))
+            out = tmp_path / f"{need[:4]}-{device}.safetensors"
+            harness.statistic(loud("bert"), task=TOY.name, need=need, out=out, device=device)
+            made.append(read_statistic(out).tensors)
+        for name in made[0]:
+            here, there = made[0][name], made[1][name]
+            assert float((here - there).abs().max()) <= 1e-4 * float(here.abs().max()), name
