@@ -93,16 +93,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 NEWER: dict[str, dict[str, Any]] = {
     "albert": {**BERT_LIKE, "embedding_size": 8},
-    "funnel": {
-        "vocab_size": 45,
-        "block_sizes": [1, 2],
-        "num_decoder_layers": 1,
-        "d_model": 16,
-        "n_head": 2,
-        "d_head": 8,
-        "d_inner": 24,
-        "architectures": ["FunnelModel"],  # without a decoder there is another
-    },
     "modernbert": {
         **BERT_LIKE,
         "num_hidden_layers": 4,

@@ -155,7 +155,7 @@ def heads(*seeds: int) -> torch.Tensor:
 
 #: of one stack, of two, and a decoder's attention to its encoder, each with a seed
 LAYERS = [
-    *((str(layer), layer) for layer in (0, 1, 2, 3, 10, 11)),
+    *((str(layer), layer) for layer in (0, 1, 2, 3)),
     *((f"{stack}.{layer}", layer) for stack in ("encoder", "decoder") for layer in (0, 1)),
     *((f"decoder.{layer}.cross", layer) for layer in (0, 1)),
 ]

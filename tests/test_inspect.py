@@ -206,6 +206,14 @@ def test_every_tensor_of_a_family_with_a_table_has_a_role(variant: str) -> None:
             assert wanted.keys() <= places.keys()
 
 
+def test_a_matrix_of_several_roles_is_a_matrix() -> None:
+    family, at = family_of(config("modernbert")), "model.layers.3."
+    spec = Spec((8, 8), torch.float32)
+    roles = {"attn.Wqkv": "matrix", "attn.Wo": "attention output", "mlp.Wi": "up", "mlp.Wo": "down"}
+    for name, role in roles.items():
+        assert place_in(family, f"{at}{name}.weight", spec) == Place(3, role)
+
+
 def test_an_architecture_without_a_table_has_matrices_and_vectors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,6 @@ from harness.checkpoints.build import build_model, unit_of
 from harness.checkpoints.named import modules_of
 from harness.passes.cache import keep, recall
 from harness.passes.features import model_key, running
-from harness.passes.gram import tokens_of
 from harness.passes.placement import Placement
 from harness.passes.prepared import Inputs, rows_in
 from harness.passes.reading import Readings
@@ -111,7 +110,10 @@ class HookedModel:
         with torch.inference_mode(), running(self._source):
             self._model(**inputs)
         mask = inputs.get("attention_mask")
-        return {group: tokens_of(given, mask) for group, given in self._seen.items()}
+        return {
+            group: given.flatten(0, 1) if mask is None else given[mask.bool()]
+            for group, given in self._seen.items()
+        }
 
 
 @dataclass(frozen=True, eq=False)

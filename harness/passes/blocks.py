@@ -53,8 +53,7 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
     stacks = [name for name, modules in lists.items() if len(modules) == count]
     if checkpoint.family.stacks:  # of any depth, and a block is a list, too
         stacks = [name for name in lists if name.endswith(".block")]
-    nested = any(isinstance(one, torch.nn.ModuleList) for n in stacks for one in lists[n])
-    if len(stacks) != 1 or nested:
+    if len(stacks) != 1:
         raise UnknownName(
             f"{source} has {count} layers, and {len(stacks)} lists of as many modules; expected an "
             "architecture that runs the layers of one list in turn"

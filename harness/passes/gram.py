@@ -10,7 +10,6 @@ import torch
 from harness.checkpoints.build import unit_of
 from harness.checkpoints.named import modules_of
 from harness.checkpoints.network import classifier_on_meta
-from harness.errors import UnknownName
 from harness.types import Checkpoint
 from harness.weights import Spec
 
@@ -69,7 +68,7 @@ def gram(
                 mask = None if padding else batch.get("attention_mask")
                 for name, given in calls:
                     if groups[name] == name:
-                        rows = tokens_of(given, mask).double()
+                        rows = _rows(given, mask).double()
                         product = rows.T @ rows
                         sums[name] = sums[name].add_(product) if name in sums else product
                         counts[name] = counts.get(name, 0) + len(rows)
@@ -91,19 +90,12 @@ def _shared(calls: Sequence[tuple[str, torch.Tensor]]) -> dict[str, str]:
     return {name: first.setdefault(tuple(ids), name) for name, ids in given.items()}
 
 
-def tokens_of(given: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def _rows(given: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """The inputs of a layer as rows, without those of padding.
 
     What has not the shape of the batch has no padding: a pooled [batch, width], and DeBERTa's
-    relative positions, which its query and key layers read beside the tokens. Raises UnknownName
-    for tokens of several rows that the mask is not of, as Funnel makes fewer of them.
+    relative positions, which its query and key layers read beside the tokens.
     """
-    if mask is not None and given.dim() == 3:
-        if given.shape[:2] == mask.shape:
-            return given[mask.bool()]
-        if len(given) == len(mask) > 1:
-            raise UnknownName(
-                f"a layer is given {given.shape[1]} pooled tokens of rows of {mask.shape[1]}, and "
-                "which are padding is not known; expected rows one by one, with batch_size=1"
-            )
+    if mask is not None and given.dim() == 3 and given.shape[:2] == mask.shape:
+        return given[mask.bool()]
     return given.reshape(-1, given.shape[-1])

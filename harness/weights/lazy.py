@@ -167,52 +167,38 @@ def cast(state: StateDict, types: Mapping[str, torch.dtype]) -> StateDict:
     return Lazy(known, lambda name: state[name].to(known[name].dtype))
 
 
-class View(NamedTuple):
-    """What a tensor is seen as: equal shares of its rows by these names, or itself by its own.
-
-    Of more than so many `axes` the last ones are seen as one.
-    """
-
-    names: tuple[str, ...]
-    axes: int
-
-
-def viewed(state: StateDict, views: Mapping[str, View]) -> StateDict:
-    """The state with some of its tensors as what they are seen as."""
-    if not views:
+def split(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
+    """The state with equal shares of the rows of some tensors in their place, by these names."""
+    if not parts:
         return state
     known: dict[str, Spec] = {}
     place: dict[str, tuple[str, int]] = {}
     for name, (shape, dtype) in specs(state).items():
-        names, axes = views.get(name, View((name,), 0))
-        if name in views:
-            rows, *others = *shape[: axes - 1], math.prod(shape[axes - 1 :])
-            shape = (rows // len(names), *others)
+        names = parts.get(name, (name,))
+        share = (shape[0] // len(names), *shape[1:]) if name in parts else shape
         for number, one in enumerate(names):
-            known[one], place[one] = Spec(shape, dtype), (name, number)
+            known[one], place[one] = Spec(share, dtype), (name, number)
 
     def compute(one: str) -> torch.Tensor:
         name, number = place[one]
-        if name not in views:
-            return state[name]
-        names, axes = views[name]
-        return state[name].flatten(axes - 1).chunk(len(names))[number]
+        return state[name].chunk(len(parts[name]))[number] if name in parts else state[name]
 
     return Lazy(known, compute)
 
 
-def unviewed(state: StateDict, pattern: StateDict, views: Mapping[str, View]) -> StateDict:
-    """The state with the tensors of the pattern in the place of what they are seen as."""
-    if not views:
+def joined(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
+    """What `split` made of a state, in one again."""
+    if not parts:
         return state
-    parts = {name: views[name].names if name in views else (name,) for name in pattern}
-    shapes, given = specs(pattern), specs(state)
-    known = {name: Spec(shapes[name].shape, given[one].dtype) for name, (one, *_) in parts.items()}
+    given, whole = specs(state), {one: name for name, each in parts.items() for one in each}
+    known: dict[str, Spec] = {}
+    for one, (shape, dtype) in given.items():
+        name = whole.get(one, one)
+        rows = shape[:1] if name == one else (sum(given[part].shape[0] for part in parts[name]),)
+        known[name] = Spec((*rows, *shape[1:]), dtype)
 
     def compute(name: str) -> torch.Tensor:
-        if name not in views:
-            return state[name]
-        return torch.cat([state[part] for part in parts[name]]).reshape(known[name].shape)
+        return torch.cat([state[part] for part in parts[name]]) if name in parts else state[name]
 
     return Lazy(known, compute, state._report if isinstance(state, Lazy) else None)
 

@@ -84,15 +84,6 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     },
     "vit": {"model_type": "vit", **SIZES, "intermediate_size": 12, **toys.IMAGES},
     "albert": {"model_type": "albert", **BERT_LIKE, "embedding_size": 6},
-    "funnel": {
-        "model_type": "funnel",
-        "block_sizes": [1, 1],
-        "d_model": 8,
-        "n_head": 2,
-        "d_head": 4,
-        "d_inner": 12,
-        "vocab_size": len(toys.WORDS),
-    },
     "modernbert": {
         "model_type": "modernbert",
         **BERT_LIKE,

@@ -75,9 +75,8 @@ class Family:
     model_type of what a base is a part of, where experts may leave their pooler and their head to
     it. `make` makes its classifier of a configuration where transformers' Auto classes have none.
     `stacks` are those of an encoder-decoder, as its names have them: layers are numbered in each,
-    and all read one table of tokens. `views` are tensors that the table has otherwise than files:
-    one below the other in one tensor, in equal shares, by the names that the table has for them, or
-    with more axes.
+    and all read one table of tokens. `parts` are names that the table has for equal shares of the
+    rows of one tensor of files.
     """
 
     name: str
@@ -96,7 +95,7 @@ class Family:
     whole: str | None = None
     make: Callable[[Any, Unit], torch.nn.Module] | None = None
     stacks: tuple[str, ...] = ()
-    views: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def recorded(self) -> dict[str, str]:

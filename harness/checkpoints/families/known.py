@@ -11,7 +11,6 @@ from harness.checkpoints.families.deberta import DEBERTA
 from harness.checkpoints.families.distilbert import DISTILBERT
 from harness.checkpoints.families.electra import ELECTRA
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.funnel import FUNNEL
 from harness.checkpoints.families.modernbert import MODERNBERT
 from harness.checkpoints.families.mpnet import MPNET
 from harness.checkpoints.families.roberta import ROBERTA
@@ -28,7 +27,6 @@ FAMILIES = (
     VIT,
     ALBERT,
     CLIP,
-    FUNNEL,
     MODERNBERT,
     MPNET,
     T5,

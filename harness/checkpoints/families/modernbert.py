@@ -44,7 +44,7 @@ MODERNBERT = Family(
         **linear("head.dense", POOLED, WIDTH),
         **norm("head.norm", POOLED),
     },
-    views={
+    parts={
         f"{stored}.{kind}": tuple(f"{stored}.{part}.{kind}" for part in parts)
         for stored, parts in PARTS.items()
         for kind in ("weight", "bias")

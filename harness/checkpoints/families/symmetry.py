@@ -21,18 +21,7 @@ from harness.checkpoints.families.family import (
 )
 from harness.errors import IncompatibleWeights, UnknownName
 from harness.types import StateDict
-from harness.weights import (
-    Axes,
-    Layer,
-    Spec,
-    View,
-    dual,
-    floating,
-    group_of,
-    specs,
-    unviewed,
-    viewed,
-)
+from harness.weights import Axes, Layer, Spec, dual, floating, group_of, joined, specs, split
 
 NUMBER = re.compile(r"\.(\d+)\.")
 """The number of a layer, in the name of a tensor."""
@@ -92,24 +81,22 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
 
 
 def in_table(family: Family, state: StateDict) -> StateDict:
-    """The state with the tensors that the family's table has for what files have otherwise."""
-    return viewed(state, _views(family, state))
+    """The state with the tensors that the family's table has for one of files."""
+    return split(state, _parts(family, state))
 
 
-def as_stored(family: Family, state: StateDict, stored: StateDict) -> StateDict:
-    """What `in_table` made of a state of the shapes of `stored`, as files have it."""
-    return unviewed(state, stored, _views(family, stored))
+def as_stored(family: Family, state: StateDict, stored: Iterable[str]) -> StateDict:
+    """What `in_table` made of a state of these names, as files have it."""
+    return joined(state, _parts(family, stored))
 
 
-def _views(family: Family, names: Iterable[str]) -> dict[str, View]:
-    """By name what is in the table otherwise: its names and the number of its axes there."""
-    views = {}
+def _parts(family: Family, names: Iterable[str]) -> dict[str, list[str]]:
+    """By name, what the table has for one tensor of files."""
+    found = {}
     for name in names:
-        if parts := family.views.get(in_any_layer(name)):
-            number = NUMBER.search(name)
-            own = [part.replace("{layer}", number[1] if number else "") for part in parts]
-            views[name] = View(tuple(own), len(family.axes[parts[0]]))
-    return views
+        if (parts := family.parts.get(in_any_layer(name))) and (at := NUMBER.search(name)):
+            found[name] = [part.replace("{layer}", at[1]) for part in parts]
+    return found
 
 
 def readers_of(family: Family, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -199,7 +186,7 @@ def place_in(family: Family, name: str, spec: Spec) -> Place:
     if family.is_pooler(name):
         return Place(None, "pooler")
     stored = in_any_layer(name)
-    roles = {_role(family, part) for part in family.views.get(stored, (stored,))}
+    roles = {_role(family, part) for part in family.parts.get(stored, (stored,))}
     plain: Role = "matrix" if len(spec.shape) > 1 else "vector"
     return Place(layer_in(family, name), (len(roles) == 1 and roles.pop()) or plain)
 
@@ -208,7 +195,7 @@ def _role(family: Family, name: str) -> Role | None:
     """What the weight of a module does, by the groups that its axes run over; None if unknown."""
     weight = f"{name.removesuffix('bias').removesuffix('weight')}weight"
     axes = family.axes.get(weight) or family.axes.get(name)
-    if axes is None or ("{layer}" in name and len(axes) > 1 and {*axes} <= {WIDTH, None}):
+    if axes is None:
         return None
     if len(axes) == 1 and weight in family.axes:
         return "norm"
