@@ -62,6 +62,43 @@ def remembered(what: str) -> list[dict[str, Any]]:
     return entries
 
 
+def families() -> list[dict[str, Any]]:
+    """The architectures that are known: what they are called, read, and give outputs for.
+
+    `symmetries` are the groups of hidden units that may be moved while outputs stay as they are.
+    """
+    from harness.checkpoints.families.known import KNOWN
+    from harness.weights import group_of
+
+    entries = []
+    for name, one in {one.name: one for one in KNOWN.values()}.items():
+        tables = [one.axes, *(top.axes for top in one.tops)]
+        axes = [axis for table in tables for of_tensor in table.values() for axis in of_tensor]
+        groups = dict.fromkeys(group_of(axis).partition(".")[0] for axis in axes if axis)
+        entries.append(
+            {
+                "name": name,
+                "model_types": [*one.model_types],
+                "inputs": one.inputs,
+                "units": ["row", "word"] if one.word else ["row"],
+                "symmetries": [*groups],
+            }
+        )
+    return entries
+
+
+def in_columns(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Entries of the same keys as a table, with the keys above it."""
+    rows = [[*entries[0]], *([_cell(value) for value in one.values()] for one in entries)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
 def _functions(value: Any) -> tuple[Callable[..., Any], ...]:
     """The functions whose options an entry has; a method's are also those of its needs."""
     if isinstance(value, Task):

@@ -16,15 +16,16 @@ from harness import weights
 from harness.checking.toys import exact_norms
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.generic import family_of
-from harness.checkpoints.families.symmetry import axes_of
+from harness.checkpoints.families.known import KNOWN
+from harness.checkpoints.families.symmetry import as_stored, axes_of, in_table
 from harness.checkpoints.named import in_memory, parameters_of
 from harness.checkpoints.network import network
 from harness.weights import Axes, Maps, Symmetry, Turned
-from tests.conftest import BERT_LIKE, FAMILIES
+from tests.conftest import BERT_LIKE, FAMILIES, NEWER
 
 #: a configuration of every model type of every family, and those that lead to further tensors
 VARIANTS: dict[str, dict[str, Any]] = {
-    **{name: {"model_type": name, **settings} for name, settings in FAMILIES.items()},
+    **{name: {"model_type": name, **settings} for name, settings in {**FAMILIES, **NEWER}.items()},
     "xlm-roberta": {"model_type": "xlm-roberta", **BERT_LIKE, "pad_token_id": 0},
     "camembert": {"model_type": "camembert", **BERT_LIKE, "pad_token_id": 0},
     "electra, narrow": {"model_type": "electra", **BERT_LIKE, "embedding_size": 8},
@@ -35,6 +36,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "conv_kernel_size": 3,
         "embedding_size": 8,
         "type_vocab_size": 2,
+    },
+    "modernbert, biases": {
+        "model_type": "modernbert",
+        **NEWER["modernbert"],
+        "num_hidden_layers": 2,
+        **{f"{what}_bias": True for what in ("attention", "mlp", "norm", "classifier")},
     },
     "clip": {
         "model_type": "clip_vision_model",
@@ -99,11 +106,21 @@ def loud(variant: str, unit: Unit, seed: int = 0) -> torch.nn.Module:
 
 
 def logits(made: torch.nn.Module, state: Tensors) -> torch.Tensor:
+    """What a network says with these weights, in their type throughout.
+
+    Some networks compute a part in float32, whatever their weights are.
+    """
     inputs = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
     if made.main_input_name == "pixel_values":
         inputs = {"pixel_values": IMAGES}
-    own = in_memory(made, state)
-    with torch.no_grad():
+    own = in_memory(made, as_stored(KNOWN[made.config.model_type], state, parameters_of(made)))
+    narrow = torch.Tensor.float
+
+    def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.dtype == torch.float64 else narrow(tensor)
+
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "float", as_it_is)
         found: torch.Tensor = torch.func.functional_call(made, own, kwargs=inputs).logits
     return found if found.ndim == 2 else found[IDS > 0]
 
@@ -138,15 +155,15 @@ def heads(*seeds: int) -> torch.Tensor:
 
 #: of one stack, of two, and a decoder's attention to its encoder, each with a seed
 LAYERS = [
-    *((str(layer), layer) for layer in (0, 1)),
+    *((str(layer), layer) for layer in (0, 1, 2, 3)),
     *((f"{stack}.{layer}", layer) for stack in ("encoder", "decoder") for layer in (0, 1)),
     *((f"decoder.{layer}.cross", layer) for layer in (0, 1)),
 ]
 MOVES: dict[str, Moves] = {
     "units": {f"ffn.{layer}": permutation(SIZES["ffn"], seed) for layer, seed in LAYERS},
     "heads": {
-        **{f"{group}.{layer}": heads(seed) for group in ("qk", "vo") for layer, seed in LAYERS},
-        **{f"heads.{stack}": permutation(HEADS, 0) for stack in ("encoder", "decoder")},
+        **{f"{kind}.{at}": heads(seed) for kind in ("qk", "rope", "vo") for at, seed in LAYERS},
+        **{f"heads{stack}": permutation(HEADS, 0) for stack in ("", ".encoder", ".decoder")},
     },
     "within heads": {
         f"{group}.{layer}": rotations(seed, place)
@@ -184,8 +201,9 @@ def moved_folder(folder: Path, out: Path, variant: str, moves: Moves) -> Path:
 
 
 def tensors(made: torch.nn.Module) -> Tensors:
-    """The parameters of a network by their names."""
-    return {name: parameter.detach() for name, parameter in parameters_of(made).items()}
+    """The parameters of a network as the table of its family has them."""
+    state = {name: parameter.detach() for name, parameter in parameters_of(made).items()}
+    return dict(in_table(KNOWN[made.config.model_type], state))
 
 
 def symmetry_of(variant: str, unit: Unit, state: Tensors) -> Symmetry:

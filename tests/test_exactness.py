@@ -97,7 +97,7 @@ def test_every_family_has_a_miniature_for_rows_and_words() -> None:
     )
 
 
-SEEN_BY_NO_SOFTMAX = ("key.bias", "k_lin.bias", "k_proj.bias", "key_proj.bias")
+SEEN_BY_NO_SOFTMAX = ("key.bias", "k_lin.bias", "k_proj.bias", "key_proj.bias", "attn.k.bias")
 
 
 def test_the_outputs_depend_on_every_parameter() -> None:
@@ -185,15 +185,18 @@ def test_a_wrong_axis_is_caught(one_family: Callable[[str], None]) -> None:
     assert "a distilbert for each" in changed(wrong).detail
 
 
-@pytest.mark.parametrize("name", ["roberta", "electra", "distilbert", "deberta"])
+@pytest.mark.parametrize(
+    "name", ["roberta", "electra", "distilbert", "deberta", "albert", "modernbert", "mpnet"]
+)
 def test_a_table_that_is_wrong_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch, one_family: Callable[[str], None]
 ) -> None:
-    """Of one family alone: a bias that is said to stay."""
+    """Of one family alone: a bias, or a gate, that is said to stay."""
     right = next(one for one in FAMILIES if one.name == name)
     one_family(right.model_types[0])
     bias = next(key for key, axes in right.axes.items() if axes == ("ffn.{layer}",))
-    wrong = replace(right, axes={**right.axes, bias: (None,)})
+    one = "model.layers.{layer}.mlp.Wi.gate.weight" if name == "modernbert" else bias
+    wrong = replace(right, axes={**right.axes, one: (None, *right.axes[one][1:])})
     table = {key: wrong if one is right else one for key, one in known.KNOWN.items()}
     monkeypatch.setattr(generic, "KNOWN", table)
     finding = check()

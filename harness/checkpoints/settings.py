@@ -22,9 +22,6 @@ IDLE = re.compile(
 )
 """Keys of a configuration that do not decide what a classifier of given weights computes: names,
 versions and types, the head's labels, training, what generates, and what is given besides."""
-OF_DECODERS = re.compile(r"(eos|decoder_start)_token_id|tie_word_embeddings")
-"""Of these what a model with a decoder reads: what a row begins and ends with, and whether outputs
-are scaled, which T5 calls so."""
 SIZES = re.compile(
     r".*vocab_size|.*(hidden|embedding|intermediate|projection)_(size|dim)|dim|.*n?_layers|is_encoder_decoder"
 )
@@ -74,12 +71,9 @@ def settings_of(model: Checkpoint) -> dict[str, Any]:
 
 def _deciding(said: Mapping[str, Any], model: Checkpoint) -> dict[str, Any]:
     idle = [IDLE, SIZES] if model.family.axes else [IDLE]
-    return {
-        key: value
-        for key, value in said.items()
-        if not any(one.fullmatch(key) for one in idle)
-        or (model.family.stacks and OF_DECODERS.fullmatch(key))
-    }
+    own = model.family.settings
+    idle_keys = [key for key in said if any(one.fullmatch(key) for one in idle) and key not in own]
+    return {key: value for key, value in said.items() if key not in idle_keys}
 
 
 def heads_of(model: Checkpoint) -> int:

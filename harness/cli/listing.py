@@ -15,13 +15,19 @@ from harness.cli.flags import argument
 @app.command("list")
 def list_(
     what: Literal[
-        "mergers", "premerge", "postmerge", "needs", "tasks", "protocols", "metrics"
+        "mergers", "premerge", "postmerge", "needs", "tasks", "protocols", "metrics", "families"
     ] = argument(),
     as_json: bool = flags.JSON,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """List methods, tasks, protocols or metrics, with source, options, defaults and ranges."""
-    from harness.catalogue import remembered, rendered
+    """List methods, tasks, protocols or metrics, with source, options, defaults and ranges.
 
-    entries = remembered(what)
-    print(json.dumps(entries, indent=1) if as_json else rendered(entries, width()))
+    Or families: the architectures that are known, and what of them may be moved.
+    """
+    from harness.catalogue import families, in_columns, remembered, rendered
+
+    entries = families() if what == "families" else remembered(what)
+    if as_json:
+        print(json.dumps(entries, indent=1))
+    else:
+        print(in_columns(entries) if what == "families" else rendered(entries, width()))

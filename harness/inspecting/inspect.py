@@ -19,7 +19,7 @@ from harness.checkpoints.align import (
 )
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.symmetry import Place, place_in
+from harness.checkpoints.families.symmetry import Place, in_table, place_in
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadRecipe, NotFinite
 from harness.folders import check_output
@@ -232,7 +232,7 @@ def _units(work: Work, tell: Progress) -> dict[Indices, dict[weights.Layer, Unit
     """How many units of each layer are matched to themselves, in all pairs."""
     units: dict[Indices, dict[weights.Layer, UnitsInPlace]] = {pair: {} for pair in work.pairs}
     for pair in work.pairs:
-        first, second = (work.states[index] for index in pair)
+        first, second = (in_table(work.family, work.states[index]) for index in pair)
         for layer, members in work.layers.items():
             units[pair][layer] = units_kept(first, second, members)
             tell(UNITS, 1, len(work.layers) * len(work.pairs))

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from harness.checkpoints.families.family import FFN, Family
-from harness.checkpoints.families.symmetry import axes_of, place_in
+from harness.checkpoints.families.symmetry import axes_of, in_table, place_in
 from harness.inspecting.inspection import UnitsInPlace
 from harness.types import StateDict
 from harness.weights import Layer, Member, Symmetry, cross, select, specs
@@ -18,14 +18,18 @@ TIED = 1e-9
 
 
 def feed_forward(family: Family, state: StateDict) -> dict[Layer, list[Member]]:
-    """The axes over the feed-forward units of each layer; none for a family without a table."""
+    """The axes over the feed-forward units of each layer; none for a family without a table.
+
+    They are of the tensors that the table has (`in_table`).
+    """
     known = specs(state)
     places = {name: place_in(family, name, spec) for name, spec in known.items()}
     names = [n for n in known if places[n].role in ("up", "down") and all(known[n].shape)]
     if not names:
         return {}
     symmetry = Symmetry(axes_of(family, select(state, names)), heads=1)
-    return {layer: symmetry.members(FFN.format(layer=layer), state) for layer in symmetry.layers}
+    seen = in_table(family, state)
+    return {layer: symmetry.members(FFN.format(layer=layer), seen) for layer in symmetry.layers}
 
 
 def units_kept(first: StateDict, second: StateDict, members: Sequence[Member]) -> UnitsInPlace:

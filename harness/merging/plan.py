@@ -16,6 +16,8 @@ from harness.checkpoints.align import (
 )
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.described import by_file, learn
+from harness.checkpoints.families.family import Family
+from harness.checkpoints.families.symmetry import as_stored, in_table
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.pooling import check_poolings
 from harness.checkpoints.text_heads import given_heads, made_whole
@@ -344,7 +346,7 @@ def _folded(draft: Plan, fold: Fold) -> Plan:
     for number, (entry, choice) in enumerate(methods[:before]):
         stage = fold.stage(entry, choice, entering(experts, wholes))
         with clock.running(number):
-            made = _premerged(stage, wholes, origin)
+            made = _premerged(stage, wholes, origin, draft.experts[0].family)
         after: Sequence[StateDict] = [clock.timed(number, state) for state in made]
         if isinstance(entry, Premerge) and entry.costly and fold.spool is not None:
             after = fold.spool.states(after)
@@ -393,15 +395,24 @@ def _without(state: StateDict, names: Collection[str]) -> StateDict:
     return weights.select(state, [name for name in state if name not in names])
 
 
-def _premerged(stage: Stage, wholes: Sequence[StateDict], origin: StateDict) -> Sequence[StateDict]:
-    """The experts after a pre-merging method, held to the names and shapes that went in."""
+def _premerged(
+    stage: Stage, wholes: Sequence[StateDict], origin: StateDict, family: Family
+) -> Sequence[StateDict]:
+    """The experts after a pre-merging method, held to the names and shapes that went in.
+
+    One that goes by the table of the family is given the tensors that this has.
+    """
     name = stage.entry.name
     given = origin if reads_base(stage.entry, stage.options) else {}
-    changed: Sequence[StateDict] = stage.run(wholes, given)
+    by_table = "symmetry" in stage.entry.needs
+    seen = [in_table(family, one) if by_table else one for one in (*wholes, given)]
+    changed: Sequence[StateDict] = stage.run(seen[:-1], seen[-1])
     if len(changed) != len(wholes):
         raise IncompatibleWeights(
             f"{name} makes {len(changed)} experts of {len(wholes)}, expected as many"
         )
+    if by_table:
+        changed = [as_stored(family, *pair) for pair in zip(changed, wholes, strict=True)]
     for index, pair in enumerate(zip(wholes, changed, strict=True), start=1):
         weights.check_same(pair, [f"expert {index}", f"expert {index} after {name}"])
     return changed

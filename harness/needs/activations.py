@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from harness.checkpoints.build import unit_of
-from harness.checkpoints.families.symmetry import axes_of
-from harness.needs.symmetry import toy_symmetry
+from harness.checkpoints.families.symmetry import axes_of, in_table
+from harness.needs.symmetry import toy_family, toy_symmetry
 from harness.options import Count
 from harness.passes.activations import ExpertActivations, Pairs
 from harness.passes.reading import Readings
@@ -59,7 +59,8 @@ class _MadeUp:
 
 def _toy(experts: Sequence[StateDict]) -> list[_MadeUp]:
     makers = _by_group(toy_symmetry(experts).axes, reading=False)
-    return [_MadeUp(expert, makers) for expert in experts]
+    family = toy_family(experts[0])
+    return [_MadeUp(in_table(family, expert), makers) for expert in experts]
 
 
 @need("activations", paper="arXiv:2209.04836", rows="same", toy=_toy)

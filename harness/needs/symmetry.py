@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from harness.checkpoints.build import check_whole, encoder_of, unit_of
 from harness.checkpoints.families.bert import BERT
-from harness.checkpoints.families.family import WIDTH, Unit
+from harness.checkpoints.families.family import WIDTH, Family, Unit
 from harness.checkpoints.families.known import FAMILIES
-from harness.checkpoints.families.symmetry import axes_of, in_any_layer, readers_of
+from harness.checkpoints.families.symmetry import axes_of, in_any_layer, in_table, readers_of
 from harness.checkpoints.settings import heads_of
 from harness.labels import same
 from harness.merging.plan import one_space
@@ -21,13 +21,18 @@ SECOND = "bert.shared_embeddings.weight"
 """Another name for the same table, which no file of transformers has, and other tools write."""
 
 
+def toy_family(expert: StateDict) -> Family:
+    """The family of a toy, by the names of its tensors."""
+    told = (one for one in FAMILIES if any(name.startswith(one.prefix) for name in expert))
+    return next(told, BERT)
+
+
 def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
     """That of a classifier with two heads, by names; tensors that are not in its table stay."""
-    told = (one for one in FAMILIES if any(name.startswith(one.prefix) for name in experts[0]))
-    family = next(told, BERT)
-    table = {**family.axes, **family.row.axes}
-    names = [n for n in experts[0] if in_any_layer(n) in table]
-    axes = dict(axes_of(family, select(experts[0], names)) if names else {})
+    family = toy_family(experts[0])
+    table, seen = {**family.axes, **family.row.axes}, in_table(family, experts[0])
+    names = [n for n in seen if in_any_layer(n) in table]
+    axes = dict(axes_of(family, select(seen, names)) if names else {})
     words = (TABLE, SECOND) if SECOND in experts[0] else (TABLE,)
     axes |= {name: axes[TABLE] for name in words if TABLE in axes}
     return Symmetry(axes, 2, words, tuple(filter(family.is_head, names)))
@@ -58,8 +63,16 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     odd = {name for name in head if any(one.get(name, known[name]) != known[name] for one in each)}
     own = tuple({name: one[name] for name in odd & one.keys()} for one in each) if odd else ()
     axes = {name: groups for name, groups in known.items() if name not in odd}
-    readers = readers_of(family, axes)
-    return Symmetry(axes, heads_of(first), (family.words,), head, _one_task(experts), own, readers)
+    return Symmetry(
+        axes,
+        heads_of(first),
+        (family.words,),
+        head,
+        _one_task(experts),
+        own,
+        readers_of(family, axes),
+        str(first.config["model_type"]),
+    )
 
 
 def _one_task(experts: Sequence[Checkpoint]) -> bool:

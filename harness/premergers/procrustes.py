@@ -142,7 +142,7 @@ def _of_the_paper(name: str, axes: Sequence[str | None], symmetry: weights.Symme
     if name in (*symmetry.words, *symmetry.head):
         return True
     made, read = (_kind(axis) for axis in axes)
-    return made in ("qk", "vo", "ffn") or read == "ffn"
+    return made in ("qk", "rope", "vo", "ffn") or read == "ffn"
 
 
 def _kind(axis: str | None) -> str:

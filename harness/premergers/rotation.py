@@ -47,8 +47,9 @@ def rotation(
     Per head, queries and keys by R, the orthogonal polar factor of A = Wq Wq'^T + Wk Wk'^T + bq
     bq'^T + bk bk'^T, primed for the anchor: Wq becomes R^T Wq, bq becomes bq R, keys alike. Values
     and the columns of attention's output by an R of their own. In DeBERTa with projections of its
-    own for relative positions, these are in the sum and turned by the same R. Units of the
-    feed-forward layers are permuted by linear assignment, with their biases.
+    own for relative positions, these are in the sum and turned by the same R. Where positions are
+    rotary, as in ModernBERT, queries and keys stay. Units of the feed-forward layers are permuted
+    by linear assignment, with their biases.
 
     `proper` takes reflections out: the nearest R with determinant 1. `scaling` then multiplies the
     queries of a head by a and divides its keys by it, with the real a that brings them nearest, and

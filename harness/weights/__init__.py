@@ -57,11 +57,13 @@ from harness.weights.lazy import cast as cast
 from harness.weights.lazy import cast_like as cast_like
 from harness.weights.lazy import check_same as check_same
 from harness.weights.lazy import floating as floating
+from harness.weights.lazy import joined as joined
 from harness.weights.lazy import known_digests as known_digests
 from harness.weights.lazy import renamed as renamed
 from harness.weights.lazy import select as select
 from harness.weights.lazy import size as size
 from harness.weights.lazy import specs as specs
+from harness.weights.lazy import split as split
 from harness.weights.lazy import stored as stored
 from harness.weights.lazy import union as union
 from harness.weights.matching import Pair as Pair

@@ -167,6 +167,42 @@ def cast(state: StateDict, types: Mapping[str, torch.dtype]) -> StateDict:
     return Lazy(known, lambda name: state[name].to(known[name].dtype))
 
 
+def split(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
+    """The state with equal shares of the rows of some tensors in their place, by these names."""
+    if not parts:
+        return state
+    known: dict[str, Spec] = {}
+    place: dict[str, tuple[str, int]] = {}
+    for name, (shape, dtype) in specs(state).items():
+        names = parts.get(name, (name,))
+        share = (shape[0] // len(names), *shape[1:]) if name in parts else shape
+        for number, one in enumerate(names):
+            known[one], place[one] = Spec(share, dtype), (name, number)
+
+    def compute(one: str) -> torch.Tensor:
+        name, number = place[one]
+        return state[name].chunk(len(parts[name]))[number] if name in parts else state[name]
+
+    return Lazy(known, compute)
+
+
+def joined(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
+    """What `split` made of a state, in one again."""
+    if not parts:
+        return state
+    given, whole = specs(state), {one: name for name, each in parts.items() for one in each}
+    known: dict[str, Spec] = {}
+    for one, (shape, dtype) in given.items():
+        name = whole.get(one, one)
+        rows = shape[:1] if name == one else (sum(given[part].shape[0] for part in parts[name]),)
+        known[name] = Spec((*rows, *shape[1:]), dtype)
+
+    def compute(name: str) -> torch.Tensor:
+        return torch.cat([state[part] for part in parts[name]]) if name in parts else state[name]
+
+    return Lazy(known, compute, state._report if isinstance(state, Lazy) else None)
+
+
 def floating(state: StateDict) -> list[str]:
     """Names of the tensors that take part in a merge: integer buffers never do."""
     return [name for name, spec in specs(state).items() if spec.dtype.is_floating_point]

@@ -29,6 +29,8 @@ Layer: TypeAlias = "int | str"
 """A layer: its number and, in a model of two stacks, the name of its stack before: `encoder.0`."""
 LAYER = re.compile(r"\.(?:([a-z]+)\.)?([0-9]+)")
 """The layer in the name of a group, with its stack."""
+ATTENTION = ("qk", "rope", "vo")
+"""The kinds of groups of attention heads, as far as a model has them."""
 CROSS = ".cross"
 """How groups of a decoder's attention to its encoder end: its heads have an order of their own."""
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")
@@ -84,6 +86,7 @@ class Symmetry:
     `one_task` if those of all experts mean the same. `own` are the axes of each expert's tensors
     that go by one name and run over unlike groups: heads of a classifier of rows and of a tagger.
     `readers` are the norms of a model that has them before its layers, with all that reads each.
+    `model_type` is what config.json calls its architecture.
     """
 
     axes: Axes
@@ -93,6 +96,7 @@ class Symmetry:
     one_task: bool = True
     own: tuple[Axes, ...] = ()
     readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    model_type: str = "the model"
 
     def of(self, index: int) -> Symmetry:
         """That of one expert."""
@@ -173,18 +177,19 @@ class Symmetry:
 
         def called(group: str) -> str:
             place = group.partition(".")[2]
-            shared = f"heads.{place.partition('.')[0]}"
+            shared = f"heads.{place.rpartition('.')[0]}".rstrip(".")
             of_all = shared in self.groups and not group.endswith(CROSS)
             return shared if of_all else f"heads.{place}"
 
         alike: dict[str, tuple[str, ...]] = {}
-        for group in self.within(layers, "qk", "vo"):
+        for group in self.within(layers, *ATTENTION):
             alike[called(group)] = (*alike.get(called(group), ()), group)
         for name in alike.keys() & self.groups:
-            if [*map(called, self.within("all", "qk", "vo"))].count(name) > len(alike[name]):
+            if [*map(called, self.within("all", *ATTENTION))].count(name) > len(alike[name]):
                 raise BadOption(
                     f"layers is '{layers}', and the heads of all layers of the "
-                    f"{name.partition('.')[2]} have one order; expected all of them, or heads=false"
+                    f"{name.partition('.')[2] or 'encoder'} of {self.model_type} have one order; "
+                    "expected all of them, or heads=false"
                 )
             alike[name] += (name,)
         return alike

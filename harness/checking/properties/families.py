@@ -83,6 +83,15 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "decoder_start_token_id": 0,
     },
     "vit": {"model_type": "vit", **SIZES, "intermediate_size": 12, **toys.IMAGES},
+    "albert": {"model_type": "albert", **BERT_LIKE, "embedding_size": 6},
+    "modernbert": {
+        "model_type": "modernbert",
+        **BERT_LIKE,
+        "sliding_window": 2,
+        **dict.fromkeys(("bos_token_id", "cls_token_id"), 2),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
+    },
+    "mpnet": {"model_type": "mpnet", **BERT_LIKE},
 }
 """A configuration for every family, and another where it leads to further tensors."""
 

@@ -29,15 +29,18 @@ QK, VO = "qk.{layer}", "vo.{layer}"
 """Queries with keys, and values with attention's output: one block for each head, in the order of
 the heads. Within a head any rotation, of either group by itself, and any scale, undone in its dual;
 heads move in both alike."""
+ROPE = "rope.{layer}"
+"""`QK` where positions are rotary: heads move with those of `VO`, and nothing moves within them."""
 CROSS_QK, CROSS_VO = "qk.{layer}.cross", "vo.{layer}.cross"
 """The same of a decoder's attention to what the encoder gave."""
-HEADS = "heads.{stack}"
-"""What a table has for each head, where all layers of a stack read it: their heads are in one
-order."""
+HEADS = "heads"
+"""What a table has for each head, where all layers read it: their heads are in one order. In a
+model of two stacks it is called by the stack as well, `heads.encoder`."""
 
 Settings: TypeAlias = Mapping[str, Any]
 """Keys of config.json that a model reads though transformers' class of the configuration has them
-not, and what stands for one that is not there."""
+not, or though no shape of a tensor tells what they say, and what stands for one that is not
+there."""
 SETTINGS: Settings = {"position_embedding_type": "absolute"}
 Modality: TypeAlias = Literal["text", "image"]
 """What a row is, as a model takes it."""
@@ -72,7 +75,8 @@ class Family:
     model_type of what a base is a part of, where experts may leave their pooler and their head to
     it. `make` makes its classifier of a configuration where transformers' Auto classes have none.
     `stacks` are those of an encoder-decoder, as its names have them: layers are numbered in each,
-    and all read one table of tokens.
+    and all read one table of tokens. `parts` are names that the table has for equal shares of the
+    rows of one tensor of files.
     """
 
     name: str
@@ -91,6 +95,7 @@ class Family:
     whole: str | None = None
     make: Callable[[Any, Unit], torch.nn.Module] | None = None
     stacks: tuple[str, ...] = ()
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def recorded(self) -> dict[str, str]:

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from harness.checkpoints.families.albert import ALBERT
 from harness.checkpoints.families.bert import BERT
 from harness.checkpoints.families.clip import CLIP
 from harness.checkpoints.families.deberta import DEBERTA
 from harness.checkpoints.families.distilbert import DISTILBERT
 from harness.checkpoints.families.electra import ELECTRA
 from harness.checkpoints.families.family import Family
+from harness.checkpoints.families.modernbert import MODERNBERT
+from harness.checkpoints.families.mpnet import MPNET
 from harness.checkpoints.families.roberta import ROBERTA
 from harness.checkpoints.families.t5 import T5
 from harness.checkpoints.families.vit import VIT
+from harness.errors import BadOption
 
-FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT, CLIP, T5)
-KNOWN: Mapping[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
+FAMILIES = (
+    BERT,
+    ROBERTA,
+    DISTILBERT,
+    DEBERTA,
+    ELECTRA,
+    VIT,
+    ALBERT,
+    CLIP,
+    MODERNBERT,
+    MPNET,
+    T5,
+)
+KNOWN: dict[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
 WHOLE: Mapping[str, Family] = {one.whole: one for one in FAMILIES if one.whole is not None}
+
+
+def add_family(family: Family) -> None:
+    """Make an architecture known, as a plug-in does with a family of its own.
+
+    Raises BadOption for a model_type that another family has.
+    """
+    for name in family.model_types:
+        if KNOWN.setdefault(name, family) != family:
+            raise BadOption(
+                f"the model_type {name!r:.80} of the family {family.name} is that of the family "
+                f"{KNOWN[name].name}; expected one of its own"
+            )

@@ -13,6 +13,7 @@ from harness.checkpoints.families.family import (
     EMBEDDING,
     FFN,
     QK,
+    ROPE,
     VO,
     WIDTH,
     Family,
@@ -20,7 +21,7 @@ from harness.checkpoints.families.family import (
 )
 from harness.errors import IncompatibleWeights, UnknownName
 from harness.types import StateDict
-from harness.weights import Axes, Layer, Spec, dual, floating, group_of, specs
+from harness.weights import Axes, Layer, Spec, dual, floating, group_of, joined, specs, split
 
 NUMBER = re.compile(r"\.(\d+)\.")
 """The number of a layer, in the name of a tensor."""
@@ -43,21 +44,23 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     """For each parameter of a classifier, the hidden group that each of its axes runs over.
 
     `state` are the parameters with the head of a classifier of rows or of words; headers are read
-    and no tensor. None is for an axis that stays as it is. What may be done with a group, and what
-    must be done to two of them together, is described where they are named (family.py).
+    and no tensor. The names are those of `in_table`. None is for an axis that stays as it is. What
+    may be done with a group, and what must be done to two of them together, is described where they
+    are named (family.py).
 
     Raises UnknownName for a family without a table, and IncompatibleWeights for a tensor that is
     not in it or has another shape than it says.
     """
     top = family.row if unit == "row" else family.word
     if not family.axes or top is None:
-        from harness.checkpoints.families.known import FAMILIES
+        from harness.checkpoints.families.known import KNOWN
 
-        known = [name for one in FAMILIES if one.axes for name in one.model_types]
+        known = [name for name, one in KNOWN.items() if one.axes]
         raise UnknownName(
             f"the symmetries of {', '.join(family.model_types)} are not implemented, expected "
-            f"one of {', '.join(known)}; rotary positions and the first DeBERTa have others"
+            f"one of {', '.join(known)}"
         )
+    state = in_table(family, state)
     table = {**family.axes, **top.axes}
     placed: dict[str, tuple[str | None, ...]] = {}
     for name in floating(state):
@@ -75,6 +78,25 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
         }
     _check_sizes(placed, state)
     return placed
+
+
+def in_table(family: Family, state: StateDict) -> StateDict:
+    """The state with the tensors that the family's table has for one of files."""
+    return split(state, _parts(family, state))
+
+
+def as_stored(family: Family, state: StateDict, stored: Iterable[str]) -> StateDict:
+    """What `in_table` made of a state of these names, as files have it."""
+    return joined(state, _parts(family, stored))
+
+
+def _parts(family: Family, names: Iterable[str]) -> dict[str, list[str]]:
+    """By name, what the table has for one tensor of files."""
+    found = {}
+    for name in names:
+        if (parts := family.parts.get(in_any_layer(name))) and (at := NUMBER.search(name)):
+            found[name] = [part.replace("{layer}", at[1]) for part in parts]
+    return found
 
 
 def readers_of(family: Family, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -136,6 +158,8 @@ ROLES: tuple[Role, ...] = get_args(Role)
 _BY_GROUP: Mapping[str | None, Role] = {
     QK: "query",
     dual(QK): "key",
+    ROPE: "query",
+    dual(ROPE): "key",
     VO: "value",
     dual(VO): "attention output",
     CROSS_QK: "query",
@@ -161,19 +185,22 @@ def place_in(family: Family, name: str, spec: Spec) -> Place:
         return Place(None, "head")
     if family.is_pooler(name):
         return Place(None, "pooler")
-    weight = in_any_layer(name).removesuffix("bias").removesuffix("weight")
-    axes = family.axes.get(f"{weight}weight")
-    role = _role(axes) if axes else "matrix" if len(spec.shape) > 1 else "vector"
-    if weight in family.axes:  # a parameter of no module: of a token
-        role = "embeddings"
-    return Place(layer_in(family, name), role)
+    stored = in_any_layer(name)
+    roles = {_role(family, part) for part in family.parts.get(stored, (stored,))}
+    plain: Role = "matrix" if len(spec.shape) > 1 else "vector"
+    return Place(layer_in(family, name), (len(roles) == 1 and roles.pop()) or plain)
 
 
-def _role(axes: tuple[str | None, ...]) -> Role:
-    """What the weight of a module does, by the groups that its axes run over."""
-    if len(axes) == 1:
+def _role(family: Family, name: str) -> Role | None:
+    """What the weight of a module does, by the groups that its axes run over; None if unknown."""
+    weight = f"{name.removesuffix('bias').removesuffix('weight')}weight"
+    axes = family.axes.get(weight) or family.axes.get(name)
+    if axes is None:
+        return None
+    if len(axes) == 1 and weight in family.axes:
         return "norm"
     for axis in axes:
         if axis in _BY_GROUP:
             return _BY_GROUP[axis]
-    return "embeddings" if axes[0] is None else "convolution"
+    # a parameter of no module is of a token
+    return "convolution" if axes[0] and weight in family.axes else "embeddings"

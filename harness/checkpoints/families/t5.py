@@ -39,7 +39,7 @@ def _stack(stack: str, *parts: Axes) -> Axes:
     norms = [f"{block}.layer.{part}.layer_norm.weight" for part in range(2 + len(parts))]
     return {
         **_attention(self),
-        f"{self}.relative_attention_bias.weight": (None, HEADS.format(stack=stack)),
+        f"{self}.relative_attention_bias.weight": (None, f"{HEADS}.{stack}"),
         **{name: axes for part in parts for name, axes in part.items()},
         **{f"{ffn}.{made}.weight": (FFN, WIDTH) for made in ("wi", "wi_0", "wi_1")},
         f"{ffn}.wo.weight": (WIDTH, dual(FFN)),
@@ -65,7 +65,7 @@ T5 = Family(
         **_stack("decoder", _attention(CROSS, CROSS_QK, CROSS_VO)),
     },
     heads="num_heads",
-    settings={"decoder_start_token_id": None},
+    settings={"decoder_start_token_id": None, "eos_token_id": 1, "tie_word_embeddings": True},
     aliases=((r"\b(encoder|decoder)\.embed_tokens\b", "shared"),),
     stacks=("encoder", "decoder"),
 )
