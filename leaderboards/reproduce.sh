@@ -215,7 +215,7 @@ study-emotion() {
 # two that do, merged as they are and after each alignment; then four tasks from one of them.
 study-vision() {
   # shellcheck disable=SC2086  # several words
-  [ -d "$out/vision" ] || python leaderboards/vision.py "$out" $less_network
+  [ -d "$out/tasks" ] || python leaderboards/vision.py "$out" $less_network
   from() { base=$out/experts/$1 expert "${@:2}"; } # start name task seed flag...
   long="--limit 20000 --epochs 12 --batch-size 64 --learning-rate 5e-4"
   from vit-0 vision-0 vision/cifar10 0 $long
@@ -238,7 +238,7 @@ study-vision() {
   pair vision-one-start vision-0 vision-2
   short="--limit 5000 --epochs 3 --learning-rate 2e-4"
   for task in vehicles animals digits; do
-    from vision-0 "vision-$task" "$out/vision/$task.yaml" 0 $short
+    from vision-0 "vision-$task" "$out/tasks/$task.yaml" 0 $short
   done
   from vision-0 vision-mnist vision/mnist 0 $short
   flags+=",surgery"

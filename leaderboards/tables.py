@@ -42,6 +42,7 @@ IN_THE_PAPER = {
 }
 """What projecting gains in the mean of GLUE: Procrustes papers, Table 2 against Table 1."""
 MERGERS = ("average", "task_arithmetic", "ties", "fisher", "regmean")
+FITTED_TO_TEST_ROWS = ("orthogonal probe, test rows", "Surgery, test rows")
 TRANSFORMS = ("scaling", "orthogonal", "similarity", "euclidean", "linear", "invertible", "affine")
 PROTOCOLS: Mapping[str, Mapping[str, str]] = {
     "Current": {"protocol": "current"},
@@ -218,13 +219,14 @@ def symmetries(place: Path) -> str:
     return table(["", *values.columns], rows)
 
 
-def by_protocol(place: Path, name: str) -> str:
+def by_protocol(place: Path, name: str, *left_out: str) -> str:
     """By protocol, with 5 shots, the mean over the tasks of a board, and the best constant's."""
+    columns = {head: column for head, column in PROTOCOLS.items() if head not in left_out}
     frame = board(place, name)
     read = frame.role.isin(["expert", "base", "merged"]) & frame.shots.isin([0, SHOTS])
-    scores = by_column(frame[read & (frame.premerge == "")], "", PROTOCOLS)
+    scores = by_column(frame[read & (frame.premerge == "")], "", columns)
     constant = frame[frame.role == "merged"].groupby("task").majority.first().astype(float).mean()
-    return f"{scores}\n| {' | '.join([CONSTANT, *[number(constant)] * len(PROTOCOLS)])} |"
+    return f"{scores}\n| {' | '.join([CONSTANT, *[number(constant)] * len(columns)])} |"
 
 
 def by_task(place: Path, name: str) -> str:
@@ -319,6 +321,36 @@ def foreign(place: Path) -> str:
     return table(["", *columns], [["macro F1", *columns.values()]])
 
 
+def images(place: Path) -> str:
+    """Two vision transformers by what was matched before merging, Current Eval: the rotation
+    paper's Table 2."""
+    columns: dict[str, pandas.Series[float]] = {}
+    experts = []
+    for study, start in STARTS.items():
+        frame = board(place, study)
+        frame = frame[frame.protocol == "current"]
+        merged = frame[frame.role == "merged"].set_index("premerge")
+        for merger in SEEDS_OF_IMAGES:
+            columns[f"{start}: `{merger}`"] = merged[merged.merger == merger].value
+        experts += [frame[frame.role == "expert"].value.mean()] * len(SEEDS_OF_IMAGES)
+    values = pandas.DataFrame(columns)
+    rows = [[EXPERTS, *map(number, experts), ""]]
+    for name, of in values.iterrows():
+        stages = f"`{name}`" if name else "alone"
+        rows.append([stages, *map(number, of), IMAGES_IN_THE_PAPER.get(str(name), "")])
+    return table(["", *values.columns, "in the paper"], rows)
+
+
+STARTS = {"vision-two-starts": "two starts", "vision-one-start": "one start"}
+SEEDS_OF_IMAGES = ("average", "fisher:examples=256", "regmean")
+IMAGES_IN_THE_PAPER = {
+    "": "7.6, 18.0, 14.2",
+    "rotation": "10.2, 18.6, 15.3",
+    "rotation:scaling=True": "10.2, 18.6, 15.4",
+}
+"""Two starts, by the same three mergers: arXiv:2502.00264, Table 2."""
+
+
 TABLES = {
     "protocols": protocols,
     "transforms": transforms,
@@ -333,6 +365,8 @@ TABLES = {
     "tags-protocols": lambda place: by_protocol(place, "ner"),
     "emotion-protocols": lambda place: by_protocol(place, "emotion"),
     "emotion-foreign": foreign,
+    "images": images,
+    "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),
 }
 
 

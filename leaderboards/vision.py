@@ -3,7 +3,7 @@
     python leaderboards/vision.py OUT [LAYERS WIDTH]
 
 Makes in OUT/experts two small vision transformers, `vit-0` and `vit-1`, each from the seed in its
-name, and in OUT/vision the tasks that the package has not: the classes of CIFAR-10 in two halves
+name, and in OUT/tasks the tasks that the package has not: the classes of CIFAR-10 in two halves
 without a class in common, `animals` and `vehicles`, and the digits of scikit-learn, 8 x 8 pixels.
 """
 
@@ -117,5 +117,5 @@ if __name__ == "__main__":
     disable_progress_bars()
     for number in range(2):
         network(to / "experts" / f"vit-{number}", number, *map(int, sys.argv[2:]))
-    halves(to / "vision")
-    digits(to / "vision")
+    halves(to / "tasks")
+    digits(to / "tasks")
