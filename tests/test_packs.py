@@ -164,7 +164,7 @@ def test_the_committed_records_are_packs() -> None:
     assert sum(path.stat().st_size for path in packs) < 12e6
     for path in packs:
         for name, text in unpacked(path):
-            assert name.count("/") == 3
+            assert name.count("/") in (2, 3)  # a task may be in no group
             assert b'"source": "/' not in text, f"{path} names a folder of some machine"
 
 
