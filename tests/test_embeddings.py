@@ -606,11 +606,6 @@ def test_an_ensemble_is_of_models_with_heads(room: Path, tmp_path: Path) -> None
     assert roles == {("other", "merged"), ("c", "expert"), ("b", "single")}
 
 
-def test_statistics_are_of_classifiers(room: Path, tmp_path: Path) -> None:
-    command = ["statistics", room / "a", "--task", "toy/pairs", "--out", tmp_path / "out"]
-    refused(command, BadRecipe, "a has no head")
-
-
 def test_a_row_is_cut_where_the_model_cuts_it(room: Path, one: Path, tmp_path: Path) -> None:
     """At fewer tokens than its encoder has positions for, and than the task would take."""
     put(one / "sentence_bert_config.json", {"max_seq_length": 6})
