@@ -187,6 +187,14 @@ def test_bars_add_up_to_the_axis() -> None:
     assert [kind for kind, _, _ in shown["bars"][1]["rects"]] == ["of-base", "of-own", "of-lost"]
 
 
+def test_options_stand_behind_the_stages_that_have_them() -> None:
+    name = "rotation:residual=True+dare[fisher:examples=256,seed=1]+lines"
+    (bar,) = view(of({name: scored(47.0, 65.6)}, constants=[0.001]), "")["bars"]
+    said = ["".join(bar[part]).replace("\N{ZERO WIDTH SPACE}", "") for part in ("name", "options")]
+    assert said == ["rotation+dare[fisher]+lines", "residual=True, examples=256,seed=1"]
+    assert bar["called"] == name
+
+
 @pytest.mark.parametrize("lacks", ["resamples", "design", "base", "experts", "draws"])
 def test_without_what_it_is_measured_by_there_is_no_credit(lacks: str, tmp_path: Path) -> None:
     whole = [*map(resampled, records())]

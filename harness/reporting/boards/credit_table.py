@@ -16,6 +16,8 @@ from harness.text import plain, points
 TASKS = 8
 """Columns of tasks beside a bar: of more, the page has the range alone."""
 ASIDE = " †"
+OPTIONS = re.compile(r":([^\[\]+]+)")
+"""What the stages of a method are asked beside their defaults."""
 LEAVES = 10
 """Steps of the shade that a credit of a task has."""
 
@@ -95,7 +97,8 @@ def view(credits: Credits, about: str) -> dict[str, Any]:
 
 def _bar(one: Merge, at: Callable[[float], float]) -> dict[str, Any]:
     called = _named(one)
-    name, _, options = called.removesuffix(ASIDE).partition(":")
+    bare = called.removesuffix(ASIDE)
+    name, options = OPTIONS.sub("", bare), ", ".join(OPTIONS.findall(bare))
     own, tuned = max(one.current, one.base), max(one.tuned, one.base)
     parts = [
         ("of-base", at(0), at(one.base)),
