@@ -402,11 +402,11 @@ def test_models_that_say_the_same_otherwise_go_together(base: Path, tmp_path: Pa
 
 def test_text_and_images_are_told_apart(base: Path, rows: Rows, tmp_path: Path) -> None:
     bert = open_checkpoint(model(tmp_path / "bert", list(COLOURS)))
-    with mistake(BadRecipe, tmp_path / "bert", "text", "toy/colours", "image"):
+    with mistake(BadRecipe, tmp_path / "bert", "text", "toy/colours", "images"):
         prepare(bert, rows, 1)
     texts = replace(rows.task, image="", text=("text",), name="toy/text")
     words = Rows(texts, "test", (("a",),) * len(rows), rows.labels, "")
-    with mistake(BadRecipe, base, "image", "toy/text", "text"):
+    with mistake(BadRecipe, base, "images", "toy/text", "text"):
         prepare(open_checkpoint(base), words, 16)
 
 
@@ -429,7 +429,7 @@ def test_show_says_what_images_are_and_nothing_of_lengths(base: Path, tmp_path: 
 
 def test_images_are_shown_with_a_model_of_images(base: Path, tmp_path: Path) -> None:
     task, text = colours(tmp_path), model(tmp_path / "text")
-    with mistake(BadRecipe, text, "model of text", "colours", "are image"):
+    with mistake(BadRecipe, text, "model of text", "colours", "are images"):
         show(task, model=text)
     for given in (base, None):
         with mistake(BadOption, "max_length is in tokens", "images", "leave it out"):

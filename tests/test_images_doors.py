@@ -307,13 +307,13 @@ def test_models_and_tasks_of_other_modalities_are_one_line(trained: Path, tmp_pa
     bert = model(tmp_path / "bert", ["blue", "green", "red"])
     records, out = tmp_path / "records", tmp_path / "out"
     refused(["evaluate", "--model", bert, "--tasks", task, "--output-path", records],
-            BadRecipe, bert, "text", "image")  # fmt: skip
+            BadRecipe, bert, "text", "images")  # fmt: skip
     refused(["finetune", "--base", bert, "--task", task, "--out", tmp_path / "out"],
-            BadRecipe, bert, "text", "image")  # fmt: skip
+            BadRecipe, bert, "text", "images")  # fmt: skip
     refused(["finetune", "--base", base, "--task", "embedded/topic", "--out", out],
-            BadRecipe, base, "image", "text")  # fmt: skip
+            BadRecipe, base, "images", "text")  # fmt: skip
     refused(["statistics", bert, "--task", task, "--out", tmp_path / "x.safetensors"],
-            BadRecipe, bert, "text", "image")  # fmt: skip
+            BadRecipe, bert, "text", "images")  # fmt: skip
     refused(["merge", bert, trained / "e1", "--merger", "average", "--tasks", task, "--out", out],
             IncompatibleWeights, trained / "e1", "vit", "bert")  # fmt: skip
     assert not records.exists()

@@ -40,8 +40,9 @@ def copy_processor(source: Path, target: Path) -> None:
 
 def check_inputs(model: Checkpoint, task: Task) -> None:
     """Raise BadRecipe for a model of text on images, and the other way round."""
-    found, wanted = model.family.inputs, "image" if task.image else "text"
-    if found != wanted:
+    read, of_images = model.family.inputs == "image", bool(task.image)
+    if read != of_images:
+        found, wanted = (("text", "images")[one] for one in (read, of_images))
         raise BadRecipe(
             f"{model.source} is a model of {found}, and the rows of {task} are {wanted}; "
             f"expected a model of {wanted}, or a task of {found}"
