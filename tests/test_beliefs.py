@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 import harness
 from harness import Recipe, Run, Task
 from harness.checkpoints.bases import encoder_digests
+from harness.checkpoints.families.family import Unit
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights
@@ -522,12 +523,12 @@ def test_records_tell_draws_apart_that_weights_do_not(trained: Path, tmp_path: P
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("order", [("row", "word"), ("word", "row")])
 def test_what_is_permuted_in_them_keeps_the_function_of_both(
-    family: str, order: tuple[str, str], tmp_path: Path
+    family: str, order: tuple[Unit, Unit], tmp_path: Path
 ) -> None:
     """The width of the model with the head that reads it, by one name, and the other's pooler."""
     made = {"row": ([*NAMES], FIRST.name), "word": ([*TAGS.labels], TAGS.name)}
     for seed, unit in enumerate(order):
-        model(tmp_path / unit, made[unit][0], family=family, seed=seed, unit=unit)  # type: ignore[arg-type]
+        model(tmp_path / unit, made[unit][0], family=family, seed=seed, unit=unit)
     recipe = Recipe(
         experts=tuple(str(tmp_path / unit) for unit in order),
         tasks=tuple(made[unit][1] for unit in order),

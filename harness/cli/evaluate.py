@@ -45,7 +45,9 @@ def evaluate(
     ),
     limit: int | None = option("Score the first N rows only."),
     max_length: str | None = flags.MAX_LENGTH,
-    batch_size: str = option("Rows per forward pass, or auto: a budget of tokens.", "auto"),
+    batch_size: str = option(
+        "Rows per forward pass, or auto: a budget of tokens or images.", "auto"
+    ),
     device: str = flags.DEVICE,
     dtype: flags.Dtype = flags.DTYPE,
     output: Path = option("Where records are written.", Path("records"), "--output-path"),

@@ -30,7 +30,7 @@ def heads(
     from harness.checkpoints.text_heads import heads as run
 
     made_of = run(**{**passed_on(given, "family"), "templates": templates or ()}).config[TEXT_HEAD]
-    classes, templates = made_of["classes"], made_of["templates"]
-    for template in templates:
+    classes, texts = made_of["classes"], made_of["templates"]
+    for template in texts:
         say(template)
-    print(f"wrote {out}: {len(classes)} classes, {len(templates)} templates")
+    print(f"wrote {out}: {len(classes)} classes, templates: {len(texts)}")

@@ -110,9 +110,10 @@ def check_placement(asked: Placement) -> None:
         functional.conv2d(seen, made).sum().item()
     except (RuntimeError, AssertionError) as error:
         reason = (str(error).splitlines() or [""])[0]
+        half = "" if asked.dtype == REFERENCE else f" with dtype {asked.dtype}"
         raise BadOption(
-            f"device is '{asked.device}' with dtype {asked.dtype}, which torch cannot use here "
-            f"({reason:.200}); expected auto, cpu, or cuda:N with such a GPU"
+            f"device is '{asked.device}'{half}, which torch cannot use here ({reason:.80}); "
+            "expected auto, cpu, or cuda:N with such a GPU"
         ) from error
 
 
@@ -128,7 +129,7 @@ def quicken(model: torch.nn.Module, asked: Placement) -> None:
     if ours and asked.where.type == "cpu" and asked.dtype == REFERENCE:
         for one in model.modules():
             if type(one) is torch.nn.Linear:
-                one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]
+                one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]  # of this one
 
 
 def _by_onednn(layer: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:

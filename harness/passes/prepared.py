@@ -51,11 +51,11 @@ class Prepared:
     def batches(self, budget: int, size: int | None = None) -> Iterator[list[int]]:
         """The rows that share a batch, the longest first: `size` of them, or else one and as many
         more as its tokens with padding, or images, stay within a budget."""
-        order = self.by_cost()
-        while order:
-            count = size or max(1, budget // max(1, self.costs[order[0]]))
-            yield order[:count]
-            order = order[count:]
+        order, start = self.by_cost(), 0
+        while start < len(order):
+            end = start + (size or max(1, budget // max(1, self.costs[order[start]])))
+            yield order[start:end]
+            start = end
 
     def of_words(self, outputs: torch.Tensor, batch: Sequence[int]) -> torch.Tensor:
         """The outputs of the words of a batch, of [rows, tokens, ...], each at its first token.
