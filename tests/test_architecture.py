@@ -179,7 +179,9 @@ def test_only_the_command_line_and_main_import_the_command_line() -> None:
     assert {name for name in users if room_of(name) != "cli"} == {"harness.__main__"}
 
 
-@pytest.mark.parametrize("module", ["harness", "harness.cli"])
+@pytest.mark.parametrize(
+    "module", ["harness", "harness.cli", "harness; harness.Run, harness.Recipe"]
+)
 def test_importing_is_light(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,17 +6,17 @@ import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar
-
-import torch
-from torch.nn import functional
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from harness.errors import BadOption
 from harness.types import AUTO
 from harness.values import Frozen, validated
 
+if TYPE_CHECKING:  # a run and a recipe are made of these values, and importing them is light
+    import torch
+
 DType: TypeAlias = Literal["float32", "bfloat16", "float16"]
-AnyModule = TypeVar("AnyModule", bound=torch.nn.Module)
+AnyModule = TypeVar("AnyModule", bound="torch.nn.Module")
 REFERENCE: DType = "float32"
 TOKENS = {"cpu": 1024, "cuda": 2**15}
 """Tokens of a batch, padding included: what a core has in its cache, or what keeps a GPU busy."""
@@ -37,6 +37,8 @@ class Placement(Frozen):
     @property
     def where(self) -> torch.device:
         """The device."""
+        import torch
+
         if self.device == AUTO:
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return torch.device(self.device)
@@ -82,6 +84,8 @@ class Placement(Frozen):
 
     @property
     def _type(self) -> torch.dtype:
+        import torch
+
         made: torch.dtype = getattr(torch, self.dtype)
         return made
 
@@ -103,6 +107,9 @@ def placement(device: str, dtype: str, what: str) -> Placement:
 
 def check_placement(asked: Placement) -> None:
     """Raise BadOption for what torch cannot use here: the layers of an encoder are tried once."""
+    import torch
+    from torch.nn import functional
+
     try:
         made = torch.ones(1, 2, 2, 2, device=asked.where, dtype=asked._type)
         seen = functional.scaled_dot_product_attention(made, made, made)
@@ -123,6 +130,8 @@ def quicken(model: torch.nn.Module, asked: Placement) -> None:
     torch multiplies in MKL there, which on a processor of AMD's takes twice as long as oneDNN. In a
     half precision, and on ARM, torch takes oneDNN by itself.
     """
+    import torch
+
     ours = platform.machine() in ("x86_64", "AMD64")
     # a name of torch's own, which it may change
     ours &= hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -133,6 +142,8 @@ def quicken(model: torch.nn.Module, asked: Placement) -> None:
 
 
 def _by_onednn(layer: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
+    import torch
+
     made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
         given, layer.weight, layer.bias, "none", [], ""
     )
@@ -145,6 +156,8 @@ def exact() -> Iterator[None]:
 
     By default torch computes convolutions in TF32 on a GPU, whose fraction has 10 bits.
     """
+    import torch
+
     own: Any = torch.backends
     flags: list[tuple[Any, str, Any]] = [(own.cuda.matmul, "allow_tf32", False)]
     flags += [(own.cudnn, "allow_tf32", False)]
