@@ -293,7 +293,8 @@ class Need:
     hand over what they return, and run only when that is used. `fault` returns why a tensor cannot
     be one of a statistic; `check` is called with all options before any row is loaded. It supports
     tasks of these `kinds` and, if it `embeds`, embedding models. `toy` makes of toy experts what
-    the method is handed, in a list or as one thing. Raises HarnessError for fields that disagree.
+    the method is handed, in a list or as one thing. What takes `gradients` runs in float32 alone.
+    Raises HarnessError for fields that disagree.
     """
 
     name: str
@@ -307,6 +308,7 @@ class Need:
     toy: Callable[[Sequence[StateDict]], Any] | None = None
     kinds: tuple[KindName, ...] = typing.get_args(KindName)
     embeds: bool = False
+    gradients: bool = False
 
     def __post_init__(self) -> None:
         if fault := _need_fault(self):
@@ -322,10 +324,8 @@ def _need_fault(made: Need) -> str | None:
         return f"has rows={made.rows!r}, expected {' or '.join(known)}"
     if made.rows == "own" and made.shapes is None:
         return "has no shapes, expected a function from a checkpoint to its tensors"
-    if (
-        made.rows in DRAWN
-        and not {"examples", "seed"} <= inspect.signature(made.function).parameters.keys()
-    ):
+    options = inspect.signature(made.function).parameters.keys()
+    if made.rows in DRAWN and not {"examples", "seed"} <= options:
         return "does not say which rows are drawn, expected the options examples and seed"
     return None
 

@@ -21,6 +21,7 @@ from harness.data.rows import load_rows
 from harness.errors import BadOption, BadRecipe, BrokenRecord, HarnessError
 from harness.files import cache_dir
 from harness.merging.merge import merge
+from harness.merging.plan import plan
 from harness.passes import placement as placements
 from harness.passes.features import content_key, dropping, encode, final_head, forward
 from harness.passes.placement import CPU, Placement, check_placement, exact
@@ -306,8 +307,11 @@ def test_a_merge_says_in_which_precision_models_ran(minis: Any, tmp_path: Path) 
 
 def test_gradients_are_taken_in_float32(minis: Any, loud: Loud, tmp_path: Path) -> None:
     for asked in ("fisher:examples=4", "adamerging:examples=4,steps=1"):
+        given = recipe(minis, merger=asked, premerge=("dare",), dtype="bfloat16")
         with pytest.raises(BadOption, match=r"gradients, .* found --dtype bfloat16"):
-            merge(recipe(minis, merger=asked, dtype="bfloat16"), out=tmp_path / "m")
+            plan(given)  # before any stage is run
+    command = ["statistics", minis("bert")["a"], "--task", TOY.name, "--out", tmp_path / "s"]
+    refused([*command, "--need", "fisher", "--dtype", "bfloat16"], BadOption, "fisher gradients")
     with pytest.raises(BadRecipe, match="average runs no model; leave out --dtype"):
         merge(recipe(minis, dtype="bfloat16"), out=tmp_path / "m")
     assert not (tmp_path / "m").exists()

@@ -97,6 +97,8 @@ class Fold:
                 f"{self.recipe.experts[0]} is an embedding model; expected a method of weights "
                 "alone, or regmean"
             )
+        for need in self.needs:
+            self.recipe.placement.check(need)
         shared = any(need.rows == "shared" for need in self.needs)
         if self.recipe.tune is None and not shared:
             for flag in ("tune_on", "tune_limit"):

@@ -55,7 +55,15 @@ def _toy(experts: Sequence[StateDict]) -> list[StateDict]:
     ]
 
 
-@need("fisher", paper="arXiv:2111.09832", shapes=_shapes, fault=_fault, check=_check, toy=_toy)
+@need(
+    "fisher",
+    paper="arXiv:2111.09832",
+    shapes=_shapes,
+    fault=_fault,
+    check=_check,
+    toy=_toy,
+    gradients=True,
+)
 def fisher_diagonals(
     reading: Reading,
     *,
@@ -68,7 +76,6 @@ def fisher_diagonals(
 
     See `fisher`. Only the published estimators have batches, in the order of the draw.
     """
-    reading.placement.check_gradients("Fisher information")
     size = 1 if estimator in BY_EXAMPLE else batch_size
     read = reading.batches(size, as_drawn=True)
     model, kind = reading.model(), kind_of(reading.rows.task)

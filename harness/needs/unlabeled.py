@@ -30,6 +30,7 @@ def _half_square(state: StateDict) -> tuple[float, StateDict]:
     rows="tasks",
     toy=_toy,
     kinds=("classification", "multilabel", "tagging"),
+    gradients=True,
 )
 def unlabeled(
     readings: Readings,

@@ -28,7 +28,6 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[Loss, ..
     task that several are of, the first. Rows are read in the order of the draw, again from the
     first when all were read; nothing is read, and no model is made, before a loss is asked for.
     """
-    readings.placement.check_gradients("the entropy of unlabeled rows")
 
     def made() -> tuple[tuple[UnlabeledTask, ...], Steps | None]:
         places = {readings.rows(place).task.name: place for place in reversed(range(len(readings)))}

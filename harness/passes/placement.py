@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from harness.errors import BadOption
-from harness.types import AUTO
+from harness.types import AUTO, Need
 from harness.values import Frozen, validated
 
 if TYPE_CHECKING:  # a run and a recipe are made of these values, and importing them is light
@@ -74,11 +74,11 @@ class Placement(Frozen):
         kinds = {key: self._type if t.is_floating_point() else t.dtype for key, t in inputs.items()}
         return {key: tensor.to(self.where, kinds[key]) for key, tensor in inputs.items()}
 
-    def check_gradients(self, what: str) -> None:
+    def check(self, need: Need) -> None:
         """Raise BadOption for gradients in a half precision, where small ones are lost."""
-        if self.recorded:
+        if need.gradients and self.recorded:
             raise BadOption(
-                f"{what} is made of gradients, which are taken in float32; found --dtype "
+                f"the need '{need.name}' takes gradients, which are of float32; found --dtype "
                 f"{self.dtype}: leave it out"
             )
 

@@ -248,6 +248,7 @@ def statistic(
     """
     placed = placement(device, dtype, "statistics")
     asked, chosen = _asked(merger, need, preset)
+    placed.check(asked)
     length = None if max_length is None else length_of(max_length)
     checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle, base=base)
     learn([checkpoint], by_file([task]))
