@@ -20,6 +20,7 @@ KINDS: Mapping[str, str] = {
     "statistics": "what methods ask of an expert's data",
     "digests": "what the tensors of files hash to",
     "lists": "what is registered",
+    "times": "how long steps of studies took",
 }
 """Every kind of entry, which is a folder of the cache, and what it is."""
 DAY = 24 * 60 * 60

@@ -160,7 +160,7 @@ def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Pa
     check_output(out, layout, force=force)
     with saying(out), made(place.parent):
         with unfinished.turn(place.parent):
-            if any(locked is False for _, locked in unfinished.others(place)):
+            if unfinished.is_written(place):
                 raise OutputExists(f"another run is writing {out}; wait for it, or choose another")
             partial, number = unfinished.new(place, unfinished.make_folder)
         try:

@@ -89,6 +89,11 @@ def others(place: Path) -> Iterator[tuple[Path, bool | None]]:
             os.close(number)
 
 
+def is_written(place: Path) -> bool:
+    """Whether another run is writing a place."""
+    return any(locked is False for _, locked in others(place))
+
+
 def tidy(place: Path) -> None:
     """Take away what killed runs left beside a place; what may be in use stays."""
     for path, locked in others(place):

@@ -37,6 +37,11 @@ def load_rows(
     return replace(read, documents=documents, images=images)
 
 
+def count(task: Task, split: str, folder: str | Path | None, limit: int | None = None) -> int:
+    """How many rows a split of local data has, at most `limit`. Raises BadData as `load_rows`."""
+    return len(pick(table(task, task.splits.get(split, TRAIN), folder).count, split, limit))
+
+
 def texts_of(
     task: Task, split: str, *, folder: str | Path | None = None
 ) -> tuple[tuple[str, ...], ...]:

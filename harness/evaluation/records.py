@@ -240,10 +240,15 @@ def identity_of(record: Record) -> str:
     )
 
 
+def path_of(record: Record, out: Path) -> Path:
+    """Where a record lies that was written below `out`."""
+    called = identity_of(record)[:12]
+    return next((out / safe(record.model) / record.task).glob(f"*-{called}.json"))
+
+
 def predictions_of(record: Record, out: Path) -> Path:
     """The predictions beside a record that was written below `out`."""
-    called = identity_of(record)[:12]
-    return next((out / safe(record.model) / record.task).glob(f"*-{called}.parquet"))
+    return path_of(record, out).with_suffix(".parquet")
 
 
 def write_record(path: Path, record: Record) -> None:

@@ -224,7 +224,7 @@ def statistic(
     expert: str | Path,
     *,
     task: str,
-    out: str | Path,
+    out: str | Path | None = None,
     merger: str | Choice | None = None,
     need: str | Choice | None = None,
     preset: PresetName | None = None,
@@ -240,6 +240,7 @@ def statistic(
 ) -> Statistic:
     """Write an expert's statistics for a merger (default: `regmean`) or a need to the file `out`.
 
+    Without `out` they are kept in the cache alone, where a merge on this machine finds them.
     Rows are cut to `max_length` tokens, by default the task's; `auto`: nothing that the expert can
     encode is cut off. The file can be shared instead of the data. `base` and the folder
     `heads_from` have what an expert may leave to others. Raises BadRecipe for a merger without
@@ -257,8 +258,8 @@ def statistic(
     checkpoint = made_whole(checkpoint, given, parsed.name, given_heads(heads_from, given))
     if "@" in task and split != TRAINED_ON:
         raise BadRecipe(f"statistics are computed on {parsed}@{TRAINED_ON}, found '@{split}'")
-    path = Path(out)
-    _check_free(path)
+    if out is not None:
+        _check_free(Path(out))
     check_inputs(checkpoint, parsed)
     check_ready(checkpoint, unit=kind_of(parsed).unit)
     if asked.embeds and pooling_of(checkpoint) is not None:
@@ -274,8 +275,11 @@ def statistic(
         asked.check(chosen)
     rows = at_length(drawn_as(chosen, parsed, data_dir), length, [checkpoint])
     step = steps(progress, asked, checkpoint, rows)
-    write_statistic(path, collect(asked, chosen, checkpoint, rows, placement=placed, progress=step))
-    return read_statistic(path)
+    made = collect(asked, chosen, checkpoint, rows, placement=placed, progress=step)
+    if out is None:
+        return made
+    write_statistic(Path(out), made)
+    return read_statistic(Path(out))
 
 
 def _asked(
