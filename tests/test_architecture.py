@@ -39,7 +39,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("mergers", "premergers", "postmergers"),
     ("merging", "evaluation", "training"),
     ("reporting", "needs"),
-    ("checking", "inspecting"),
+    ("checking", "inspecting", "studies"),
     ("catalogue", "demo", "pytest_plugin"),
     ("cli",),
     ("__main__",),

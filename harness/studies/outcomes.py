@@ -1,0 +1,111 @@
+"""What became of each step: one small file, written when it begins and when it ends."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
+from harness.errors import BadRecipe, BrokenRecord
+from harness.files import read_json, write_json
+from harness.studies.plan import Plan
+from harness.studies.steps import Step, difference
+
+OUTCOMES = "outcomes"
+State = Literal["done", "failed", "begun", "missing"]
+MARKERS = {"finetune": EXPERT_FILE, "merge": MERGE_FILE}
+"""What a folder of a step has in it when it is whole."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a step: `failed` with the reason, `begun` by one who did not end yet.
+
+    `records` are those that it wrote or found, from the study's folder.
+    """
+
+    state: State
+    request: Mapping[str, Any]
+    seconds: float = 0.0
+    reason: str = ""
+    records: tuple[str, ...] = ()
+
+
+def outcome_of(step: Step, folder: Path) -> Outcome:
+    """What became of a step. Raises BadRecipe where something else was done under its name."""
+    path = _path(step, folder)
+    if not path.is_file():
+        return Outcome("missing", step.request)
+    said = read_json(path, "the outcome of a step", error=BrokenRecord)
+    try:
+        known = Outcome(**{**said, "records": tuple(said["records"])})
+    except (KeyError, TypeError) as error:
+        raise BrokenRecord(f"{path} is no outcome of a step; expected it unchanged") from error
+    if dict(known.request) == dict(step.request):
+        return known
+    if known.state in ("failed", "begun") and not there(step, folder):
+        return Outcome("missing", step.request)
+    raise BadRecipe(
+        f"{folder / step.name} was made otherwise: {difference(known.request, step.request)}; "
+        "expected the same setting as before: choose another --out"
+    )
+
+
+def settle(step: Step, folder: Path, outcome: Outcome) -> None:
+    """Write what became of a step, whole or not at all."""
+    said = {**vars(outcome), "request": dict(step.request), "records": list(outcome.records)}
+    write_json(_path(step, folder), said)
+
+
+def there(step: Step, folder: Path) -> bool:
+    """Whether the folder that a step makes is there."""
+    return step.verb in MARKERS and (folder / step.name / MARKERS[step.verb]).is_file()
+
+
+def states_of(plan: Plan, folder: Path) -> dict[str, Outcome]:
+    """What became of every step, by its name.
+
+    A step whose folder or records are gone is missing, unless all that need it are done.
+    """
+    found: dict[str, Outcome] = {}
+    for name, step in reversed([*plan.steps.items()]):
+        known = outcome_of(step, folder)
+        if known.state == "done" and not is_done(step, known, folder):
+            users = plan.users[name]
+            if not users or any(found[one].state != "done" for one in users):
+                known = Outcome("missing", step.request)
+        found[name] = known
+    return {name: found[name] for name in plan.steps}
+
+
+def is_done(step: Step, known: Outcome, folder: Path) -> bool:
+    """Whether a step was done and what it made is still there."""
+    if known.state != "done":
+        return False
+    if step.verb == "evaluate":
+        return all((folder / path).is_file() for path in known.records)
+    return step.verb == "statistics" or there(step, folder)
+
+
+def forgive(plan: Plan, folder: Path) -> None:
+    """Forget what failed, so that it is done again."""
+    for step in plan.steps.values():
+        if outcome_of(step, folder).state == "failed":
+            _path(step, folder).unlink()
+
+
+def take_away(plan: Plan, folder: Path) -> None:
+    """Remove every merged folder that nothing needs any more."""
+    known = states_of(plan, folder)
+    for name, step in plan.steps.items():
+        users = plan.users[name]
+        used_up = users and all(known[one].state == "done" for one in users)
+        if step.verb == "merge" and used_up and there(step, folder):
+            shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _path(step: Step, folder: Path) -> Path:
+    return folder / OUTCOMES / f"{step.name}.json"

@@ -1,0 +1,153 @@
+"""The plan of a study: its steps in chunks, written once, which workers are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BadRecipe
+from harness.files import read_json, write_json
+from harness.studies.prices import price
+from harness.studies.steps import Step, digest_of
+
+VERSION = 1
+"""Of the file of a plan; a worker refuses any other."""
+CHUNK = 60.0
+"""Seconds of work that a worker is started for: its start takes a tenth of it at most."""
+UNKNOWN = 20.0
+"""Seconds that a step counts for where none like it was timed."""
+PLACE = re.compile(r"(experts|statistics|merged|records)(/[\w.+-]+)+")
+PLANS, LATEST = "plans", "plan.json"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Steps that one worker does in their order; all are of one level."""
+
+    level: int
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps by name, each after those it needs, and the chunks that they are done in.
+
+    `keep_merges`: whether merged folders stay; `plugins` are folders that workers load.
+    """
+
+    study: str
+    steps: Mapping[str, Step]
+    chunks: tuple[Chunk, ...]
+    keep_merges: bool = True
+    plugins: tuple[str, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all that is asked, whatever the order of the study's lists."""
+        return digest_of(sorted([name, step.digest] for name, step in self.steps.items()))
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[str, ...]]:
+        """For every step those that need it."""
+        found: dict[str, list[str]] = {name: [] for name in self.steps}
+        for name, step in self.steps.items():
+            for one in step.needs:
+                found[one].append(name)
+        return {name: tuple(users) for name, users in found.items()}
+
+    @property
+    def cells(self) -> int:
+        """How many scores of merges it asks for: merge x task x protocol."""
+        return sum(step.cells for step in self.steps.values())
+
+    @property
+    def levels(self) -> list[list[int]]:
+        """The numbers of the chunks by level: each level waits for the one before."""
+        count = max((chunk.level for chunk in self.chunks), default=-1) + 1
+        return [
+            [number for number, chunk in enumerate(self.chunks) if chunk.level == level]
+            for level in range(count)
+        ]
+
+
+def planned(
+    study: str, steps: Sequence[Step], *, keep_merges: bool = True, plugins: Sequence[str] = ()
+) -> Plan:
+    """The plan of steps, of which each stands after those that it waits for."""
+    level: dict[str, int] = {}
+    groups: dict[tuple[int, str], list[Step]] = {}
+    for step in steps:
+        level[step.name] = max((level[one] + 1 for one in (*step.needs, *step.after)), default=0)
+        # steps of one model, or of the models of one set, read the same rows and experts
+        inputs = step.needs[0] if step.needs else step.name
+        groups.setdefault((level[step.name], inputs.rpartition("/")[0]), []).append(step)
+    chunks = [
+        Chunk(number, tuple(names))
+        for (number, _), group in groups.items()
+        for names in _cut(group)
+    ]
+    chunks.sort(key=lambda chunk: chunk.level)
+    by_name = {step.name: step for step in steps}
+    return Plan(study, by_name, tuple(chunks), keep_merges, tuple(plugins))
+
+
+def _cut(group: Sequence[Step]) -> list[list[str]]:
+    """The names of the steps of a group in chunks that are worth a worker's start."""
+    made: list[list[str]] = [[]]
+    seconds = 0.0
+    for step in group:
+        if seconds >= CHUNK:
+            made.append([])
+            seconds = 0.0
+        made[-1].append(step.name)
+        known = price(step)
+        seconds += UNKNOWN if known is None else known
+    return made
+
+
+def write_plan(plan: Plan, folder: Path) -> Path:
+    """Write a plan into the folder of its study, by its content and as the latest; its path."""
+    said = {
+        "version": VERSION,
+        "study": plan.study,
+        "digest": plan.digest,
+        "keep_merges": plan.keep_merges,
+        "plugins": list(plan.plugins),
+        "steps": [asdict(step) for step in plan.steps.values()],
+        "chunks": [asdict(chunk) for chunk in plan.chunks],
+    }
+    path = folder / PLANS / f"{digest_of(said)[:12]}.json"
+    for place in (path, folder / LATEST):
+        write_json(place, said, indent=1)
+    return path
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a file. Raises BadRecipe for what is none, or of another version."""
+    said = read_json(path, "the plan of a study", error=BadRecipe)
+    if said.get("version") != VERSION:
+        raise BadRecipe(
+            f"{path} is a plan of version {said.get('version')}, expected {VERSION}: plan again"
+        )
+    try:
+        steps = {one["name"]: _step(one) for one in said["steps"]}
+        chunks = tuple(Chunk(one["level"], tuple(one["steps"])) for one in said["chunks"])
+        named = {name for chunk in chunks for name in chunk.steps}
+        plan = Plan(said["study"], steps, chunks, said["keep_merges"], tuple(said["plugins"]))
+    except (KeyError, TypeError) as error:
+        raise BadRecipe(f"{path} is no plan of a study: {error} is missing or odd") from error
+    if named != {*steps} or plan.digest != said.get("digest"):
+        raise BadRecipe(f"{path} was changed since it was planned; expected it unchanged")
+    return plan
+
+
+def _step(said: Mapping[str, Any]) -> Step:
+    """A step of a file, whose name is a place below the study's folder."""
+    if not PLACE.fullmatch(said["name"]) or ".." in said["name"].split("/"):
+        raise BadRecipe(f"a step is called {said['name'][:80]!r}; expected a place in the study")
+    lists = {name: tuple(said[name]) for name in ("needs", "after")}
+    return Step(**{**said, **lists})

@@ -1,0 +1,149 @@
+"""Shell: a plan on this machine: in this process, or in several at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.studies.outcomes import Outcome, states_of
+from harness.studies.plan import Plan
+from harness.studies.work import Say, work
+from harness.types import Progress
+
+LOGS = "logs"
+POLL = 0.05
+"""Seconds between two looks at the workers."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+GPUS = "CUDA_VISIBLE_DEVICES"
+
+Started = Callable[[int, int], "subprocess.Popen[bytes]"]
+"""Starts the worker of a chunk, in one of the places that there are for workers."""
+
+
+def run_plan(
+    plan: Plan,
+    path: Path,
+    folder: Path,
+    *,
+    jobs: int = 1,
+    where: Mapping[str, Any],
+    progress: Progress | None = None,
+    say: Say,
+) -> dict[str, Outcome]:
+    """Do all that is missing of a plan, which lies in the file `path`; what became of every step.
+
+    With several `jobs` each chunk has a process of its own, so many at a time, which share the
+    cores, and take GPUs in turn; what they print is in `folder`/logs.
+    """
+    settled = {n for n, one in states_of(plan, folder).items() if one.state in ("done", "failed")}
+    waiting = [n for n, chunk in enumerate(plan.chunks) if not settled.issuperset(chunk.steps)]
+    total = sum(len(plan.chunks[number].steps) for number in waiting)
+
+    def tell(number: int) -> None:
+        if progress:
+            progress(f"steps of {plan.study}", len(plan.chunks[number].steps), total)
+
+    if jobs == 1:
+        for number in waiting:  # by level: what a chunk needs is done, or will not be
+            work(plan, number, folder, where=where, say=say)
+            tell(number)
+    else:
+        _in_processes(plan, waiting, settled, jobs, _starter(path, folder, jobs, where), tell)
+    return states_of(plan, folder)
+
+
+@dataclass
+class Worker:
+    """A process that does a chunk, and the place it has."""
+
+    chunk: int
+    place: int
+    process: subprocess.Popen[bytes]
+
+
+def _in_processes(
+    plan: Plan,
+    waiting: list[int],
+    settled: set[str],
+    jobs: int,
+    start: Started,
+    tell: Callable[[int], None],
+) -> None:
+    """Do chunks, each when what its steps wait for is settled: done, failed or not to be done."""
+    free = [*range(jobs)]
+    with _workers() as working:
+        while waiting or working:
+            for number in [one for one in waiting if _ready(plan, one, settled)][: len(free)]:
+                waiting.remove(number)
+                place = free.pop()
+                working.append(Worker(number, place, start(number, place)))
+            time.sleep(POLL)
+            for worker in [one for one in working if one.process.poll() is not None]:
+                working.remove(worker)
+                free.append(worker.place)
+                settled.update(plan.chunks[worker.chunk].steps)
+                tell(worker.chunk)
+
+
+def _ready(plan: Plan, number: int, settled: set[str]) -> bool:
+    steps = [plan.steps[name] for name in plan.chunks[number].steps]
+    return all(one in settled for step in steps for one in (*step.needs, *step.after))
+
+
+def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> Started:
+    """Starts workers with their share of the cores and, where there are GPUs, with one of them."""
+    words = [sys.executable, "-m", "harness", "work", str(path.resolve()), *words_of(where)]
+    threads = str(max(cores() // jobs, 1))
+    gpus = _gpus()
+    (folder / LOGS).mkdir(exist_ok=True)
+
+    def start(number: int, place: int) -> subprocess.Popen[bytes]:
+        own = {GPUS: gpus[place % len(gpus)]} if gpus else {}
+        environment = {**dict.fromkeys(THREADS, threads), **os.environ, **own}
+        with (folder / LOGS / f"{path.stem}-{number}.log").open("ab") as log:
+            return subprocess.Popen(
+                [*words, "--chunk", str(number)], stdout=log, stderr=log, env=environment
+            )
+
+    return start
+
+
+def words_of(where: Mapping[str, Any]) -> Sequence[str]:
+    """The folder of data and the device, as a worker's command has them."""
+    given = {"--data-dir": where.get("data_dir"), "--device": where.get("device")}
+    return [word for flag, value in given.items() if value is not None for word in (flag, value)]
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _gpus() -> list[str]:
+    """The GPUs that this process may use, as the variable that says so names them."""
+    if GPUS in os.environ:
+        return [one for one in os.environ[GPUS].split(",") if one]
+    found = Path("/proc/driver/nvidia/gpus")
+    return [str(number) for number, _ in enumerate(found.iterdir())] if found.is_dir() else []
+
+
+@contextmanager
+def _workers() -> Iterator[list[Worker]]:
+    """Those that work now, who end with the run whatever ends it."""
+    working: list[Worker] = []
+    try:
+        yield working
+    finally:
+        for worker in working:
+            worker.process.terminate()
+        for worker in working:
+            worker.process.wait()

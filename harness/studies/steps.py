@@ -1,0 +1,454 @@
+"""A study -> its steps: every expert, statistic, merge and evaluation that it takes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, cached_property
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any, Literal
+
+import xxhash
+
+from harness.data.groups import expanded
+from harness.data.rows import count
+from harness.data.sources import data_dir as local
+from harness.data.splits import parse_task
+from harness.errors import BadRecipe
+from harness.evaluation.run import Run
+from harness.evaluation.task_split import protocols_of, unusual_of
+from harness.merging.recipes import Recipe, methods_of
+from harness.methods import needs_of, resolved
+from harness.options import options, parse_choice
+from harness.presets import faithful
+from harness.registry import MERGERS, YAML
+from harness.studies.study import NONE, OF_EXPERTS, REFERENCES, MergerAxis, Reading, Study
+from harness.training.finetune import finetune
+from harness.types import ALL, TRAINED_ON, Choice, Hyperparameters, Shots, unfit
+from harness.values import validated
+
+SAID_ELSEWHERE = {"base", "task", "tasks", "out", "seed", "head_seed", "data_dir", "overrides"}
+SAID_ELSEWHERE |= {"force", "progress", "device"}
+"""What `finetune` is told by the axes of a study, or by its command."""
+Verb = Literal["finetune", "statistics", "merge", "evaluate"]
+VERBS: tuple[Verb, ...] = ("finetune", "statistics", "merge", "evaluate")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One piece of work: a verb with all that it is asked, paths from the study's folder.
+
+    `needs` are the steps whose results it reads, `after` others that it waits for, which make what
+    it would make as well. `cells`: how many scores of merges it makes, task x protocol. `base`,
+    `about` and `size`, its rows, tell what it costs. The name of an expert or merge is its folder.
+    """
+
+    name: str
+    verb: Verb
+    request: Mapping[str, Any]
+    needs: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    cells: int = 0
+    base: str = ""
+    about: str = ""
+    size: float = 1.0
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of what is asked, without what its inputs were asked."""
+        return digest_of([self.verb, self.request])
+
+
+@dataclass(frozen=True)
+class Expert:
+    """One expert: its folder or Hub id, and how it is made here, if it is."""
+
+    place: str
+    task: str = ""
+    seed: int = 0
+    step: Step | None = None
+
+
+@dataclass(frozen=True)
+class ExpertSet:
+    """Experts that are merged together, of one base."""
+
+    name: str
+    base: str
+    members: tuple[Expert, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Their tasks, each once; none where folders are given, which say it themselves."""
+        return tuple(dict.fromkeys(one.task for one in self.members if one.task))
+
+
+@dataclass(frozen=True)
+class Merge:
+    """How a set is merged."""
+
+    merger: Choice
+    premerge: tuple[Choice, ...]
+    postmerge: tuple[Choice, ...]
+    tune: Mapping[str, str] = field(default_factory=dict)
+    on: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its stages and options, as a folder may be called."""
+        tuned = [f"tuned-{name}" + (f"-{self.on}" if self.on else "") for name in self.tune]
+        return slug("-".join(map(str, (*self.premerge, self.merger, *self.postmerge, *tuned))))
+
+    def is_said(self, said: Mapping[str, str], one: ExpertSet) -> bool:
+        """Whether it is all that an entry of `exclude` names."""
+        known = {
+            "base": (one.base, leaf(one.base)),
+            "set": (one.name,),
+            "merger": (str(self.merger), self.merger.name),
+            "premerge": _called(self.premerge),
+            "postmerge": _called(self.postmerge),
+        }
+        if odd := said.keys() - known.keys():
+            raise BadRecipe(f"exclude names '{min(odd)}'; expected some of {', '.join(known)}")
+        return all(value in known[key] for key, value in said.items())
+
+
+def _called(stages: Sequence[Choice]) -> tuple[str, ...]:
+    return tuple(name for one in stages for name in (str(one), one.name)) or (NONE,)
+
+
+def digest_of(value: object) -> str:
+    """A hash of a value of JSON."""
+    return str(xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode()))
+
+
+def slug(text: str) -> str:
+    """A text as a folder may be called."""
+    return re.sub(r"[^\w.+]+", "-", text).strip("-.")
+
+
+def leaf(source: str) -> str:
+    """The last part of a path, a Hub id or the name of a task."""
+    last = source.rstrip("/").rpartition("/")[2]
+    return slug(last.removesuffix(YAML[0]).removesuffix(YAML[1]))
+
+
+def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[Step]:
+    """All steps of a study whose folder is `folder`, each after those that it needs.
+
+    Raises BadRecipe for what fits no recipe or run, for two steps of one name, and for nothing to
+    merge.
+    """
+    made: dict[str, Step] = {}
+    for step in _steps(study, folder, data_dir):
+        known = made.setdefault(step.name, step)
+        if known.digest != step.digest:
+            raise BadRecipe(
+                f"{study.study}: two steps are called {step.name}, and ask for "
+                f"{difference(known.request, step.request)}; expected different names"
+            )
+    if not any(step.verb == "merge" for step in made.values()):
+        raise BadRecipe(f"{study.study}: mergers and exclude leave no merge; expected some")
+    return list(made.values())
+
+
+def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The first thing that two requests say otherwise, with both values."""
+    keys = (key for key in (*one, *other) if one.get(key) != other.get(key))
+    return next((f"{key} {one.get(key)} and {other.get(key)}" for key in keys), "the same")
+
+
+def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
+    merges = [*_merges(study)]
+    for one in _sets(study, folder, data_dir):
+        yield from (expert.step for expert in one.members if expert.step)
+        references = [*_references(study, one, folder, data_dir)]
+        yield from (step for _, step in references if step)
+        first: dict[str, str] = {}
+        for merge in merges:
+            if any(merge.is_said(said, one) for said in study.exclude):
+                continue
+            merging = _merging(study, one, merge)
+            statistics = [*_statistics(study, one, merge)]
+            yield from statistics
+            yield replace(merging, needs=(*merging.needs, *(step.name for step in statistics)))
+            for name, reading in study.readings.items():
+                if reading.mergers and not {merge.merger.name, str(merge.merger), merge.name} & {
+                    *reading.mergers
+                }:
+                    continue
+                for step in _evaluations(study, one, merging, name, reading, references, data_dir):
+                    # what stands beside every merge of a set is scored with its first one
+                    shared = step.name.replace(merging.name, one.name)
+                    yield replace(step, after=(first[shared],)) if shared in first else step
+                    first.setdefault(shared, step.name)
+
+
+# Experts -----------------------------------------------------------------------------------
+
+
+def _relative(source: str, folder: Path) -> str:
+    """A path from the study's folder; a Hub id as it is."""
+    return os.path.relpath(source, folder.resolve()) if os.path.isabs(source) else source
+
+
+def _sets(study: Study, folder: Path, data_dir: str | None) -> Iterator[ExpertSet]:
+    experts = study.experts
+    if bool(experts.folders) == bool(experts.tasks):
+        raise BadRecipe(
+            f"{study.study}: experts has {'both' if experts.tasks else 'neither'} tasks and "
+            "folders; expected one of them"
+        )
+    if experts.folders:
+        if len(study.base) > 1:
+            raise BadRecipe(f"{study.study}: folders of experts have one base; found several")
+        base = _relative(study.base[0], folder) if study.base else ""
+        for name, places in experts.folders.items():
+            yield _whole(ExpertSet(name, base, tuple(Expert(_relative(p, folder)) for p in places)))
+        return
+    if not study.base:
+        raise BadRecipe(f"{study.study}: names no base to fine-tune; expected one: --base")
+    tasks = expanded(experts.tasks, data_dir)
+    _check(study, tasks)
+    for source in study.base:
+        base = _relative(source, folder)
+        trained = [
+            _expert(study, base, task, seed, data_dir) for seed in experts.seeds for task in tasks
+        ]
+        groups: dict[str, list[Expert]] = {}
+        for one in trained:
+            by = leaf(one.task) if study.sets.by == "task" else f"seed-{one.seed}"
+            groups.setdefault(by, []).append(one)
+        for name, members in groups.items():
+            many = study.sets.at_once
+            if many is not None and many > len(members):
+                raise BadRecipe(
+                    f"{study.study}: sets.choose is {many}, and {leaf(base)}/{name} has "
+                    f"{len(members)} experts; expected at most so many"
+                )
+            if many is None or many == len(members):
+                yield _whole(ExpertSet(f"{leaf(base)}/{name}", base, tuple(members)))
+                continue
+            for chosen in combinations(members, many):
+                called = "+".join(
+                    str(one.seed) if study.sets.by == "task" else leaf(one.task) for one in chosen
+                )
+                yield _whole(ExpertSet(f"{leaf(base)}/{name}/{called}", base, chosen))
+
+
+def _check(study: Study, tasks: Sequence[str]) -> None:
+    """Raise a HarnessError for tasks that are not known, and for what `finetune` cannot be told."""
+    experts = study.experts
+    if odd := experts.by_task.keys() - {*tasks}:
+        raise BadRecipe(
+            f"{study.study}: experts.by_task names {min(odd)}; expected some of {', '.join(tasks)}"
+        )
+    known = {*inspect.signature(finetune).parameters, *asdict(Hyperparameters())} - SAID_ELSEWHERE
+    for task in tasks:
+        named, split = parse_task(task)
+        if "@" in task:
+            raise BadRecipe(f"{study.study}: experts are trained on {named}, found '@{split}'")
+        flags = {**experts.finetune, **experts.by_task.get(task, {})}
+        if unknown := flags.keys() - known:
+            raise BadRecipe(
+                f"{study.study}: finetune has no '{min(unknown)}'; known: "
+                f"{', '.join(sorted(known))}"
+            )
+        for name, value in flags.items():
+            if name in asdict(Hyperparameters()) and (expected := unfit(name, value)):
+                raise BadRecipe(f"{study.study}: {name} is {value}, expected {expected}")
+
+
+def _whole(one: ExpertSet) -> ExpertSet:
+    if len(one.members) < 2:
+        raise BadRecipe(
+            f"the set {one.name} has {len(one.members)} expert; expected two or more: give more "
+            "tasks or seeds, or other sets"
+        )
+    return one
+
+
+def _expert(study: Study, base: str, task: str, seed: int, data_dir: str | None) -> Expert:
+    experts = study.experts
+    place = f"experts/{leaf(base)}/{leaf(task)}-{seed}"
+    flags = {**experts.finetune, **experts.by_task.get(task, {})}
+    head = {"head_seed": 0} if experts.head_seed == "same" else {}
+    request = {"base": base, "task": task, "seed": seed, **head, **flags}
+    return Expert(place, task, seed, _training(place, request, [task], data_dir))
+
+
+def _training(
+    place: str, request: Mapping[str, Any], tasks: Sequence[str], data_dir: str | None
+) -> Step:
+    """The step that trains an expert: its size is rows times epochs."""
+    size = 0.0
+    for task in tasks:
+        epochs = float(request.get("epochs") or parse_task(task)[0].finetune.epochs)
+        size += epochs * rows_of(f"{task}@{TRAINED_ON}", request.get("limit"), data_dir)
+    return Step(
+        place, "finetune", request, base=request["base"], about=",".join(tasks), size=max(size, 1)
+    )
+
+
+@cache
+def rows_of(task: str, limit: int | None, folder: str | None) -> int:
+    """How many rows a split has, at most `limit`; 1 where that is not known before it is read."""
+    named, split = parse_task(task)
+    if not (named.generate or named.files or local(folder)):
+        return limit or 1
+    return count(named, split, folder, limit)
+
+
+def _references(
+    study: Study, one: ExpertSet, folder: Path, data_dir: str | None
+) -> Iterator[tuple[str, Step | None]]:
+    """The models that are scored beside every merge, and how one is made here."""
+    for name in study.references:
+        if name == "mtl":
+            if not one.members[0].step:
+                raise BadRecipe(f"{study.study}: mtl is trained beside experts, found folders")
+            seed = one.members[0].seed
+            place = f"experts/{one.name}-mtl"
+            request = {"base": one.base, "tasks": list(one.tasks), "seed": seed}
+            request |= study.experts.finetune
+            yield place, _training(place, request, one.tasks, data_dir)
+        elif name not in REFERENCES:
+            yield _relative(name, folder), None
+
+
+# Merges ------------------------------------------------------------------------------------
+
+
+def _merges(study: Study) -> list[Merge]:
+    """Every merge of a set: the product of the axes, and what is included beside it."""
+    axes = [*product(study.premerge, study.postmerge)]
+    plain = [_merge(axis, *stages) for stages in axes for axis in study.mergers]
+    return [*plain, *(_merge(axis, (), ()) for axis in study.include)]
+
+
+def _merge(axis: MergerAxis, before: tuple[Choice, ...], after: tuple[Choice, ...]) -> Merge:
+    before = before if axis.premerge is None else axis.premerge
+    after = after if axis.postmerge is None else axis.postmerge
+    return Merge(axis.merger, before, after, axis.tune, axis.on)
+
+
+def _merging(study: Study, one: ExpertSet, merge: Merge) -> Step:
+    """The step that makes a merge. Raises HarnessError for what no recipe can say."""
+    tuned: dict[str, Any] = {}
+    for option, values in merge.tune.items():
+        tuned = {"tune": f"{option}={values}"}
+        if merge.on:
+            tuned["tune_on"] = [f"{task}@{merge.on}" for task in one.tasks]
+    said: dict[str, Any] = {
+        "experts": [expert.place for expert in one.members],
+        **({"base": one.base} if one.base else {}),
+        "merger": merge.merger,
+        "premerge": merge.premerge,
+        "postmerge": merge.postmerge,
+        **tuned,
+        **study.merge,
+    }
+    recipe: Recipe = validated(Recipe, said, f"{study.study}: merge")
+    for method, choice in methods_of(recipe):
+        resolved(method, faithful(choice, recipe.preset))
+    return Step(
+        f"merged/{one.name}/{merge.name}",
+        "merge",
+        recipe.model_dump(mode="json", exclude_defaults=True),
+        needs=tuple(expert.place for expert in one.members if expert.step),
+        base=one.base,
+        about=f"{recipe.method} of {len(one.members)}",
+    )
+
+
+def _statistics(study: Study, one: ExpertSet, merge: Merge) -> Iterator[Step]:
+    """What is computed once of each expert for all mergers that ask for it.
+
+    Of experts that go into the merger as they are; else it is a part of the merge.
+    """
+    entry, preset = MERGERS[merge.merger.name], study.merge.get("preset")
+    asked = [need for need in needs_of(entry) if need.rows == "own"]
+    if merge.premerge or len(asked) != 1:
+        return
+    chosen = resolved(entry, faithful(merge.merger, preset))
+    given = {name: chosen[name] for name in options(asked[0].function)}
+    need = Choice(asked[0].name, unusual_of(asked[0].function, given))
+    for expert in one.members:
+        if not expert.step:
+            continue
+        request = {"expert": expert.place, "task": expert.task, "base": one.base, "need": str(need)}
+        request |= {k: study.merge[k] for k in ("dtype", "max_length") if k in study.merge}
+        name = f"statistics/{expert.place.partition('/')[2]}/{slug(str(need))}"
+        yield Step(
+            name,
+            "statistics",
+            request,
+            (expert.place,),
+            base=one.base,
+            about=f"{need} {expert.task}",
+        )
+
+
+# Evaluations -------------------------------------------------------------------------------
+
+
+def _evaluations(
+    study: Study,
+    one: ExpertSet,
+    merging: Step,
+    name: str,
+    reading: Reading,
+    references: Sequence[tuple[str, Step | None]],
+    data_dir: str | None,
+) -> Iterator[Step]:
+    """One step for every task and number of shots: its protocols share the forward passes."""
+    tasks: list[str] = []
+    for task in reading.tasks:
+        tasks += one.tasks if task == OF_EXPERTS else expanded((task,), data_dir)
+    flags = {**study.evaluate, **reading.evaluate}
+    for shots, protocols in _by_shots(reading.protocols or study.protocols).items():
+        values = {
+            "model": merging.name,
+            "protocols": protocols,
+            "references": [place for place, _ in references],
+            "best_single": "best-single" in study.references,
+            "singles": "singles" in study.references,
+            **flags,
+            **({"shots": shots} if shots else {}),
+            "output": f"records/{name}",
+        }
+        run: Run = validated(Run, values, f"{study.study}: {name}")
+        known = [protocol.name for protocol in protocols_of(run)]
+        # where folders of experts are given, their tasks are theirs to say
+        for task in dict.fromkeys(tasks) or ("",):
+            asked = run.model_copy(update={"tasks": (task,) if task else ()})
+            parts = [f"records/{name}", merging.name, leaf(task) or "all"]
+            parts += [f"shots-{'-'.join(map(str, shots))}"] if shots else []
+            yield Step(
+                "/".join(parts),
+                "evaluate",
+                asked.model_dump(mode="json", exclude_defaults=True),
+                needs=(merging.name, *(step.name for _, step in references if step)),
+                cells=len(known),
+                base=one.base,
+                about=f"{task} {' '.join(map(str, protocols))} {asked.shots} {asked.draws}",
+                size=rows_of(task, asked.limit, data_dir) if task else 1,
+            )
+
+
+def _by_shots(protocols: Sequence[str]) -> dict[tuple[Shots, ...], list[Choice]]:
+    """Protocols by the numbers of shots that they name: `ft-classifier:shots=[1,5]`."""
+    made: dict[tuple[Shots, ...], list[Choice]] = {}
+    for text in protocols:
+        spelled = re.sub(r"\[([^\]]*)\]", lambda found: found[1].replace(",", ":"), text)
+        choice = parse_choice(spelled)
+        given = {name: value for name, value in choice.options.items() if name != "shots"}
+        several = str(choice.options.get("shots", "")).split(":")
+        shots = tuple(ALL if one == ALL else int(one) for one in map(str.strip, several) if one)
+        made.setdefault(shots, []).append(Choice(choice.name, given))
+    return made or {(): []}

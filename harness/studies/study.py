@@ -1,0 +1,269 @@
+"""What a study asks, as a value and as YAML: lists are axes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
+
+from harness.errors import BadRecipe
+from harness.files import read_yaml
+from harness.registry import YAML, load_plugins
+from harness.values import Chosen, Frozen, validated
+
+DESIGNS = Path(__file__).parent / "designs"
+"""Studies that are known by their name, one YAML each."""
+NONE = "none"
+"""In an axis of stages: no stage."""
+REFERENCES = ("base", "ensemble", "mtl", "best-single", "singles")
+"""What stands beside merges by its name; base and ensemble always do."""
+OF_EXPERTS = "experts"
+"""In the place of tasks: those that the experts were trained on."""
+
+
+def _several(value: object) -> list[object]:
+    """One value as a list of one."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _stages(value: object) -> list[object]:
+    """`none`, one method, or a list of methods that follow each other."""
+    return [] if value in (NONE, None) else _several(value)
+
+
+def _each(value: object) -> Iterator[object]:
+    """What `key=[a,b]` in a text stands for: a text with each value in turn."""
+    if not isinstance(value, str) or (found := re.search(r"=\[([^\[\]]*)\]", value)) is None:
+        yield value
+        return
+    before, after = value[: found.start()], value[found.end() :]
+    for one in found[1].split(","):
+        yield from _each(f"{before}={one.strip()}{after}")
+
+
+def _spread(value: object) -> object:
+    """The entries of an axis of mergers, each with one value of every option."""
+    entries: list[object] = []
+    for one in _several(value):
+        if isinstance(one, Mapping) and "merger" in one:
+            entries += [{**one, "merger": merger} for merger in _each(one["merger"])]
+        else:
+            entries += [{"merger": merger} for merger in _each(one)]
+    return entries
+
+
+def _spread_stages(value: object) -> object:
+    """The entries of an axis of stages, each with one value of every option."""
+    return [
+        list(chain)
+        for one in _several(value)
+        for chain in product(*map(_each, _several(_stages(one))))
+    ]
+
+
+def _mapping_of(key: str) -> BeforeValidator:
+    """What stands alone is the value of this key."""
+    return BeforeValidator(lambda value: value if isinstance(value, Mapping) else {key: value})
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"\w[\w.-]*", value):
+        raise ValueError(f"{value!r} is no name of letters, digits, '.', '_' and '-'")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
+Numbers = Annotated[tuple[int, ...], BeforeValidator(_several)]
+Stages = Annotated[tuple[Chosen, ...], BeforeValidator(_stages)]
+Flags = Mapping[str, Any]
+
+
+class Experts(Frozen):
+    """Experts that the study trains, every task with every seed, or folders by set.
+
+    `finetune` are flags of `harness finetune`, `by_task` others for single tasks. `head_seed`:
+    heads start alike for all seeds (`same`), or each from its expert's seed (`own`).
+    """
+
+    tasks: Names = ()
+    seeds: Numbers = (0,)
+    head_seed: Literal["same", "own"] = "own"
+    finetune: Flags = Field(default_factory=dict)
+    by_task: Mapping[str, Flags] = Field(default_factory=dict)
+    folders: Mapping[Name, Names] = Field(default_factory=dict)
+
+
+class Sets(Frozen):
+    """Which experts are merged: those of one seed or of one task, or every `choose` of them."""
+
+    by: Literal["seed", "task", "pairs"] = "seed"
+    choose: PositiveInt | None = None
+
+    @property
+    def at_once(self) -> int | None:
+        """How many experts of a group are merged at a time; None: all."""
+        return 2 if self.by == "pairs" and self.choose is None else self.choose
+
+
+class MergerAxis(Frozen):
+    """A merger, and what belongs to it alone: `tune` an option on a split, or other stages."""
+
+    merger: Chosen
+    premerge: Stages | None = None
+    postmerge: Stages | None = None
+    tune: Mapping[str, str] = Field(default_factory=dict, max_length=1)
+    on: str | None = None
+
+
+class Reading(Frozen):
+    """How merges are evaluated: on the experts' tasks or on others, by fields of a run.
+
+    Of some mergers alone, where it names them; each is a board of its own.
+    """
+
+    tasks: Names = (OF_EXPERTS,)
+    protocols: Names = ()
+    mergers: Names = ()
+    evaluate: Flags = Field(default_factory=dict)
+
+
+Mergers = Annotated[tuple[MergerAxis, ...], BeforeValidator(_spread)]
+Axis = Annotated[tuple[Stages, ...], BeforeValidator(_spread_stages)]
+
+
+class Study(Frozen):
+    """Bases, their experts, how these are merged, and how the merges are evaluated.
+
+    `merge` and `evaluate` are fields of every recipe and run. `include` adds merges that are no
+    product of the axes, `exclude` takes away those that are all that an entry names.
+    `keep_merges`: whether merged folders stay when they have been evaluated.
+    """
+
+    study: Name
+    base: Names = ()
+    experts: Annotated[Experts, _mapping_of("tasks")]
+    sets: Sets = Sets()
+    mergers: Mergers = ()
+    premerge: Axis = ((),)
+    postmerge: Axis = ((),)
+    include: Mergers = ()
+    exclude: tuple[Mapping[str, str], ...] = ()
+    merge: Flags = Field(default_factory=dict)
+    protocols: Names = ()
+    evaluate: Flags = Field(default_factory=dict)
+    references: Names = ()
+    score_on: Mapping[Name, Annotated[Reading, _mapping_of("tasks")]] = Field(default_factory=dict)
+    keep_merges: bool = True
+    plugins: Names = ()
+
+    @property
+    def readings(self) -> Mapping[str, Reading]:
+        """How merges are evaluated, by the name of the board."""
+        return self.score_on or {self.study: Reading()}
+
+
+def read_study(
+    file: str | Path,
+    *,
+    base: tuple[str, ...] = (),
+    limit: int | None = None,
+    seeds: int | None = None,
+) -> Study:
+    """The study in a YAML file, or of a name in `designs`, its paths from where the file is.
+
+    `base`, `limit` (rows to train on and to score) and `seeds` (so many, from 0) take the place of
+    what it says. Its plug-ins are loaded. Raises BadRecipe naming the file and the field.
+    """
+    path = _file_of(file)
+    values = read_yaml(path, "a study: study, experts, mergers, ...", error=BadRecipe)
+    if isinstance(values.get("experts"), list):  # of one set
+        name = values.get("study")
+        values["experts"] = {"folders": {name if isinstance(name, str) else "": values["experts"]}}
+    study: Study = _placed(validated(Study, values, str(path)), path)
+    for folder in study.plugins:
+        load_plugins(Path(folder))
+    changed: dict[str, Any] = {"base": tuple(_model(one, Path(), "--base") for one in base)}
+    if limit is not None:
+        changed["evaluate"] = {**study.evaluate, "limit": limit}
+        trained = {
+            "finetune": {**study.experts.finetune, "limit": limit},
+            "by_task": {
+                task: {**flags, "limit": limit} for task, flags in study.experts.by_task.items()
+            },
+        }
+        changed["experts"] = study.experts.model_copy(update=trained)
+    if seeds is not None:
+        experts = changed.get("experts", study.experts)
+        changed["experts"] = experts.model_copy(update={"seeds": tuple(range(seeds))})
+    return study.model_copy(update={name: one for name, one in changed.items() if one})
+
+
+def _file_of(file: str | Path) -> Path:
+    """The file of a study: as it is named, or the one of that name in `designs`."""
+    path = Path(file)
+    if path.suffix in YAML or path.exists():
+        return path
+    named = DESIGNS / f"{file}{YAML[0]}"
+    if not named.is_file():
+        known = ", ".join(sorted(one.stem for one in DESIGNS.glob(f"*{YAML[0]}"))) or "none"
+        raise BadRecipe(f"no study is called '{file}'; expected a file {YAML[0]}, or of {known}")
+    return named
+
+
+# Paths -------------------------------------------------------------------------------------
+
+
+def _placed(study: Study, file: Path) -> Study:
+    """The study with its paths from where its file is; models may be Hub ids as well."""
+
+    def there(path: str) -> str:
+        return str((file.parent / path).resolve())
+
+    def model(source: str) -> str:
+        return _model(source, file.parent, str(file))
+
+    def task(name: str) -> str:
+        return there(name) if name.partition("@")[0].endswith(YAML) else name
+
+    def flags(values: Flags) -> Flags:
+        return {k: there(v) if k == "heads_from" else v for k, v in values.items()}
+
+    experts, readings = study.experts, study.score_on
+    return study.model_copy(
+        update={
+            "base": tuple(map(model, study.base)),
+            "experts": experts.model_copy(
+                update={
+                    "tasks": tuple(map(task, experts.tasks)),
+                    "by_task": {task(name): one for name, one in experts.by_task.items()},
+                    "folders": {k: tuple(map(model, v)) for k, v in experts.folders.items()},
+                }
+            ),
+            "score_on": {
+                name: one.model_copy(update={"tasks": tuple(map(task, one.tasks))})
+                for name, one in readings.items()
+            },
+            "references": tuple(
+                one if one in REFERENCES else model(one) for one in study.references
+            ),
+            "merge": flags(study.merge),
+            "evaluate": flags(study.evaluate),
+            "plugins": tuple(map(there, study.plugins)),
+        }
+    )
+
+
+def _model(source: str, folder: Path, where: str) -> str:
+    """A folder by its full path, or a Hub id. Raises BadRecipe for a path to nothing."""
+    path = folder / source
+    if path.exists():
+        return str(path.resolve())
+    if source.startswith((".", os.sep)) or source.count("/") > 1:
+        raise BadRecipe(f"{where}: there is no {path}; expected the folder of a model, or a Hub id")
+    return source

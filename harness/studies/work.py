@@ -1,0 +1,122 @@
+"""Shell: what a worker does: the steps of one chunk, each of them one verb of the harness."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.errors import CellsFailed, HarnessError
+from harness.evaluation.evaluate import evaluate
+from harness.evaluation.records import Record, path_of
+from harness.evaluation.run import Run
+from harness.merging.merge import merge
+from harness.merging.recipes import Recipe
+from harness.passes.statistics import statistic
+from harness.registry import load_plugins
+from harness.studies.outcomes import Outcome, is_done, outcome_of, settle, take_away, there
+from harness.studies.plan import Plan
+from harness.studies.prices import paid
+from harness.studies.steps import Step
+from harness.training.finetune import finetune
+from harness.unfinished import is_written
+
+PATIENCE = 1.0
+"""Seconds between two looks at a folder that another run is writing."""
+Say = Callable[[str], None]
+
+
+def work(plan: Plan, chunk: int, folder: Path, *, where: Mapping[str, Any], say: Say) -> bool:
+    """Do the steps of a chunk that are not done, in the study's folder; whether all are now.
+
+    `where` are the folder of data and the device, which are no part of a plan. What is done before
+    is not done again, nor what failed, nor what needs a step that is not done. Everything is
+    written whole or not at all: whoever is killed loses the step at hand.
+    """
+    for one in plan.plugins:
+        load_plugins(Path(one))
+    with _within(folder):  # all paths of a plan are from there
+        done = [_worked(plan, name, where, say) for name in plan.chunks[chunk].steps]
+    return all(done)
+
+
+@contextmanager
+def _within(folder: Path) -> Iterator[None]:
+    """The folder as the one that this process is in."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
+    """Do a step unless it was; whether it is done."""
+    step, here = plan.steps[name], Path()
+    known = outcome_of(step, here)
+    if known.state == "failed" or is_done(step, known, here):
+        return known.state == "done"
+    lacking = [one for one in step.needs if outcome_of(plan.steps[one], here).state != "done"]
+    if lacking:
+        say(f"left out: {name}, which needs {lacking[0]}")
+        return False
+    made = _done(step, here, where)
+    settle(step, here, made)
+    say(f"{made.state}: {name}{f': {made.reason}' if made.reason else ''}")
+    if step.verb == "evaluate" and not plan.keep_merges:
+        take_away(plan, here)
+    return made.state == "done"
+
+
+def _done(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
+    """Do a step; what became of it."""
+    if outcome_of(step, folder).state != "begun":
+        settle(step, folder, Outcome("begun", step.request))
+    elif there(step, folder):  # whoever began it was stopped after the folder was whole
+        return Outcome("done", step.request)
+    begun = time.perf_counter()
+    try:
+        records = _made(step, folder, where)
+    except CellsFailed as error:
+        reason = "; ".join(error.failures)
+        return Outcome("failed", step.request, reason=reason, records=_paths(step, error.records))
+    except HarnessError as error:
+        return Outcome("failed", step.request, reason=str(error))
+    except Exception as error:  # of a library: the step's fault, and not that of the others
+        traceback.print_exc()
+        return Outcome("failed", step.request, reason=f"{type(error).__name__}: {error}")
+    seconds = time.perf_counter() - begun
+    paid(step, seconds)
+    return Outcome("done", step.request, seconds=round(seconds, 2), records=records)
+
+
+def _made(step: Step, folder: Path, where: Mapping[str, Any]) -> tuple[str, ...]:
+    """Do what a step asks; its records. Of two runs that make one folder, one waits."""
+    asked = {**step.request, **where}
+    place = folder / step.name
+    waited = False
+    while place.parent.is_dir() and is_written(place):
+        waited = True
+        time.sleep(PATIENCE)
+    if waited and there(step, folder):
+        return ()
+    if step.verb == "finetune":
+        finetune(out=place, progress=False, **asked)
+    elif step.verb == "statistics":
+        statistic(**asked)
+    elif step.verb == "merge":
+        merge(Recipe(**asked), out=place)
+    else:
+        return _paths(step, evaluate(Run(**asked)))
+    return ()
+
+
+def _paths(step: Step, records: Sequence[Record]) -> tuple[str, ...]:
+    """Where records lie, from the study's folder."""
+    out = Path(step.request["output"])
+    return tuple(sorted({str(path_of(record, out)) for record in records}))

@@ -1,0 +1,463 @@
+"""Studies: what a YAML asks for, that it is done once and as by hand, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import harness
+from harness.checkpoints.provenance import EXPERT_FILE
+from harness.cli import main
+from harness.errors import BadOption, BadRecipe, HarnessError, UnknownName
+from harness.studies.outcomes import Outcome, states_of
+from harness.studies.plan import Plan, planned, read_plan, write_plan
+from harness.studies.pool import run_plan
+from harness.studies.steps import Step, steps_of
+from harness.studies.study import Study, read_study
+from harness.studies.work import work
+from harness.training.miniature import make_base
+from tests.mistakes import mistake, names, refused
+
+TASK = "embedded/topic"
+WHERE = {"data_dir": None, "device": "cpu"}
+TWO = {
+    "study": "two",
+    "base": "base",
+    "experts": {"tasks": TASK, "seeds": [0, 1], "finetune": {"epochs": 1, "limit": 40}},
+    "sets": {"by": "task"},
+    "mergers": ["average", "ties"],
+    "protocols": ["current", "knn"],
+    "evaluate": {"limit": 24, "draws": 2, "shots": [1]},
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_base(tmp_path_factory.mktemp("study") / "base", steps=2)
+
+
+@pytest.fixture
+def room(base: Path, tmp_path: Path) -> Path:
+    """A folder with a base in it, for studies."""
+    shutil.copytree(base, tmp_path / "base")
+    return tmp_path
+
+
+def write(room: Path, **changed: Any) -> Path:
+    """A study of the room; what is changed to None is left out."""
+    said = {name: one for name, one in {**TWO, **changed}.items() if one is not None}
+    (room / "two.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
+    return room / "two.yaml"
+
+
+def study(room: Path, **changed: Any) -> Study:
+    return read_study(write(room, **changed))
+
+
+def steps(room: Path, **changed: Any) -> dict[str, Step]:
+    return {one.name: one for one in steps_of(study(room, **changed), room / "out")}
+
+
+def merges(room: Path, **changed: Any) -> list[str]:
+    """The merges of a study, by what is behind merged/."""
+    return [name[7:] for name, one in steps(room, **changed).items() if one.verb == "merge"]
+
+
+def plan(room: Path, **changed: Any) -> Plan:
+    asked = study(room, **changed)
+    return planned("two", steps_of(asked, room / "out"), keep_merges=asked.keep_merges)
+
+
+def run(room: Path, **changed: Any) -> dict[str, Outcome]:
+    """Do a study in this process."""
+    made, said = plan(room, **changed), list[str]()
+    path = write_plan(made, room / "out")
+    return run_plan(made, path, room / "out", where=WHERE, say=said.append)
+
+
+def records(folder: Path) -> dict[str, Any]:
+    """What every record in a folder says, by its path there."""
+    found = sorted((folder / "records").rglob("*.json"))
+    return {path.relative_to(folder).as_posix(): json.loads(path.read_text()) for path in found}
+
+
+# Axes --------------------------------------------------------------------------------------
+
+
+def test_lists_are_axes(room: Path) -> None:
+    found = merges(
+        room,
+        mergers=["average", "ties:density=[0.1,0.2]"],
+        premerge=["none", ["rotation", "dare:drop_rate=0.5"]],
+        postmerge=["none", "lines"],
+    )
+    methods = ("average", "ties-density-0.1", "ties-density-0.2")
+    both = [f"{before}{m}" for before in ("", "rotation-dare-drop_rate-0.5-") for m in methods]
+    assert sorted(found) == sorted(f"base/topic/{m}{a}" for m in both for a in ("", "-lines"))
+
+
+def test_a_list_in_a_mapping_is_the_value(room: Path) -> None:
+    weighted = {"merger": {"name": "linear", "weights": [0.3, 0.7]}}
+    (one,) = [s for s in steps(room, mergers=[weighted]).values() if s.verb == "merge"]
+    assert one.request["merger"] == {"name": "linear", "weights": [0.3, 0.7]}
+
+
+def test_include_adds_and_exclude_takes_away(room: Path) -> None:
+    asked = {
+        "premerge": ["none", "dare"],
+        "include": [{"merger": "average", "premerge": "procrustes"}],
+        "exclude": [{"merger": "ties", "premerge": "none"}],
+    }
+    found = merges(room, **asked)
+    assert found == [
+        f"base/topic/{one}"
+        for one in ("average", "dare-average", "dare-ties", "procrustes-average")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        ({"by": "seed"}, ["seed-0", "seed-1", "seed-2"]),
+        ({"by": "task"}, ["topic", "comparison"]),
+        ({"by": "pairs"}, ["seed-0", "seed-1", "seed-2"]),
+        ({"by": "task", "choose": 2}, [f"topic/{a}+{b}" for a, b in combinations("012", 2)]
+         + [f"comparison/{a}+{b}" for a, b in combinations("012", 2)]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_sets_are_of_a_seed_or_of_a_task(room: Path, sets: Any, expected: list[str]) -> None:
+    experts = {"tasks": [TASK, "embedded/comparison"], "seeds": [0, 1, 2]}
+    found = merges(room, experts=experts, sets=sets, mergers=["average"])
+    assert [name.removeprefix("base/").removesuffix("/average") for name in found] == expected
+
+
+def test_experts_that_are_given_make_sets_by_their_names(room: Path) -> None:
+    for name in "abc":
+        shutil.copytree(room / "base", room / name)
+    assert merges(room, experts=["a", "b"], sets=None, mergers=["average"]) == ["two/average"]
+    two = {"folders": {"one": ["a", "b"], "other": ["b", "c"]}}
+    found = merges(room, experts=two, sets=None, mergers=["average"])
+    assert found == ["one/average", "other/average"]
+
+
+def test_numbers_of_shots_of_a_protocol_are_a_step_of_their_own(room: Path) -> None:
+    made = steps(room, mergers=["average"], protocols=["current", "knn:shots=[1,5],rule=vote"])
+    asked = [one.request for one in made.values() if one.verb == "evaluate"]
+    assert [one["protocols"] for one in asked] == [
+        [{"name": "current"}],
+        [{"name": "knn", "rule": "vote"}],
+    ]
+    assert [list(one["shots"]) for one in asked] == [[1], [1, 5]]
+
+
+def test_every_reading_is_scored_apart_and_of_the_mergers_it_names(room: Path) -> None:
+    elsewhere = {
+        "tasks": "embedded/comparison",
+        "mergers": "ties",
+        "protocols": ["current"],
+        "evaluate": {"labels": "by-index"},
+    }
+    made = steps(room, score_on={"here": "experts", "there": elsewhere})
+    scored = {name: one.request for name, one in made.items() if one.verb == "evaluate"}
+    assert [*scored] == [
+        "records/here/merged/base/topic/average/topic",
+        "records/here/merged/base/topic/ties/topic",
+        "records/there/merged/base/topic/ties/comparison",
+    ]
+    assert scored[[*scored][-1]]["labels"] == "by-index"
+    assert scored[[*scored][-1]]["output"] == "records/there"
+
+
+def test_what_mergers_need_is_computed_once_for_each_expert(room: Path) -> None:
+    mergers = ["regmean:examples=8", "regmean:examples=8,off_diagonal=0.5", "regmean:examples=9"]
+    made = steps(room, mergers=mergers)
+    statistics = [name for name, one in made.items() if one.verb == "statistics"]
+    assert len(statistics) == 4  # two experts, two numbers of examples
+    merging = made["merged/base/topic/regmean-examples-8-off_diagonal-0.5"]
+    assert {*statistics[:2]} < {*merging.needs}
+
+
+def test_what_stands_beside_all_merges_is_scored_with_the_first(room: Path) -> None:
+    scored = [one for one in steps(room, references=["mtl"]).values() if one.verb == "evaluate"]
+    assert [one.after for one in scored] == [(), (scored[0].name,)]
+    assert all("experts/base/topic-mtl" in one.needs for one in scored)
+
+
+# Identity ----------------------------------------------------------------------------------
+
+
+def test_a_plan_is_what_it_asks_and_not_how_it_is_written(room: Path) -> None:
+    one = plan(room)
+    said = yaml.safe_dump({**TWO, "mergers": ["ties", "average"]}, sort_keys=True)
+    (room / "two.yaml").write_text(f"# another order\n{said}")
+    again = planned("two", steps_of(read_study(room / "two.yaml"), room / "out"))
+    assert again.digest == one.digest
+    assert plan(room, evaluate={**TWO["evaluate"], "draws": 3}).digest != one.digest
+
+
+def test_more_of_a_study_leaves_what_there_is_as_it_is(room: Path) -> None:
+    before, after = steps(room), steps(room, mergers=["wudi", *TWO["mergers"]])
+    assert before.keys() < after.keys()
+    assert all(after[name].request == one.request for name, one in before.items())
+
+
+def test_a_plan_is_read_back_and_a_changed_one_is_refused(room: Path) -> None:
+    made = plan(room)
+    path = write_plan(made, room / "out")
+    assert read_plan(path) == made
+    said = json.loads(path.read_text())
+    said["steps"][0]["request"]["seed"] = 7
+    path.write_text(json.dumps(said))
+    with mistake(BadRecipe, path.name, "changed"):
+        read_plan(path)
+
+
+@pytest.mark.parametrize("name", ["records/../../x", "/etc/x", "merged//../../x", "x", "merged"])
+def test_a_plan_names_places_in_its_study_alone(room: Path, name: str) -> None:
+    path = write_plan(plan(room), room / "out")
+    said = json.loads(path.read_text())
+    said["steps"][0]["name"] = name
+    path.write_text(json.dumps(said))
+    with mistake(BadRecipe, repr(name), "place"):
+        read_plan(path)
+
+
+# Runs --------------------------------------------------------------------------------------
+
+
+def test_a_study_is_what_its_commands_do_one_by_one(room: Path, monkeypatch: Any) -> None:
+    found = run(room)
+    assert {one.state for one in found.values()} == {"done"}
+    monkeypatch.chdir(room)
+    for seed in (0, 1):
+        harness.finetune("base", TASK, out=f"hand/topic-{seed}", seed=seed, epochs=1, limit=40)
+    for merger in ("average", "ties"):
+        recipe = harness.Recipe(
+            experts=("hand/topic-0", "hand/topic-1"), base="base", merger=harness.Choice(merger)
+        )
+        harness.merge(recipe, out=f"hand/{merger}")
+        protocols = tuple(map(harness.parse_choice, ("current", "knn")))
+        harness.evaluate(
+            harness.Run(model=f"hand/{merger}", output="hand/records/two", protocols=protocols,
+                        limit=24, draws=2, shots=(1,))
+        )  # fmt: skip
+    ours, by_hand = records(room / "out"), records(room / "hand")
+    assert ours.keys() == by_hand.keys()
+    for path, one in ours.items():
+        for key in ("scores", "intervals", "resamples", "digest", "content", "predictions"):
+            assert one[key] == by_hand[path][key], (path, key)
+
+
+def test_what_is_done_is_not_done_again_and_what_is_gone_is(room: Path) -> None:
+    done = run(room)
+    times = {path: path.stat().st_mtime_ns for path in (room / "out/outcomes").rglob("*.json")}
+    assert run(room) == done
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    of_ties = done["records/two/merged/base/topic/ties/topic"].records
+    gone = room / "out" / next(path for path in of_ties if path.startswith("records/two/ties/"))
+    gone.unlink()
+    again = run(room)
+    assert gone.is_file()
+    changed = [path for path, before in times.items() if path.stat().st_mtime_ns != before]
+    assert [path.parent.name for path in changed] == ["ties"]
+    assert {one.state for one in again.values()} == {"done"}
+
+
+def test_a_setting_that_changed_under_a_name_is_refused_with_both(room: Path) -> None:
+    run(room)
+    experts: Any = TWO["experts"]
+    other = {**experts, "finetune": {"epochs": 1, "limit": 30}}
+    with mistake(BadRecipe, "limit", "40", "30", "--out"):
+        states_of(plan(room, experts=other), room / "out")
+
+
+def test_merges_go_when_they_are_scored_and_stay_done(room: Path) -> None:
+    found = run(room, keep_merges=False)
+    assert {one.state for one in found.values()} == {"done"}
+    assert not [*(room / "out/merged").rglob("merge.json")]
+    assert run(room, keep_merges=False) == found
+    # a protocol more needs the merge again
+    more = run(room, keep_merges=False, protocols=["current", "knn", "linear-probe:shots=2"])
+    assert {one.state for one in more.values()} == {"done"}
+    assert any("linear-probe" in path for path in records(room / "out"))
+
+
+def test_what_fails_is_said_with_its_reason_and_stays_until_it_is_retried(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An expert that is broken: what needs it waits, all else is done, and it is no success."""
+    file = write(room, experts={"folders": {"good": ["a", "b"], "bad": ["a", "c"]}}, sets=None)
+    for seed, name in enumerate("abc"):
+        harness.finetune(room / "base", TASK, out=room / name, seed=seed, epochs=1, limit=40)
+    weights = room / "c/model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-8])
+    command = ["study", "run", str(file), "--out", str(room / "out"), "--device", "cpu"]
+    assert main(command) == 3
+    said = capsys.readouterr().out.splitlines()
+    names(next(line for line in said if line.startswith("failed:")), "merged/bad/average", "c")
+    status = states_of(read_plan(room / "out/plan.json"), room / "out")
+    assert {name: one.state for name, one in status.items() if one.state != "done"} == {
+        **{f"merged/bad/{one}": "failed" for one in ("average", "ties")},
+        **{f"records/two/merged/bad/{one}/all": "missing" for one in ("average", "ties")},
+    }
+    weights.write_bytes(whole)
+    assert main(command) == 3
+    assert main([*command, "--retry-failed"]) == 0
+    assert main(["study", "status", str(room / "out")]) == 0
+
+
+def test_several_workers_make_what_one_makes(room: Path) -> None:
+    run(room)
+    one = records(room / "out")
+    shutil.rmtree(room / "out")
+    command = [sys.executable, "-m", "harness", "study", "run", str(write(room))]
+    command += ["--jobs", "2", "--out", str(room / "out"), "--device", "cpu"]
+    done = subprocess.run(command, cwd=room, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {path: said["scores"] for path, said in records(room / "out").items()} == {
+        path: said["scores"] for path, said in one.items()
+    }
+
+
+def test_a_worker_does_its_chunk_and_leaves_out_what_is_not_ready(room: Path) -> None:
+    made, said = plan(room), list[str]()
+    write_plan(made, room / "out")
+    last = len(made.chunks) - 1
+    assert not work(made, last, room / "out", where=WHERE, say=said.append)
+    assert all(line.startswith("left out: records/two/") for line in said)
+    assert not (room / "out/outcomes").exists()
+    for chunk in range(len(made.chunks)):
+        assert work(made, chunk, room / "out", where=WHERE, say=said.append)
+
+
+def test_a_folder_that_the_study_did_not_make_is_not_taken_for_its_own(room: Path) -> None:
+    """A whole expert in the place of one, of which no run of this study knows."""
+    place = room / "out/experts/base/topic-0"
+    harness.finetune(room / "base", TASK, out=place, seed=5, epochs=1, limit=40)
+    before = (place / EXPERT_FILE).read_bytes()
+    found = run(room)
+    assert found["experts/base/topic-0"].state == "failed"
+    assert (place / EXPERT_FILE).read_bytes() == before
+
+
+# Commands ----------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_a_study_takes_and_does_nothing(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["study", "plan", str(write(room)), "--out", str(room / "out")]
+    assert main(command) == 0
+    told = capsys.readouterr().out
+    names(told.splitlines()[-1], "4", "cells")  # 2 merges x 1 task x 2 protocols
+    assert "4 steps like none" not in told
+    assert not (room / "out").exists()
+
+
+def test_what_steps_took_is_their_price(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(room)
+    assert main(["study", "plan", str(write(room)), "--out", str(room / "elsewhere")]) == 0
+    assert "like none" not in capsys.readouterr().out
+
+
+def test_a_study_of_another_base_by_a_flag(room: Path) -> None:
+    asked = read_study(write(room, base=None), base=(str(room / "base"),), limit=16, seeds=3)
+    made = {one.name: one for one in steps_of(asked, room / "out")}
+    assert [name for name in made if name.startswith("experts")] == [
+        f"experts/base/topic-{seed}" for seed in range(3)
+    ]
+    assert made["experts/base/topic-0"].request["limit"] == 16
+    assert made["records/two/merged/base/topic/average/topic"].request["limit"] == 16
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] = {
+    "no study": ({"study": None}, BadRecipe, ("two.yaml", "study")),
+    "a path for a name": ({"study": "../x"}, BadRecipe, ("two.yaml", "study", "'../x'")),
+    "unknown field": ({"merger": ["average"]}, BadRecipe, ("two.yaml", "merger", "mergers")),
+    "no mergers": ({"mergers": []}, BadRecipe, ("two", "merge")),
+    "unknown merger": ({"mergers": ["avrage"]}, UnknownName, ("'avrage'", "'average'")),
+    "unknown option": ({"mergers": ["ties:densty=1"]}, BadOption, ("'densty'", "'density'")),
+    "option out of range": ({"mergers": ["ties:density=2"]}, BadOption, ("'density'", "2")),
+    "unknown protocol": ({"protocols": ["curent"]}, UnknownName, ("'curent'", "'current'")),
+    "unknown task": (
+        {"experts": {"tasks": "embedded/topik", "seeds": [0, 1]}}, UnknownName, ("topik", "topic")
+    ),
+    "unknown premerge": ({"premerge": ["rotatoin"]}, UnknownName, ("'rotatoin'", "'rotation'")),
+    "field of no run": ({"evaluate": {"lmit": 1}}, BadRecipe, ("two", "lmit", "limit")),
+    "field of no recipe": ({"merge": {"haeds": "keep"}}, BadRecipe, ("two", "haeds", "heads")),
+    "unknown flag": (
+        {"experts": {"tasks": TASK, "seeds": [0, 1], "finetune": {"epoch": 1}}},
+        BadRecipe, ("two", "'epoch'", "epochs"),
+    ),
+    "odd flag": (
+        {"experts": {"tasks": TASK, "seeds": [0, 1], "finetune": {"epochs": -1}}},
+        BadRecipe, ("two", "epochs", "-1"),
+    ),
+    "one expert": ({"experts": {"tasks": TASK}}, BadRecipe, ("base/topic", "1", "seeds")),
+    "no base": ({"base": None}, BadRecipe, ("two", "base", "--base")),
+    "a base that is not there": ({"base": "./nowhere"}, BadRecipe, ("two.yaml", "nowhere")),
+    "experts twice": (
+        {"experts": {"tasks": TASK, "folders": {"a": ["base"]}}}, BadRecipe, ("two", "both")
+    ),
+    "exclude nothing": (
+        {"exclude": [{"merger": "ties"}, {"merger": "average"}]}, BadRecipe, ("two", "exclude")
+    ),
+    "exclude by what is none": (
+        {"exclude": [{"method": "ties"}]}, BadRecipe, ("exclude", "'method'", "merger")
+    ),
+    "a split to train on": (
+        {"experts": {"tasks": f"{TASK}@test", "seeds": [0, 1]}}, BadRecipe, ("two", "'@test'")
+    ),
+    "a flag of no task": (
+        {"experts": {"tasks": TASK, "seeds": [0, 1], "by_task": {"embedded/x": {}}}},
+        BadRecipe, ("two", "by_task", "embedded/x"),
+    ),
+    "two of one name": (
+        {"experts": {"tasks": TASK, "seeds": [0, 1]}, "mergers": ["ties:density=0.2",
+         {"merger": {"name": "ties", "density": 0.2}}]},
+        BadRecipe, ("two", "merged/base/topic/ties-density-0.2", "merger"),
+    ),
+    "a set of four of two": (
+        {"sets": {"by": "task", "choose": 4}}, BadRecipe, ("two", "4", "topic", "2")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_in_a_study_is_one_line_before_any_work(room: Path, case: str) -> None:
+    changed, kind, things = MISTAKES[case]
+    with mistake(kind, *things):
+        steps(room, **changed)
+    refused(["study", "run", write(room, **changed), "--out", room / "out"], kind, *things)
+    assert not (room / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "things"),
+    [
+        (("run", "nothing.yaml"), ("nothing.yaml",)),
+        (("run", "nothing"), ("'nothing'",)),
+        (("run", "two.yaml", "--jobs", "0"), ("--jobs", "0")),
+        (("run", "two.yaml", "--limit", "0"), ("--limit", "0")),
+        (("run", "two.yaml", "--base", "./nowhere"), ("--base", "nowhere")),
+        (("status", "base"), ("plan.json",)),
+        (("board", "base"), ("plan.json",)),
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_in_a_command_is_one_line(
+    room: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], things: tuple[str, ...]
+) -> None:
+    write(room)
+    monkeypatch.chdir(room)
+    refused(["study", *words], BadRecipe, *things)
