@@ -110,6 +110,18 @@ def test_a_list_in_a_mapping_is_the_value(room: Path) -> None:
     assert one.request["merger"] == {"name": "linear", "weights": [0.3, 0.7]}
 
 
+def test_options_of_stages_are_axes_too(room: Path) -> None:
+    halves = {"merger": "average", "premerge": "rotation:layers=[first:1,last:1]"}
+    assert merges(room, mergers=["ties"], include=[halves]) == [
+        f"base/topic/{one}"
+        for one in ("ties", "rotation-layers-first-1-average", "rotation-layers-last-1-average")
+    ]
+
+
+def test_without_mergers_experts_are_all(room: Path) -> None:
+    assert [one.verb for one in steps(room, mergers=None).values()] == ["finetune"] * 2
+
+
 def test_include_adds_and_exclude_takes_away(room: Path) -> None:
     asked = {
         "premerge": ["none", "dare"],
@@ -305,7 +317,7 @@ def test_what_fails_is_said_with_its_reason_and_stays_until_it_is_retried(
     assert main(command) == 3
     said = capsys.readouterr().out.splitlines()
     names(next(line for line in said if line.startswith("failed:")), "merged/bad/average", "c")
-    status = states_of(read_plan(room / "out/plan.json"), room / "out")
+    status = states_of(read_plan(room / "out/plans/two.json"), room / "out")
     assert {name: one.state for name, one in status.items() if one.state != "done"} == {
         **{f"merged/bad/{one}": "failed" for one in ("average", "ties")},
         **{f"records/two/merged/bad/{one}/all": "missing" for one in ("average", "ties")},
@@ -450,8 +462,8 @@ def test_a_mistake_in_a_study_is_one_line_before_any_work(room: Path, case: str)
         (("run", "two.yaml", "--jobs", "0"), ("--jobs", "0")),
         (("run", "two.yaml", "--limit", "0"), ("--limit", "0")),
         (("run", "two.yaml", "--base", "./nowhere"), ("--base", "nowhere")),
-        (("status", "base"), ("plan.json",)),
-        (("board", "base"), ("plan.json",)),
+        (("status", "base"), ("base", "plans")),
+        (("board", "base"), ("base", "plans")),
     ],
     ids=" ".join,
 )

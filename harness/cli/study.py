@@ -45,7 +45,7 @@ def _planned(
     for name, number in (("--limit", limit), ("--seeds", seeds)):
         if number is not None and number < 1:
             raise BadRecipe(f"{name} is {number}, expected a number of at least 1")
-    asked = read_study(file, base=tuple(base or ()), limit=limit, seeds=seeds)
+    asked = read_study(file, out, base=tuple(base or ()), limit=limit, seeds=seeds)
     folder = out or Path(asked.study)
     steps = steps_of(asked, folder, data_dir)
     return planned(asked.study, steps, keep_merges=asked.keep_merges, plugins=asked.plugins), folder
@@ -135,26 +135,29 @@ def run(
 
 @study.command()
 def status(folder: Path = FOLDER) -> None:
-    """Say what of a study is there, what is missing, and what failed with its reason."""
+    """Say what of a folder's studies is there, what is missing, and what failed and why."""
     from harness.studies.outcomes import states_of
-    from harness.studies.plan import LATEST, read_plan
+    from harness.studies.plan import plans_in
 
-    made = read_plan(folder / LATEST)
-    known = states_of(made, folder)
-    _print(made, known)
-    _status(known)
+    every: dict[str, Outcome] = {}
+    for made in plans_in(folder):
+        known = states_of(made, folder)
+        print(f"{made.study}:")
+        _print(made, known)
+        every |= known
+    _status(every)
 
 
 @study.command()
 def board(folder: Path = FOLDER) -> None:
-    """Draw the boards of what is there of a study."""
+    """Draw the boards of what is there of a folder's studies."""
     from harness.studies.board import boards
     from harness.studies.outcomes import states_of
-    from harness.studies.plan import LATEST, read_plan
+    from harness.studies.plan import plans_in
 
-    made = read_plan(folder / LATEST)
-    for one in boards(made, states_of(made, folder), folder):
-        print(f"wrote {one}/index.html")
+    for made in plans_in(folder):
+        for one in boards(made, states_of(made, folder), folder):
+            print(f"wrote {one}/index.html")
 
 
 @app.command()

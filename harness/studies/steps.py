@@ -146,15 +146,28 @@ def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[St
     """
     made: dict[str, Step] = {}
     for step in _steps(study, folder, data_dir):
+        step = replace(step, request=_from(folder, step.request))
         known = made.setdefault(step.name, step)
         if known.digest != step.digest:
             raise BadRecipe(
                 f"{study.study}: two steps are called {step.name}, and ask for "
                 f"{difference(known.request, step.request)}; expected different names"
             )
-    if not any(step.verb == "merge" for step in made.values()):
+    if study.mergers is not None and not any(step.verb == "merge" for step in made.values()):
         raise BadRecipe(f"{study.study}: mergers and exclude leave no merge; expected some")
     return list(made.values())
+
+
+def _from(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+    """A request with full paths as those from the study's folder, wherever that is."""
+    return {
+        name: [_relative(one, folder) if isinstance(one, str) else one for one in value]
+        if isinstance(value, list)
+        else _relative(value, folder)
+        if isinstance(value, str)
+        else value
+        for name, value in request.items()
+    }
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -193,7 +206,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
 
 
 def _relative(source: str, folder: Path) -> str:
-    """A path from the study's folder; a Hub id as it is."""
+    """A full path as one from the study's folder; a Hub id, or a name, as it is."""
     return os.path.relpath(source, folder.resolve()) if os.path.isabs(source) else source
 
 
@@ -327,7 +340,7 @@ def _references(
 def _merges(study: Study) -> list[Merge]:
     """Every merge of a set: the product of the axes, and what is included beside it."""
     axes = [*product(study.premerge, study.postmerge)]
-    plain = [_merge(axis, *stages) for stages in axes for axis in study.mergers]
+    plain = [_merge(axis, *stages) for stages in axes for axis in study.mergers or ()]
     return [*plain, *(_merge(axis, (), ()) for axis in study.include)]
 
 
@@ -420,7 +433,7 @@ def _evaluations(
             "singles": "singles" in study.references,
             **flags,
             **({"shots": shots} if shots else {}),
-            "output": f"records/{name}",
+            "output": f"records/{reading.board or name}",
         }
         run: Run = validated(Run, values, f"{study.study}: {name}")
         known = [protocol.name for protocol in protocols_of(run)]

@@ -50,20 +50,21 @@ def _spread(value: object) -> object:
     """The entries of an axis of mergers, each with one value of every option."""
     entries: list[object] = []
     for one in _several(value):
-        if isinstance(one, Mapping) and "merger" in one:
-            entries += [{**one, "merger": merger} for merger in _each(one["merger"])]
-        else:
-            entries += [{"merger": merger} for merger in _each(one)]
+        said = dict(one) if isinstance(one, Mapping) and "merger" in one else {"merger": one}
+        axes = {
+            key: _spread_stages([said[key]]) for key in ("premerge", "postmerge") if key in said
+        }
+        entries += [
+            {**said, "merger": merger, **dict(zip(axes, stages, strict=True))}
+            for merger in _each(said["merger"])
+            for stages in product(*axes.values())
+        ]
     return entries
 
 
-def _spread_stages(value: object) -> object:
+def _spread_stages(value: object) -> list[object]:
     """The entries of an axis of stages, each with one value of every option."""
-    return [
-        list(chain)
-        for one in _several(value)
-        for chain in product(*map(_each, _several(_stages(one))))
-    ]
+    return [list(chain) for one in _several(value) for chain in product(*map(_each, _stages(one)))]
 
 
 def _mapping_of(key: str) -> BeforeValidator:
@@ -124,13 +125,15 @@ class MergerAxis(Frozen):
 class Reading(Frozen):
     """How merges are evaluated: on the experts' tasks or on others, by fields of a run.
 
-    Of some mergers alone, where it names them; each is a board of its own.
+    Of some mergers alone, where it names them. Its records are of the board of its name, or of
+    another's.
     """
 
     tasks: Names = (OF_EXPERTS,)
     protocols: Names = ()
     mergers: Names = ()
     evaluate: Flags = Field(default_factory=dict)
+    board: Name | None = None
 
 
 Mergers = Annotated[tuple[MergerAxis, ...], BeforeValidator(_spread)]
@@ -140,6 +143,7 @@ Axis = Annotated[tuple[Stages, ...], BeforeValidator(_spread_stages)]
 class Study(Frozen):
     """Bases, their experts, how these are merged, and how the merges are evaluated.
 
+    Without `mergers` experts are made, and nothing else.
     `merge` and `evaluate` are fields of every recipe and run. `include` adds merges that are no
     product of the axes, `exclude` takes away those that are all that an entry names.
     `keep_merges`: whether merged folders stay when they have been evaluated.
@@ -149,7 +153,7 @@ class Study(Frozen):
     base: Names = ()
     experts: Annotated[Experts, _mapping_of("tasks")]
     sets: Sets = Sets()
-    mergers: Mergers = ()
+    mergers: Mergers | None = None
     premerge: Axis = ((),)
     postmerge: Axis = ((),)
     include: Mergers = ()
@@ -170,6 +174,7 @@ class Study(Frozen):
 
 def read_study(
     file: str | Path,
+    out: Path | None = None,
     *,
     base: tuple[str, ...] = (),
     limit: int | None = None,
@@ -177,18 +182,20 @@ def read_study(
 ) -> Study:
     """The study in a YAML file, or of a name in `designs`, its paths from where the file is.
 
-    `base`, `limit` (rows to train on and to score) and `seeds` (so many, from 0) take the place of
-    what it says. Its plug-ins are loaded. Raises BadRecipe naming the file and the field.
+    Those that begin with `$OUT/` are from its folder `out` (default: its name). `base`, `limit`
+    (rows to train on and to score) and `seeds` (so many, from 0) take the place of what it says.
+    Its plug-ins are loaded. Raises BadRecipe naming the file and the field.
     """
     path = _file_of(file)
     values = read_yaml(path, "a study: study, experts, mergers, ...", error=BadRecipe)
     if isinstance(values.get("experts"), list):  # of one set
         name = values.get("study")
         values["experts"] = {"folders": {name if isinstance(name, str) else "": values["experts"]}}
-    study: Study = _placed(validated(Study, values, str(path)), path)
+    study: Study = validated(Study, values, str(path))
+    study = _placed(study, path, out or Path(study.study))
     for folder in study.plugins:
         load_plugins(Path(folder))
-    changed: dict[str, Any] = {"base": tuple(_model(one, Path(), "--base") for one in base)}
+    changed: dict[str, Any] = {"base": tuple(_model(one, Path(one), "--base") for one in base)}
     if limit is not None:
         changed["evaluate"] = {**study.evaluate, "limit": limit}
         trained = {
@@ -219,14 +226,21 @@ def _file_of(file: str | Path) -> Path:
 # Paths -------------------------------------------------------------------------------------
 
 
-def _placed(study: Study, file: Path) -> Study:
-    """The study with its paths from where its file is; models may be Hub ids as well."""
+OUT = "$OUT/"
+"""How a path begins that is from the study's folder."""
 
-    def there(path: str) -> str:
-        return str((file.parent / path).resolve())
+
+def _placed(study: Study, file: Path, out: Path) -> Study:
+    """The study with full paths; models may be Hub ids as well."""
+
+    def path(source: str) -> Path:
+        return out / source[len(OUT) :] if source.startswith(OUT) else file.parent / source
+
+    def there(source: str) -> str:
+        return str(path(source).resolve())
 
     def model(source: str) -> str:
-        return _model(source, file.parent, str(file))
+        return _model(source, path(source), str(file))
 
     def task(name: str) -> str:
         return there(name) if name.partition("@")[0].endswith(YAML) else name
@@ -259,11 +273,10 @@ def _placed(study: Study, file: Path) -> Study:
     )
 
 
-def _model(source: str, folder: Path, where: str) -> str:
+def _model(source: str, path: Path, where: str) -> str:
     """A folder by its full path, or a Hub id. Raises BadRecipe for a path to nothing."""
-    path = folder / source
     if path.exists():
         return str(path.resolve())
-    if source.startswith((".", os.sep)) or source.count("/") > 1:
+    if source.startswith((".", os.sep, OUT)) or source.count("/") > 1:
         raise BadRecipe(f"{where}: there is no {path}; expected the folder of a model, or a Hub id")
     return source
