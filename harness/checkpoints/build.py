@@ -14,7 +14,6 @@ from harness.checkpoints.families.family import Unit
 from harness.checkpoints.named import canonical, in_memory, parameters_of
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
-from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.processor import check_image_processor, processor_digest
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.errors import BrokenCheckpoint
@@ -135,7 +134,7 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
         open_tokenizer(checkpoint.processor)
         _OPENED.add(digest)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
-    if pooling_of(checkpoint) is not None:
+    if checkpoint.pooling is not None:
         encoder_of(checkpoint)
         return
     _check_unit(checkpoint.config, checkpoint.source, unit)
