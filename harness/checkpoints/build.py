@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,6 +26,17 @@ OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectu
 """What a configuration says of the head alone."""
 LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
 """What a configuration says that the forward pass does not read."""
+
+
+def labelled(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+    """A configuration with these labels, and without what it said of another head."""
+    said = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
+    names = dict(enumerate(labels))
+    return {
+        **said,
+        "id2label": {str(place): name for place, name in names.items()},
+        "label2id": {name: place for place, name in names.items()},
+    }
 
 
 def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
