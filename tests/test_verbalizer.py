@@ -184,8 +184,11 @@ def test_a_merge_says_what_the_mean_of_the_models_says(made: Path, tmp_path: Pat
         assert current[name] == pytest.approx(accuracy(folder, TOY)), name
 
 
-@pytest.mark.parametrize("merger", ["ties", "fisher:examples=4", "regmean:examples=8",
-                                    "regmean_plus_plus:examples=8"])  # fmt: skip
+MERGERS = ("ties", "fisher:examples=8", "regmean:examples=8", "regmean_plus_plus:examples=8",
+           "adamerging:examples=8,steps=2")  # fmt: skip
+
+
+@pytest.mark.parametrize("merger", MERGERS)
 def test_experts_of_two_tasks_keep_their_words_and_prompts(
     made: Path, merger: str, tmp_path: Path
 ) -> None:
