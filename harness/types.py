@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from harness.checkpoints.families.family import Family
+    from harness.checkpoints.pooling import Pooling
     from harness.data.images import StoredImage
     from harness.kinds.kind import Kind
     from harness.weights.lazy import Spec
@@ -35,8 +36,7 @@ Row: TypeAlias = "Mapping[str, Any]"
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much since the last call, and how much of such work in all.
 
-Several things that are counted alike share their total: all rows of a run, whatever reads them. It
-may grow where what is done says what is left to do.
+All rows of a run share a total, whatever reads them; it may grow where what is done says so.
 """
 Steps: TypeAlias = Callable[[int], None]
 """Called with how much was done since the last call."""
@@ -117,14 +117,14 @@ class Task:
     each. `renamed` are the task's names for labels that have others in the data set; `by_index`: a
     number among labels that are words is a place in their list, as data sets of the Hub store
     classes, and numbers for all classes of a multi-label row are in its order. `folder` is where a
-    local data set lies, if not under the name of the task; `files` are the very files of its
-    splits, wherever. `corpus` is a file of the data folder with the rows of several data sets, of
-    which `mine` makes those of the task with their splits: it is read where the data set does not
-    lie by itself. `group` are names that stand for several tasks, parted by spaces; by default that
-    before its first /. `document` is the column that names a document, a dialogue say: test rows
-    are resampled by it, and it is used for nothing else. `splits` maps the split a user names to
-    the split of the source. Two more are derived from the source's train split: `heldout10` (10 %,
-    fixed seed) and `train90` (the rest). Raises BadData for fields that do not fit one another.
+    local data set lies, if not under the name of the task; `files` are those of its splits.
+    `corpus` is a file of the data folder with the rows of several data sets, of which `mine` makes
+    those of the task with their splits: it is read where the data set does not lie by itself.
+    `group` are names that stand for several tasks, parted by spaces; by default that before its
+    first /. `document` is the column that names a document, a dialogue say: test rows are resampled
+    by it alone. `splits` maps the split a user names to that of the source. Two more are derived
+    from its train split: `heldout10` (10 %, fixed seed) and `train90` (the rest). Raises BadData
+    for fields that do not fit one another.
     """
 
     name: str
@@ -233,7 +233,8 @@ class Checkpoint:
     are the task ids recorded by a fine-tuning or a merge, if any. `beside` is the folder of the
     processor, where that is not that of the weights. `narrow` are the stored types of tensors that
     are loaded in a wider one, `spelled` the stored names of those that have another name here.
-    `stored` are the labels in the order of the folder's outputs, where another order is used.
+    `stored` are the labels in the order of the folder's outputs, where that is another. `modules`
+    reads, once, what the folder says of embeddings, and raises what is wrong with it.
     """
 
     source: str
@@ -247,10 +248,16 @@ class Checkpoint:
     narrow: Mapping[str, torch.dtype] = field(default_factory=dict)
     stored: tuple[str, ...] | None = None
     spelled: Mapping[str, str] = field(default_factory=dict)
+    modules: Callable[[], Pooling | None] = lambda: None
 
     def __repr__(self) -> str:
         labels = "no head" if self.labels is None else f"labels {', '.join(self.labels) or 'none'}"
         return f"Checkpoint({self.source!r:.200}, {len(self.weights)} tensors, {labels:.200})"
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """That of an embedding model, which has no head. Raises BrokenCheckpoint if unsupported."""
+        return None if self.labels is not None else self.modules()
 
     @property
     def processor(self) -> Path:
@@ -335,8 +342,7 @@ class Products:
     """Activations of the hidden units of two models on the same tokens, summed over the tokens.
 
     `inner` are the products [units, units] of those of the first model with those of the second;
-    `sums` and `squares`, of the first and of the second, are [units] each. All are float64. `count`
-    is the number of tokens.
+    `sums` and `squares`, of both, are [units] each. All are float64. `count` are the tokens.
     """
 
     inner: torch.Tensor
@@ -364,9 +370,8 @@ class Head:
 class Features:
     """Some rows through one model: inputs of the final linear layer, its outputs, the labels.
 
-    `x` is [units, width], `logits` is [units, outputs] in the label order of the task, `labels` are
-    those of the rows. `seen` is [units], false where the model did not see the unit, a word that
-    was cut off: its features are zero. None: all were seen.
+    `x` is [units, width], `logits` [units, outputs] in the label order of the task. `seen` [units]
+    is false of a word that was cut off, whose features are zero. None: all were seen.
     """
 
     x: Array
@@ -382,9 +387,8 @@ class Features:
 class Draw:
     """One few-shot selection: units of the pool, by class (or bin of labels, or tag).
 
-    `examples` are what a head is tuned on, one at a time: the units of each, which of a tagging are
-    those of a sentence. `order` are the drawn units one after the other, where they were drawn
-    whatever their class.
+    `examples` are what a head is tuned on, one at a time: the units of each, of a tagging those of
+    a sentence. `order` are the drawn units in turn, where they were drawn whatever their class.
     """
 
     shots: Shots
@@ -402,10 +406,8 @@ class Draw:
 
 @dataclass(frozen=True)
 class Teacher:
-    """An expert of the task on the units of the pool: its features, [units, width], and its head.
-
-    Features and outputs of the head are in the order of those of the model that is read.
-    """
+    """An expert of the task on the pool: its features [units, width] and its head, in the order of
+    the model that is read."""
 
     x: Array
     head: Head
@@ -416,10 +418,10 @@ class Encoded:
     """What a protocol is given: no text, no model, no metric.
 
     `pool` holds every row that any draw selects; of a protocol that adapts to the test rows they
-    are the pool, and one draw has all of them. `teachers` are the experts on the pool, and
-    `teacher` is the mean of their outputs there: probabilities of classes, or values, [pool units,
-    outputs]. `again` gives the features of pool units with the encoder's dropout on, as in
-    training. `outside` is the output that stands for words of no entity, of a tagging.
+    are the pool, and one draw has all. `teachers` are the experts on the pool, and `teacher` is the
+    mean of their outputs there: probabilities of classes, or values, [pool units, outputs]. `again`
+    gives features of pool units with the encoder's dropout on. `outside` is the output that stands
+    for words of no entity, of a tagging.
     """
 
     task: str
@@ -439,8 +441,8 @@ class Encoded:
 class Predictions:
     """Predicted labels of the test units, [units] or [rows, classes]; by which draw, if any.
 
-    `facts` are numbers that a protocol tells of how it came to them; the record has them. One that
-    fits a map of features tells `rows_per_dimension`: below one, the rows leave the map open.
+    `facts` are numbers that a protocol tells of how it came to them, for the record. Of a fitted
+    map of features: `rows_per_dimension`, below one of which the rows leave it open.
     """
 
     values: Array64
@@ -450,10 +452,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Score:
-    """The value of a task's metrics on one set of predictions, times one (not times a hundred).
-
-    `value` is the plain mean of `parts` (GLUE reports MRPC as the mean of accuracy and F1).
-    """
+    """The metrics of a task on predictions, not times a hundred; `value` is their plain mean."""
 
     value: float
     parts: Mapping[str, float]

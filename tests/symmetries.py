@@ -67,6 +67,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         }
         for name, kind in (("t5", "relu"), ("t5, gated", "gated-gelu"), ("mt5", "gated-gelu"))
     },
+    "t5, words": {
+        "model_type": "t5",
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 24,
+        "num_layers": 2,
+        "num_heads": 2,
+        "vocab_size": 45,
+        "text_head": {"decoder": [0, 4]},
+    },
     "vit": {
         "model_type": "vit",
         **{key: BERT_LIKE[key] for key in BERT_LIKE.keys() - {"vocab_size"}},

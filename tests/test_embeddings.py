@@ -20,7 +20,6 @@ from harness import Choice, Record, Run, weights
 from harness.checkpoints.bases import encoder_digests
 from harness.checkpoints.build import build_encoder
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.provenance import check_unchanged
 from harness.cli import main
 from harness.data.rows import load_rows
@@ -158,16 +157,25 @@ def test_a_folder_remembers_its_pooling(
     shutil.rmtree(one / "1_Pooling")
     (one / "modules.json").unlink()
     opened = open_checkpoint(as_embedding(one, mode, normalized=normalized, newer=newer))
-    pooling = pooling_of(opened)
+    pooling = opened.pooling
     assert opened.labels is None
     assert pooling is not None
     assert (pooling.mode, pooling.normalized, pooling.max_length) == (mode, normalized, LEN)
-    assert pooling_of(open_checkpoint(room / "plain")) is None
+    assert open_checkpoint(room / "plain").pooling is None
+
+
+def test_what_a_folder_says_is_read_once(one: Path) -> None:
+    opened = open_checkpoint(one)
+    found = opened.pooling
+    (one / "modules.json").write_text("broken")
+    assert opened.pooling is found is not None
+    with mistake(BrokenCheckpoint, f"{one / 'modules.json'}"):
+        _ = open_checkpoint(one).pooling
 
 
 def test_newer_folders_leave_the_length_to_the_tokenizer(one: Path) -> None:
     put(one / "sentence_bert_config.json", {"transformer_task": "feature-extraction"})
-    found = pooling_of(open_checkpoint(one))
+    found = open_checkpoint(one).pooling
     assert found is not None
     assert found.max_length == 40
 
@@ -208,7 +216,7 @@ def test_what_is_not_supported_is_one_line(
 ) -> None:
     put(one / name, value)
     with mistake(BrokenCheckpoint, f"{one / name}", named):
-        pooling_of(open_checkpoint(one))
+        _ = open_checkpoint(one).pooling
     line = refused(
         ["merge", one, one, "--merger", "average", "--out", tmp_path / "out"],
         BrokenCheckpoint,
@@ -235,7 +243,7 @@ def test_modules_are_data(index: int, change: dict[str, str], named: str, one: P
     modules[index] |= change
     put(one / "modules.json", modules)
     with mistake(BrokenCheckpoint, named):
-        pooling_of(open_checkpoint(one))
+        _ = open_checkpoint(one).pooling
 
 
 @pytest.mark.parametrize("name", ["1_Pooling", "1_Pooling/config.json", "modules.json"])
@@ -244,7 +252,7 @@ def test_links_out_of_the_folder_are_not_followed(name: str, one: Path, tmp_path
     shutil.move(one / name, elsewhere)
     (one / name).symlink_to(elsewhere)
     with mistake(BrokenCheckpoint, "is a link to", elsewhere):
-        pooling_of(open_checkpoint(one))
+        _ = open_checkpoint(one).pooling
 
 
 # Embeddings --------------------------------------------------------------------------------
@@ -259,7 +267,7 @@ def test_embeddings_are_those_of_transformers_encoder(
     """In float64, in a batch of rows of unlike length as one by one."""
     folder = model(tmp_path / family, family=family, initializer_range=0.5)
     checkpoint = open_checkpoint(as_embedding(folder, mode, normalized=normalized))
-    pooling = pooling_of(checkpoint)
+    pooling = checkpoint.pooling
     assert pooling is not None
     rows = load_rows(VALUE, "test")
     batch = prepare(checkpoint, rows, LEN, pooling.readout).batch(range(len(rows)), CPU)
@@ -305,7 +313,7 @@ def test_a_merge_is_written_as_an_embedding_model(
     record = json.loads((tmp_path / "out" / "merge.json").read_text())
     assert record["digest"] == weights.digest(merged.weights)
     assert (record["heads"], record["tasks"]) == ("none", [])
-    assert str(pooling_of(merged)) == "mean, normalized"
+    assert str(merged.pooling) == "mean, normalized"
     assert "library_name: sentence-transformers" in (tmp_path / "out" / "README.md").read_text()
     before = merged.path.joinpath(FILE).read_bytes()
     merge(asked, out=tmp_path / "out", force=True)  # it lists its files, those of modules too
@@ -394,7 +402,7 @@ def test_regmean_takes_rows_without_their_labels(room: Path, tmp_path: Path) -> 
     record = json.loads((tmp_path / "out" / "merge.json").read_text())
     assert record["tasks"] == []
     assert [one["task"] for one in record["statistics"]] == [f"{name}@train90" for name in names]
-    assert pooling_of(open_checkpoint(tmp_path / "out")) is not None
+    assert open_checkpoint(tmp_path / "out").pooling is not None
     command = ["merge", str(a), str(b), "--merger", "regmean", "--dry-run"]
     assert main([*command, "--tasks", ",".join(names), "--out", str(tmp_path / "plan")]) == 0
     files = []
@@ -656,7 +664,7 @@ def test_a_cross_encoder_is_a_classifier(room: Path, tmp_path: Path) -> None:
         put(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": kind}])
         opened = open_checkpoint(folder)
         assert opened.labels == ()
-        assert pooling_of(opened) is None
+        assert opened.pooling is None
     asked = recipe(tmp_path, "a", "b", merger=Choice("average"), tasks=("toy/alike",))
     merge(asked, out=tmp_path / "out")
     found = evaluated(tmp_path / "out", tmp_path / "records", "current", "cosine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +35,6 @@ from harness.errors import (
     BrokenCheckpoint,
     HarnessError,
     IncompatibleWeights,
-    UnknownName,
 )
 from harness.kinds import KINDS
 from harness.needs.activations import activations
@@ -48,6 +48,7 @@ from harness.passes.reading import Readings
 from harness.passes.statistics import drawn
 from harness.types import Checkpoint, Rows
 from harness.weights import Symmetry
+from tests import test_regmean_plus_plus as plus
 from tests.conftest import TAGS as LABELS
 from tests.mistakes import mistake, refused
 from tests.symmetries import far, logits, tensors
@@ -544,12 +545,30 @@ def test_regmean_of_two_is_the_least_squares_of_both_stacks(minis: Path, tmp_pat
     assert float((average - merged[f"{name}.weight"]).abs().max()) > 1e-3
 
 
-def test_what_runs_layers_in_turn_is_for_taggers(minis: Path, tmp_path: Path) -> None:
-    out = ["--merger", "regmean_plus_plus:examples=8", "--out", tmp_path / "out"]
-    rows = ["merge", minis / "a", minis / "b", "--tasks", "toy/pairs"]
-    refused([*rows, *out], UnknownName, minis / "a", "one list")
-    words = ["merge", minis / "tag-a", minis / "tag-b", "--tasks", "toy/tags", *out]
-    assert main([*map(str, words)]) == 0
+def depth(name: str) -> int:
+    """The table and last norms, the layers of the encoder, those of the decoder, and the head."""
+    number = re.search(r"(en|de)coder\.block\.(\d)\.", name)
+    if number is None:
+        return 99 if name.startswith("class") else 0
+    return 1 + int(number[2]) + 2 * (number[1] == "de")
+
+
+@pytest.mark.parametrize(("names", "task"), [("ab", TOY), (("tag-a", "tag-b"), TAGS)])
+def test_layers_merged_in_turn_agree_with_a_loop_over_ordinary_models(
+    minis: Path, names: Any, task: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a decoder attends to comes from the whole merged encoder."""
+    monkeypatch.setattr(plus, "depth", depth)
+    folders = [minis / name for name in names]
+    harness.merge(plus.asked(folders, [task] * 2), out=tmp_path / "m")
+    expected = plus.reference(folders, [task] * 2)
+    found = plus.arrays(tmp_path / "m")
+    assert set(expected) == set(found)
+    plus.same(found, expected, 5e-5)
+    plain = plus.asked(folders, [task] * 2, merger=f"regmean:examples={plus.EXAMPLES}")
+    harness.merge(plain, out=tmp_path / "regmean")
+    differ = plus.apart(plus.arrays(tmp_path / "regmean"), found)
+    assert any("EncDecAttention.k" in name for name in differ) is (task is TOY)
 
 
 def test_matrices_through_a_taggers_own_layers_are_its_own(minis: Path) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from harness.checkpoints.layout import (
     read_config,
 )
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file, twice
+from harness.checkpoints.pooling import read_pooling
 from harness.checkpoints.provenance import recorded_tasks
 from harness.errors import BrokenCheckpoint
 from harness.files import read_json
@@ -140,6 +142,7 @@ def open_adapter(
         tasks=recorded_tasks(folder),
         beside=None if own_words else model.processor,
         narrow={name: specs(encoder.weights)[name].dtype for name in changed},
+        modules=cache(partial(read_pooling, folder)),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,6 @@ from harness.checkpoints.families.family import Unit
 from harness.checkpoints.named import canonical, in_memory, parameters_of
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
-from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.processor import check_image_processor, processor_digest
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.errors import BrokenCheckpoint
@@ -27,6 +26,17 @@ OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectu
 """What a configuration says of the head alone."""
 LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
 """What a configuration says that the forward pass does not read."""
+
+
+def labelled(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+    """A configuration with these labels, and without what it said of another head."""
+    said = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
+    names = dict(enumerate(labels))
+    return {
+        **said,
+        "id2label": {str(place): name for place, name in names.items()},
+        "label2id": {name: place for place, name in names.items()},
+    }
 
 
 def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
@@ -135,7 +145,7 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
         open_tokenizer(checkpoint.processor)
         _OPENED.add(digest)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
-    if pooling_of(checkpoint) is not None:
+    if checkpoint.pooling is not None:
         encoder_of(checkpoint)
         return
     _check_unit(checkpoint.config, checkpoint.source, unit)

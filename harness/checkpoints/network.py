@@ -25,7 +25,9 @@ def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.n
     family = KNOWN.get(config["model_type"])
     if family is not None and family.make is not None:
         with _of_transformers(what):
-            return family.make(_read(config), unit)
+            own = family.make(_read(config), unit)
+        if own is not None:
+            return own
 
     kind, of_text = config["model_type"], auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
     rows = transformers.AutoModelForSequenceClassification

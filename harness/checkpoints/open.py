@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from harness.checkpoints.layout import (
     odd,
     read_config,
 )
+from harness.checkpoints.pooling import read_pooling
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, check_listed, recorded_tasks
 from harness.errors import BrokenCheckpoint
 from harness.files import is_text, read_json
@@ -115,6 +117,7 @@ def open_checkpoint(
         labels=labels_of(config, str(file)) if has_head else None,
         tasks=recorded_tasks(path),
         spelled=spelled,
+        modules=cache(partial(read_pooling, path)),
     )
 
 

@@ -46,14 +46,13 @@ class Pooling:
         return embedding(self.mode, normalized=self.normalized)
 
 
-def pooling_of(model: Checkpoint) -> Pooling | None:
-    """The pooling of an embedding model; None of a model with a head, or without these files.
+def read_pooling(folder: Path) -> Pooling | None:
+    """The pooling that the files of a folder say; None without them.
 
     Raises BrokenCheckpoint for modules, a pooling or prompts that are not supported, and for files
     outside of the folder. Types that the files name are compared, and nothing of them is run.
     """
-    folder = model.path
-    if model.labels is not None or not (folder / MODULES).is_file():
+    if not (folder / MODULES).is_file():
         return None
     places = _places(folder)
     beside = [path.name for path in sorted(folder.glob(READING)) if path.is_file()]
@@ -114,7 +113,7 @@ def check_poolings(models: Sequence[Checkpoint]) -> Pooling | None:
 
     Raises IncompatibleWeights, naming two, for embeddings that are not made alike.
     """
-    poolings = [pooling_of(model) for model in models]
+    poolings = [model.pooling for model in models]
     for model, own in zip(models, poolings, strict=True):
         if own is None or poolings[0] is None:
             return None
@@ -128,7 +127,7 @@ def check_poolings(models: Sequence[Checkpoint]) -> Pooling | None:
 
 def copy_modules(model: Checkpoint, target: Path) -> None:
     """Copy what makes a folder that of an embedding model, as it is."""
-    pooling = pooling_of(model)
+    pooling = model.pooling
     for name in pooling.files if pooling else ():
         (target / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(model.path / name, target / name)

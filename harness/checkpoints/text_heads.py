@@ -1,8 +1,9 @@
 """Shell: heads made of texts that name the classes (CLIP, arXiv:2103.00020), and what experts leave
-to their base: such a head, and the projection of the images.
+to others: such a head or one of words, and the projection of the images.
 
-A class's row is exp(logit_scale) times the mean of its texts' embeddings, each of length 1 and so
-the mean: as FusionBench (arXiv:2406.03280) and the code of task vectors (arXiv:2212.04089) have it.
+Of CLIP a class's row is exp(logit_scale) times the mean of its texts' embeddings, each of length 1
+and so the mean: as FusionBench (arXiv:2406.03280) and the code of task vectors (arXiv:2212.04089)
+have it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -19,7 +20,7 @@ from torch.nn.functional import normalize
 
 from harness import weights
 from harness.checkpoints.bases import encoder_digests, is_base
-from harness.checkpoints.build import OF_THE_HEAD, TEXT_HEAD, check_tensors
+from harness.checkpoints.build import OF_THE_HEAD, TEXT_HEAD, check_tensors, labelled
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.layout import IMAGE_FILES, SINGLE, read_config
 from harness.checkpoints.network import text_tower
@@ -27,6 +28,7 @@ from harness.checkpoints.open import labels_of, open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, processor_digest
 from harness.checkpoints.provenance import changed
 from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
+from harness.checkpoints.verbalizer import under_words, word_head, words_of
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, MissingHead
 from harness.files import file_hash, read_json
 from harness.folders import FILES, Layout, check_output, new_folder
@@ -44,18 +46,30 @@ def heads(
     task: str,
     *,
     out: str | Path,
+    family: Literal["clip", "verbalizer"] = "clip",
     templates: Sequence[str] = (),
+    words: Sequence[str] = (),
+    prefix: str = "",
     allow_pickle: bool = False,
     force: bool = False,
 ) -> Checkpoint:
-    """Write the head that the texts of a whole CLIP make for a task to the folder `out`.
+    """Write the head that the texts of a whole CLIP make for a task, or the words that a T5 answers
+    with, to the folder `out`.
 
-    `templates` have {class} for the name of a class; by default they are the task's. Returns the
-    head. Raises BrokenCheckpoint for a base without an encoder of texts.
+    `templates` have {class} for the name of a class; by default they are the task's. A verbalizer
+    has one, with {text} for a row and {pair} for its second text, `words` for the labels in their
+    order, by default their names, and a `prefix` of all answers. Returns the head. Raises
+    BrokenCheckpoint for a base that reads no texts, or makes none.
     """
+    if family == "clip" and (words or prefix):
+        raise BadOption(f"--{'word' if words else 'prefix'} is of a verbalizer; leave it out")
     check_output(Path(out), HEAD, force=force)
     source = open_checkpoint(base, allow_pickle=allow_pickle)
-    head = text_head(source, TASKS[task], templates, allow_pickle=allow_pickle)
+    _check_classes(source, TASKS[task])
+    if family == "clip":
+        head = text_head(source, TASKS[task], templates, allow_pickle=allow_pickle)
+    else:
+        head = word_head(source, TASKS[task], templates, words, prefix)
     with new_folder(Path(out), HEAD, force=force) as folder:
         save_file(dict(head.weights), folder / SINGLE, metadata={"format": "pt"})
         HEAD.write(folder, head.config)
@@ -76,11 +90,7 @@ def text_head(
     templates = [*templates] or templates_of(task)
     if odd := [one for one in templates if CLASS not in one]:
         raise BadOption(f"the template {odd[0]!r:.80} names no class; expected {CLASS} in it")
-    check_inputs(base, task)
-    if not kind_of(task).whole or not task.labels:
-        raise BadRecipe(
-            f"{task} is a task of {task.kind}, expected one of classes, which texts name"
-        )
+    _check_classes(base, task)
     config = read_config(base.path / "config.json")
     if config.get("model_type") != base.family.whole:
         raise BrokenCheckpoint(
@@ -111,12 +121,18 @@ def text_head(
         "texts": weights.digest(weights.select(state, [*own, "logit_scale"])),
         "tokenizer": processor_digest(base.processor),
     }
-    labels = {str(place): name for place, name in enumerate(task.labels)}
-    said = {key: value for key, value in base.config.items() if key not in OF_THE_HEAD}
-    said |= {"id2label": labels, "label2id": {n: int(i) for i, n in labels.items()}}
     tensors = {f"{base.family.row.final}.weight": scaled.clone()}
-    config = {**said, TEXT_HEAD: made_of}
+    config = {**labelled(base.config, task.labels), TEXT_HEAD: made_of}
     return replace(base, config=config, weights=tensors, labels=task.labels, tasks=(task.name,))
+
+
+def _check_classes(base: Checkpoint, task: Task) -> None:
+    check_inputs(base, task)
+    kind = kind_of(task)
+    if not kind.whole or kind.split_into_words or not task.labels:
+        raise BadRecipe(
+            f"{task} is a task of {task.kind}, expected one of classes, which texts name"
+        )
 
 
 def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
@@ -176,7 +192,9 @@ def made_whole(
 
     Raises BrokenCheckpoint without a projection, and MissingHead without a head.
     """
-    family = model.family
+    family, given = model.family, heads.get(task or "")
+    if given is not None and given.family == family and (said := words_of(given)):
+        return model if model.labels is not None else under_words(model, said, given.labels or ())
     if family.whole is None:
         return model
     parts, beside = [model.weights], model.beside
@@ -192,15 +210,14 @@ def made_whole(
         beside = base.processor
     config, labels = dict(model.config), model.labels
     if labels is None:
-        head = heads.get(task or "")
-        if head is None:
+        if given is None:
             raise MissingHead(
                 f"{model.source} has no head for {task or 'a task nobody names'}; expected one "
                 "in --heads-from, written by `harness heads`, and its task in --tasks"
             )
-        parts.append(weights.select(head.weights, filter(family.is_head, head.weights)))
-        config |= {key: head.config[key] for key in OF_THE_HEAD if key in head.config}
-        labels = head.labels
+        parts.append(weights.select(given.weights, filter(family.is_head, given.weights)))
+        config |= {key: given.config[key] for key in OF_THE_HEAD if key in given.config}
+        labels = given.labels
     whole = weights.union(*parts)
     config["projection_dim"] = weights.specs(whole)[projection].shape[0]
     return replace(model, config=config, weights=whole, labels=labels, beside=beside)

@@ -1,4 +1,4 @@
-"""A whole CLIP and a task -> the head that texts make."""
+"""A whole CLIP, or a T5, and a task -> the head that texts or words make."""
 
 from __future__ import annotations
 
@@ -13,24 +13,40 @@ from harness.cli.flags import argument, option, passed_on
 
 @app.command()
 def heads(
-    family: Literal["clip"] = argument("Whose heads are made of texts."),
-    base: str = option("The pretrained checkpoint, with its encoder of texts.", ...),
+    family: Literal["clip", "verbalizer"] = argument(
+        "Texts that name the classes, of a whole CLIP, or words that a T5 answers with."
+    ),
+    base: str = option("The pretrained checkpoint: a whole CLIP, or a T5 that makes text.", ...),
     task: str = option("The task, as `harness list tasks` names it.", ..., of="tasks"),
     out: Path = option("The folder of the head.", ...),
     templates: list[str] | None = option(
-        "'a photo of a {class}.'; repeat for several. Default: the task's.", None, "--template"
+        "'a photo of a {class}.'; repeat for several. Default: the task's. Of a verbalizer one: "
+        "'review: {text}', with {pair} for a second text. Default: '{text}'.",
+        None,
+        "--template",
     ),
+    words: list[str] | None = option(
+        "What a T5 answers for a label, one token; repeat for all labels in their order. Default: "
+        "their names.",
+        None,
+        "--word",
+    ),
+    prefix: str = option("What all answers of a T5 begin with: '<extra_id_0>'.", ""),
     force: bool = flags.FORCE,
     allow_pickle: bool = flags.ALLOW_PICKLE,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Write the head that texts with the names of the classes make, for models that have none."""
+    """Write the head that texts or words for the classes make, for models that have none."""
     given = locals()  # which are those of `harness.heads`
     from harness.checkpoints.build import TEXT_HEAD
     from harness.checkpoints.text_heads import heads as run
 
-    made_of = run(**{**passed_on(given, "family"), "templates": templates or ()}).config[TEXT_HEAD]
-    classes, texts = made_of["classes"], made_of["templates"]
+    given |= {"templates": templates or (), "words": words or ()}
+    head = run(**passed_on(given))
+    made_of = head.config[TEXT_HEAD]
+    texts = made_of["templates"] if family == "clip" else [made_of["template"]]
     for template in texts:
         say(template)
-    print(f"wrote {out}: {len(classes)} classes, templates: {len(texts)}")
+    for label, word in made_of.get("words", {}).items():
+        say(f"{label}: {word}")
+    print(f"wrote {out}: {len(head.labels or ())} classes, templates: {len(texts)}")

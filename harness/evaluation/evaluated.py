@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import weights
 from harness.checkpoints.heads import with_head, without_head
-from harness.checkpoints.pooling import Pooling, pooling_of
+from harness.checkpoints.pooling import Pooling
 from harness.checkpoints.provenance import Merged, Trained, merged_by, trained_by
 from harness.data.claims import called_in
 from harness.data.splits import parse_task
@@ -83,7 +83,7 @@ class OpenedModel:
         if task.name in self.kept:
             return self.kept[task.name], "kept"
         own = self.checkpoint
-        if pooling_of(own) is not None:
+        if own.pooling is not None:
             return own, "own"
         experts = self.experts_of(task)
         fits = own.labels is not None and len(own.labels) == len(task.labels)
@@ -155,10 +155,10 @@ class EvaluatedModel:
         """Content hashes of the members; reading them checks that all weights are finite."""
         return tuple(weights.Observed(m.weights, m.source).digest() for m in self.members)
 
-    @cached_property
+    @property
     def pooling(self) -> Pooling | None:
         """How an embedding model makes an embedding of a row; None of a model with a head."""
-        return pooling_of(self.members[0])
+        return self.members[0].pooling
 
     @property
     def digest(self) -> str:
@@ -186,7 +186,7 @@ def evaluated_as(
     """Members as one row of the table. Raises MissingHead, and LabelMismatch by `columns`."""
     orders = []
     for member in members:
-        if pooling_of(member) is not None:
+        if member.pooling is not None:
             return EvaluatedModel(name, role, method or role, members, ((),), "none")
         if member.labels is None:
             raise MissingHead(
@@ -207,7 +207,7 @@ def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]
     experts: list[tuple[Role, Checkpoint]] = [("expert", one) for one in model.experts_of(task)]
     if run.singles:
         experts += [("single", one) for one in model.others_of(task)]
-    experts += [("single", one) for one in model.experts if pooling_of(one) is not None]
+    experts += [("single", one) for one in model.experts if one.pooling is not None]
     called = dict(zip((one.source for one in model.experts), names_of(model), strict=True))
     return [
         evaluated_as(task, run, role, called[one.source], (one,), "own") for role, one in experts
@@ -260,7 +260,7 @@ def models_on(
             members = tuple(expert.members[0] for expert in group)
             yield evaluated_as(task, run, "ensemble", "ensemble", members, "own", method)
     for reference in model.references:
-        if reference.has_head(task) or pooling_of(reference.checkpoint) is not None:
+        if reference.has_head(task) or reference.checkpoint.pooling is not None:
             read, head = reference.on(task)
             called = reference.name, (read,), head, reference.method
             made = evaluated_as(task, run, "reference", *called)

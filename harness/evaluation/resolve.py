@@ -15,7 +15,6 @@ from harness.checkpoints.heads import kept_heads
 from harness.checkpoints.ingredients import Ingredients, Sources, opened
 from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import named_models
-from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.provenance import EXPERT_FILE, Merged, check_unchanged, merged_by
 from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.data.claims import called_in
@@ -102,7 +101,7 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
     recorded = made_of.tasks or [None] * len(experts)
     found = []
     for expert, merged, typed in zip(experts, recorded, given, strict=True):
-        if pooling_of(expert) is not None:
+        if expert.pooling is not None:
             found.append("")
             continue
         here = [task.name for task in tasks if called_in(expert, task, run.data_dir)]
@@ -171,7 +170,7 @@ def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
     called = {(model.name, model.method)}
     for reference in model.references:
         source = reference.checkpoint.source
-        embeds = pooling_of(reference.checkpoint) is not None
+        embeds = reference.checkpoint.pooling is not None
         if not embeds and not any(reference.has_head(task) for task in tasks):
             raise MissingHead(
                 f"the reference {source} has no head for {', '.join(map(str, tasks))}; "

@@ -21,6 +21,7 @@ from harness.checkpoints.families.symmetry import as_stored, in_table
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.pooling import check_poolings
 from harness.checkpoints.text_heads import given_heads, made_whole
+from harness.checkpoints.verbalizer import check_asked_alike
 from harness.data.claims import check_claim
 from harness.data.splits import parse_task
 from harness.entries import Merger, Method, Premerge
@@ -282,7 +283,8 @@ def _heads(
             raise BadRecipe(f"{expert.source} has a head; leave out --heads none")
         if expert.labels is None:
             raise MissingHead(
-                f"{expert.source} has no classification head; expected a fine-tuned classifier"
+                f"{expert.source} has no classification head; expected a fine-tuned classifier, "
+                "or a head for it in --heads-from, written by `harness heads`"
             )
     first = experts[0]
     odd = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
@@ -303,6 +305,7 @@ def _heads(
             f"expected {', '.join(first.labels or ()) or 'none (regression)'} as {first.source}; "
             "for different tasks name one per expert with --tasks"
         )
+    check_asked_alike(experts)
     if recipe.heads == "auto":
         return "average" if merger.task_vectors else "merge"
     return recipe.heads

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.checkpoints.layout import INDEX, MERGE, PROCESSOR_FILES, SINGLE
-from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.provenance import MERGE_FILE, merged_by
 from harness.merging.plan import Plan, short_method
 from harness.merging.stages import Stage
@@ -27,7 +26,7 @@ def summary(plan: Plan) -> list[str]:
     """What goes into a merge, what was done with it and what it measured, in a line each."""
     heads = str(plan.recipe.heads)
     lines = [f"method   {short_method(plan.recipe)}", f"heads    {heads}: {HEADS[heads]}"]
-    unknown = str(pooling_of(plan.experts[0]) or "task unknown")
+    unknown = str(plan.experts[0].pooling or "task unknown")
     tasks = plan.tasks or (unknown,) * len(plan.experts)
     if plan.base is not None:
         lines.append(f"base     {plan.base.source}")
@@ -81,7 +80,7 @@ def _files(plan: Plan) -> list[str]:
     split = shards(plan.state)
     first = plan.experts[0].processor
     words = [name for name in PROCESSOR_FILES if (first / name).is_file()]
-    if (pooling := pooling_of(plan.experts[0])) is not None:
+    if (pooling := plan.experts[0].pooling) is not None:
         words += pooling.files
     many = [f"model-*-of-{len(split.filename_to_tensors):05}.safetensors", INDEX]
     weights = many if split.is_sharded else [SINGLE]

@@ -25,20 +25,23 @@ from harness.types import Checkpoint, StateDict, Steps
 class Blocks:
     """How a classifier is cut: its embeddings are block 0, its layers follow, its top comes last.
 
-    `stack` is the name of the list of its `layers`. The top are a pooler and the head.
+    `stacks` are the lists of its layers by name, with their number, in the order in which they run:
+    a decoder's follow those of its encoder. The top are a pooler and the head.
     """
 
-    stack: str
-    layers: int
+    stacks: Mapping[str, int]
     family: Family
 
     def of(self, name: str) -> int:
         """The block that a tensor of this name is in."""
-        within = name.removeprefix(f"{self.stack}.")
-        if within != name:
-            return 1 + int(within.partition(".")[0])
+        before = 1
+        for stack, layers in self.stacks.items():
+            within = name.removeprefix(f"{stack}.")
+            if within != name:
+                return before + int(within.partition(".")[0])
+            before += layers
         top = self.family.is_head(name) or self.family.is_pooler(name)
-        return self.layers + 1 if top else 0
+        return before if top else 0
 
 
 def blocks_of(checkpoint: Checkpoint) -> Blocks:
@@ -53,12 +56,12 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
     stacks = [name for name, modules in lists.items() if len(modules) == count]
     if checkpoint.family.stacks:  # of any depth, and a block is a list, too
         stacks = [name for name in lists if name.endswith(".block")]
-    if len(stacks) != 1:
+    if len(stacks) != 1 and not checkpoint.family.stacks:
         raise UnknownName(
             f"{source} has {count} layers, and {len(stacks)} lists of as many modules; expected an "
             "architecture that runs the layers of one list in turn"
         )
-    return Blocks(stacks[0], count, checkpoint.family)
+    return Blocks({name: len(lists[name]) for name in stacks}, checkpoint.family)
 
 
 class NotReached(torch.nn.Module):
@@ -70,7 +73,7 @@ class NotReached(torch.nn.Module):
 
 
 class AlreadyRun(torch.nn.Module):
-    """Stands for every layer that was run: gives what the last of them gave, as that gave it."""
+    """Stands for every layer of a stack that was run: gives what the last of them gave."""
 
     output: Any = None
 
@@ -86,9 +89,9 @@ class Stopped(Exception):
 class TruncatedModel:
     """An expert on its rows, of which the first blocks have the weights of another model.
 
-    In memory are its embeddings, its top and one layer, and what the last layer that was run gave
-    for every token: 4 bytes times the width. What stands before the layers, and between them, is
-    run again each time.
+    In memory are its embeddings, its top and one layer, and what the last layer of each stack that
+    was run gave for every token: 4 bytes times the width. What stands before the layers, and
+    between them, is run again each time.
     """
 
     def __init__(self, reading: Reading, blocks: Blocks, batch_size: int) -> None:
@@ -97,11 +100,13 @@ class TruncatedModel:
         self._model: Any = reading.model()
         self._parameters = parameters_of(self._model)
         self._linear = linear_layers(self._model)
-        self._stack: Any = modules_of(self._model)[blocks.stack]
-        self._layers = list(self._stack.children())
+        lists: Any = modules_of(self._model)
+        stacks = [(lists[name], AlreadyRun()) for name in blocks.stacks]
+        self._places = [(*one, place) for one in stacks for place in range(len(one[0]))]
+        self._layers = [stack[place] for stack, _, place in self._places]
         self._batches = list(reading.inputs(batch_size))
-        self._given: list[Any] = [None] * len(self._batches)
-        self._passed = AlreadyRun()
+        self._given: list[dict[AlreadyRun, Any]] = [{} for _ in self._batches]
+        self._kept: Any = None
         for layer in self._layers:
             _empty(layer)
         self._arrange()
@@ -130,7 +135,7 @@ class TruncatedModel:
             with torch.inference_mode(), running(self._reading.checkpoint.source):
                 for place, batch in enumerate(self._read(None)):
                     self._run(**batch)
-                    self._given[place] = self._passed.output
+                    self._given[place][self._places[self.block - 1][1]] = self._kept
             hook.remove()
             _empty(layer)
         self.block += 1
@@ -138,18 +143,19 @@ class TruncatedModel:
 
     def _arrange(self) -> None:
         """Put the layer of this block between those that were run and those that were not."""
-        for place, layer in enumerate(self._layers, start=1):
-            ahead = layer if place == self.block else NotReached()
-            self._stack[place - 1] = self._passed if place < self.block else ahead
+        for block, (stack, passed, place) in enumerate(self._places, start=1):
+            ahead = self._layers[block - 1] if block == self.block else NotReached()
+            stack[place] = passed if block < self.block else ahead
 
     def _keep(self, layer: torch.nn.Module, given: Any, output: Any) -> None:
-        self._passed.output = output
+        self._kept = output
         raise Stopped
 
     def _read(self, step: Steps | None) -> Iterator[Inputs]:
         """The batches, each with what was given for it in its place."""
-        for batch, output in zip(self._batches, self._given, strict=True):
-            self._passed.output = output
+        for batch, given in zip(self._batches, self._given, strict=True):
+            for passed, output in given.items():
+                passed.output = output
             yield batch
             if step:
                 step(rows_in(batch))

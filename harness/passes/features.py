@@ -17,7 +17,6 @@ from harness.checkpoints.build import LABEL_KEYS, build_encoder, build_model
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
-from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.processor import pillow, processor_digest
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
@@ -233,7 +232,7 @@ class _Ready:
     ) -> None:
         kind, source = kind_of(rows.task), checkpoint.source
         self.placement = placement
-        if pooling_of(checkpoint) is not None:
+        if checkpoint.pooling is not None:
             model, self._final = build_encoder(checkpoint), None
         else:
             model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit)

@@ -10,7 +10,6 @@ import torch
 from harness.checkpoints.build import unit_of
 from harness.checkpoints.named import modules_of
 from harness.checkpoints.network import classifier_on_meta
-from harness.checkpoints.pooling import pooling_of
 from harness.types import Checkpoint
 from harness.weights import Spec
 
@@ -27,7 +26,7 @@ def gram_shapes(checkpoint: Checkpoint) -> dict[str, Spec]:
     """[in, in] in float64 for the weight of every linear layer of a classifier or, of an embedding
     model, of its encoder."""
     config, source = checkpoint.config, checkpoint.source
-    unit = unit_of(checkpoint) if pooling_of(checkpoint) is None else "row"
+    unit = unit_of(checkpoint) if checkpoint.pooling is None else "row"
     layers = linear_layers(classifier_on_meta(config, source, unit=unit))
     return {
         f"{name}.weight": Spec((layer.in_features,) * 2, torch.float64)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.checkpoints.network import classifier_on_meta
-from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.processor import processor_digest
 from harness.errors import BadOption
 from harness.kinds import kind_of
@@ -56,7 +55,7 @@ def limit_of(checkpoint: Checkpoint) -> int:
     known = positions(classifier_on_meta(checkpoint.config, checkpoint.source))
     said = checkpoint.config.get("max_position_embeddings")
     known = known or (said if isinstance(said, int) and said > 0 else MOST_TOKENS)
-    pooling = pooling_of(checkpoint)
+    pooling = checkpoint.pooling
     return min(known, pooling.max_length or known) if pooling else known
 
 

@@ -11,10 +11,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from harness.checkpoints.families.t5 import DECODER
 from harness.checkpoints.processor import check_inputs, open_image_processor, pixels
 from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, word_ids
+from harness.checkpoints.verbalizer import prompted, words_of
 from harness.data.images import StoredImage, decoded, opened
 from harness.errors import BadData, BrokenCheckpoint
 from harness.kinds import IGNORED, kind_of
@@ -87,12 +90,13 @@ def prepare(
     if rows.images is not None:
         return _of_images(checkpoint, rows, rows.images)
     words, first = kind_of(rows.task).split_into_words, None
+    texts = prompted(checkpoint, rows.texts)
     tokenizer = shared_tokenizer(checkpoint.processor, words=words)
     if words:
         encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.processor)
     else:
         encoded = token_ids(
-            list(zip(*rows.texts, strict=True)),
+            list(zip(*texts, strict=True)),
             lambda segments: readout.tokens(tokenizer, segments, max_length),
             checkpoint.processor,
         )
@@ -103,11 +107,12 @@ def prepare(
             f"the tokenizer of {checkpoint.source} makes token {last} of a row of {rows.task}, and "
             f"the model has embeddings for {known}; expected the tokenizer it was trained with"
         )
-    if checkpoint.family.stacks and not words:
+    if checkpoint.family.stacks and not words and texts is rows.texts:
         _check_ends(checkpoint, rows, encoded["input_ids"])
     padding = int(checkpoint.config.get("pad_token_id") or 0)
     costs = [len(ids) for ids in encoded["input_ids"]]
-    return Prepared(costs, encoded, partial(_padded, encoded, padding), first)
+    asked = len(words_of(checkpoint).get(DECODER, ()))
+    return Prepared(costs, encoded, partial(_padded, encoded, padding, asked), first)
 
 
 def _check_ends(checkpoint: Checkpoint, rows: Rows, encoded: Sequence[Sequence[int]]) -> None:
@@ -137,12 +142,17 @@ def _of_images(checkpoint: Checkpoint, rows: Rows, image: Callable[[int], Stored
     return Prepared([1] * len(rows), {"pixel_values": range(len(rows))}, make)
 
 
-def _padded(encoded: Tokens, padding: int, picked: Sequence[int]) -> Inputs:
-    """Rows of tokens as tensors [rows, longest], padded at the end, with their mask."""
+def _padded(encoded: Tokens, padding: int, asked: int, picked: Sequence[int]) -> Inputs:
+    """Rows of tokens as tensors [rows, longest], padded at the end, with their mask.
+
+    Where a decoder is given as many tokens, by one more: that mask would be taken for its own.
+    """
     tensors = {}
     for key, values in encoded.items():
         rows = [torch.tensor(values[i], dtype=torch.long) for i in picked]
-        tensors[key] = pad_sequence(rows, True, padding if key == "input_ids" else 0)
+        fill = padding if key == "input_ids" else 0
+        tensor = pad_sequence(rows, True, fill)
+        tensors[key] = pad(tensor, (0, 1), value=fill) if tensor.shape[1] == asked else tensor
     return tensors
 
 

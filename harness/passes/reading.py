@@ -11,7 +11,6 @@ import torch
 
 from harness import weights
 from harness.checkpoints.build import build_encoder, build_model
-from harness.checkpoints.pooling import pooling_of
 from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.features import content_key
@@ -56,7 +55,7 @@ class Reading:
     @property
     def embeds(self) -> bool:
         """Whether the expert is an embedding model: it has no outputs, and rows have no labels."""
-        return pooling_of(self.checkpoint) is not None
+        return self.checkpoint.pooling is not None
 
     @property
     def places(self) -> list[int]:

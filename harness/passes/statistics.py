@@ -20,7 +20,6 @@ from harness.checkpoints.align import under_prefix
 from harness.checkpoints.build import check_ready
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.pooling import pooling_of
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import check_unchanged
 from harness.checkpoints.text_heads import given_heads, made_whole
@@ -124,7 +123,7 @@ def collect(
     its shapes promise.
     """
     digest = weights.digest(checkpoint.weights)
-    length, pooling = rows.task.finetune.max_length, pooling_of(checkpoint)
+    length, pooling = rows.task.finetune.max_length, checkpoint.pooling
     if pooling is not None:
         length = min(length, pooling.max_length or length)
     reading = Reading(checkpoint, rows, length, placement, progress)
@@ -262,7 +261,7 @@ def statistic(
         _check_free(Path(out))
     check_inputs(checkpoint, parsed)
     check_ready(checkpoint, unit=kind_of(parsed).unit)
-    if asked.embeds and pooling_of(checkpoint) is not None:
+    if asked.embeds and checkpoint.pooling is not None:
         checkpoint = under_prefix(checkpoint)
     elif checkpoint.labels is None:
         raise BadRecipe(f"{expert} has no head; expected a fine-tuned classifier of {parsed}")

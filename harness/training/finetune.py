@@ -58,7 +58,7 @@ from harness.types import (
     TRAINED_ON,
     Checkpoint,
     Hyperparameters,
-    Rows,
+    Length,
     Score,
     Task,
     unfit,
@@ -126,18 +126,7 @@ def finetune(
         if length != AUTO:
             check_readout(source, readout, length or settings.max_length)
     check_output(out, EXPERT, force=force)
-
-    def rows(one: Task, split: str) -> Rows:
-        return load_rows(one, split, folder=data_dir, limit=limit)
-
-    parts = []
-    for one, settings in asked:
-        check_apart(one, data_dir)
-        both = rows(one, TRAINED_ON), rows(one, HELD_OUT)
-        number = resolved(length or settings.max_length, [source], both, readout)
-        if readout == LAST_LINEAR:
-            tell_of_cut([source], both[0], number)
-        parts.append(Training(*both, replace(settings, max_length=number), readout))
+    parts = [_part(source, *one, length, readout, data_dir, limit) for one in asked]
     whole, encoder = _whole(source, parts)
     request = {
         "base": str(base),
@@ -178,6 +167,26 @@ def finetune(
         }
         EXPERT.write(folder, record)
     return open_checkpoint(out)
+
+
+def _part(
+    source: Checkpoint,
+    task: Task,
+    settings: Hyperparameters,
+    length: Length | None,
+    readout: Readout,
+    data_dir: str | Path | None,
+    limit: int | None,
+) -> Training:
+    """The rows of a task and how they are trained on: of so many tokens as are asked for, or as the
+    settings say."""
+    check_apart(task, data_dir)
+    train = load_rows(task, TRAINED_ON, folder=data_dir, limit=limit)
+    heldout = load_rows(task, HELD_OUT, folder=data_dir, limit=limit)
+    number = resolved(length or settings.max_length, [source], (train, heldout), readout)
+    if readout == LAST_LINEAR:
+        tell_of_cut([source], train, number)
+    return Training(train, heldout, replace(settings, max_length=number), readout)
 
 
 def _shown(progress: bool) -> Shown:

@@ -73,7 +73,7 @@ class Family:
     transformers to those that it writes. `readers` are norms that stand before layers, with all
     that reads each; of a family with norms after its layers there are none. `whole` is the
     model_type of what a base is a part of, where experts may leave their pooler and their head to
-    it. `make` makes its classifier of a configuration where transformers' Auto classes have none.
+    it. `make` makes its classifier of a configuration that transformers' Auto classes have none of.
     `stacks` are those of an encoder-decoder, as its names have them: layers are numbered in each,
     and all read one table of tokens. `parts` are names that the table has for equal shares of the
     rows of one tensor of files.
@@ -93,7 +93,7 @@ class Family:
     aliases: tuple[tuple[str, str], ...] = ()
     readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     whole: str | None = None
-    make: Callable[[Any, Unit], torch.nn.Module] | None = None
+    make: Callable[[Any, Unit], torch.nn.Module | None] | None = None
     stacks: tuple[str, ...] = ()
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

@@ -2,9 +2,15 @@
 
 Norms are of the root mean square and come before attention and feed-forward layers; nothing but
 the head has a bias. A classifier of rows reads what the decoder, given the row itself shifted by
-one, says at the last </s>; one of words has the encoder alone. Version 1.1, Flan and mT5 (Xue et
-al. 2021, arXiv:2010.11934) have a gate.
+one, says at the last </s>; one of words has the encoder alone. A model of text to text is read at
+the end of what its decoder is given, the same for all rows. Version 1.1, Flan and mT5 (Xue et al.
+2021, arXiv:2010.11934) have a gate.
 """
+
+from functools import cache
+from typing import Any
+
+import torch
 
 from harness.checkpoints.families.family import (
     CROSS_QK,
@@ -17,6 +23,7 @@ from harness.checkpoints.families.family import (
     WIDTH,
     Family,
     Top,
+    Unit,
     linear,
 )
 from harness.weights import Axes, dual
@@ -48,6 +55,52 @@ def _stack(stack: str, *parts: Axes) -> Axes:
     }
 
 
+DECODER = "decoder"
+"""What a head of words has the tokens under that the decoder is given."""
+
+
+def is_scaled(config: Any) -> bool:
+    """Whether outputs are scaled by the root of the width, as those of a tied table are."""
+    return bool(getattr(config, "scale_decoder_outputs", False))
+
+
+def of_words(config: Any, unit: Unit) -> torch.nn.Module | None:
+    """A classifier of rows by a head of words, where a configuration has one."""
+    if unit == "word" or DECODER not in (getattr(config, "text_head", None) or {}):
+        return None
+    made: torch.nn.Module = _class(config.model_type)(config)
+    return made
+
+
+@cache
+def _class(model_type: str) -> Any:
+    import transformers
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
+    parent: Any = getattr(transformers, f"{model_type.upper()}ForSequenceClassification")
+
+    class Verbalizer(parent):  # type: ignore[misc]  # transformers has no types
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            del self.classification_head
+            self.classifier = torch.nn.Linear(config.d_model, config.num_labels, bias=False)
+
+        def forward(self, input_ids: Any, attention_mask: Any = None, labels: Any = None) -> Any:
+            given = input_ids.new_tensor([self.config.text_head[DECODER]])
+            states = self.transformer(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                decoder_input_ids=given.expand(len(input_ids), -1),
+                use_cache=False,
+            ).last_hidden_state[:, -1]
+            scale = self.config.d_model**-0.5 if is_scaled(self.config) else 1.0
+            logits = self.classifier(states * scale)
+            loss = None if labels is None else torch.nn.functional.cross_entropy(logits, labels)
+            return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    return Verbalizer
+
+
 CROSS = "transformer.decoder.block.{layer}.layer.1.EncDecAttention"
 HEAD = "classification_head"
 T5 = Family(
@@ -57,7 +110,11 @@ T5 = Family(
     row=Top(
         (HEAD,),
         f"{HEAD}.out_proj",
-        {**linear(f"{HEAD}.dense", POOLED, WIDTH), **linear(f"{HEAD}.out_proj", None, POOLED)},
+        {
+            **linear(f"{HEAD}.dense", POOLED, WIDTH),
+            **linear(f"{HEAD}.out_proj", None, POOLED),
+            "classifier.weight": (None, WIDTH),  # of words, in their place
+        },
     ),
     axes={
         "transformer.shared.weight": (None, WIDTH),
@@ -68,4 +125,5 @@ T5 = Family(
     settings={"decoder_start_token_id": None, "eos_token_id": 1, "tie_word_embeddings": True},
     aliases=((r"\b(encoder|decoder)\.embed_tokens\b", "shared"),),
     stacks=("encoder", "decoder"),
+    make=of_words,
 )

@@ -1,0 +1,336 @@
+"""Heads of words: what a T5 of text to text says of a label's word, without any text made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import harness
+from harness.checking.toys import exact_norms
+from harness.checkpoints.build import TEXT_HEAD, build_model
+from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.text_heads import given_heads, made_whole
+from harness.checkpoints.verbalizer import under_words
+from harness.cli import main
+from harness.data.rows import load_rows
+from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, MissingHead
+from harness.evaluation.records import read_records
+from harness.passes.features import final_head, forward
+from harness.passes.gram import gram, linear_layers
+from harness.passes.placement import CPU
+from harness.passes.prepared import prepare
+from harness.passes.reading import Reading
+from harness.passes.statistics import drawn
+from harness.types import Checkpoint
+from tests.mistakes import mistake, refused
+from tests.t5 import FILE, t5
+from tests.toys import TAGS, THREE, TOY, VALUE, registered
+
+PROMPT, PREFIX = "word1 {text} word2 {pair}", "<extra_id_0>"
+WORDS = ["--word", "word3", "--word", "word4"]
+pytestmark = pytest.mark.filterwarnings("ignore:.* was fitted to fewer rows")
+
+
+@pytest.fixture(autouse=True)
+def _tasks() -> Iterator[None]:
+    with registered(TOY, THREE, TAGS, VALUE):
+        yield
+
+
+def run(*words: object) -> None:
+    assert main([str(word) for word in words]) == 0
+
+
+def like(base: Path, out: Path, seed: int) -> Path:
+    """A model of text to text near another, every tensor of it moved: the table, too."""
+    shutil.copytree(base, out)
+    generator = torch.Generator().manual_seed(seed)
+    state = {
+        name: tensor + torch.randn(tensor.shape, generator=generator) * 0.3
+        for name, tensor in load_file(base / FILE).items()
+    }
+    save_file(state, out / FILE, metadata={"format": "pt"})
+    return out
+
+
+@pytest.fixture(scope="module", params=["v1.0", "v1.1", "mT5"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base as it is published, experts of two tasks, and a head for each."""
+    root = tmp_path_factory.mktemp("words")
+    kind: Any = "MT5" if request.param == "mT5" else "T5"
+    base = t5(root / "base", gated=request.param != "v1.0", kind=kind)
+    for seed, name in enumerate("ab", start=1):
+        like(base, root / name, seed)
+    with registered(TOY, THREE):
+        start = ["heads", "verbalizer", "--base", base, "--task"]
+        run(*start, TOY.name, "--template", PROMPT, *WORDS, "--prefix", PREFIX,
+            "--out", root / "heads" / "pairs")  # fmt: skip
+        words = ["--word", "word5", "--word", "word6", "--word", "word7"]
+        run(*start, THREE.name, *words, "--out", root / "heads" / "three")
+    return root
+
+
+def under(made: Path, folder: Path, task: harness.Task = TOY) -> Checkpoint:
+    return made_whole(open_checkpoint(folder), None, task.name, given_heads(made / "heads", None))
+
+
+def said_by_t5(folder: Path, task: harness.Task = TOY) -> np.ndarray[Any, Any]:
+    """What transformers' own model says first, of every word of a label: [rows, labels], float64.
+
+    Row by row, without padding, as its own generation has it.
+    """
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    words = AutoTokenizer.from_pretrained(folder)
+    model: Any = exact_norms(AutoModelForSeq2SeqLM.from_pretrained(folder).double().eval())
+    answers = {TOY.name: ["word3", "word4"], THREE.name: ["word5", "word6", "word7"]}[task.name]
+    start = [0, *([words.convert_tokens_to_ids(PREFIX)] if task is TOY else [])]
+    logits = []
+    for row in load_rows(task, "test").texts:
+        text = "word1 {} word2 {}".format(*row) if task is TOY else row[0]
+        given = {**words(text, return_tensors="pt"), "decoder_input_ids": torch.tensor([start])}
+        with torch.no_grad():
+            said = model(**given).logits[0, -1]
+        how = {"max_new_tokens": 1, "return_dict_in_generate": True, "output_logits": True}
+        generated = model.generate(**given, **how, do_sample=False).logits[0][0]
+        torch.testing.assert_close(generated, said.float())  # which it rounds to
+        logits.append(said[words.convert_tokens_to_ids([f"▁{a}" for a in answers])])
+    return torch.stack(logits).numpy()
+
+
+# One model ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [TOY, THREE], ids=["a prompt and a prefix", "the row alone"])
+def test_logits_are_those_of_the_first_step_of_decoding(made: Path, task: harness.Task) -> None:
+    """In float64, of an expert whose own table is not that of the base."""
+    one, rows = under(made, made / "a", task), load_rows(task, "test")
+    network: Any = exact_norms(build_model(one.config, one.weights, "it").double())
+    with torch.no_grad():
+        found = network(**prepare(one, rows, 128).batch(range(len(rows)), CPU)).logits
+    expected = said_by_t5(made / "a", task)
+    assert expected.std(axis=0).min() > 1e-3
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+    x, logits, _ = forward(one, rows, max_length=128, placement=CPU)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    head = final_head(one, range(len(task.labels)))
+    assert head is not None
+    np.testing.assert_allclose(x @ head.weight.T, logits, rtol=0, atol=1e-4)
+    stored = load_file(made / "a" / FILE)
+    table = stored.get("lm_head.weight", stored["shared.weight"])
+    assert all((table == row).all(dim=1).any() for row in one.weights["classifier.weight"])
+
+
+def test_what_a_head_says_is_recorded(made: Path) -> None:
+    said = json.loads((made / "heads" / "pairs" / "config.json").read_text())[TEXT_HEAD]
+    assert said["words"] == {"no": "word3", "yes": "word4"}
+    assert (said["template"], said["prefix"]) == (PROMPT, PREFIX)
+    assert len(said["decoder"]) == 2
+
+
+def test_a_row_that_says_what_a_template_says_is_read_as_it_is(made: Path) -> None:
+    one = under(made, made / "a")
+    rows = replace(load_rows(TOY, "test", limit=2), texts=(("{pair}", "{text}"), ("word9", "")))
+    read = prepare(one, rows, 128)
+    plain = prepare(under(made, made / "a", THREE), replace(rows, texts=(
+        ("word1 {pair} word2 {text}",), ("word1 word9 word2 ",))), 128)  # fmt: skip
+    assert read.columns == plain.columns
+
+
+# Through the doors ----------------------------------------------------------------------------
+
+
+def mean(folders: list[Path], out: Path) -> Path:
+    """A plain mean of two models of text to text, in transformers' own form."""
+    shutil.copytree(folders[0], out)
+    states = [load_file(folder / FILE) for folder in folders]
+    state = {name: sum(one[name] for one in states) / len(states) for name in states[0]}
+    save_file(state, out / FILE, metadata={"format": "pt"})
+    return out
+
+
+def accuracy(folder: Path, task: harness.Task) -> float:
+    labels = load_rows(task, "test").labels
+    return float(np.mean(said_by_t5(folder, task).argmax(axis=1) == labels))
+
+
+PROTOCOLS = "current,knn,ft-classifier,linear-probe,probe,surgery"
+
+
+def test_a_merge_says_what_the_mean_of_the_models_says(made: Path, tmp_path: Path) -> None:
+    """Two experts of one task share a head, which is merged: rows of the merged table."""
+    experts, plain = [made / "a", made / "b"], mean([made / "a", made / "b"], tmp_path / "mean")
+    given = ["--base", made / "base", "--heads-from", made / "heads", "--tasks", TOY.name]
+    run("merge", *experts, *given, "--merger", "average", "--out", tmp_path / "m")
+    found = open_checkpoint(tmp_path / "m")
+    expected = said_by_t5(plain)
+    _, logits, _ = forward(found, load_rows(TOY, "test"), max_length=128, placement=CPU)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    run("evaluate", "--model", tmp_path / "m", "--protocols", PROTOCOLS, "--shots", 2,
+        "--output-path", tmp_path / "r")  # fmt: skip
+    records = read_records([tmp_path / "r"])
+    assert {one.protocol for one in records} == {*PROTOCOLS.split(",")}
+    current = {one.model: one.scores[0].value for one in records if one.protocol == "current"}
+    for name, folder in (("m", plain), ("a", made / "a"), ("b", made / "b")):
+        assert current[name] == pytest.approx(accuracy(folder, TOY)), name
+
+
+MERGERS = ("ties", "fisher:examples=8", "regmean:examples=8", "regmean_plus_plus:examples=8",
+           "adamerging:examples=8,steps=2")  # fmt: skip
+
+
+@pytest.mark.parametrize("merger", MERGERS)
+def test_experts_of_two_tasks_keep_their_words_and_prompts(
+    made: Path, merger: str, tmp_path: Path
+) -> None:
+    given = ["--base", made / "base", "--heads-from", made / "heads"]
+    tasks = ["--tasks", f"{TOY.name},{THREE.name}"]
+    run(
+        "merge", made / "a", made / "b", *given, *tasks, "--merger", merger, "--out", tmp_path / "m"
+    )
+    run("evaluate", "--model", tmp_path / "m", "--protocols", "current", "--output-path",
+        tmp_path / "r")  # fmt: skip
+    records = read_records([tmp_path / "r"])
+    scores = {(one.task.partition("@")[0], one.role): one.scores[0].value for one in records}
+    assert {role for _, role in scores} >= {"merged", "base", "expert"}
+    for task, name in ((TOY, "a"), (THREE, "b")):
+        assert scores[task.name, "expert"] == pytest.approx(accuracy(made / name, task))
+
+
+def test_an_expert_is_read_alone_and_its_statistics_are_of_its_words(
+    made: Path, tmp_path: Path
+) -> None:
+    given = ["--heads-from", made / "heads"]
+    run("evaluate", "--model", made / "b", *given, "--tasks", TOY.name, "--protocols", "current",
+        "--output-path", tmp_path / "r")  # fmt: skip
+    (record,) = read_records([tmp_path / "r"])
+    assert record.scores[0].value == pytest.approx(accuracy(made / "b", TOY))
+    run("statistics", made / "b", *given, "--task", TOY.name, "--merger", "regmean:examples=4",
+        "--out", tmp_path / "gram.safetensors")  # fmt: skip
+    grams = load_file(tmp_path / "gram.safetensors")
+    assert "classifier.weight" in grams
+    rows = drawn(TOY, 4, 0, None)
+    x, _, _ = forward(under(made, made / "b"), rows, max_length=128, placement=CPU)
+    torch.testing.assert_close(
+        grams["classifier.weight"],
+        torch.from_numpy(x.T @ x / len(x)).double(),
+        rtol=1e-4,
+        atol=1e-6,
+    )
+
+
+def test_a_merge_of_copies_says_what_they_say(made: Path, tmp_path: Path) -> None:
+    """Brought together by moves of the decoder's stream, which the words' rows follow."""
+    given = ["--heads-from", made / "heads", "--tasks", TOY.name]
+    run("merge", made / "a", made / "a", *given, "--premerge", "ot_fusion", "--merger", "average",
+        "--out", tmp_path / "m")  # fmt: skip
+    rows = load_rows(TOY, "test")
+    (_, found, _), (_, own, _) = (
+        forward(one, rows, max_length=128, placement=CPU)
+        for one in (open_checkpoint(tmp_path / "m"), under(made, made / "a"))
+    )
+    np.testing.assert_allclose(found, own, rtol=0, atol=1e-3 * np.abs(own).max())
+
+
+def test_the_mask_of_rows_is_none_of_a_decoder_of_as_many_tokens(made: Path) -> None:
+    said = {"words": {"x": "word5", "y": "word6", "z": "word7"}, "template": "{text}"}
+    said["prefix"] = " ".join(f"<extra_id_{place}>" for place in range(3))
+    one = under_words(open_checkpoint(made / "a"), said, THREE.labels)
+    assert len(one.config[TEXT_HEAD]["decoder"]) == 4
+    texts = (("word1 word2 word3",), ("word4",))
+    rows = replace(load_rows(THREE, "test", limit=2), texts=texts)
+    network = build_model(one.config, one.weights, "it")
+    reading = Reading(one, rows, 128, CPU, None)
+    both, alone = (gram(network, linear_layers(network), reading.inputs(n))[0] for n in (2, 1))
+    assert [*next(reading.inputs(2))["attention_mask"].sum(dim=1)] == [4, 2]
+    for name in alone:
+        torch.testing.assert_close(both[name], alone[name], rtol=1e-4, atol=1e-5)
+
+
+# What is refused ------------------------------------------------------------------------------
+
+
+def test_bad_input_is_one_line(made: Path, tmp_path: Path) -> None:
+    base, out = made / "base", tmp_path / "out"
+    head = ["heads", "verbalizer", "--base", base, "--out", out, "--task"]
+    # default words are the names of the labels, here of several letters each
+    refused([*head, TOY.name], BadOption, "word 'no' label 'no'", base, "one token", "--word")
+    refused([*head, TOY.name, "--word", "word1", "--word", "word1"], BadOption, "word 'word1'",
+            "label 'yes'", "of its own", "--word")  # fmt: skip
+    refused([*head, TOY.name, "--word", "word1", "--word", "☃"], BadOption, "☃", "one token")
+    refused([*head, TOY.name, "--word", "word1"], BadOption, "1", "2 labels", "no, yes")
+    refused([*head, TOY.name, *WORDS, "--template", "what?"], BadOption, "what?", "{text}")
+    refused([*head, TOY.name, *WORDS, "--template", "{text}", "--template", "{text}."], BadOption,
+            "--template", "expected one")  # fmt: skip
+    refused([*head, TAGS.name], BadRecipe, TAGS, "tagging", "classes")
+    refused([*head, VALUE.name], BadRecipe, VALUE, "regression", "classes")
+    labels = t5(tmp_path / "labels", ["no", "yes"])
+    refused(["heads", "verbalizer", "--base", labels, "--out", out, "--task", TOY.name, *WORDS],
+            BrokenCheckpoint, labels, "T5ForConditionalGeneration")  # fmt: skip
+    refused(["heads", "clip", "--base", base, "--out", out, "--task", TOY.name, *WORDS],
+            BadOption, "--word", "verbalizer")  # fmt: skip
+    refused(["heads", "clip", "--base", base, "--out", out, "--task", TOY.name],
+            BrokenCheckpoint, base, "CLIP")  # fmt: skip
+    refused(["merge", made / "a", made / "b", "--base", base, "--tasks", TOY.name, "--out", out],
+            MissingHead, made / "a", "--heads-from")  # fmt: skip
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(("key", "value"), [("words", 5), ("template", None), ("prefix", [1]),
+                                           ("decoder", "0")])  # fmt: skip
+def test_a_configuration_that_says_something_else_is_one_line(
+    made: Path, key: str, value: object, tmp_path: Path
+) -> None:
+    run("merge", made / "a", made / "b", "--heads-from", made / "heads", "--tasks", TOY.name,
+        "--merger", "average", "--out", tmp_path / "m")  # fmt: skip
+    file = tmp_path / "m" / "config.json"
+    config = json.loads(file.read_text())
+    config[TEXT_HEAD][key] = value
+    file.write_text(json.dumps(config))
+    (tmp_path / "m" / "merge.json").unlink()
+    refused(["evaluate", "--model", tmp_path / "m", "--tasks", TOY.name, "--protocols", "current",
+             "--output-path", tmp_path / "r"],
+            BrokenCheckpoint, file, "text_head", key, "expected")  # fmt: skip
+
+
+def test_rows_that_a_template_does_not_fit_are_refused(made: Path, tmp_path: Path) -> None:
+    heads = tmp_path / "heads"
+    run("heads", "verbalizer", "--base", made / "base", "--task", TOY.name, *WORDS, "--out", heads)
+    refused(["evaluate", "--model", made / "a", "--heads-from", heads, "--tasks", TOY.name,
+             "--protocols", "current", "--output-path", tmp_path / "r"],
+            BadData, "{text}", "2 texts", "{pair}")  # fmt: skip
+
+
+def test_one_head_is_of_models_that_are_asked_alike(made: Path, tmp_path: Path) -> None:
+    twin = replace(TOY, name="toy/twin")
+    with registered(twin):
+        heads = Path(shutil.copytree(made / "heads" / "pairs", tmp_path / "heads" / "one")).parent
+        run("heads", "verbalizer", "--base", made / "base", "--task", twin.name, *WORDS,
+            "--template", "{text} {pair}", "--prefix", PREFIX, "--out", heads / "two")  # fmt: skip
+        merge = ["merge", made / "a", made / "b", "--heads-from", heads, "--merger", "average",
+                 "--tasks", f"{TOY.name},{twin.name}", "--out", tmp_path / "m"]  # fmt: skip
+        refused([*merge, "--heads", "merge"], BadRecipe, made / "b", "template", "--heads keep")
+        run(*merge, "--heads", "keep")
+
+
+def test_outputs_that_are_tied_to_no_table_must_be_there(made: Path, tmp_path: Path) -> None:
+    """As those that an adapter leaves to its base."""
+    one = under(made, made / "a")
+    said = one.config[TEXT_HEAD]
+    lacking = open_checkpoint(made / "a")
+    state = {n: lacking.weights[n] for n in lacking.weights if n != "lm_head.weight"}
+    lacking = replace(lacking, weights=state)
+    if len(state) < len(open_checkpoint(made / "a").weights):
+        with mistake(BrokenCheckpoint, made / "a", "lm_head.weight", "adapter"):
+            under_words(lacking, said, TOY.labels)
+    else:
+        assert under_words(lacking, said, TOY.labels).labels == TOY.labels
