@@ -76,5 +76,5 @@ def report(made: Path) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
-        sys.exit("expected the folder that reproduce.sh wrote")
+        sys.exit("expected the folder that pages.py wrote")
     sys.exit(report(Path(sys.argv[1])))

@@ -24,7 +24,7 @@ from harness.stats.estimate import Estimate, mean_of, minus
 from harness.types import ALL, Shots
 
 STUDIES = ("shots", "protocols")
-MERGES = ("textcls-average", "textcls-ties", "textcls-tsv")
+MERGES = ("average", "ties", "tsv")
 BASE, EXPERTS = "all-MiniLM-L6-v2", "experts"
 COLUMNS = ("first", "second", "difference", "low", "high")
 

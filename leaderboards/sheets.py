@@ -28,7 +28,9 @@ def folder_with(*names: str) -> Iterator[Path]:
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     try:
         if missing := ", ".join(name for name in names if not (place / name).exists()):
-            raise HarnessError(f"{place} has no {missing}; expected what reproduce.sh writes")
+            raise HarnessError(
+                f"{place} has no {missing}; expected what the studies and pages.py write"
+            )
         yield place
     except HarnessError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)

@@ -272,7 +272,7 @@ def topics(place: Path, stages: Sequence[str]) -> str:
         cells = [cell(row, protocol) for protocol in ("current", "knn", "ft-classifier")]
         cells.append(f"{share[row]:.0f} %" if merged else "")
         for stage in stages:
-            changed = row.replace("textcls-", f"textcls-{stage}-")
+            changed = f"{stage}-{row}"
             cells += [cell(changed, p) if merged else "" for p in ("current", "ft-classifier")]
         rows.append([called, *cells])
     shots = f"{SHOTS} shots"
@@ -282,7 +282,7 @@ def topics(place: Path, stages: Sequence[str]) -> str:
     return table(head, rows)
 
 
-TOPICS = {f"textcls-{merger}": f"`{merger}`" for merger in MERGERS}
+TOPICS = {merger: f"`{merger}`" for merger in MERGERS}
 
 
 def credit(place: Path) -> str:
@@ -394,6 +394,6 @@ if __name__ == "__main__":
     try:
         texts = {one: written(one, place) for one in PAGES}
     except FileNotFoundError as error:
-        sys.exit(f"{error.filename} is missing; expected what reproduce.sh writes")
+        sys.exit(f"{error.filename} is missing; expected what leaderboards/pages.py writes")
     for one, text in texts.items():
         write_text(one if place == HERE else place / one.relative_to(ROOT), text)

@@ -1,23 +1,20 @@
-"""Every study of `reproduce.sh` on made-up rows, in minutes: what it finds means nothing.
+"""Every study of `studies` on made-up rows, in minutes: what it finds means nothing.
 
-    python leaderboards/toy.py OUT        # what `leaderboards/reproduce.sh --toy` calls
+    python leaderboards/toy.py OUT
 
-Makes a tiny base and the data of every task that a committed board has, and runs `reproduce.sh` as
-it stands on these, in two processes. At the end OUT is held to what is committed: every board, csv,
-page and picture is there, with the same lines. Exits with 1 where something is missing.
+Makes a tiny base, the data of every task that a committed board has, and the studies with less
+training and fewer draws; runs them in two processes, and `pages.py`. At the end OUT is held to what
+is committed: every board, csv, page and picture is there, with the same lines. Exits with 1 where
+something is missing.
 
-To import torch takes longer than to train such a model. The script's commands are therefore done by
-forks of a process that has imported everything: it is asked through one pipe, and answers with the
-exit status through another.
+To import torch takes longer than to train such a model: the processes are forks of one that has
+imported everything.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import runpy
-import shlex
-import subprocess
 import sys
 import time
 import traceback
@@ -32,8 +29,10 @@ os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 
 import compare
 import numpy as np
+import pages
 import sheets
-from vision import png
+import vision
+import yaml
 
 from harness import MERGERS, PROTOCOLS, TASKS, Row, Task
 from harness.cli import main
@@ -42,19 +41,19 @@ from harness.rng import rng
 from harness.training.miniature import SUITE, make_base
 
 HERE = Path(__file__).parent
-BASE = "experts/all-MiniLM-L6-v2"
+BASE = "bases/all-MiniLM-L6-v2"
+NETWORK = (2, 64)
+"""Layers and width of the vision transformers."""
 EACH = {"train": 7, "test": 3}
 """Rows of each class: enough for draws of 5 beside `heldout10`."""
 LEAST = {"train": 40, "test": 24}
 LENGTH = 12
 SIDE = 32
 LANES = (
-    ("premerge", "ner", "vision"),
+    ("premerge", "ner", "vision-one-start", "vision-other-start", "vision-two-starts", "vision"),
     ("same-task", "different-tasks", "protocols", "shots", "emotion"),
 )
 """Studies that share no expert, and take about as long."""
-PAGES = ("pages",)
-"""What needs the boards of all."""
 WARM = (
     "evaluate",
     "faiss",
@@ -109,7 +108,7 @@ def row(task: Task, number: int, words: Sequence[str], random: np.random.Generat
         if task.image:  # a row of pixels for each class is the brightest
             pixels = random.integers(128, size=(SIDE, SIDE), dtype=np.uint8)
             pixels[of] += 128
-            return {task.image: {"bytes": png(pixels), "path": None}, **labels}
+            return {task.image: {"bytes": vision.png(pixels), "path": None}, **labels}
     said = [*marks, *picked[len(marks) :]]
     columns = len(task.text)
     return {**{name: " ".join(said[n::columns]) for n, name in enumerate(task.text)}, **labels}
@@ -130,7 +129,7 @@ def write(task: Task, split: str, path: Path, words: Sequence[str]) -> None:
 
 
 def make(out: Path) -> int:
-    """The base, and the rows that the committed boards are of."""
+    """The bases, and the rows that the committed boards are of."""
     make_base(out / BASE, steps=60, width=64, layers=4)
     texts = load_rows(TASKS[SUITE[0]], "train90").texts
     words = sorted({word for text in texts for part in text for word in part.split()})
@@ -139,36 +138,29 @@ def make(out: Path) -> int:
     for task in (TASKS[name] for name in sorted(known & {*TASKS})):  # not a study's own
         for split in ("train", task.splits[task.reported]):
             write(task, split, out / "data" / task.name / f"{split}.parquet", words)
+    vision.write(out, *NETWORK)
     return 0
 
 
-# Commands ----------------------------------------------------------------------------------
+def smaller(name: str, out: Path) -> Path:
+    """A study with one epoch, two draws and the tiny base; its file."""
+    said = yaml.safe_load((HERE / "studies" / f"{name}.yaml").read_text(encoding="utf-8"))
+    experts = said["experts"]
+    if "tasks" in experts:
+        experts["finetune"] |= {"epochs": 1}
+        experts.pop("by_task", None)
+    for reading in (said, *said.get("score_on", {}).values()):
+        if isinstance(reading, dict):
+            reading["evaluate"] = {**reading.get("evaluate", {}), "draws": 2}
+    if not said["base"].startswith("$OUT/"):
+        said["base"] = f"$OUT/{BASE}"
+    path = out / "studies" / f"{name}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
+    return path
 
 
-def serve(studies: Sequence[str], out: Path) -> int:
-    """Run `reproduce.sh` and do the commands that it asks for; its exit status."""
-    (asked, ask), (answered, answer) = os.pipe(), os.pipe()
-    shell = subprocess.Popen(
-        [HERE / "reproduce.sh", "--out", out, *studies],
-        env={**os.environ, "WARM_ASK": str(ask), "WARM_ANSWER": str(answered)},
-        pass_fds=(ask, answered),
-    )
-    os.close(ask)
-    with open(asked, encoding="utf-8") as questions:
-        for line in questions:
-            os.write(answer, f"{forked(do, shlex.split(line))}\n".encode())
-    return shell.wait()
-
-
-def do(words: Sequence[str]) -> int:
-    """Do a command of ours, or a script; its exit status."""
-    program, *arguments = words
-    print("+", *words, flush=True)
-    if program == "harness":
-        return main(arguments)
-    sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
-    runpy.run_path(arguments[0], run_name="__main__")
-    return 0
+# Processes ---------------------------------------------------------------------------------
 
 
 def forked(work: Callable[..., int], *given: Any) -> int:
@@ -201,12 +193,18 @@ def wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def lane(studies: Sequence[str], out: Path) -> int:
-    """Studies, with all that their commands say in a file."""
-    log = os.open(out / f"{studies[0]}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def logged(work: Callable[..., int], name: str, out: Path, *given: Any) -> int:
+    """Do work, with all that it says in a file."""
+    log = os.open(out / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    return serve(studies, out)
+    return work(*given)
+
+
+def lane(studies: Sequence[str], out: Path) -> int:
+    """Run studies, one after another."""
+    files = [str(smaller(name, out)) for name in studies]
+    return main(["study", "run", *files, "--out", str(out), "--device", "cpu"])
 
 
 def toy(out: Path) -> int:
@@ -218,10 +216,10 @@ def toy(out: Path) -> int:
     started = time.monotonic()
     if forked(make, out):
         return 1
-    failed = []
-    for together in (LANES, (PAGES,)):
-        running = {start(lane, studies, out): studies[0] for studies in together}
-        failed += [name for pid, name in running.items() if wait(pid)]
+    running = {start(logged, lane, one[0], out, one, out): one[0] for one in LANES}
+    failed = [name for pid, name in running.items() if wait(pid)]
+    if forked(logged, pages.write, "pages", out, out):
+        failed.append("pages")
     for name in failed:
         print((out / f"{name}.log").read_text(encoding="utf-8")[-4000:])
     spent = os.times()

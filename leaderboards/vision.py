@@ -2,7 +2,7 @@
 
     python leaderboards/vision.py OUT [LAYERS WIDTH]
 
-Makes in OUT/experts two small vision transformers, `vit-0` and `vit-1`, each from the seed in its
+Makes in OUT/bases two small vision transformers, `vit-0` and `vit-1`, each from the seed in its
 name, and in OUT/tasks the tasks that the package has not: the classes of CIFAR-10 in two halves
 without a class in common, `animals` and `vehicles`, and the digits of scikit-learn, 8 x 8 pixels.
 """
@@ -110,12 +110,16 @@ def png(pixels: Any) -> bytes:
     return file.getvalue()
 
 
-if __name__ == "__main__":
-    to = Path(sys.argv[1])
+def write(to: Path, *size: int) -> None:
+    """All of it, with networks of so many layers and such a width."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     disable_progress_bars()
     for number in range(2):
-        network(to / "experts" / f"vit-{number}", number, *map(int, sys.argv[2:]))
+        network(to / "bases" / f"vit-{number}", number, *size)
     halves(to / "tasks")
     digits(to / "tasks")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -1,125 +1,71 @@
-"""The script that makes the committed boards anew, and those that it calls.
+"""The studies that make the committed boards, and the scripts beside them.
 
 What the studies themselves make is tried whole, on made-up rows, by `make test-studies`.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import runpy
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas
 import pytest
 
 from harness.evaluation.packs import unpack
+from harness.studies.steps import leaf, steps_of
+from harness.studies.study import read_study
+from harness.training.miniature import make_base
 
 ROOT = Path(__file__).parents[1]
 BOARDS = ROOT / "leaderboards"
-SCRIPT = BOARDS / "reproduce.sh"
-STUB = """#!/usr/bin/env bash
-# says what it was asked for, and leaves what marks a folder as made
-echo "$(basename "$0") $*" >> "$ASKED"
-[ -z "$FAILS" ] || [[ "$*" != *"$FAILS"* ]] || exit "$STATUS"
-case $1 in finetune) made=expert.json ;; merge) made=merge.json ;; *) exit 0 ;; esac
-while [ "$1" != --out ]; do shift; done
-mkdir -p "$2" && touch "$2/$made"
-"""
-EXPERTS = 10 + 5 + 33 + 9 + 4 + 7
-"""Of same-task, of all studies of textcls, of premerge, ner, emotion and vision."""
-EVALUATED = 22 + 10 + 18 + 9 + 30 + 20 + 49
-"""The same, but that premerge.py does its own; of different-tasks, protocols and shots."""
-MERGED = EVALUATED - (5 + 9 + 10)
-"""Less what was merged for another study: by protocols, by shots, and by emotion out of domain."""
+STUDIES = sorted((BOARDS / "studies").glob("*.yaml"))
 
-if not SCRIPT.is_file():
+if not STUDIES:
     pytest.skip("boards are no part of the source distribution", allow_module_level=True)
 
-Script = Callable[..., tuple[subprocess.CompletedProcess[str], list[str]]]
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of studies with what those of images find there."""
+    out = tmp_path_factory.mktemp("studies") / "out"
+    base = make_base(out / "bases/all-MiniLM-L6-v2", steps=1)
+    for place in ("bases/vit-0", "bases/vit-1", *(f"experts/vit-{n}/cifar10-{n}" for n in (0, 1))):
+        shutil.copytree(base, out / place)
+    for name in ("vehicles", "animals", "digits"):
+        said = {"text": "text", "label": "label", "labels": ["no", "yes"], "files": name}
+        (out / "tasks" / name).mkdir(parents=True)
+        (out / "tasks" / f"{name}.yaml").write_text(json.dumps(said))
+        (out / "tasks" / name / "train.csv").write_text("text,label\n" + "a,no\nb,yes\n" * 9)
+    return out
 
 
-@pytest.fixture
-def reproduce(tmp_path: Path) -> Script:
-    """The script with the given arguments, where `harness` and `python` do nothing."""
-    commands = tmp_path / "commands"
-    commands.mkdir()
-    for name in ("harness", "python"):
-        (commands / name).write_text(STUB)
-        (commands / name).chmod(0o755)
-    (tmp_path / "out" / "experts" / "all-MiniLM-L6-v2").mkdir(parents=True)
-
-    def run(
-        *given: str, fails: str = "", status: int = 2
-    ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-        asked = tmp_path / "asked"
-        asked.write_text("")
-        done = subprocess.run(
-            [SCRIPT, "--out", tmp_path / "out", *given],
-            env={
-                **os.environ,
-                "PATH": f"{commands}:{os.environ['PATH']}",
-                "HARNESS_DATA_DIR": str(tmp_path),
-                "ASKED": str(asked),
-                "FAILS": fails,
-                "STATUS": str(status),
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done, asked.read_text().splitlines()
-
-    return run
+@pytest.mark.parametrize("file", STUDIES, ids=lambda path: path.stem)
+def test_a_study_makes_the_rows_of_its_committed_boards(file: Path, bases: Path) -> None:
+    """Every merge on every task, of every board that it has."""
+    texts = not file.stem.startswith("vision")
+    base = (str(bases / "bases/all-MiniLM-L6-v2"),) if texts else ()
+    made = steps_of(read_study(file, bases, base=base), bases)
+    scored: dict[str, set[tuple[str, str]]] = {}
+    for step in made:
+        if step.verb == "evaluate":
+            board, merge = Path(step.request["output"]).name, leaf(step.request["model"])
+            # experts that are given say their task themselves
+            for task in step.request.get("tasks", ["vision/cifar10"]):
+                scored.setdefault(board, set()).add((leaf(task), merge))
+    for board, asked in scored.items():
+        frame = pandas.read_csv(BOARDS / board / "board.csv", keep_default_na=False)
+        merges = frame[frame.role == "merged"]
+        assert {(leaf(t), m) for t, m in zip(merges.task, merges.model, strict=True)} == asked
 
 
-def test_all_studies_are_made_in_a_folder_of_their_own(reproduce: Script, tmp_path: Path) -> None:
-    done, asked = reproduce()
-    assert (done.returncode, done.stderr) == (0, "")
-    count = [line.split()[1] for line in asked].count
-    assert [count(one) for one in ("finetune", "merge", "evaluate")] == [EXPERTS, MERGED, EVALUATED]
-    assert sum("premerge.py" in line for line in asked) == 11
-    boards = sorted(path.parent.name for path in BOARDS.glob("*/board.csv"))
-    lines = [line for line in asked if line.startswith("harness leader")]
-    made = [line.rpartition("/")[2] for line in lines]
-    assert sorted(made[:-1]) == boards
-    assert "--each" in lines[-1]
-    for line in asked:
-        program, _, words = line.partition(" ")
-        if program == "python":
-            words = words.partition(" ")[2]  # but for the script
-        for place in ("leaderboards", "docs", "experts", "merged", "records"):
-            assert not any(word.startswith(f"{place}/") for word in words.split()), line
-        assert str(tmp_path / "out") in words, line
-
-
-def test_what_was_made_is_kept(reproduce: Script) -> None:
-    reproduce("same-task")
-    _, asked = reproduce("same-task")
-    assert {line.split()[1] for line in asked} == {"evaluate", "records", "leaderboard"}
-
-
-def test_a_study_that_fails_does_not_stop_the_next(reproduce: Script) -> None:
-    done, asked = reproduce("ner", "emotion", fails="merged/conll2003-ties")
-    assert done.returncode == 3
-    assert "failed: ner; what was made is kept in" in done.stderr
-    boards = [line for line in asked if line.startswith("harness leaderboard")]
-    assert [line.rpartition("/")[2] for line in boards] == ["emotion", "emotion-ood"]
-
-
-def test_ctrl_c_stops_all(reproduce: Script) -> None:
-    done, asked = reproduce("ner", "emotion", fails="merged/conll2003-ties", status=130)
-    assert done.returncode == 130
-    assert not any("emotion" in line for line in asked)
-
-
-@pytest.mark.parametrize("given", [["nre"], ["--toy", "ner"]])
-def test_what_it_does_not_know_is_said_before_work(reproduce: Script, given: list[str]) -> None:
-    done, asked = reproduce(*given)
-    assert (done.returncode, asked) == (2, [])
-    assert len(done.stderr.splitlines()) == 1
+def test_every_committed_board_has_a_study() -> None:
+    texts = " ".join(path.read_text() for path in STUDIES)
+    for path in BOARDS.glob("*/board.csv"):
+        assert f" {path.parent.name}\n" in texts or f"  {path.parent.name}:" in texts
 
 
 # The scripts beside it ---------------------------------------------------------------------
@@ -165,9 +111,9 @@ def test_what_is_missing_is_one_line(ran: Runner, name: str, lacks: str, tmp_pat
 @pytest.mark.parametrize(
     ("name", "study", "models"),
     [
-        ("gains.csv", "premerge", ["mrpc-average", "mrpc-dare-average"]),
-        ("gains.csv", "premerge", ["mrpc-dare-average"]),
-        ("differences.csv", "shots", ["textcls-average", "ag_news"]),
+        ("gains.csv", "premerge", ["average", "dare-average"]),
+        ("gains.csv", "premerge", ["dare-average"]),
+        ("differences.csv", "shots", ["average", "ag_news-0"]),
     ],
 )
 def test_without_resamples_a_file_keeps_what_it_says(

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from harness.checkpoints.provenance import EXPERT_FILE
 from harness.cli import main
 from harness.errors import BadOption, BadRecipe, HarnessError, UnknownName
 from harness.studies.outcomes import Outcome, states_of
-from harness.studies.plan import Plan, planned, read_plan, write_plan
+from harness.studies.plan import Chunk, Plan, planned, read_plan, write_plan
 from harness.studies.pool import run_plan
 from harness.studies.steps import Step, steps_of
 from harness.studies.study import Study, read_study
@@ -115,6 +116,15 @@ def test_options_of_stages_are_axes_too(room: Path) -> None:
     assert merges(room, mergers=["ties"], include=[halves]) == [
         f"base/topic/{one}"
         for one in ("ties", "rotation-layers-first-1-average", "rotation-layers-last-1-average")
+    ]
+
+
+def test_experts_with_a_name_are_apart_from_others_of_their_tasks(room: Path) -> None:
+    experts: Any = TWO["experts"]
+    found = steps(room, experts={**experts, "called": "mine"}, mergers=["average"])
+    assert [*found][:3] == [
+        *(f"experts/mine/base/topic-{seed}" for seed in (0, 1)),
+        "merged/mine/base/topic/average",
     ]
 
 
@@ -301,6 +311,18 @@ def test_merges_go_when_they_are_scored_and_stay_done(room: Path) -> None:
     more = run(room, keep_merges=False, protocols=["current", "knn", "linear-probe:shots=2"])
     assert {one.state for one in more.values()} == {"done"}
     assert any("linear-probe" in path for path in records(room / "out"))
+
+
+def test_merges_are_scored_before_more_are_made(room: Path) -> None:
+    """Of many merges few lie on the disk at a time."""
+    made, said = plan(room, mergers=["average", "ties", "wudi", "iso"]), list[str]()
+    alone = planned("two", [*made.steps.values()])
+    chunks = tuple(Chunk(one.level, (name,)) for one in alone.chunks for name in one.steps)
+    apart = replace(alone, chunks=chunks)
+    path = write_plan(apart, room / "out")
+    run_plan(apart, path, room / "out", where=WHERE, say=said.append)
+    verbs = [line.split()[1].split("/")[0] for line in said]
+    assert verbs == ["experts"] * 2 + ["merged", "records"] * 4
 
 
 def test_what_fails_is_said_with_its_reason_and_stays_until_it_is_retried(

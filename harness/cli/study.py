@@ -97,7 +97,7 @@ def plan(
 
 @study.command()
 def run(
-    file: str = FILE,
+    files: list[str] = argument("Studies: YAML files, or names of those that are shipped."),
     out: Path | None = OUT,
     jobs: int = option("So many workers at a time.", 1),
     base: list[str] | None = BASE,
@@ -108,7 +108,7 @@ def run(
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Do what is missing of a study on this machine, and draw its boards."""
+    """Do what is missing of a study, or of several in turn, on this machine; draw their boards."""
     from harness.studies.board import BOARDS, boards
     from harness.studies.outcomes import forgive, states_of
     from harness.studies.plan import write_plan
@@ -116,21 +116,24 @@ def run(
 
     if jobs < 1:
         raise BadRecipe(f"--jobs is {jobs}, expected a number of at least 1")
-    made, folder = _planned(file, out, base, limit, seeds, data_dir)
-    before = states_of(made, folder)  # what was made otherwise is refused before work starts
-    path = write_plan(made, folder)
-    if retry_failed:
-        forgive(made, folder)
     where = {"data_dir": data_dir and str(Path(data_dir).resolve()), "device": device}
-    with bars() as advance:
-        known = run_plan(
-            made, path, folder, jobs=jobs, where=where, progress=advance, say=_to_stderr
-        )
-    _print(made, known)
-    if known != before or not (folder / BOARDS).is_dir():
-        for one in boards(made, known, folder):
-            print(f"wrote {one}/index.html")
-    _status(known)
+    every: dict[str, Outcome] = {}
+    for file in files:
+        made, folder = _planned(file, out, base, limit, seeds, data_dir)
+        before = states_of(made, folder)  # what was made otherwise is refused before work starts
+        path = write_plan(made, folder)
+        if retry_failed:
+            forgive(made, folder)
+        with bars() as tell:
+            known = run_plan(
+                made, path, folder, jobs=jobs, where=where, progress=tell, say=_to_stderr
+            )
+        _print(made, known)
+        if known != before or not (folder / BOARDS).is_dir():
+            for one in boards(made, known, folder):
+                print(f"wrote {one}/index.html")
+        every |= known
+    _status(every)
 
 
 @study.command()

@@ -24,7 +24,7 @@ def boards(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
         if step.verb == "evaluate" and known[name].records:
             reading = Path(step.request["output"]).name
             places.setdefault(reading, set()).update(folder / one for one in known[name].records)
-    if not places:
+    if not places and any(step.verb == "evaluate" for step in plan.steps.values()):
         raise MissingScores(f"there is no record of {plan.study} in {folder}; run the study first")
     for reading, records in places.items():
         leaderboard(sorted(records), out=folder / BOARDS / reading)

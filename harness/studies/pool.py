@@ -50,9 +50,14 @@ def run_plan(
         if progress:
             progress(f"steps of {plan.study}", len(plan.chunks[number].steps), total)
 
+    # what is made is scored before more is made: merges may then go
+    waiting.sort(key=lambda number: -plan.chunks[number].level)
     if jobs == 1:
-        for number in waiting:  # by level: what a chunk needs is done, or will not be
+        while waiting:
+            number = next(one for one in waiting if _ready(plan, one, settled))
+            waiting.remove(number)
             work(plan, number, folder, where=where, say=say)
+            settled.update(plan.chunks[number].steps)
             tell(number)
     else:
         _in_processes(plan, waiting, settled, jobs, _starter(path, folder, jobs, where), tell)

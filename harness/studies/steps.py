@@ -179,6 +179,8 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
     merges = [*_merges(study)]
     for one in _sets(study, folder, data_dir):
+        if merges:
+            _check_whole(one)
         yield from (expert.step for expert in one.members if expert.step)
         references = [*_references(study, one, folder, data_dir)]
         yield from (step for _, step in references if step)
@@ -222,7 +224,7 @@ def _sets(study: Study, folder: Path, data_dir: str | None) -> Iterator[ExpertSe
             raise BadRecipe(f"{study.study}: folders of experts have one base; found several")
         base = _relative(study.base[0], folder) if study.base else ""
         for name, places in experts.folders.items():
-            yield _whole(ExpertSet(name, base, tuple(Expert(_relative(p, folder)) for p in places)))
+            yield ExpertSet(name, base, tuple(Expert(_relative(p, folder)) for p in places))
         return
     if not study.base:
         raise BadRecipe(f"{study.study}: names no base to fine-tune; expected one: --base")
@@ -230,8 +232,11 @@ def _sets(study: Study, folder: Path, data_dir: str | None) -> Iterator[ExpertSe
     _check(study, tasks)
     for source in study.base:
         base = _relative(source, folder)
+        home = f"{experts.called}/{leaf(base)}" if experts.called else leaf(base)
         trained = [
-            _expert(study, base, task, seed, data_dir) for seed in experts.seeds for task in tasks
+            _expert(study, base, home, task, seed, data_dir)
+            for seed in experts.seeds
+            for task in tasks
         ]
         groups: dict[str, list[Expert]] = {}
         for one in trained:
@@ -241,17 +246,17 @@ def _sets(study: Study, folder: Path, data_dir: str | None) -> Iterator[ExpertSe
             many = study.sets.at_once
             if many is not None and many > len(members):
                 raise BadRecipe(
-                    f"{study.study}: sets.choose is {many}, and {leaf(base)}/{name} has "
+                    f"{study.study}: sets.choose is {many}, and {home}/{name} has "
                     f"{len(members)} experts; expected at most so many"
                 )
             if many is None or many == len(members):
-                yield _whole(ExpertSet(f"{leaf(base)}/{name}", base, tuple(members)))
+                yield ExpertSet(f"{home}/{name}", base, tuple(members))
                 continue
             for chosen in combinations(members, many):
                 called = "+".join(
                     str(one.seed) if study.sets.by == "task" else leaf(one.task) for one in chosen
                 )
-                yield _whole(ExpertSet(f"{leaf(base)}/{name}/{called}", base, chosen))
+                yield ExpertSet(f"{home}/{name}/{called}", base, chosen)
 
 
 def _check(study: Study, tasks: Sequence[str]) -> None:
@@ -277,18 +282,20 @@ def _check(study: Study, tasks: Sequence[str]) -> None:
                 raise BadRecipe(f"{study.study}: {name} is {value}, expected {expected}")
 
 
-def _whole(one: ExpertSet) -> ExpertSet:
+def _check_whole(one: ExpertSet) -> None:
+    """Raise BadRecipe for a set that leaves nothing to merge."""
     if len(one.members) < 2:
         raise BadRecipe(
             f"the set {one.name} has {len(one.members)} expert; expected two or more: give more "
             "tasks or seeds, or other sets"
         )
-    return one
 
 
-def _expert(study: Study, base: str, task: str, seed: int, data_dir: str | None) -> Expert:
+def _expert(
+    study: Study, base: str, home: str, task: str, seed: int, data_dir: str | None
+) -> Expert:
     experts = study.experts
-    place = f"experts/{leaf(base)}/{leaf(task)}-{seed}"
+    place = f"experts/{home}/{leaf(task)}-{seed}"
     flags = {**experts.finetune, **experts.by_task.get(task, {})}
     head = {"head_seed": 0} if experts.head_seed == "same" else {}
     request = {"base": base, "task": task, "seed": seed, **head, **flags}

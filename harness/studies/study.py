@@ -89,7 +89,8 @@ class Experts(Frozen):
     """Experts that the study trains, every task with every seed, or folders by set.
 
     `finetune` are flags of `harness finetune`, `by_task` others for single tasks. `head_seed`:
-    heads start alike for all seeds (`same`), or each from its expert's seed (`own`).
+    heads start alike for all seeds (`same`), or each from its expert's seed (`own`). Studies in one
+    folder share the experts of a name (`called`).
     """
 
     tasks: Names = ()
@@ -98,6 +99,7 @@ class Experts(Frozen):
     finetune: Flags = Field(default_factory=dict)
     by_task: Mapping[str, Flags] = Field(default_factory=dict)
     folders: Mapping[Name, Names] = Field(default_factory=dict)
+    called: Name | None = None
 
 
 class Sets(Frozen):

@@ -1,0 +1,77 @@
+"""What takes several boards, from the folder that the studies were run in.
+
+    python leaderboards/pages.py OUT
+
+Packs the records of every board in OUT/records, and writes into OUT what stands beside this file
+and in docs: boards and the page over them, differences and gains, tables of pages, and pictures by
+the commands of docs/figures/README.md. Exits with 3 where one of them could not be made, and with
+all others written.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import sheets
+
+from harness.cli import main
+
+ROOT = sheets.HERE.parent
+MOVED = "experts/ner/*/conll2003-0"
+"""The expert of README's picture."""
+AVERAGE = "merged/topics/*/seed-0/average"
+TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"
+
+
+def commands(out: Path) -> Iterator[str]:
+    """All of them in their order."""
+    packs = [f"{one}.parquet" for one in sorted((out / "records").iterdir()) if one.is_dir()]
+    for pack in packs:
+        yield f"harness records pack {pack.removesuffix('.parquet')} --out {pack}"
+    yield f"harness leaderboard {' '.join(packs)} --each --out {out}"
+    for name in ("differences", "gains", "tables"):
+        yield f"python {sheets.HERE}/{name}.py {out}"
+    for expert in out.glob(MOVED):
+        yield f"python {ROOT}/benchmarks/moved.py {expert} ner/conll2003 {out}/docs/moved"
+    for merge in out.glob(AVERAGE):
+        yield f"harness plot tsne --model {merge} {TSNE} --out {out}/docs/figures/tsne"
+    figures = (ROOT / "docs/figures/README.md").read_text(encoding="utf-8")
+    for line in re.findall(r"(?m)^    (harness plot .*)", figures):
+        yield line.replace("leaderboards/", f"{out}/").replace(
+            "docs/figures/", f"{out}/docs/figures/"
+        )
+
+
+def do(command: str) -> int:
+    """Do a command of ours, or a script; its exit status."""
+    print("+", command, flush=True)
+    program, *words = shlex.split(command)
+    if program == "harness":
+        return main(words)
+    sys.argv, status = words, None
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as ended:
+        status = ended.code
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+    return int(bool(status))
+
+
+def write(out: Path) -> int:
+    """Make everything; the exit status."""
+    failed = [command for command in commands(out) if do(command)]
+    for command in failed:
+        print(f"failed: {command}", file=sys.stderr)
+    return 3 if failed else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "records").is_dir():
+        sys.exit("expected the folder that studies were run in, with records/ in it")
+    sys.exit(write(Path(sys.argv[1])))
