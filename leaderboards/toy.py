@@ -48,6 +48,8 @@ EACH = {"train": 7, "test": 3}
 """Rows of each class: enough for draws of 5 beside `heldout10`."""
 LEAST = {"train": 40, "test": 24}
 LENGTH = 12
+DRAWS = 3
+"""As few as credit has an interval of."""
 SIDE = 32
 LANES = (
     ("premerge", "ner", "vision-one-start", "vision-other-start", "vision-two-starts", "vision"),
@@ -143,7 +145,7 @@ def make(out: Path) -> int:
 
 
 def smaller(name: str, out: Path) -> Path:
-    """A study with one epoch, two draws and the tiny base; its file."""
+    """A study with one epoch, few draws and the tiny base; its file."""
     said = yaml.safe_load((HERE / "studies" / f"{name}.yaml").read_text(encoding="utf-8"))
     experts = said["experts"]
     if "tasks" in experts:
@@ -151,7 +153,7 @@ def smaller(name: str, out: Path) -> Path:
         experts.pop("by_task", None)
     for reading in (said, *said.get("score_on", {}).values()):
         if isinstance(reading, dict):
-            reading["evaluate"] = {**reading.get("evaluate", {}), "draws": 2}
+            reading["evaluate"] = {**reading.get("evaluate", {}), "draws": DRAWS}
     if not said["base"].startswith("$OUT/"):
         said["base"] = f"$OUT/{BASE}"
     path = out / "studies" / f"{name}.yaml"

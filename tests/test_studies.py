@@ -350,6 +350,16 @@ def test_what_fails_is_said_with_its_reason_and_stays_until_it_is_retried(
     assert main(["study", "status", str(room / "out")]) == 0
 
 
+def test_a_study_of_which_all_fails_says_why_and_has_no_board(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (room / "base/model.safetensors").write_bytes(b"")
+    assert main(["study", "run", str(write(room)), "--out", str(room / "out")]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("failed: experts/base/topic-") for line in lines) == 2
+    assert not (room / "out/boards").exists()
+
+
 def test_several_workers_make_what_one_makes(room: Path) -> None:
     run(room)
     one = records(room / "out")

@@ -109,7 +109,7 @@ def run(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Do what is missing of a study, or of several in turn, on this machine; draw their boards."""
-    from harness.studies.board import BOARDS, boards
+    from harness.studies.board import boards
     from harness.studies.outcomes import forgive, states_of
     from harness.studies.plan import write_plan
     from harness.studies.pool import run_plan
@@ -120,7 +120,7 @@ def run(
     every: dict[str, Outcome] = {}
     for file in files:
         made, folder = _planned(file, out, base, limit, seeds, data_dir)
-        before = states_of(made, folder)  # what was made otherwise is refused before work starts
+        states_of(made, folder)  # what was made otherwise is refused before work starts
         path = write_plan(made, folder)
         if retry_failed:
             forgive(made, folder)
@@ -129,7 +129,7 @@ def run(
                 made, path, folder, jobs=jobs, where=where, progress=tell, say=_to_stderr
             )
         _print(made, known)
-        if known != before or not (folder / BOARDS).is_dir():
+        if any(one.records for one in known.values()):
             for one in boards(made, known, folder):
                 print(f"wrote {one}/index.html")
         every |= known
@@ -159,7 +159,7 @@ def board(folder: Path = FOLDER) -> None:
     from harness.studies.plan import plans_in
 
     for made in plans_in(folder):
-        for one in boards(made, states_of(made, folder), folder):
+        for one in boards(made, states_of(made, folder), folder, anew=True):
             print(f"wrote {one}/index.html")
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.errors import MissingScores
+from harness.errors import HarnessError, MissingScores
+from harness.files import read_json, write_json
 from harness.reporting.boards.leaderboard import leaderboard
-from harness.studies.outcomes import Outcome
+from harness.studies.outcomes import OUTCOMES, Outcome
 from harness.studies.plan import Plan
+from harness.studies.steps import digest_of
 
 BOARDS = "boards"
 
 
-def boards(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]:
+def boards(
+    plan: Plan, known: Mapping[str, Outcome], folder: Path, *, anew: bool = False
+) -> list[Path]:
     """Write the board of every reading of a study into `folder`/boards; the folders.
 
-    Of what the plan asks for alone, though more records may lie there. Raises MissingScores where
-    there is none.
+    Of what the plan asks for alone, though more records may lie there; nothing where they were
+    drawn of these very records, unless `anew`. Raises MissingScores where there is no record.
     """
     places: dict[str, set[Path]] = {}
     for name, step in plan.steps.items():
@@ -26,6 +30,18 @@ def boards(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
             places.setdefault(reading, set()).update(folder / one for one in known[name].records)
     if not places and any(step.verb == "evaluate" for step in plan.steps.values()):
         raise MissingScores(f"there is no record of {plan.study} in {folder}; run the study first")
+    drawn = folder / OUTCOMES / BOARDS / f"{plan.study}.json"
+    of = {"of": {reading: digest_of(sorted(map(str, one))) for reading, one in places.items()}}
+    if not anew and drawn.is_file() and _said(drawn) == of:
+        return []
     for reading, records in places.items():
         leaderboard(sorted(records), out=folder / BOARDS / reading)
+    write_json(drawn, of)  # last: whoever is killed before draws them again
     return [folder / BOARDS / reading for reading in places]
+
+
+def _said(path: Path) -> Mapping[str, object]:
+    try:
+        return read_json(path, "what boards are of")
+    except HarnessError:
+        return {}

@@ -7,6 +7,7 @@ is most easily caught between two states.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -28,6 +29,7 @@ CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "cty
 a file that is to be written is counted as well."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
+TOOK = re.compile(rb'"seconds": [\d.]+')
 Tree = Mapping[str, bytes]
 
 
@@ -54,6 +56,7 @@ CASES: Mapping[str, Case] = {
     "statistics": Case(kinds.STATISTICS),
     "leaderboard": Case(kinds.BOARD),
     "finetune": Case(kinds.TUNED),
+    "study run": Case(kinds.STUDY),
 }
 
 
@@ -105,9 +108,13 @@ def campaign(
 
 
 def tree(folder: Path) -> Tree:
-    """Every file below a folder with its bytes, the hidden ones too."""
+    """Every file below a folder with its bytes, the hidden ones too, but for what a step took."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    return {
+        name: TOOK.sub(b"", content) if "/outcomes/" in name else content
+        for name, content in found.items()
+    }
 
 
 def unlike(found: Tree, expected: Tree) -> str:

@@ -148,6 +148,14 @@ CHECK = Command(
     ("check", "merger", "average", "--baselines", "baselines"), lambda _: True, (0, 1), _measured
 )
 RECIPE, KIT_RECIPE = merge("recipe.yaml"), merge("kit.yaml")
+STUDY = Command(
+    _to("--out", "study", "run", "study.yaml", "--device", "cpu", *DATA),
+    lambda out: (out / "made/plans").is_dir() and (out / "made/outcomes").is_dir(),
+    done=(0, 3),
+)
+PLANNED = Command(
+    _to("--out", "study", "plan", "study.yaml", *DATA), lambda out: not (out / "made").exists()
+)
 READS = {kind: evaluate("a", data=kind) for kind in ("data", "data-jsonl", "data-csv")}
 PAIRS_TRAIN, TAGS_TRAIN = (
     tuned("--base", "base", task=f"own/{one}.yaml") for one in ("pairs", "tags")
@@ -227,6 +235,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "mergekit_config.yml": Kind(m.YAML, _doors(("kit/mergekit_config.yml", (KIT,)))),
     "recipe.yaml": Kind(m.YAML, _doors(("recipe.yaml", (RECIPE,)))),
+    "study.yaml": Kind(m.YAML, _doors(("study.yaml", (PLANNED, STUDY)))),
     "mergekit recipe": Kind(m.YAML, _doors(("kit.yaml", (KIT_RECIPE,)))),
     "record": Kind(m.JSON, _doors(("records/@record", (BOARD, BOARD)))),
     "baseline": Kind(m.JSON, _doors(("baselines/average.json", (CHECK,)))),

@@ -161,6 +161,18 @@ def _recipes() -> None:
         "tokenizer_source": "base",
     }
     Path("recipe.yaml").write_text(yaml.safe_dump(recipe))
+    trained = {"epochs": 1, "limit": 12, "batch_size": 4}
+    study = {
+        "study": "rte",
+        "base": "base",
+        "experts": {"tasks": "glue/rte", "seeds": [0, 1], "finetune": trained},
+        "sets": {"by": "task"},
+        "mergers": ["average", "ties", "regmean:examples=8"],
+        "exclude": [{"merger": "ties"}],
+        "protocols": ["current", "knn:shots=[1]"],
+        "evaluate": {"draws": 1},
+    }
+    Path("study.yaml").write_text(yaml.safe_dump(study))
     # a base without a head has no place in a merge of heads: an expert stands in for it
     Path("kit.yaml").write_text(yaml.safe_dump({**kit, "base_model": "sharded"}))
 
