@@ -172,7 +172,6 @@ def work(
 ) -> None:
     """Do one chunk of a study's plan: what `study run` and a cluster's jobs call."""
     from harness.studies.plan import read_plan
-    from harness.studies.prices import started
     from harness.studies.work import work as run
 
     made = read_plan(plan)
@@ -180,6 +179,5 @@ def work(
         raise BadRecipe(f"--chunk is {chunk}, expected a number from 0 to {len(made.chunks) - 1}")
     folder = plan.resolve().parent.parent
     where = {"data_dir": data_dir and str(Path(data_dir).resolve()), "device": device}
-    started()
     if not run(made, chunk, folder, where=where, say=print):
         raise typer.Exit(3)

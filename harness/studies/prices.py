@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -13,8 +12,6 @@ from harness.studies.steps import Step, digest_of
 
 KEPT = 25
 """How many of the last times are kept of one kind of step."""
-START = ("start",)
-"""What is timed of a worker before its first step."""
 
 
 def price(step: Step) -> float | None:
@@ -25,20 +22,10 @@ def price(step: Step) -> float | None:
     return None
 
 
-def start_price() -> float:
-    """Seconds that a worker takes to start."""
-    return median(_rates(START) or [5.0])
-
-
 def paid(step: Step, seconds: float) -> None:
     """Remember how long a step took."""
     for kind in _kinds(step):
         _remember(kind, seconds / step.size)
-
-
-def started() -> None:
-    """Remember how long this process took until now."""
-    _remember(START, time.process_time())
 
 
 def _kinds(step: Step) -> Iterator[tuple[str, ...]]:

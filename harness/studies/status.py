@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.checkpoints.layout import MODEL_FILES
 from harness.studies.outcomes import Outcome
 from harness.studies.plan import Plan
-from harness.studies.prices import price, start_price
+from harness.studies.prices import price
 from harness.studies.steps import VERBS, Step
 
 HOUR = 3600.0
@@ -37,13 +37,10 @@ class Price:
 
 
 def price_of(plan: Plan, names: Sequence[str]) -> Price:
-    """What it costs to do the steps of these names, workers' starts included."""
-    wanted = {*names}
+    """What it costs one worker to do the steps of these names."""
     prices = [price(plan.steps[name]) for name in names]
-    starts = sum(1 for chunk in plan.chunks if wanted & {*chunk.steps})
     known = [one for one in prices if one is not None]
-    seconds = sum(known) + starts * start_price() if names else 0.0
-    return Price(seconds, len(prices) - len(known))
+    return Price(sum(known), len(prices) - len(known))
 
 
 def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | int]]:
