@@ -30,7 +30,7 @@ from harness.stats.ranks import (
     tie_groups,
     win_rates,
 )
-from harness.stats.tests import detectable, holm, outcome, p_value, units_needed
+from harness.stats.tests import detectable, holm, outcome, p_value, sets_needed, units_needed
 from harness.types import Array64
 
 NONE = np.empty((1, 0))
@@ -355,3 +355,24 @@ def test_models_that_cannot_be_told_apart_are_joined() -> None:
     assert tie_groups([3, 2, 1, 0], ()) == [(3, 2, 1, 0)]
     assert tie_groups([0, 1, 2], {(0, 1)}) == [(0,), (1, 2)]
     assert places(4, [3, 2, 1, 0], known) == [(3, 4), (2, 4), (2, 3), (1, 1)]
+
+
+# What it would take ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("deviation", "pairs"), [(1.0, 10), (2.0, 34), (0.5, 5), (5.0, 199), (0.001, 2)]
+)
+def test_sets_that_a_difference_of_one_takes(deviation: float, pairs: int) -> None:
+    """G*Power 3.1, two-sided, 5 %, power 80 %: 10 pairs at d = 1, 34 at 0.5, 199 at 0.2."""
+    assert sets_needed(deviation, 1.0) == pairs
+    assert sets_needed(2 * deviation, 2.0) == pairs
+
+
+def test_so_many_sets_find_the_difference_four_times_in_five() -> None:
+    from scipy.stats import ttest_1samp
+
+    pairs = sets_needed(1.5, 1.0)
+    drawn = np.random.default_rng(0).normal(1.0, 1.5, size=(4000, pairs))
+    found = (ttest_1samp(drawn, 0.0, axis=1).pvalue < 0.05).mean()
+    assert found == pytest.approx(0.8, abs=0.03)

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ import harness
 from harness.checkpoints.provenance import EXPERT_FILE
 from harness.cli import main
 from harness.errors import BadOption, BadRecipe, HarnessError, UnknownName
+from harness.stats.tests import sets_needed
 from harness.studies.outcomes import Outcome, states_of
 from harness.studies.plan import Chunk, Plan, planned, read_plan, write_plan
 from harness.studies.pool import run_plan
+from harness.studies.spread import spreads
 from harness.studies.steps import Step, steps_of
 from harness.studies.study import Study, read_study
 from harness.studies.work import work
@@ -422,6 +425,33 @@ def test_a_study_of_another_base_by_a_flag(room: Path) -> None:
     ]
     assert made["experts/base/topic-0"].request["limit"] == 16
     assert made["records/two/merged/base/topic/average/topic"].request["limit"] == 16
+
+
+def test_how_many_sets_a_difference_takes(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experts: Any = TWO["experts"]
+    two = {"experts": {**experts, "tasks": [TASK, "embedded/comparison"]}, "sets": {"by": "seed"}}
+    known = run(room, **two)
+    (knn,) = [one for one in spreads(known, room / "out", 2.0) if one.protocol != "current"]
+    scores: dict[tuple[str, str], list[float]] = {}
+    for said in records(room / "out").values():
+        if said["role"] == "merged" and said["protocol"] == "knn":
+            experts = " ".join(one["digest"] for one in said["experts"])
+            drawn = [100 * one["value"] for one in said["scores"]]
+            scores.setdefault((experts, said["method"]), []).append(sum(drawn) / len(drawn))
+    means = {key: sum(of_tasks) / 2 for key, of_tasks in scores.items()}
+    sets = sorted({experts for experts, _ in means})
+    apart = [means[one, "average"] - means[one, "ties"] for one in sets]
+    assert (knn.protocol, knn.merges, knn.sets) == ("knn, 1 shot", 2, 2)
+    assert knn.deviation == pytest.approx(stdev(apart) / 0.75)  # of one degree of freedom
+    assert knn.needed == sets_needed(knn.deviation, 2.0)
+    assert main(["study", "status", str(room / "out"), "--spread", "2"]) == 0
+    assert "points take about" in capsys.readouterr().out
+    refused(["study", "status", room / "out", "--spread", "0"], BadRecipe, "--spread", "0")
+
+
+def test_one_set_says_nothing_of_how_far_sets_differ(room: Path) -> None:
+    with mistake(BadRecipe, "two", "sets", "seeds"):
+        spreads(run(room), room / "out", 1.0)
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] = {

@@ -137,16 +137,28 @@ def run(
 
 
 @study.command()
-def status(folder: Path = FOLDER) -> None:
+def status(
+    folder: Path = FOLDER,
+    spread: float | None = option(
+        "POINTS: how many sets of experts would make that difference significant."
+    ),
+) -> None:
     """Say what of a folder's studies is there, what is missing, and what failed and why."""
     from harness.studies.outcomes import states_of
     from harness.studies.plan import plans_in
+    from harness.studies.spread import spreads
 
     every: dict[str, Outcome] = {}
     for made in plans_in(folder):
         known = states_of(made, folder)
         print(f"{made.study}:")
         _print(made, known)
+        for one in spreads(known, folder, spread) if spread is not None else ():
+            print(
+                f"{one.protocol}: differences of {one.merges} merges vary by {one.deviation:.1f} "
+                f"points (median sd over {one.sets} sets of experts); {spread:g} points take about "
+                f"{one.needed} sets"
+            )
         every |= known
     _status(every)
 

@@ -1,0 +1,73 @@
+"""How far sets of experts differ, and how many a difference of some points would need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from math import isinf
+from pathlib import Path
+
+from harness.data.shots import counted
+from harness.errors import BadRecipe
+from harness.reporting.frame import read_records
+from harness.stats.tests import sets_needed
+from harness.studies.outcomes import Outcome
+from harness.types import ALL
+
+OF = ["protocol", "options", "shots"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of merges under a protocol: the sets there are, and the median deviation of differences.
+
+    `deviation` is of the difference of two merges from set to set, in points; `needed` how many
+    sets would make a difference of the points asked for significant, at 5 % with a power of 80 %.
+    """
+
+    protocol: str
+    merges: int
+    sets: int
+    deviation: float
+    needed: int
+
+
+def spreads(known: Mapping[str, Outcome], folder: Path, points: float) -> list[Spread]:
+    """One for every protocol of a study, means over tasks and draws. Raises BadRecipe for one set.
+
+    Sets are experts of the same tasks. The deviation of few is small on average, and corrected.
+    """
+    if points <= 0:
+        raise BadRecipe(f"--spread is {points:g} points, expected a number above 0")
+    paths = {path for one in known.values() for path in one.records}
+    frame = read_records(*(folder / path for path in sorted(paths)))
+    merged = frame[frame.role.astype(str) == "merged"].astype(dict.fromkeys(OF, str))
+    merged = merged.assign(
+        experts=merged.experts_digest.astype(str), called=merged.method.astype(str)
+    )
+    tasks = merged.groupby("experts_digest").task.transform(
+        lambda one: " ".join(sorted({*map(str, one)}))
+    )
+    means = (
+        merged.assign(tasks=tasks).groupby([*OF, "tasks", "experts_digest", "method"]).value.mean()
+    )
+    made = []
+    for of, values in means.groupby([*OF, "tasks"]):
+        table = values.unstack("method")
+        whole = table.dropna(axis="columns")
+        if len(whole) < 2 or whole.shape[1] < 2:
+            continue
+        pairs = combinations(whole.columns, 2)
+        apart = sorted(float((whole[a] - whole[b]).std(ddof=1)) for a, b in pairs)
+        deviation = apart[len(apart) // 2] / (1 - 1 / (4 * (len(whole) - 1)))
+        shots = float(of[2])
+        name = f"{of[0]}, {counted(ALL if isinf(shots) else int(shots))}" if shots else of[0]
+        needed = sets_needed(deviation, points) if deviation else 2
+        made.append(Spread(name, whole.shape[1], len(whole), deviation, needed))
+    if not made:
+        raise BadRecipe(
+            f"{folder} has no two merges of two sets of experts; expected more seeds, to see"
+            " how far sets differ"
+        )
+    return made
