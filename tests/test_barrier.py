@@ -144,6 +144,7 @@ def test_the_line_is_that_of_plain_interpolation(room: Path, tmp_path: Path) -> 
     rise = [
         v - (1 - x) * loss[0] - x * loss[-1] for x, v in zip(line.loss.places, loss, strict=True)
     ]
+    np.testing.assert_allclose([one.point for one in line.loss.above], rise, atol=1e-5)
     assert line.loss.height[0] == pytest.approx(max(rise), abs=1e-5)
     assert max(rise) > 0.05, "units in another order are in the way"
 
