@@ -17,7 +17,7 @@ import harness
 from harness import Choice, Recipe, Run
 from harness.cli import main
 from harness.data.rows import load_rows
-from harness.errors import BadOption, LabelMismatch, MissingScores
+from harness.errors import BadOption, LabelMismatch, MissingScores, UnknownName
 from harness.reporting.barrier import AS_THEY_ARE, Curve, Line, lines_between
 from harness.stats.estimate import Estimate
 from harness.stats.line import highest, rises
@@ -156,7 +156,7 @@ def test_an_alignment_that_finds_the_units_takes_the_barrier_away(
     plain, aligned = along(room, "e1", "moved", tmp_path / "out", "rotation", points=5)
     assert (plain.alignment, aligned.alignment) == (AS_THEY_ARE, "rotation")
     for one in (plain, aligned):
-        first, last = one.loss.ends
+        first, last = one.loss.values[0].point, one.loss.values[-1].point
         assert first == pytest.approx(last, abs=1e-5), "both ends are the same function"
     assert plain.loss.height[0] > 0.05
     assert plain.loss.height[1] > 0, "significantly"
@@ -169,7 +169,16 @@ def test_the_command_leaves_ordinary_records_a_table_and_a_picture(
 ) -> None:
     out = tmp_path / "out"
     asked = ["barrier", str(room / "e0"), str(room / "e1"), "--tasks", MOODS.name, "--points", "3"]
-    asked += ["--premerge", "rotation", "--device", "cpu", "--output-path", str(out)]
+    asked += [
+        "--premerge",
+        "rotation",
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu",
+        "--output-path",
+        str(out),
+    ]
     assert main(asked) == 0
     printed = capsys.readouterr().out
     assert "barrier of the loss" in printed
@@ -197,12 +206,22 @@ def test_the_command_leaves_ordinary_records_a_table_and_a_picture(
 def test_mistakes_are_a_line_and_leave_nothing(room: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     three = model(tmp_path / "three", ["x", "y", "z"], near=room / "base")
-    with mistake(LabelMismatch, "three", "x, y, z", "expected experts of one task"):
+    with mistake(LabelMismatch, "heads of", "three have other labels; expected experts of one"):
         along(room, "e0", str(three), out, points=3)
     with mistake(BadOption, "--points is 2, expected 3"):
         along(room, "e0", "e1", out, points=2)
     with mistake(BadOption, "found 1; name two"):
         harness.barrier(Recipe(experts=("a",)), Run(model="", output=str(out)))
+    with mistake(UnknownName, "toy/mods"):
+        harness.barrier(
+            Recipe(experts=(str(room / "e0"), str(room / "e1"))),
+            Run(model="", tasks=("toy/mods",), output=str(out)),
+        )
+    with mistake(BadOption, "does not say its task", "--tasks"):
+        harness.barrier(
+            Recipe(experts=(str(room / "moved"), str(room / "e1"))),
+            Run(model="", output=str(out)),
+        )
     with mistake(harness.HarnessError, "dare", "base"):
         along(room, "e0", "e1", out, "dare", points=3)
     assert not out.exists()

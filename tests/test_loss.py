@@ -157,10 +157,13 @@ def test_a_frame_and_a_board_say_the_loss(tmp_path: Path) -> None:
 def test_records_of_before_have_none_and_spoilt_ones_are_named(tmp_path: Path) -> None:
     record = read(expert(tmp_path, TOY), TOY, tmp_path / "records")
     ways = {
-        "has a loss on resampled units that its scores are not on": {
+        "has a loss on resampled units that cannot be read: 'loss'": {
             "scores": tuple(one.model_copy(update={"facts": {}}) for one in record.scores)
         },
-        "has a loss on resampled units that cannot be read": {
+        "has a loss on other resamples than its scores": {
+            "loss_resamples": record.resamples[0].model_copy(update={"design": "0" * 16})
+        },
+        "has a loss on resampled units that cannot be read: ?": {
             "loss_resamples": record.resamples[0].model_copy(update={"values": "?"})
         },
         "has no loss on 7 resamples": {

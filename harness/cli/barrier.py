@@ -14,19 +14,14 @@ from harness.cli.flags import Names, argument, fields_of, option, several
 def barrier(
     experts: list[str] = argument("Two folders or Hub ids, of one architecture.", metavar="A B"),
     tasks: Names = several("T1,T2@split,...: where both heads are read.", of="tasks"),
-    premerge: list[str] | None = option(
-        "NAME[:key=value,...]: an alignment before the line; repeat to compare several.",
-        of="premerge",
-    ),
+    premerge: list[str] | None = option("NAME[:key=value,...]; repeat to compare.", of="premerge"),
     points: int = option("Merges along the line, both ends included.", 11),
     base: str | None = option("The base, for alignments that read it."),
     seed: int = option("Seed of methods that draw random numbers.", 0),
     limit: int | None = option("Score the first N rows only."),
     device: str = flags.DEVICE,
     dtype: flags.Dtype = flags.DTYPE,
-    output: Path = option(
-        "The folder for records and the picture.", Path("barrier"), "--output-path"
-    ),
+    output: Path = option("For records, table and picture.", Path("barrier"), "--output-path"),
     allow_pickle: bool = flags.ALLOW_PICKLE,
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
@@ -40,8 +35,8 @@ def barrier(
     from harness.reporting.barrier import table
     from harness.values import validated
 
-    of_merges = {**fields_of(Recipe, given), "premerge": (), "tasks": ()}
-    recipe = validated(Recipe, of_merges, "barrier")
+    of_merges = ("experts", "base", "seed", "device", "data_dir")
+    recipe = validated(Recipe, {name: given[name] for name in of_merges}, "barrier")
     of_each = {**fields_of(Run, given), "model": "", "experts": (), "base": None}
     asked = validated(Run, of_each, "barrier")
     alignments = [parse_choice(one) for one in premerge or ()]

@@ -62,9 +62,7 @@ def plot(
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: str | None = flags.LIMIT,
     models: Names = flags.MODELS,
-    along: str = option(
-        "sweep: METHOD.OPTION, merger.OPTION, premerge.OPTION, or experts.", "", "--option"
-    ),
+    along: str = option("sweep: METHOD.OPTION, merger.OPTION or experts.", "", "--option"),
     loss: bool = flag("sweep: the loss instead of the score.", "--loss"),
     model: str | None = option("tsne: a folder that merge wrote, or any HF classifier."),
     experts: Names = several("tsne: the experts, if the folder does not name them."),

@@ -193,25 +193,24 @@ def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] 
     `losses` are of every label, NaN where there is none or the model did not see the unit. None
     where that is so of all of them.
     """
-    design, kind, key = design_of(predicted), kind_of(predicted.task), (None, None)
+    design, row = design_of(predicted), kind_of(predicted.task).row
     known = np.isfinite(losses)
-    rows = np.repeat(np.arange(len(predicted.units)), predicted.units)
+    each = np.stack([np.where(known, losses, 0.0), known], axis=-1).reshape(len(losses), -1, 2)
     table = np.zeros((len(predicted.units), 2))
-    for place, values in enumerate((np.where(known, losses, 0.0), known)):
-        np.add.at(table[:, place], rows, values.reshape(len(losses), -1).sum(axis=1))
-    table[[*predicted.left(key)]] = 0.0
+    np.add.at(table, np.repeat(np.arange(len(table)), predicted.units), each.sum(axis=1))
+    table[[*predicted.left((None, None))]] = 0.0
     total, labels = table.sum(axis=0)
     if not labels:
         return None
     mean = round(float(total / labels), DIGITS)
     sums = np.concatenate([block @ table for block in design.blocks()])
-    each = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), mean), where=sums[:, 1] > 0)
+    found = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), mean), where=sums[:, 1] > 0)
     return mean, written(
         [mean],
-        each,
+        found,
         np.empty((1, 0)),
         step=STEP_OF_LOSS,
-        unit=kind.row if predicted.documents is None else "document",
+        unit=row if predicted.documents is None else "document",
         units=design.counts.shape[1],
         design=design.digest,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -209,7 +209,8 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
         if fault := fault_of(known, predicted):
             raise WrongPredictions(f"what is predicted here {fault}")
         return known, predicted
-    facts, loss = _loss(cell, encoded, predicted)
+    loss = _loss(cell, encoded, predicted)
+    facts = {LOSS: loss[0]} if loss else {}
     told = [replace(one, facts={**one.facts, **facts}) for one in predictions]
     scores = _scores(cell.data, told)
     resamples = kept_resamples(predicted, scores)
@@ -218,7 +219,7 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
         scores=scores,
         intervals=intervals(task.metrics, estimates_of(resamples, scores, task.metrics)),
         resamples=resamples,
-        loss_resamples=loss,
+        loss_resamples=loss and loss[1],
         majority=cell.data.majority,
         unseen=0 if seen is None else int((~seen).sum()),
         predictions=predicted.content,
@@ -227,21 +228,18 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
     return record, predicted
 
 
-def _loss(
-    cell: Cell, encoded: Encoded, predicted: Predicted
-) -> tuple[Mapping[str, float], Resamples | None]:
-    """The loss of the head that a model came with, as a fact, and on resampled units.
+def _loss(cell: Cell, encoded: Encoded, predicted: Predicted) -> tuple[float, Resamples] | None:
+    """The loss of the head that a model came with, also on resampled units.
 
     None of a protocol that reads no head, or fits another.
     """
-    read, test = cell.protocol.entry, encoded.test
-    if cell.protocol.adapts or not read.reads_head:
-        return {}, None
+    if cell.protocol.adapts or not cell.protocol.entry.reads_head:
+        return None
+    test = encoded.test
     losses = encoded.kind.losses(test.logits.astype(np.float64), test.labels)
     if test.seen is not None:
         losses[~test.seen] = np.nan
-    kept = kept_loss(predicted, losses)
-    return ({}, None) if kept is None else ({LOSS: kept[0]}, kept[1])
+    return kept_loss(predicted, losses)
 
 
 def _scores(data: TaskSplit, predictions: Sequence[Predictions]) -> tuple[DrawScore, ...]:

@@ -8,7 +8,7 @@ from math import fsum, isclose, isfinite
 from typing import TYPE_CHECKING
 
 from harness.errors import BrokenRecord
-from harness.evaluation.resamples import BEYOND, LOSS, loss_of, range_of, read
+from harness.evaluation.resamples import BEYOND, loss_of, range_of, read
 
 if TYPE_CHECKING:
     from harness.evaluation.records import Adaptation, DrawScore, Record
@@ -149,16 +149,13 @@ def _in_resamples(record: Record) -> Iterator[str]:
 
 
 def _in_loss(record: Record) -> Iterator[str]:
-    if (kept := record.loss_resamples) is None:
-        return
-    designs = {one.design for one in record.resamples}
-    if LOSS not in record.scores[0].facts or kept.design not in designs:
-        yield "has a loss on resampled units that its scores are not on, expected it beside them"
-        return
+    kept = record.loss_resamples
     try:
         found = loss_of(record)
-    except ValueError as error:
+    except (KeyError, ValueError) as error:
         yield f"has a loss on resampled units that cannot be read: {error}"
         return
-    if found is None or len(found.resamples) != kept.count:
+    if found and kept and len(found.resamples) != kept.count:
         yield f"has no loss on {kept.count} resamples, expected one on each"
+    if kept and kept.design not in {one.design for one in record.resamples}:
+        yield "has a loss on other resamples than its scores, expected the same"

@@ -7,13 +7,12 @@ how far it falls below.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tabulate import tabulate
 
 from harness.errors import MissingScores
@@ -22,7 +21,7 @@ from harness.evaluation.resamples import estimate_of, loss_of
 from harness.reporting.difference import CI
 from harness.reporting.lines import stages
 from harness.reporting.plots.marks import PALE, Mark, along_x, drawn, key, marks, named
-from harness.stats.estimate import Estimate, mean_of
+from harness.stats.estimate import Estimate, mean_of, of
 from harness.stats.intervals import interval
 from harness.stats.line import highest, rises
 from harness.text import csv_cell, markdown, number
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AS_THEY_ARE = "as they are"
-MEAN = "mean"
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Curve:
     @cached_property
     def above(self) -> list[Estimate]:
         """How far it goes the wrong way from the straight line."""
-        signed = (_times(one, self.up) for one in self.values)
+        signed = (of(lambda value, _: self.up * value, one, one) for one in self.values)
         return rises(self.places, [*signed])
 
     @property
@@ -58,37 +56,14 @@ class Curve:
         """The barrier, the ends of its 95 % interval over test units, and where along it is."""
         at, most = highest(self.above)
         low, high = interval(most)
-        return (
-            self.scale * most.point,
-            self.scale * max(low, 0.0),
-            self.scale * high,
-            self.places[at],
-        )
+        scale = self.scale
+        return scale * most.point, scale * max(low, 0.0), scale * high, self.places[at]
 
-    def at(self, place: int) -> tuple[float, float, float, float]:
-        """A value, how far it goes the wrong way, and the 95 % interval of that."""
-        inside = 0 < place < len(self.places) - 1
-        ends = interval(self.above[place]) if inside else (0.0, 0.0)
+    def at(self, place: int) -> tuple[float, ...]:
+        """A value, how far it goes the wrong way, and the ends of the 95 % interval of that."""
+        ends = interval(self.above[place]) if 0 < place < len(self.places) - 1 else (0.0, 0.0)
         known = self.values[place].point, self.above[place].point, *ends
-        value, away, low, high = (self.scale * one for one in known)
-        return value, away, low, high
-
-    def band(self, place: int) -> tuple[float, float, float]:
-        """A value, and the interval of how far it goes the wrong way, around it."""
-        value, _, low, high = self.at(place)
-        return value, value - (high - low) / 2, value + (high - low) / 2
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The values of both models."""
-        return self.scale * self.values[0].point, self.scale * self.values[-1].point
-
-
-def _times(one: Estimate, by: float) -> Estimate:
-    """An estimate so many times."""
-    return replace(
-        one, values=by * one.values, resamples=by * one.resamples, by_draw=by * one.by_draw
-    )
+        return tuple(self.scale * one for one in known)
 
 
 @dataclass(frozen=True)
@@ -109,25 +84,21 @@ def lines_between(records: Iterable[Record]) -> list[Line]:
     """
     known: dict[str, dict[str, dict[float, Record]]] = {}
     for one in records:
-        made = one.recipe
-        if one.role != "merged" or one.protocol != "current" or made is None:
-            continue
-        weights = made.merger.options.get("weights")
-        if made.merger.name == "average" and weights is not None and len(weights) == 2:
+        merger = one.recipe.merger if one.recipe and one.role == "merged" else None
+        weights = merger.options.get("weights") if merger and merger.name == "average" else None
+        if one.protocol == "current" and weights is not None and len(weights) == 2:
             aligned = stages(one.method)[0] or AS_THEY_ARE
             known.setdefault(aligned, {}).setdefault(one.task, {})[weights[1]] = one
-    lines = [_line(aligned, tasks) for aligned, of in known.items() for tasks in _each(of)]
-    if not lines:
+    if not known:
         raise MissingScores(
             "no record is of a merge of two models by average:weights=W1:W2 under current; make "
             "them with harness barrier"
         )
+    lines = []
+    for aligned, each in known.items():
+        lines += [_line(aligned, {name: one}) for name, one in each.items()]
+        lines += [_line(aligned, each)] if len(each) > 1 else []
     return lines
-
-
-def _each(of: Mapping[str, Mapping[float, Record]]) -> list[Mapping[str, Mapping[float, Record]]]:
-    """Each task by itself and, of several, all of them."""
-    return [*({task: one} for task, one in of.items()), *([of] if len(of) > 1 else [])]
 
 
 def _line(aligned: str, tasks: Mapping[str, Mapping[float, Record]]) -> Line:
@@ -147,7 +118,7 @@ def _line(aligned: str, tasks: Mapping[str, Mapping[float, Record]]) -> Line:
             )
         losses.append(mean_of([loss for loss, _ in read if loss is not None]))
         scores.append(mean_of([score for _, score in read if score is not None]))
-    called = next(iter(tasks)) if len(tasks) == 1 else f"{MEAN} of {len(tasks)} tasks"
+    called = next(iter(tasks)) if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
     along = tuple(places)
     return Line(
         aligned, called, Curve(along, tuple(losses)), Curve(along, tuple(scores), -1, 100.0)
@@ -156,10 +127,8 @@ def _line(aligned: str, tasks: Mapping[str, Mapping[float, Record]]) -> Line:
 
 # Tables ------------------------------------------------------------------------------------
 
-HEADERS = (
-    "task", "alignment", "loss at the ends", "barrier of the loss", "at",
-    "score at the ends", "barrier of the score", "at",
-)  # fmt: skip
+OF_EACH = ("{} at the ends", "barrier of the {}", "at")
+HEADERS = ("task", "alignment", *(n.format(of) for of in ("loss", "score") for n in OF_EACH))
 
 
 def table(lines: Sequence[Line], form: str = "simple") -> str:
@@ -169,33 +138,28 @@ def table(lines: Sequence[Line], form: str = "simple") -> str:
         cells = [one.task, one.alignment]
         for curve, digits in ((one.loss, ".4f"), (one.score, ".2f")):
             height, low, high, at = curve.height
-            ends = ", ".join(number(end, digits) for end in curve.ends)
+            ends = ", ".join(number(end, digits) for end in (curve.at(0)[0], curve.at(-1)[0]))
             most = f"{number(height, digits)} [{number(low, digits)}, {number(high, digits)}]"
             cells += [ends, most, f"{at:g}"]
         rows.append([markdown(cell) if form == "pipe" else cell for cell in cells])
     return str(tabulate(rows, HEADERS, tablefmt=form, disable_numparse=True))
 
 
-COLUMNS = (
-    "task", "alignment", "x", "loss", "barrier", "low", "high", "score", "score_barrier",
-    "score_low", "score_high",
-)  # fmt: skip
-
-
 def as_csv(lines: Sequence[Line]) -> str:
     """A row for every place of every line, with how far it is above the straight line.
 
-    `low` and `high` are the ends of the 95 % interval of that.
+    `_low` and `_high` are the ends of the 95 % interval of that.
     """
-    made = io.StringIO()
-    rows = csv.writer(made, lineterminator="\n")
-    rows.writerow(COLUMNS)
-    for line in lines:
-        for at, x in enumerate(line.loss.places):
-            values = [v for one in (line.loss, line.score) for v in one.at(at)]
-            said = csv_cell(line.task), csv_cell(line.alignment)
-            rows.writerow([*said, f"{x:g}", *(f"{value:.6f}" for value in values)])
-    return made.getvalue()
+    import pandas
+
+    rows = [
+        (csv_cell(one.task), csv_cell(one.alignment), x, *one.loss.at(place), *one.score.at(place))
+        for one in lines
+        for place, x in enumerate(one.loss.places)
+    ]
+    each = [f"{of}{end}" for of in ("loss", "score") for end in ("", "_barrier", "_low", "_high")]
+    made = pandas.DataFrame(rows, columns=["task", "alignment", "x", *each])
+    return str(made.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
 
 
 # Picture -----------------------------------------------------------------------------------
@@ -222,9 +186,11 @@ def draw(lines: Sequence[Line], first: str, second: str) -> Figure:
 
 
 def _draw(axes: Axes, curve: Curve, name: str, look: Mark) -> None:
-    values, low, high = zip(*map(curve.band, range(len(curve.places))), strict=True)
+    values, _, *ends = np.transpose([curve.at(x) for x in range(len(curve.places))])
+    half = (ends[1] - ends[0]) / 2
     axes.grid(axis="y", color=PALE, linewidth=0.5)
+    low, high = values - half, values + half
     axes.fill_between(curve.places, low, high, color=look.colour, alpha=0.2, linewidth=0)
-    axes.plot([0, 1], curve.ends, color=look.colour, linestyle=":", linewidth=1)
+    axes.plot([0, 1], values[[0, -1]], color=look.colour, linestyle=":", linewidth=1)
     how = {**look.dots, "linestyle": look.line, "linewidth": 1.4}
     axes.plot(curve.places, values, label=named(name), **how)

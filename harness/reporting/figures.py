@@ -144,8 +144,7 @@ def matrix_map(
         rows, columns = (step * count for count in values.shape)
         how: Any = {"interpolation": "nearest", "aspect": "auto", "extent": (0, columns, rows, 0)}
         shown = axes.imshow(values, cmap=COLOURS, **how)
-        axes.set_xlabel(column_label)
-        axes.set_ylabel(row_label)
+        axes.set(xlabel=column_label, ylabel=row_label)
         figure.colorbar(shown, ax=axes).set_label(unit)
         figure.suptitle(wrapped(title, 5.4))
         settle(figure)

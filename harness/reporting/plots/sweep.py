@@ -35,17 +35,19 @@ STAGES = ("premerge", "merger", "postmerge")
 Value: TypeAlias = "float | str"
 Read: TypeAlias = tuple[Line, Record]
 MEAN, OVER = Mark(BLACK, "o", "-"), "mean of "
+MOST_TICKS, WIDEST = 12, 50
+"""Values that are each named along x, and letters that have room there side by side."""
 EVENER = 0.5
 """A scale is logarithmic where its steps are so much more even: a share of their unevenness."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A score x100, or a loss, at a value, with the ends of its interval where that is known."""
+    """A score x100, or a loss, at a value, with the ends of its interval over units and draws."""
 
     x: Value
     y: float
-    within: Ends | None
+    within: Ends
 
 
 @dataclass(frozen=True)
@@ -75,35 +77,29 @@ def sweep(read: Iterable[Read], view: View) -> Sweep:
             "sweep is over the values of an option, found none; name one: --option merger.density, "
             f"--option dare.drop_rate, --option {EXPERTS}"
         )
-    merged = [(line, one) for line, one in read if line.role == "merged"]
-    if merged and all(one.recipe is None for _, one in merged):
-        raise MissingScores(
-            f"no record says the options of its merge, as of {merged[0][0].model}; expected those "
-            "of folders that harness merge wrote, in this version: evaluate into another folder"
-        )
     having = [
         (line, one)
-        for line, one in merged
-        if one.recipe and name_of(one, view.option) is not None
+        for line, one in read
+        if line.role == "merged" and name_of(one, view.option) is not None
         if view.protocols or line.protocol == CURRENT
     ]
     shown = headline([line.setting for line, _ in having], view.shots)
     if len(shown) != 1:
         raise MissingScores(
             f"sweep shows one protocol over values of {view.option}, found "
-            f"{'; '.join(map(str, shown)) or 'no merge that has it'}; name one with --protocols, "
-            "and an option as merge.json has it"
+            f"{'; '.join(map(str, shown)) or 'no merge whose record says it'}; name one with "
+            "--protocols, and an option as merge.json has it"
         )
     having = [(line, one) for line, one in having if line.setting == shown[0]]
-    check_alike([one for _, one in having], view.option)
+    check_alike(having, view.option)
     tasks: dict[str, dict[Value, Read]] = {}
     for line, one in having:
         value = value_of(one, view.option)
         other, _ = tasks.setdefault(line.task, {}).setdefault(value, (line, one))
-        if (other.digest, other.work) != (line.digest, line.work):
+        if other.digest != line.digest:
             raise MissingScores(
                 f"{other.path} and {line.path} both have {view.option} {value}; expected one of a "
-                "value: choose with --models or --limit"
+                "value: choose with --models"
             )
     values = in_order({value for of in tasks.values() for value in of})
     if len(values) < 2:
@@ -117,7 +113,8 @@ def sweep(read: Iterable[Read], view: View) -> Sweep:
         curves[f"{OVER}{len(tasks)} tasks"] = _curve(values, [*tasks.values()], view)
     measure = LOSS if view.loss else f"score × 100 ({shown[0]})"
     along = f"number of {EXPERTS}" if view.option == EXPERTS else view.option
-    title = f"{'Loss' if view.loss else 'Score'} against {along}, {_method(having[0][1])}"
+    method = re.sub(r":[^]+[]*", "", having[0][0].method)  # without options
+    title = f"{'Loss' if view.loss else 'Score'} against {along}, {method}"
     return Sweep(title, along, measure, values, curves)
 
 
@@ -126,17 +123,16 @@ def sweep(read: Iterable[Read], view: View) -> Sweep:
 
 def said_of(record: Record) -> dict[str, Any]:
     """All that a merge was made of, by name: `merger`, `ties.density`, `base`, `experts`, ..."""
-    recipe = {} if record.recipe is None else record.recipe.model_dump(mode="json")
-    known: dict[str, Any] = {
-        "base": record.base.digest if record.base else None,
-        EXPERTS: sorted(one.digest for one in record.experts),
-    }
+    if record.recipe is None:
+        return {}
+    recipe = record.recipe.model_dump(mode="json")
+    known: dict[str, Any] = {"base": record.base and record.base.digest}
+    known[EXPERTS] = sorted(one.digest for one in record.experts)
     for stage in STAGES:
         methods = [recipe.pop(stage)] if stage == "merger" else recipe.pop(stage)
         known[stage] = "+".join(one["name"] for one in methods)
-        known |= {
-            f"{one['name']}.{n}": value for one in methods for n, value in one["options"].items()
-        }
+        for one in methods:
+            known |= {f"{one['name']}.{name}": value for name, value in one["options"].items()}
     return {**known, **recipe}
 
 
@@ -146,7 +142,7 @@ def name_of(record: Record, option: str) -> str | None:
     Raises BadOption where several methods of a stage have it.
     """
     known, (of, _, name) = said_of(record), option.rpartition(".")
-    methods = known[of].split("+") if of in STAGES else [of]
+    methods = known.get(of, "").split("+") if of in STAGES else [of]
     found = [full for one in methods if (full := f"{one}.{name}".lstrip(".")) in known]
     if len(found) > 1:
         raise BadOption(f"{option} is {' and '.join(found)}; expected one of these")
@@ -163,7 +159,7 @@ def value_of(record: Record, option: str) -> Value:
     return float(value)
 
 
-def check_alike(records: Sequence[Record], option: str) -> None:
+def check_alike(read: Sequence[Read], option: str) -> None:
     """Raise MissingScores for merges that differ in more than an option.
 
     Each task may have its own experts and base. Of numbers of experts, the larger set is to hold
@@ -171,19 +167,19 @@ def check_alike(records: Sequence[Record], option: str) -> None:
     """
     found: dict[str, set[str]] = {}
     sets: dict[str, set[frozenset[str]]] = {}
-    for record in records:
-        known = {**said_of(record), str(name_of(record, option)): None}
-        for name, value in known.items():
-            called = f"{name} on {record.task}" if name in (EXPERTS, "base") else name
-            found.setdefault(called, set()).add(str(value))
-        sets.setdefault(record.task, set()).add(frozenset(said_of(record)[EXPERTS]))
+    for line, one in read:
+        made = said_of(one)
+        sets.setdefault(line.task, set()).add(frozenset(made[EXPERTS]))
+        own = {name: made.pop(name) for name in (EXPERTS, "base") if name != option}
+        made |= {f"{name} on {line.task}": value for name, value in (*own.items(), *line.work)}
+        for name, value in {**made, str(name_of(one, option)): ""}.items():
+            found.setdefault(name, set()).add(str(value))
     # an option that only some have goes with a method that only some have, which is named first
     if odd := [name for name, values in found.items() if len(values) > 1]:
-        values = [one if len(one) < 40 else f"{one[:36]} ..." for one in sorted(found[odd[0]])]
-        more = f", and in {', '.join(odd[1:4])}" if odd[1:] else ""
+        values = [f"{one:.36}" for one in sorted(found[odd[0]])]
         raise MissingScores(
             f"sweep is of merges that differ in {option} alone, found {odd[0]} "
-            f"{' and '.join(values[:3])}{more}; choose with --models"
+            f"{' and '.join(values[:3])}; choose with --models"
         )
     pairs = [pair for of in sets.values() for pair in pairwise(sorted(of, key=len))]
     if any(not small < large for small, large in pairs):
@@ -193,20 +189,13 @@ def check_alike(records: Sequence[Record], option: str) -> None:
         )
 
 
-def _method(record: Record) -> str:
-    """The method without options: `dare[ties]`."""
-    before, merger, after = (said_of(record)[stage] for stage in STAGES)
-    return (f"{before}[{merger}]" if before else merger) + (f"+{after}" if after else "")
-
-
 def in_order(values: Iterable[Value]) -> tuple[Value, ...]:
     """Numbers ascending, then texts by their words and by the numbers in them."""
 
     def place(value: Value) -> Any:
         if isinstance(value, float):
-            return 0, value, []
-        parts = re.split(r"(\d+)", value)
-        return 1, 0, [(part.isdecimal(), int(part) if part.isdecimal() else part) for part in parts]
+            return 0, value
+        return 1, [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", value)]
 
     return tuple(sorted(values, key=place))
 
@@ -226,23 +215,20 @@ def _curve(
 
 
 def _point(value: Value, read: Sequence[Read], *, loss: bool) -> Point:
-    if loss:
-        known, scale, bounds = [loss_of(record) for _, record in read], 1.0, None
-        if None in known:
-            record = read[known.index(None)][1]
+    known = []
+    for line, one in read:
+        estimate = loss_of(one) if loss else estimate_of(one, line.shots or None)
+        if estimate is None:
             raise MissingScores(
-                f"the record of {record.model} on {record.task} under {record.protocol} keeps no "
-                "loss; expected one under current, of this version: evaluate into another folder"
+                f"the record of {one.model} on {one.task} under {one.protocol} keeps no "
+                f"{LOSS if loss else 'resamples'}; expected one of this version"
+                f"{', under current' if loss else ''}: evaluate into another folder"
             )
-    else:
-        known = [estimate_of(record, line.shots or None) for line, record in read]
-        ends = [range_of(record.metrics) for _, record in read]
-        scale, bounds = 100.0, (min(low for low, _ in ends), max(high for _, high in ends))
-    estimates = [one for one in known if one is not None]
-    if len(estimates) < len(known):
-        return Point(value, float(np.mean([np.mean(line.values) for line, _ in read])), None)
-    mean = mean_of(estimates)
-    low, high = interval(mean, bounds if bounds and max(map(abs, bounds)) <= 1 else None)
+        known.append(estimate)
+    ends = [range_of(one.metrics) for _, one in read]
+    bounds = min(low for low, _ in ends), max(high for _, high in ends)
+    mean, scale = mean_of(known), 1.0 if loss else 100.0
+    low, high = interval(mean, None if loss or max(map(abs, bounds)) > 1 else bounds)
     return Point(value, scale * mean.point, (scale * low, scale * high))
 
 
@@ -251,12 +237,9 @@ def is_geometric(values: Sequence[Value]) -> bool:
     numbers = [value for value in values if isinstance(value, float)]
     if len(numbers) < max(3, len(values)) or numbers[0] <= 0:
         return False
-
-    def unevenness(of: Any) -> float:
-        steps = np.diff(of)
-        return float(steps.std() / steps.mean())
-
-    return unevenness(np.log(numbers)) < EVENER * unevenness(numbers)
+    steps = [np.diff(of) for of in (np.log(numbers), numbers)]
+    uneven = [float(one.std() / one.mean()) for one in steps]
+    return uneven[0] < EVENER * uneven[1]
 
 
 def draw(shown: Sweep) -> Figure:
@@ -271,19 +254,15 @@ def draw(shown: Sweep) -> Figure:
             ys = [point.y for point in points]
             wide = 2.2 if look is MEAN else 1.2
             axes.plot(xs, ys, label=named(name), linestyle=look.line, linewidth=wide, **look.dots)
-            for x, point in zip(xs, points, strict=True):
-                if point.within:
-                    axes.vlines(x, *point.within, color=look.colour, linewidth=1, alpha=0.6)
-        if any(point.within for points in shown.curves.values() for point in points):
-            key(axes, f"{CI} over test units and draws", marker="|", linewidth=0)
+            lows, highs = zip(*(point.within for point in points), strict=True)
+            axes.vlines(xs, lows, highs, color=look.colour, linewidth=1, alpha=0.6)
+        key(axes, f"{CI} over test units and draws", marker="|", linewidth=0)
         if is_geometric(shown.values):
             axes.set_xscale("log")
-        if not numeric:
-            slant = sum(len(str(value)) for value in shown.values) > 40
-            axes.set_xticks([*places.values()], [*map(str, places)], rotation=30 if slant else 0)
-        elif len(places) <= 12:
-            axes.set_xticks([*places.values()], [f"{value:g}" for value in places], minor=False)
+        labels = [f"{value:g}" if numeric else str(value) for value in places]
+        if len(labels) <= MOST_TICKS or not numeric:
+            long = sum(map(len, labels)) > WIDEST
+            axes.set_xticks([*places.values()], labels, rotation=30 if long else 0)
             axes.minorticks_off()
-        axes.set_xlabel(shown.option)
-        axes.set_ylabel(shown.measure)
+        axes.set(xlabel=shown.option, ylabel=shown.measure)
     return figure
