@@ -74,7 +74,6 @@ def in_squares(values: torch.Tensor) -> tuple[torch.Tensor, int]:
     A mean would lose a diagonal among many units.
     """
     side = -(-len(values) // MOST)
-    rest = -len(values) % side
-    padded = torch.nn.functional.pad(values, (0, rest, 0, rest), value=-torch.inf)
+    padded = torch.nn.functional.pad(values, 2 * (0, -len(values) % side), value=-torch.inf)
     count = len(padded) // side
     return padded.reshape(count, side, count, side).amax((1, 3)), side
