@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from harness.evaluation.evaluate import evaluate as evaluate
     from harness.evaluation.records import Record as Record
     from harness.evaluation.run import Run as Run
+    from harness.inspecting.barrier import barrier as barrier
     from harness.inspecting.inspect import inspect as inspect
     from harness.inspecting.inspection import Inspection as Inspection
     from harness.merging.merge import merge as merge
@@ -88,6 +89,7 @@ _LAZY = {
     "Record": "harness.evaluation.records",
     "Run": "harness.evaluation.run",
     "View": "harness.reporting.plots.scores",
+    "barrier": "harness.inspecting.barrier",
     "compare": "harness.reporting.compare",
     "evaluate": "harness.evaluation.evaluate",
     "finetune": "harness.training.finetune",

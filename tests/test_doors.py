@@ -66,6 +66,8 @@ NAMED: dict[str, tuple[str, ...]] = {
     "compare": ("compare", LONG, "a"),
     "leaderboard": ("leaderboard", LONG, "--out", "one"),
     "leaderboard --out": ("leaderboard", "a", "--out", LONG),
+    "barrier": ("barrier", LONG, "a"),
+    "barrier --output-path": ("barrier", "a", "b", "--output-path", LONG),
     "inspect": ("inspect", LONG, "a"),
     "inspect --out": ("inspect", "a", "b", "--out", LONG),
     "export --out": ("export", "a", "--format", "csv", "--out", LONG),

@@ -23,12 +23,12 @@ from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.symmetry import ROLES, Place, axes_of, place_in
 from harness.checkpoints.named import parameters_of
 from harness.cli import main
-from harness.errors import BrokenCheckpoint, NotFinite, OutputExists
+from harness.errors import BadOption, BrokenCheckpoint, NotFinite, OutputExists
 from harness.inspecting import folder
 from harness.inspecting.comparison import Comparison, compared
 from harness.inspecting.inspect import Work, places_of
 from harness.inspecting.inspection import UnitsInPlace, remarks
-from harness.inspecting.units import units_kept
+from harness.inspecting.units import alike, in_squares, units_kept
 from harness.reporting.figures import HeatMap
 from harness.weights import Lazy, Permuted, Spec, Symmetry
 from tests.conftest import FAMILIES, NEWER, is_head, model
@@ -635,3 +635,74 @@ def _no_pictures_open() -> Iterator[None]:
     before = dict(matplotlib.rcParams)
     yield
     assert dict(matplotlib.rcParams) == before
+
+
+# Unit by unit ------------------------------------------------------------------------------
+
+
+def test_cosines_of_units_by_hand() -> None:
+    members = Symmetry({"up": ("ffn.0", "width")}, heads=1).members("ffn.0")
+    first = {"up": torch.tensor([[1.0, 0], [0, 2], [0, 0]])}
+    second = {"up": torch.tensor([[3.0, 0], [1, 1], [0, 0]])}
+    half = 2**-0.5
+    expected = torch.tensor([[1, half, 0], [0, half, 0], [0, 0, 0.0]])
+    torch.testing.assert_close(alike(first, second, members), expected.double())
+
+
+def test_squares_keep_a_diagonal_of_many_units() -> None:
+    few = torch.rand(256, 256)
+    assert in_squares(few)[1] == 1
+    assert torch.equal(in_squares(few)[0], few)
+    made, side = in_squares(torch.eye(600).double())
+    assert (side, made.shape) == (3, (200, 200))
+    assert torch.equal(made, torch.eye(200).double())
+    odd, side = in_squares(-torch.ones(257, 257))
+    assert (side, odd.shape) == (2, (129, 129))
+    assert torch.equal(odd, -torch.ones(129, 129)), "what fills the last squares is not seen"
+
+
+def test_units_of_a_layer_are_compared_as_in_plain_numpy(minis: Minis, tmp_path: Path) -> None:
+    """Of a model and itself with units in another order, ones are where the units went."""
+    source = minis("bert")["a"]
+    name, order = "bert.encoder.layer.1.intermediate.dense", torch.randperm(UNITS)
+
+    def move(state: Tensors) -> None:
+        state[f"{name}.weight"] = state[f"{name}.weight"][order].contiguous()
+        state[f"{name}.bias"] = state[f"{name}.bias"][order].contiguous()
+        after = "bert.encoder.layer.1.output.dense.weight"
+        state[after] = state[after][:, order].contiguous()
+
+    moved = changed(tmp_path / "moved", source, move)
+    out = tmp_path / "out"
+    found = harness.inspect([source, moved, minis("bert")["b"]], units=["1"], out=out)
+    itself, other, _ = found.pairs
+    assert [*itself.alike] == [1]
+    assert torch.equal(itself.alike[1].argmax(0), order)
+    torch.testing.assert_close(itself.alike[1].amax(0), torch.ones(UNITS).double())
+    states = [load_file(one / FILE) for one in (source, minis("bert")["b"])]
+    tall = [
+        np.concatenate(
+            [
+                state[f"{name}.weight"].double().numpy(),
+                state[f"{name}.bias"].double().numpy()[:, None],
+                state["bert.encoder.layer.1.output.dense.weight"].double().numpy().T,
+            ],
+            axis=1,
+        )
+        for state in states
+    ]
+    one, two = (t / np.linalg.norm(t, axis=1, keepdims=True) for t in tall)
+    np.testing.assert_allclose(other.alike[1], one @ two.T, atol=1e-12)
+    pictures = {path.name for path in out.glob("units-*-layer-1.*")}
+    pairs = ("1-2", "1-3", "2-3")
+    assert pictures == {f"units-{p}-layer-1.{form}" for p in pairs for form in ("png", "svg")}
+    assert "alike" not in (out / "inspect.json").read_text()
+
+
+def test_units_that_cannot_be_drawn_are_a_line(minis: Minis, tmp_path: Path) -> None:
+    models = [minis("bert")[name] for name in "ab"]
+    with mistake(BadOption, "--units is 7, expected a layer", "0, 1"):
+        harness.inspect(models, units=["7"], out=tmp_path / "out")
+    with mistake(BadOption, "there is no --out"):
+        harness.inspect(models, units=["0"])
+    assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ from harness.cli.program import main
 
 for command in (
     *("finetune", "heads", "merge", "statistics", "check"),
-    *("evaluate", "compare", "inspect", "leaderboard", "plot", "study"),
+    *("evaluate", "compare", "barrier", "inspect", "leaderboard", "plot", "study"),
     *("show", "export", "records", "prepare", "listing", "cache", "demo"),
 ):
     import_module(f"harness.cli.{command}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import bars, width
-from harness.cli.flags import argument, option, passed_on
+from harness.cli.flags import Names, argument, option, passed_on, several
 
 
 @app.command()
@@ -17,6 +17,7 @@ def inspect(
     base: str | None = option("The checkpoint they were fine-tuned from: adds task vectors."),
     other_base: bool = flags.OTHER_BASE,
     out: Path | None = option("The folder for inspect.json and heat maps."),
+    units: Names = several("LAYER,...: also draw every feed-forward unit with every other."),
     force: bool = flags.FORCE,
     allow_pickle: bool = flags.ALLOW_PICKLE,
     as_json: bool = flags.JSON,

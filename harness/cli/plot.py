@@ -15,6 +15,7 @@ from harness.cli.flags import (
     argument,
     chosen,
     fields_of,
+    flag,
     limit_of,
     option,
     several,
@@ -31,7 +32,7 @@ def _pictures(incomplete: str) -> list[str]:
 
 OF_A_MODEL = ("experts", "rows", "seed", "preset", "device", "data_dir")
 """Options of the picture of features, and of no other."""
-OF_SCORES = ("protocols", "shots", "limit", "models")
+OF_SCORES = ("protocols", "shots", "limit", "models", "option", "loss")
 """Options of pictures of records alone."""
 
 
@@ -49,7 +50,7 @@ def _check_flags(context: typer.Context, what: str, strangers: Sequence[str]) ->
 def plot(
     context: typer.Context,
     what: str = typer.Argument(
-        help="credit, protocols, shots, transforms, gains, drop, ranks or tsne.",
+        help="credit, protocols, shots, transforms, gains, drop, ranks, sweep or tsne.",
         autocompletion=_pictures,
     ),
     out: Path = option("FIG, for FIG.png and FIG.svg.", ...),
@@ -61,6 +62,8 @@ def plot(
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: str | None = flags.LIMIT,
     models: Names = flags.MODELS,
+    along: str = option("sweep: METHOD.OPTION, merger.OPTION or experts.", "", "--option"),
+    loss: bool = flag("sweep: the loss instead of the score.", "--loss"),
     model: str | None = option("tsne: a folder that merge wrote, or any HF classifier."),
     experts: Names = several("tsne: the experts, if the folder does not name them."),
     rows: int = option("tsne: rows of each task, by class.", 500),
@@ -71,7 +74,7 @@ def plot(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Draw scores of records, or a model's features (tsne), as PNG and SVG."""
-    given = locals()  # a flag of a field's name is that field
+    given = {**locals(), "option": along}  # a flag of a field's name is that field
     from harness.evaluation.run import Run
     from harness.reporting.plots.plot import OF_FEATURES
     from harness.reporting.plots.plot import plot as run_plot

@@ -148,6 +148,8 @@ def status(
     from harness.studies.plan import plans_in
     from harness.studies.spread import spreads
 
+    if spread is not None and spread <= 0:
+        raise BadRecipe(f"--spread is {spread:g} points, expected a number above 0")
     every: dict[str, Outcome] = {}
     for made in plans_in(folder):
         known = states_of(made, folder)

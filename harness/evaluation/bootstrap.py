@@ -20,11 +20,11 @@ from harness.errors import BrokenRecord
 from harness.evaluation.counting import SUMS, draws_of
 from harness.evaluation.predictions import Predicted
 from harness.evaluation.records import DrawScore, Interval
-from harness.evaluation.resamples import Resamples, range_of, values_of, written
+from harness.evaluation.resamples import STEP_OF_LOSS, Resamples, range_of, values_of, written
 from harness.kinds import kind_of
 from harness.rng import rng
 from harness.stats.estimate import Estimate
-from harness.stats.intervals import LEVEL, interval
+from harness.stats.intervals import DIGITS, LEVEL, interval
 from harness.types import Array64, Shots
 
 LEAST, MOST, TAKEN = 2000, 20_000, 1_200_000
@@ -185,6 +185,35 @@ def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[R
             )
         )
     return tuple(made)
+
+
+def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] | None:
+    """The mean loss over all labels, and what a record keeps of it on the resamples of its score.
+
+    `losses` are of every label, NaN where there is none or the model did not see the unit. None
+    where that is so of all of them.
+    """
+    design, row = design_of(predicted), kind_of(predicted.task).row
+    known = np.isfinite(losses)
+    each = np.stack([np.where(known, losses, 0.0), known], axis=-1).reshape(len(losses), -1, 2)
+    table = np.zeros((len(predicted.units), 2))
+    np.add.at(table, np.repeat(np.arange(len(table)), predicted.units), each.sum(axis=1))
+    table[[*predicted.left((None, None))]] = 0.0
+    total, labels = table.sum(axis=0)
+    if not labels:
+        return None
+    mean = round(float(total / labels), DIGITS)
+    sums = np.concatenate([block @ table for block in design.blocks()])
+    found = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), mean), where=sums[:, 1] > 0)
+    return mean, written(
+        [mean],
+        found,
+        np.empty((1, 0)),
+        step=STEP_OF_LOSS,
+        unit=row if predicted.documents is None else "document",
+        units=design.counts.shape[1],
+        design=design.digest,
+    )
 
 
 def intervals(

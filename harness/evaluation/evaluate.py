@@ -25,7 +25,7 @@ from harness.errors import (
     NotFinite,
     WrongPredictions,
 )
-from harness.evaluation.bootstrap import intervals, kept_resamples
+from harness.evaluation.bootstrap import intervals, kept_loss, kept_resamples
 from harness.evaluation.cells import Cell, cells_of
 from harness.evaluation.evaluated import check_singles, warn_of_heads
 from harness.evaluation.predictions import (
@@ -45,7 +45,7 @@ from harness.evaluation.records import (
     read_record,
     write_record,
 )
-from harness.evaluation.resamples import estimates_of
+from harness.evaluation.resamples import LOSS, Resamples, estimates_of
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import TaskSplit, protocols_of
@@ -55,7 +55,7 @@ from harness.passes.features import check_readout
 from harness.passes.placement import check_placement
 from harness.passes.workload import Workload
 from harness.presets import preset
-from harness.types import Predictions, Progress
+from harness.types import Encoded, Predictions, Progress
 
 
 def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
@@ -209,19 +209,37 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
         if fault := fault_of(known, predicted):
             raise WrongPredictions(f"what is predicted here {fault}")
         return known, predicted
-    scores = _scores(cell.data, predictions)
+    loss = _loss(cell, encoded, predicted)
+    facts = {LOSS: loss[0]} if loss else {}
+    told = [replace(one, facts={**one.facts, **facts}) for one in predictions]
+    scores = _scores(cell.data, told)
     resamples = kept_resamples(predicted, scores)
     record = Record(
         **cell.recorded(encoded),
         scores=scores,
         intervals=intervals(task.metrics, estimates_of(resamples, scores, task.metrics)),
         resamples=resamples,
+        loss_resamples=loss and loss[1],
         majority=cell.data.majority,
         unseen=0 if seen is None else int((~seen).sum()),
         predictions=predicted.content,
         versions={**_versions(), **({DECODER: pillow().__version__} if task.image else {})},
     )
     return record, predicted
+
+
+def _loss(cell: Cell, encoded: Encoded, predicted: Predicted) -> tuple[float, Resamples] | None:
+    """The loss of the head that a model came with, also on resampled units.
+
+    None of a protocol that reads no head, or fits another.
+    """
+    if cell.protocol.adapts or not cell.protocol.entry.reads_head:
+        return None
+    test = encoded.test
+    losses = encoded.kind.losses(test.logits.astype(np.float64), test.labels)
+    if test.seen is not None:
+        losses[~test.seen] = np.nan
+    return kept_loss(predicted, losses)
 
 
 def _scores(data: TaskSplit, predictions: Sequence[Predictions]) -> tuple[DrawScore, ...]:

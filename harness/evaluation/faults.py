@@ -8,7 +8,7 @@ from math import fsum, isclose, isfinite
 from typing import TYPE_CHECKING
 
 from harness.errors import BrokenRecord
-from harness.evaluation.resamples import BEYOND, range_of, read
+from harness.evaluation.resamples import BEYOND, loss_of, range_of, read
 
 if TYPE_CHECKING:
     from harness.evaluation.records import Adaptation, DrawScore, Record
@@ -46,6 +46,7 @@ def _faults(record: Record) -> Iterator[str]:
         yield from _in_score(one, record.metrics)
     yield from _in_intervals(record)
     yield from _in_resamples(record)
+    yield from _in_loss(record)
 
 
 def _in_settings(record: Record) -> Iterator[str]:
@@ -145,3 +146,16 @@ def _in_resamples(record: Record) -> Iterator[str]:
             found = f"{len(said.resamples)} and {alone[0]} x {alone[1]}"
             yield f"has {found} scores on {one.count} resamples and {len(draws)} draws"
             return
+
+
+def _in_loss(record: Record) -> Iterator[str]:
+    kept = record.loss_resamples
+    try:
+        found = loss_of(record)
+    except (KeyError, ValueError) as error:
+        yield f"has a loss on resampled units that cannot be read: {error}"
+        return
+    if found and kept and len(found.resamples) != kept.count:
+        yield f"has no loss on {kept.count} resamples, expected one on each"
+    if kept and kept.design not in {one.design for one in record.resamples}:
+        yield "has a loss on other resamples than its scores, expected the same"

@@ -134,10 +134,10 @@ class Record(Frozen):
     units that the model did not see: words that were cut off, scored as no entity. `predictions` is
     the digest of those beside it; absent before version 4. `intervals` has one for every number of
     shots, and so has `resamples`: the scores on resampled test units, which records of before
-    version 5 lack. `majority` the score of the best constant prediction on the same rows. `shown`
-    are the rows that methods of a merge used; `transductive` means that the scored rows are among
-    them, so such a score needs these very rows. Values are between 0 and 1 (or -1 and 1 for
-    correlations); tables multiply them by 100.
+    version 5 lack; `loss_resamples` those of the loss, under Current Eval. `majority` the score of
+    the best constant prediction on the same rows. `shown` are the rows that methods of a merge
+    used; `transductive` means that the scored rows are among them, so such a score needs these very
+    rows. Values are between 0 and 1 (or -1 and 1 for correlations); tables multiply them by 100.
     """
 
     schema_version: Literal[3, 4, 5] = 5
@@ -157,6 +157,7 @@ class Record(Frozen):
     scores: tuple[DrawScore, ...]
     intervals: tuple[Interval, ...] = ()
     resamples: tuple[Resamples, ...] = ()
+    loss_resamples: Resamples | None = None
     majority: DrawScore | None = None
     unseen: int = 0
     predictions: str | None = None

@@ -23,8 +23,12 @@ from harness.values import Frozen
 if TYPE_CHECKING:
     from harness.evaluation.records import DrawScore, Record
 
+LOSS = "loss"
+"""The fact of Current Eval: what its head was trained to make small, in the mean over labels."""
 STEP = 0.0005
 """What scores on resamples are rounded to, doubled until the farthest fits into a byte."""
+STEP_OF_LOSS = STEP / 1024
+"""A loss may be near 0, and then differ by little."""
 FARTHEST = 127
 DIGITS = 6
 """Of a number of steps before it is rounded: halves are halves, whatever the processor adds up."""
@@ -69,12 +73,14 @@ class Resamples(Frozen):
     by_draw: str = ""
 
 
-def written(scores: Sequence[float], mean: Array64, by_draw: Array64, **of: Any) -> Resamples:
+def written(
+    scores: Sequence[float], mean: Array64, by_draw: Array64, *, step: float = STEP, **of: Any
+) -> Resamples:
     """Scores on resamples, [B] and [draws, K]; `scores` [draws] are those on all units.
 
-    `of` are the other fields.
+    `step` is the least; `of` are the other fields.
     """
-    points, step = np.asarray(scores), STEP
+    points = np.asarray(scores)
     while True:
         whole, alone = _steps(mean - points.mean(), step), _steps(by_draw - points[:, None], step)
         if max(np.abs(whole).max(), np.abs(alone).max(initial=0)) <= FARTHEST:
@@ -124,6 +130,13 @@ def estimates_of(
 ) -> dict[Shots | None, Estimate]:
     """By the number of shots."""
     return {one.shots: read(one, values_of(scores, one.shots), metrics) for one in resamples}
+
+
+def loss_of(record: Record) -> Estimate | None:
+    """A record's loss, on all units and on resampled ones; None where it keeps none."""
+    if record.loss_resamples is None:
+        return None
+    return read(record.loss_resamples, [record.scores[0].facts[LOSS]], (LOSS,))
 
 
 def estimate_of(record: Record, shots: Shots | None) -> Estimate | None:

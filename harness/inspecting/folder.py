@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.checkpoints.families.symmetry import ROLES
 from harness.folders import Layout, new_folder
 from harness.inspecting.comparison import Measure, shown
 from harness.inspecting.inspection import Inspection, Pair, as_record
-from harness.reporting.figures import HeatMap, Panel, heat_map, save
+from harness.inspecting.units import in_squares
+from harness.reporting.figures import HeatMap, Panel, heat_map, matrix_map, save
 from harness.weights import Layer
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.figure import Figure
 
 INSPECT_FILE = "inspect.json"
 INSPECTION = Layout("an inspection", INSPECT_FILE)
@@ -19,8 +25,8 @@ INSPECTION = Layout("an inspection", INSPECT_FILE)
 def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
     """Write inspect.json, and for each measure and pair a heat map: `cosine-1-2.png` and `.svg`.
 
-    Also one of the feed-forward units, `units-1-2`. Models are numbered in the order in which they
-    were given.
+    Also one of the feed-forward units, `units-1-2`, and `units-1-2-layer-0` of those of a layer
+    that was asked for, unit by unit. Models are numbered in the order in which they were given.
     """
     with new_folder(out, INSPECTION, force=force) as folder:
         for pair in inspection.pairs:
@@ -30,6 +36,9 @@ def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
                     save(heat_map(values), folder / f"{measure.name}-{first}-{second}")
             if pair.units:
                 save(heat_map(map_of_units(pair)), folder / f"units-{first}-{second}")
+            for layer, matrix in pair.alike.items():
+                picture = matrix_of_units(pair, layer, *in_squares(matrix))
+                save(picture, folder / f"units-{first}-{second}-layer-{layer}")
         INSPECTION.write(folder, as_record(inspection))
 
 
@@ -43,6 +52,14 @@ def map_of_units(pair: Pair) -> HeatMap:
     )
     title = f"Units matched to themselves: {pair.first.name}, {pair.second.name}"
     return HeatMap(title, (panel,), "share of a layer's units", 0.0, 1.0, ".2f")
+
+
+def matrix_of_units(pair: Pair, layer: Layer, values: torch.Tensor, side: int) -> Figure:
+    """Every unit of a layer with every other, or the largest of squares of so many a side."""
+    unit = f"cosine, the largest of {side} × {side} units" if side > 1 else "cosine"
+    title = f"Feed-forward units of layer {layer}, by their weights"
+    sides = (f"unit of {one.name}" for one in (pair.first, pair.second))
+    return matrix_map(title, values.numpy(), unit, *sides, step=side)
 
 
 def map_of(pair: Pair, measure: Measure) -> HeatMap | None:

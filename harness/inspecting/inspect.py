@@ -21,12 +21,12 @@ from harness.checkpoints.bases import check_bases
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.symmetry import Place, in_table, place_in
 from harness.checkpoints.open import open_checkpoint
-from harness.errors import BadRecipe, NotFinite
+from harness.errors import BadOption, BadRecipe, NotFinite
 from harness.folders import check_output
 from harness.inspecting.comparison import Comparison, compared
 from harness.inspecting.folder import INSPECTION, write
 from harness.inspecting.inspection import InspectedModel, Inspection, Pair, UnitsInPlace, total
-from harness.inspecting.units import feed_forward, units_kept
+from harness.inspecting.units import alike, feed_forward, units_kept
 from harness.passes.workload import Workload
 from harness.types import Checkpoint, Progress, StateDict
 
@@ -92,6 +92,7 @@ def inspect(
     base: str | Path | None = None,
     other_base: bool = False,
     out: str | Path | None = None,
+    units: Sequence[str | int] = (),
     force: bool = False,
     allow_pickle: bool = False,
     progress: Progress | None = None,
@@ -105,10 +106,11 @@ def inspect(
     tensor of each model is in memory at a time, and all is computed in float64.
 
     A base that models were not made from, by their own records, is refused unless `other_base`.
-    With `out` a folder is written: inspect.json, and heat maps as PNG and SVG; `force` replaces an
-    older one. `progress` is called with what is being done, how much since the last call and how
-    much there is of everything. Raises a HarnessError for what cannot be compared before a tensor
-    is read, and BrokenCheckpoint for NaN and infinite entries.
+    With `out` a folder is written: inspect.json, and heat maps as PNG and SVG, for the layers whose
+    `units` are asked for also one of every unit with every other; `force` replaces an older one.
+    `progress` is called with what is being done, how much since the last call and how much there is
+    of everything. Raises a HarnessError for what cannot be compared before a tensor is read, and
+    BrokenCheckpoint for NaN and infinite entries.
     """
     if len(models) < 2:
         raise BadRecipe(
@@ -116,6 +118,8 @@ def inspect(
         )
     if out is not None:
         check_output(Path(out), INSPECTION, force=force)
+    elif units:
+        raise BadOption("the units of a layer are drawn, and there is no --out; name a folder")
     opened = [_opened(source, allow_pickle, base) for source in models]
     origin = _opened(base, allow_pickle) if base is not None else None
     check_architecture([part.checkpoint for part in (*opened, *([origin] if origin else []))])
@@ -123,14 +127,22 @@ def inspect(
     if base is not None and not other_base:
         check_bases(checkpoints, open_checkpoint(base, allow_pickle=allow_pickle))
     work = _work(checkpoints, origin.checkpoint if origin else None)
+    asked = _asked(work, units)
     workload = Workload(progress)
     workload.plan(TENSORS, len(work.names))
     workload.plan(UNITS, len(work.layers) * len(work.pairs))
-    places, units = places_of(work, workload.tell), _units(work, workload.tell)
+    places, kept = places_of(work, workload.tell), _units(work, workload.tell)
     names = _names(checkpoints)
     known = [part.called(name) for part, name in zip(opened, names, strict=True)]
     pairs = [
-        Pair(known[i], known[j], places[i, j], units[i, j], tuple(_left_out(work, (i, j), names)))
+        Pair(
+            known[i],
+            known[j],
+            places[i, j],
+            kept[i, j],
+            tuple(_left_out(work, (i, j), names)),
+            {layer: alike(*_tables(work, (i, j)), work.layers[layer]) for layer in asked},
+        )
         for i, j in work.pairs
     ]
     of = origin.called(origin.checkpoint.name) if origin else None
@@ -232,11 +244,28 @@ def _units(work: Work, tell: Progress) -> dict[Indices, dict[weights.Layer, Unit
     """How many units of each layer are matched to themselves, in all pairs."""
     units: dict[Indices, dict[weights.Layer, UnitsInPlace]] = {pair: {} for pair in work.pairs}
     for pair in work.pairs:
-        first, second = (in_table(work.family, work.states[index]) for index in pair)
+        first, second = _tables(work, pair)
         for layer, members in work.layers.items():
             units[pair][layer] = units_kept(first, second, members)
             tell(UNITS, 1, len(work.layers) * len(work.pairs))
     return units
+
+
+def _tables(work: Work, pair: Indices) -> tuple[StateDict, StateDict]:
+    """What the table of a pair's family says which units of."""
+    first, second = (in_table(work.family, work.states[index]) for index in pair)
+    return first, second
+
+
+def _asked(work: Work, units: Sequence[str | int]) -> list[weights.Layer]:
+    """The layers of these names. Raises BadOption for one that has no feed-forward units."""
+    known = {str(layer): layer for layer in work.layers}
+    if odd := [str(one) for one in units if str(one) not in known]:
+        raise BadOption(
+            f"--units is {odd[0]}, expected a layer whose feed-forward units are known: "
+            f"{', '.join(known) or 'there is none'}"
+        )
+    return [known[str(one)] for one in dict.fromkeys(units)]
 
 
 def _left_out(work: Work, pair: Indices, names: Sequence[str]) -> Iterator[str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from harness.checkpoints.families.symmetry import ROLES, Place, Role
 from harness.inspecting.comparison import Comparison
 from harness.weights import Layer, in_order
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Pair:
     """Two models beside one another: comparisons by place, units by layer.
 
     `left_out` has a line for each tensor that only one of them has, or each in another shape.
+    `alike` has, for the layers that were asked for, the cosines of their units, [units, units].
     """
 
     first: InspectedModel
@@ -44,6 +48,7 @@ class Pair:
     places: Mapping[Place, Comparison]
     units: Mapping[Layer, UnitsInPlace]
     left_out: tuple[str, ...] = ()
+    alike: Mapping[Layer, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def whole(self) -> Comparison:

@@ -11,7 +11,7 @@ from harness.checkpoints.families.family import FFN, Family
 from harness.checkpoints.families.symmetry import axes_of, in_table, place_in
 from harness.inspecting.inspection import UnitsInPlace
 from harness.types import StateDict
-from harness.weights import Layer, Member, Symmetry, cross, select, specs
+from harness.weights import Layer, Member, Symmetry, cross, select, specs, units_of
 
 TIED = 1e-9
 """How much more a unit gains elsewhere, relatively, where it does not stay."""
@@ -47,3 +47,33 @@ def units_kept(first: StateDict, second: StateDict, members: Sequence[Member]) -
     alike += TIED * scale * torch.eye(len(alike), dtype=alike.dtype)
     rows, columns = linear_sum_assignment(alike.numpy(), maximize=True)
     return UnitsInPlace(len(alike), int((rows == columns).sum()))
+
+
+MOST = 256
+"""Units along a side of a picture: of more, squares of several units are a pixel."""
+
+
+def alike(first: StateDict, second: StateDict, members: Sequence[Member]) -> torch.Tensor:
+    """The cosine of what every unit of one model and every one of the other is made of.
+
+    That is what goes into a unit, its bias and what comes out of it, in float64: [units, units],
+    0 where one is dead (RegMean, Jin et al. 2023, Appendix D).
+
+    By hand: units (1, 0) and (0, 2), and in the other model (3, 0) and (1, 1), have cosines of
+    (1, 0.707) and (0, 0.707).
+    """
+    both = ([units_of(state, one).square().sum(1) for one in members] for state in (first, second))
+    norms = [torch.stack(squares).sum(0).sqrt() for squares in both]
+    scale = norms[0][:, None] * norms[1]
+    return torch.where(scale > 0, cross(first, second, members)[0] / scale, 0.0)
+
+
+def in_squares(values: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The largest entry of every square of so many units a side, so that `MOST` are not exceeded.
+
+    A mean would lose a diagonal among many units.
+    """
+    side = -(-len(values) // MOST)
+    padded = torch.nn.functional.pad(values, 2 * (0, -len(values) % side), value=-torch.inf)
+    count = len(padded) // side
+    return padded.reshape(count, side, count, side).amax((1, 3)), side

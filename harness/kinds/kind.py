@@ -201,6 +201,13 @@ class Kind(ABC):
         """How many units of each row of a batch the model saw, where that is not one."""
         return None
 
+    @abstractmethod
+    def losses(self, outputs: Array64, labels: Array64) -> Array64:
+        """What training makes small, of every label, in the shape of the labels.
+
+        NaN where nobody gave one.
+        """
+
     # Teaching ------------------------------------------------------------------------------
 
     @abstractmethod

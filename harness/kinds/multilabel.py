@@ -104,6 +104,15 @@ class Multilabel(Kind):
             holds[label] = 1
             yield np.broadcast_to(holds.copy(), labels.shape)
 
+    def losses(self, outputs: Array64, labels: Array64) -> Array64:
+        """The binary cross entropy of every class that is labelled, in nats.
+
+        By hand: an output of log 3 is p = 3/4, and the losses log 4/3 where it holds and log 4
+        where it does not.
+        """
+        each = np.logaddexp(0.0, outputs) - outputs * labels
+        return np.where(labels == IGNORED, np.nan, each)
+
     def taught(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the experts' probabilities, class by class."""
         from scipy.special import expit

@@ -55,6 +55,10 @@ class Regression(Kind):
         """The mean."""
         yield np.full(len(labels), labels.mean())
 
+    def losses(self, outputs: Array64, labels: Array64) -> Array64:
+        """The squared difference."""
+        return np.asarray(np.square(outputs[:, 0] - labels))
+
     def taught(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the experts' values."""
         return np.asarray(np.mean(outputs, axis=0))

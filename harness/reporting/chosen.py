@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import PositiveInt
 
 from harness.errors import MissingScores
-from harness.evaluation.records import each_record
+from harness.evaluation.records import Record, each_record
 from harness.reporting.grid import SINGLES
 from harness.reporting.lines import Line, lines_of
 from harness.values import Frozen
@@ -91,6 +91,14 @@ def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
 
 def _missing(what: str, name: object, known: Iterable[str]) -> MissingScores:
     return MissingScores(f"no record is of {what} '{name}', expected one of {', '.join(known)}")
+
+
+def read_both(
+    places: Iterable[str | Path], which: Chosen = EVERYTHING
+) -> list[tuple[Line, Record]]:
+    """As `read_lines`, each line with its record: all of them are in memory."""
+    records = {str(path): one for path, one in each_record(places)}
+    return [(line, records[line.path]) for line in among([*lines_of(records.items())], which)]
 
 
 def read_lines(places: Iterable[str | Path], which: Chosen = EVERYTHING) -> list[Line]:

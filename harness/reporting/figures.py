@@ -129,6 +129,28 @@ def _draw(axes: Axes, panel: Panel, colours: Any, form: str) -> None:
                 )
 
 
+def matrix_map(
+    title: str, values: Any, unit: str, row_label: str, column_label: str, *, step: int = 1
+) -> Figure:
+    """The picture of a matrix too large for numbers: [rows, columns], a pixel for each entry.
+
+    Along both axes every entry counts for `step`. In the SVG the pixels are an image.
+    """
+    from matplotlib.figure import Figure
+
+    with styled():
+        figure = Figure(figsize=(5.4, 4.6), layout="constrained")
+        axes = figure.subplots()
+        rows, columns = (step * count for count in values.shape)
+        how: Any = {"interpolation": "nearest", "aspect": "auto", "extent": (0, columns, rows, 0)}
+        shown = axes.imshow(values, cmap=COLOURS, **how)
+        axes.set(xlabel=column_label, ylabel=row_label)
+        figure.colorbar(shown, ax=axes).set_label(unit)
+        figure.suptitle(wrapped(title, 5.4))
+        settle(figure)
+    return figure
+
+
 def readable(colour: Sequence[float]) -> str:
     """Black or white, whichever contrasts more with the colour (by relative luminance)."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]

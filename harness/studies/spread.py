@@ -38,8 +38,6 @@ def spreads(known: Mapping[str, Outcome], folder: Path, points: float) -> list[S
 
     Sets are experts of the same tasks. The deviation of few is small on average, and corrected.
     """
-    if points <= 0:
-        raise BadRecipe(f"--spread is {points:g} points, expected a number above 0")
     paths = {path for one in known.values() for path in one.records}
     frame = read_records(*(folder / path for path in sorted(paths)))
     merged = frame[frame.role.astype(str) == "merged"].astype(dict.fromkeys(OF, str))

@@ -19,7 +19,7 @@ from harness.types import Progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OF_RECORDS = ("credit", "protocols", "shots", "transforms", "gains", "drop", "ranks")
+OF_RECORDS = ("credit", "protocols", "shots", "transforms", "gains", "drop", "ranks", "sweep")
 OF_FEATURES = "tsne"
 FORMS = (".png", ".svg")
 
@@ -35,8 +35,8 @@ def plot(
 ) -> list[Path]:
     """Draw a picture of records, or of a run's features, and write it as PNG and SVG; both paths.
 
-    `what` is one of credit, protocols, shots, transforms, gains, drop and ranks, of records in
-    files and folders; or tsne, of the model, the experts and the tasks of a run. `out` is a path
+    `what` is one of credit, protocols, shots, transforms, gains, drop, ranks and sweep, of records
+    in files and folders; or tsne, of the model, the experts and the tasks of a run. `out` is a path
     without an ending, or with one of the two. Where records keep resamples, differences have their
     paired interval. Raises MissingScores where records lack what a picture shows; nothing is
     written before the picture is whole.
@@ -50,8 +50,11 @@ def plot(
     if run is not None or not records:
         given = "a model" if run is not None else "no records"
         raise BadRecipe(f"{what} is drawn of records, found {given}; name files or folders of them")
+    if what != "sweep" and (view.option or view.loss):
+        raise BadOption(f"plot {what} has --{'loss' if view.loss else 'option'}, which is of sweep")
     module = importlib.import_module(f"{__package__}.{what}")
-    return save(module.picture(read_lines(records, view), view), stem)
+    read = records if what == "sweep" else read_lines(records, view)
+    return save(module.picture(read, view), stem)
 
 
 def check_what(what: str) -> None:

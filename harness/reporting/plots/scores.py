@@ -41,11 +41,14 @@ class View(Chosen):
     """What a picture shows of records: by default, everything.
 
     `shots` is the number wanted of each protocol that adapts, instead of the nearest to five, or
-    `all`. `rows` is how many of each task `tsne` lays out.
+    `all`. `rows` is how many of each task `tsne` lays out. `option` is what `sweep` goes along, and
+    `loss` whether it shows that instead of the score.
     """
 
     shots: PositiveInt | Literal["all"] | None = None
     rows: PositiveInt = 500
+    option: str = ""
+    loss: bool = False
 
 
 Spot: TypeAlias = tuple[str, Setting]

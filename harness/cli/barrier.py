@@ -1,0 +1,46 @@
+"""Two models -> the barrier between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.cli import flags
+from harness.cli.app import app
+from harness.cli.console import bars
+from harness.cli.flags import Names, argument, fields_of, option, several
+
+
+@app.command()
+def barrier(
+    experts: list[str] = argument("Two folders or Hub ids, of one architecture.", metavar="A B"),
+    tasks: Names = several("T1,T2@split,...: where both heads are read.", of="tasks"),
+    premerge: list[str] | None = option("NAME[:key=value,...]; repeat to compare.", of="premerge"),
+    points: int = option("Merges along the line, both ends included.", 11),
+    base: str | None = option("The base, for alignments that read it."),
+    seed: int = option("Seed of methods that draw random numbers.", 0),
+    limit: int | None = option("Score the first N rows only."),
+    device: str = flags.DEVICE,
+    dtype: flags.Dtype = flags.DTYPE,
+    output: Path = option("For records, table and picture.", Path("barrier"), "--output-path"),
+    allow_pickle: bool = flags.ALLOW_PICKLE,
+    data_dir: str | None = flags.DATA_DIR,
+    plugins: list[Path] | None = flags.PLUGINS,
+) -> None:
+    """Loss and score along the straight line between two models, also once they are aligned."""
+    given = {**locals(), "output": str(output)}
+    from harness.evaluation.run import Run
+    from harness.inspecting.barrier import barrier as run
+    from harness.merging.recipes import Recipe
+    from harness.options import parse_choice
+    from harness.reporting.barrier import table
+    from harness.values import validated
+
+    of_merges = ("experts", "base", "seed", "device", "data_dir")
+    recipe = validated(Recipe, {name: given[name] for name in of_merges}, "barrier")
+    of_each = {**fields_of(Run, given), "model": "", "experts": (), "base": None}
+    asked = validated(Run, of_each, "barrier")
+    alignments = [parse_choice(one) for one in premerge or ()]
+    with bars() as advance:
+        lines = run(recipe, asked, alignments=alignments, points=points, progress=advance)
+    print(table(lines))
+    print(f"\nwrote {output}: barrier.png, .svg, .csv, .md, and records")

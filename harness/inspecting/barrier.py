@@ -1,0 +1,92 @@
+"""Two models -> the loss and the score along the straight line between them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.checkpoints.open import open_checkpoint
+from harness.data.groups import expanded
+from harness.errors import BadOption, LabelMismatch
+from harness.evaluation.evaluate import evaluate
+from harness.evaluation.records import Record, safe
+from harness.evaluation.run import Run
+from harness.evaluation.task_split import task_split
+from harness.files import check_place, write_files
+from harness.labels import same
+from harness.merging.merge import merge
+from harness.merging.recipes import Recipe
+from harness.reporting.barrier import Line, as_csv, draw, lines_between, table
+from harness.reporting.figures import save
+from harness.types import Choice, Progress
+
+
+def barrier(
+    recipe: Recipe,
+    run: Run,
+    *,
+    alignments: Sequence[Choice] = (),
+    points: int = 11,
+    progress: Progress | None = None,
+) -> list[Line]:
+    """Loss and score along the line between two models, as they are and after each alignment.
+
+    The two experts of the `recipe`, heads and all, are merged by `average` with so many weights
+    from 0 to 1, after each of the `alignments` by itself, too, and each merge is evaluated as `run`
+    says under Current Eval. In the folder `run.output` are its records, in `records`, and the
+    barriers, as barrier.csv, .md, .png and .svg; merges are removed when they have been read.
+    Raises a HarnessError, before anything is merged, for other than two experts, and for those of
+    unlike heads.
+    """
+    if len(recipe.experts) != 2:
+        raise BadOption(
+            f"a barrier is between two models, found {len(recipe.experts)}; name two of one task"
+        )
+    if points < 3:
+        raise BadOption(f"--points is {points}, expected 3 or more: the ends and between")
+    out = Path(run.output)
+    check_place(out.absolute())
+    ends = [open_checkpoint(one, allow_pickle=run.allow_pickle) for one in recipe.experts]
+    if not same(*(one.labels or () for one in ends)):
+        raise LabelMismatch(
+            f"the heads of {ends[0].source} and {ends[1].source} have other labels; expected "
+            "experts of one task, as heads are on the line, too"
+        )
+    if not (tasks := run.tasks or ends[0].tasks):
+        raise BadOption(f"{ends[0].source} does not say its task; name it with --tasks")
+    for name in expanded(tasks, run.data_dir):
+        task_split(run, name, ())
+    if not all(one.tasks for one in ends):
+        recipe = recipe.model_copy(update={"tasks": run.tasks[:1]})
+    named = [one.name for one in ends]
+    places = [round(step / (points - 1), 6) for step in range(points)]  # a name has room for six
+    each = [(), *((one,) for one in {str(one): one for one in alignments}.values())]
+    asked = [_between(recipe, stages, x) for stages in each for x in places]
+    for one in asked[::points]:
+        merge(one, out=out / "nothing", dry_run=True, allow_pickle=run.allow_pickle)
+    out.mkdir(parents=True, exist_ok=True)
+    records: list[Record] = []
+    for one in asked:
+        records += _evaluated(one, run, "-".join(named), progress)
+    lines = lines_between(records)
+    save(draw(lines, *named), out / "barrier")
+    text = f"{table(lines, 'pipe')}\n"
+    write_files([(out / "barrier.md", text), (out / "barrier.csv", as_csv(lines))])
+    return lines
+
+
+def _between(recipe: Recipe, stages: tuple[Choice, ...], x: float) -> Recipe:
+    made = {"merger": Choice("average", {"weights": [round(1 - x, 6), x]}), "premerge": stages}
+    return recipe.model_copy(update={**made, "heads": "merge", "drift": False})
+
+
+def _evaluated(recipe: Recipe, run: Run, name: str, progress: Progress | None) -> list[Record]:
+    """The records of one merge, whose folder is gone when they are made."""
+    with tempfile.TemporaryDirectory(dir=run.output, prefix=".merge-") as folder:
+        place = Path(folder) / safe(f"{name}-{recipe.method}")
+        merge(recipe, out=place, allow_pickle=run.allow_pickle, progress=progress)
+        here = {"model": str(place), "output": str(Path(run.output) / "records")}
+        asked = run.model_copy(update={**here, "protocols": (Choice("current"),)})
+        made = evaluate(asked, progress=progress)
+    return [one for one in made if one.role == "merged"]

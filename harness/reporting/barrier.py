@@ -1,0 +1,196 @@
+"""Pure: records of merges along the line between two models -> the barrier, a table, a picture.
+
+The barrier is the most that the loss rises above the straight line between its values at the ends
+(Frankle et al. 2020, arXiv:1912.05671; Entezari et al. 2022, arXiv:2110.06296). That of a score is
+how far it falls below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tabulate import tabulate
+
+from harness.errors import MissingScores
+from harness.evaluation.records import Record
+from harness.evaluation.resamples import estimate_of, loss_of
+from harness.reporting.difference import CI
+from harness.reporting.lines import stages
+from harness.reporting.plots.marks import PALE, Mark, along_x, drawn, key, marks, named
+from harness.stats.estimate import Estimate, mean_of, of
+from harness.stats.intervals import interval
+from harness.stats.line import highest, rises
+from harness.text import csv_cell, markdown, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+AS_THEY_ARE = "as they are"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A loss, or a score, times `scale`, at places from 0, the first model, to 1, the second.
+
+    A barrier rises in a loss and falls in a score, which has `up` -1.
+    """
+
+    places: tuple[float, ...]
+    values: tuple[Estimate, ...]
+    up: int = 1
+    scale: float = 1.0
+
+    @cached_property
+    def above(self) -> list[Estimate]:
+        """How far it goes the wrong way from the straight line."""
+        signed = (of(lambda value, _: self.up * value, one, one) for one in self.values)
+        return rises(self.places, [*signed])
+
+    @property
+    def height(self) -> tuple[float, float, float, float]:
+        """The barrier, the ends of its 95 % interval over test units, and where along it is."""
+        at, most = highest(self.above)
+        low, high = interval(most)
+        scale = self.scale
+        return scale * most.point, scale * max(low, 0.0), scale * high, self.places[at]
+
+    def at(self, place: int) -> tuple[float, ...]:
+        """A value, how far it goes the wrong way, and the ends of the 95 % interval of that."""
+        ends = interval(self.above[place]) if 0 < place < len(self.places) - 1 else (0.0, 0.0)
+        known = self.values[place].point, self.above[place].point, *ends
+        return tuple(self.scale * one for one in known)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one alignment makes of the line between two models, on a task or in the mean."""
+
+    alignment: str
+    task: str
+    loss: Curve
+    score: Curve
+
+
+def lines_between(records: Iterable[Record]) -> list[Line]:
+    """The lines that merges of two models by `average` with weights 1 - x and x are on.
+
+    With one for the mean of several tasks. Raises MissingScores where a record keeps no loss, or a
+    line has not three places and both ends.
+    """
+    known: dict[str, dict[str, dict[float, Record]]] = {}
+    for one in records:
+        merger = one.recipe.merger if one.recipe and one.role == "merged" else None
+        weights = merger.options.get("weights") if merger and merger.name == "average" else None
+        if one.protocol == "current" and weights is not None and len(weights) == 2:
+            aligned = stages(one.method)[0] or AS_THEY_ARE
+            known.setdefault(aligned, {}).setdefault(one.task, {})[weights[1]] = one
+    if not known:
+        raise MissingScores(
+            "no record is of a merge of two models by average:weights=W1:W2 under current; make "
+            "them with harness barrier"
+        )
+    lines = []
+    for aligned, each in known.items():
+        lines += [_line(aligned, {name: one}) for name, one in each.items()]
+        lines += [_line(aligned, each)] if len(each) > 1 else []
+    return lines
+
+
+def _line(aligned: str, tasks: Mapping[str, Mapping[float, Record]]) -> Line:
+    places = sorted(set.intersection(*({*one} for one in tasks.values())))
+    if len(places) < 3 or (places[0], places[-1]) != (0.0, 1.0):
+        raise MissingScores(
+            f"the line of {aligned} has the places {', '.join(map(str, places)) or 'none'}; "
+            "expected 0, 1 and one or more between"
+        )
+    losses, scores = [], []
+    for place in places:
+        read = [(loss_of(one[place]), estimate_of(one[place], None)) for one in tasks.values()]
+        if any(loss is None for loss, _ in read):
+            raise MissingScores(
+                f"a record of {aligned} at {place:g} keeps no loss, as those of earlier versions; "
+                "expected new ones: evaluate into another --output-path"
+            )
+        losses.append(mean_of([loss for loss, _ in read if loss is not None]))
+        scores.append(mean_of([score for _, score in read if score is not None]))
+    called = next(iter(tasks)) if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
+    along = tuple(places)
+    return Line(
+        aligned, called, Curve(along, tuple(losses)), Curve(along, tuple(scores), -1, 100.0)
+    )
+
+
+# Tables ------------------------------------------------------------------------------------
+
+OF_EACH = ("{} at the ends", "barrier of the {}", "at")
+HEADERS = ("task", "alignment", *(n.format(of) for of in ("loss", "score") for n in OF_EACH))
+
+
+def table(lines: Sequence[Line], form: str = "simple") -> str:
+    """The heights of all lines, each with its 95 % interval; `form` is one of tabulate's."""
+    rows = []
+    for one in lines:
+        cells = [one.task, one.alignment]
+        for curve, digits in ((one.loss, ".4f"), (one.score, ".2f")):
+            height, low, high, at = curve.height
+            ends = ", ".join(number(end, digits) for end in (curve.at(0)[0], curve.at(-1)[0]))
+            most = f"{number(height, digits)} [{number(low, digits)}, {number(high, digits)}]"
+            cells += [ends, most, f"{at:g}"]
+        rows.append([markdown(cell) if form == "pipe" else cell for cell in cells])
+    return str(tabulate(rows, HEADERS, tablefmt=form, disable_numparse=True))
+
+
+def as_csv(lines: Sequence[Line]) -> str:
+    """A row for every place of every line, with how far it is above the straight line.
+
+    `_low` and `_high` are the ends of the 95 % interval of that.
+    """
+    import pandas
+
+    rows = [
+        (csv_cell(one.task), csv_cell(one.alignment), x, *one.loss.at(place), *one.score.at(place))
+        for one in lines
+        for place, x in enumerate(one.loss.places)
+    ]
+    each = [f"{of}{end}" for of in ("loss", "score") for end in ("", "_barrier", "_low", "_high")]
+    made = pandas.DataFrame(rows, columns=["task", "alignment", "x", *each])
+    return str(made.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
+
+
+# Picture -----------------------------------------------------------------------------------
+
+
+def draw(lines: Sequence[Line], first: str, second: str) -> Figure:
+    """Loss and score along the line, a pair of panels for every task, a curve for an alignment.
+
+    Dots go straight from end to end; around a curve is the 95 % interval of its height above them.
+    """
+    tasks = [*dict.fromkeys(line.task for line in lines)]
+    looks = marks(dict.fromkeys(line.alignment for line in lines))
+    titles = [f"{task}: {what}" for task in tasks for what in ("loss", "score × 100")]
+    title = f"Between {first} (0) and {second} (1)"
+    with drawn(title, titles, (3.2, 2.5), left=0.4, most=2, sharey=False) as (figure, panels):
+        for line in lines:
+            place = 2 * tasks.index(line.task)
+            for axes, curve in zip(panels[place:], (line.loss, line.score), strict=False):
+                _draw(axes, curve, line.alignment, looks[line.alignment])
+        along_x(panels, ["weight of the second model"] * len(panels))
+        key(panels[0], "straight from end to end", linestyle=":", linewidth=1)
+        key(panels[0], f"{CI} of how far away that is", linewidth=6, alpha=0.3)
+    return figure
+
+
+def _draw(axes: Axes, curve: Curve, name: str, look: Mark) -> None:
+    values, _, *ends = np.transpose([curve.at(x) for x in range(len(curve.places))])
+    half = (ends[1] - ends[0]) / 2
+    axes.grid(axis="y", color=PALE, linewidth=0.5)
+    low, high = values - half, values + half
+    axes.fill_between(curve.places, low, high, color=look.colour, alpha=0.2, linewidth=0)
+    axes.plot([0, 1], values[[0, -1]], color=look.colour, linestyle=":", linewidth=1)
+    how = {**look.dots, "linestyle": look.line, "linewidth": 1.4}
+    axes.plot(curve.places, values, label=named(name), **how)

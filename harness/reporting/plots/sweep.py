@@ -1,0 +1,268 @@
+"""Score, or loss, against the value of one option of a merge (RegMean, Figure 5 and Table 6).
+
+Also against the number of experts (RegMean, on incremental merging), and against which layers are
+aligned (rotation, Figures 3 and 4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from harness.errors import BadOption, MissingScores
+from harness.evaluation.records import Record
+from harness.evaluation.resamples import LOSS, estimate_of, loss_of, range_of
+from harness.reporting.chosen import read_both
+from harness.reporting.difference import CI
+from harness.reporting.grid import CURRENT
+from harness.reporting.lines import Line
+from harness.reporting.plots.marks import BLACK, PALE, Mark, drawn, key, marks, named
+from harness.reporting.plots.scores import View, headline
+from harness.stats.estimate import mean_of
+from harness.stats.intervals import Ends, interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EXPERTS = "experts"
+STAGES = ("premerge", "merger", "postmerge")
+Value: TypeAlias = "float | str"
+Read: TypeAlias = tuple[Line, Record]
+MEAN, OVER = Mark(BLACK, "o", "-"), "mean of "
+MOST_TICKS, WIDEST = 12, 50
+"""Values that are each named along x, and letters that have room there side by side."""
+EVENER = 0.5
+"""A scale is logarithmic where its steps are so much more even: a share of their unevenness."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A score x100, or a loss, at a value, with the ends of its interval over units and draws."""
+
+    x: Value
+    y: float
+    within: Ends
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A curve for each task and, of several, for their mean; `values` are those of the option."""
+
+    title: str
+    option: str
+    measure: str
+    values: tuple[Value, ...]
+    curves: Mapping[str, tuple[Point, ...]]
+
+
+def picture(places: Iterable[str | Path], view: View) -> Figure:
+    """The curves of the records in files and folders."""
+    return draw(sweep(read_both(places, view), view))
+
+
+def sweep(read: Iterable[Read], view: View) -> Sweep:
+    """The scores of merges that differ in the value of one option, and in nothing else.
+
+    Raises BadOption where no option is named, or several methods have it; MissingScores where
+    merges differ in more, or in nothing, and for more than one protocol.
+    """
+    if not view.option:
+        raise BadOption(
+            "sweep is over the values of an option, found none; name one: --option merger.density, "
+            f"--option dare.drop_rate, --option {EXPERTS}"
+        )
+    having = [
+        (line, one)
+        for line, one in read
+        if line.role == "merged" and name_of(one, view.option) is not None
+        if view.protocols or line.protocol == CURRENT
+    ]
+    shown = headline([line.setting for line, _ in having], view.shots)
+    if len(shown) != 1:
+        raise MissingScores(
+            f"sweep shows one protocol over values of {view.option}, found "
+            f"{'; '.join(map(str, shown)) or 'no merge whose record says it'}; name one with "
+            "--protocols, and an option as merge.json has it"
+        )
+    having = [(line, one) for line, one in having if line.setting == shown[0]]
+    check_alike(having, view.option)
+    tasks: dict[str, dict[Value, Read]] = {}
+    for line, one in having:
+        value = value_of(one, view.option)
+        other, _ = tasks.setdefault(line.task, {}).setdefault(value, (line, one))
+        if other.digest != line.digest:
+            raise MissingScores(
+                f"{other.path} and {line.path} both have {view.option} {value}; expected one of a "
+                "value: choose with --models"
+            )
+    values = in_order({value for of in tasks.values() for value in of})
+    if len(values) < 2:
+        raise MissingScores(
+            f"sweep shows two or more values of {view.option}, found {values[0]}; merge with "
+            "another, and evaluate that"
+        )
+    curves = {task: _curve(values, [of], view) for task, of in tasks.items()}
+    # a mean of nats and of squared errors is of nothing
+    if len(tasks) > 1 and not (view.loss and len({line.kind for line, _ in having}) > 1):
+        curves[f"{OVER}{len(tasks)} tasks"] = _curve(values, [*tasks.values()], view)
+    measure = LOSS if view.loss else f"score × 100 ({shown[0]})"
+    along = f"number of {EXPERTS}" if view.option == EXPERTS else view.option
+    method = re.sub(r":[^]+[]*", "", having[0][0].method)  # without options
+    title = f"{'Loss' if view.loss else 'Score'} against {along}, {method}"
+    return Sweep(title, along, measure, values, curves)
+
+
+# What merges differ in ---------------------------------------------------------------------
+
+
+def said_of(record: Record) -> dict[str, Any]:
+    """All that a merge was made of, by name: `merger`, `ties.density`, `base`, `experts`, ..."""
+    if record.recipe is None:
+        return {}
+    recipe = record.recipe.model_dump(mode="json")
+    known: dict[str, Any] = {"base": record.base and record.base.digest}
+    known[EXPERTS] = sorted(one.digest for one in record.experts)
+    for stage in STAGES:
+        methods = [recipe.pop(stage)] if stage == "merger" else recipe.pop(stage)
+        known[stage] = "+".join(one["name"] for one in methods)
+        for one in methods:
+            known |= {f"{one['name']}.{name}": value for name, value in one["options"].items()}
+    return {**known, **recipe}
+
+
+def name_of(record: Record, option: str) -> str | None:
+    """What `said_of` calls an option, `STAGE.NAME` or `METHOD.NAME`; None where there is none.
+
+    Raises BadOption where several methods of a stage have it.
+    """
+    known, (of, _, name) = said_of(record), option.rpartition(".")
+    methods = known.get(of, "").split("+") if of in STAGES else [of]
+    found = [full for one in methods if (full := f"{one}.{name}".lstrip(".")) in known]
+    if len(found) > 1:
+        raise BadOption(f"{option} is {' and '.join(found)}; expected one of these")
+    return found[0] if found else None
+
+
+def value_of(record: Record, option: str) -> Value:
+    """The value of an option that a merge has: a number, or as the command line spells it."""
+    value = said_of(record)[str(name_of(record, option))]
+    if option == EXPERTS:
+        return float(len(value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ":".join(map(str, value)) if isinstance(value, list) else str(value).lower()
+    return float(value)
+
+
+def check_alike(read: Sequence[Read], option: str) -> None:
+    """Raise MissingScores for merges that differ in more than an option.
+
+    Each task may have its own experts and base. Of numbers of experts, the larger set is to hold
+    the smaller.
+    """
+    found: dict[str, set[str]] = {}
+    sets: dict[str, set[frozenset[str]]] = {}
+    for line, one in read:
+        made = said_of(one)
+        sets.setdefault(line.task, set()).add(frozenset(made[EXPERTS]))
+        own = {name: made.pop(name) for name in (EXPERTS, "base") if name != option}
+        made |= {f"{name} on {line.task}": value for name, value in (*own.items(), *line.work)}
+        for name, value in {**made, str(name_of(one, option)): ""}.items():
+            found.setdefault(name, set()).add(str(value))
+    # an option that only some have goes with a method that only some have, which is named first
+    if odd := [name for name, values in found.items() if len(values) > 1]:
+        values = [f"{one:.36}" for one in sorted(found[odd[0]])]
+        raise MissingScores(
+            f"sweep is of merges that differ in {option} alone, found {odd[0]} "
+            f"{' and '.join(values[:3])}; choose with --models"
+        )
+    pairs = [pair for of in sets.values() for pair in pairwise(sorted(of, key=len))]
+    if any(not small < large for small, large in pairs):
+        raise MissingScores(
+            "sweep over experts adds them one by one, found merges of which the larger lacks an "
+            "expert of the smaller; choose with --models"
+        )
+
+
+def in_order(values: Iterable[Value]) -> tuple[Value, ...]:
+    """Numbers ascending, then texts by their words and by the numbers in them."""
+
+    def place(value: Value) -> Any:
+        if isinstance(value, float):
+            return 0, value
+        return 1, [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", value)]
+
+    return tuple(sorted(values, key=place))
+
+
+# Curves ------------------------------------------------------------------------------------
+
+
+def _curve(
+    values: Sequence[Value], of: Sequence[Mapping[Value, Read]], view: View
+) -> tuple[Point, ...]:
+    """The mean over some tasks at the values that all of them have."""
+    return tuple(
+        _point(value, [one[value] for one in of], loss=view.loss)
+        for value in values
+        if all(value in one for one in of)
+    )
+
+
+def _point(value: Value, read: Sequence[Read], *, loss: bool) -> Point:
+    known = []
+    for line, one in read:
+        estimate = loss_of(one) if loss else estimate_of(one, line.shots or None)
+        if estimate is None:
+            raise MissingScores(
+                f"the record of {one.model} on {one.task} under {one.protocol} keeps no "
+                f"{LOSS if loss else 'resamples'}; expected one of this version"
+                f"{', under current' if loss else ''}: evaluate into another folder"
+            )
+        known.append(estimate)
+    ends = [range_of(one.metrics) for _, one in read]
+    bounds = min(low for low, _ in ends), max(high for _, high in ends)
+    mean, scale = mean_of(known), 1.0 if loss else 100.0
+    low, high = interval(mean, None if loss or max(map(abs, bounds)) > 1 else bounds)
+    return Point(value, scale * mean.point, (scale * low, scale * high))
+
+
+def is_geometric(values: Sequence[Value]) -> bool:
+    """Whether values, ascending, are spread over a logarithmic scale: powers of ten, or of two."""
+    numbers = [value for value in values if isinstance(value, float)]
+    if len(numbers) < max(3, len(values)) or numbers[0] <= 0:
+        return False
+    steps = [np.diff(of) for of in (np.log(numbers), numbers)]
+    uneven = [float(one.std() / one.mean()) for one in steps]
+    return uneven[0] < EVENER * uneven[1]
+
+
+def draw(shown: Sweep) -> Figure:
+    """Thin curves of tasks and a thick one of their mean, with whiskers of the intervals."""
+    numeric = all(isinstance(value, float) for value in shown.values)
+    places = {value: value if numeric else at for at, value in enumerate(shown.values)}
+    looks = marks(name for name in shown.curves if not name.startswith(OVER))
+    with drawn(shown.title, [""], (4.6, 3.0)) as (figure, (axes,)):
+        axes.grid(axis="y", color=PALE, linewidth=0.5)
+        for name, points in shown.curves.items():
+            look, xs = looks.get(name, MEAN), [places[point.x] for point in points]
+            ys = [point.y for point in points]
+            wide = 2.2 if look is MEAN else 1.2
+            axes.plot(xs, ys, label=named(name), linestyle=look.line, linewidth=wide, **look.dots)
+            lows, highs = zip(*(point.within for point in points), strict=True)
+            axes.vlines(xs, lows, highs, color=look.colour, linewidth=1, alpha=0.6)
+        key(axes, f"{CI} over test units and draws", marker="|", linewidth=0)
+        if is_geometric(shown.values):
+            axes.set_xscale("log")
+        labels = [f"{value:g}" if numeric else str(value) for value in places]
+        if len(labels) <= MOST_TICKS or not numeric:
+            long = sum(map(len, labels)) > WIDEST
+            axes.set_xticks([*places.values()], labels, rotation=30 if long else 0)
+            axes.minorticks_off()
+        axes.set(xlabel=shown.option, ylabel=shown.measure)
+    return figure
