@@ -76,7 +76,7 @@ def polar_and_values(
     nearest: torch.Tensor = left @ right
     empty = values <= matrix.shape[-1] * EPSILON * values[..., :1]
     for place in map(tuple, torch.nonzero(empty.any(-1)).tolist()):
-        nearest[place] = _completed(left[place], right[place], empty[place])
+        nearest[place] = completed(left[place], right[place], empty[place])
     return nearest, values, right.mT
 
 
@@ -108,7 +108,7 @@ def polar_by_squares(
     return torch.cat([large, left], 1) @ vectors.mT, values, vectors
 
 
-def _completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> torch.Tensor:
+def completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> torch.Tensor:
     """U V^T where the null spaces are mapped as near to the identity as they can be.
 
     What is at right angles in both is left open by that, and is nearest to a matrix that is no
