@@ -559,7 +559,7 @@ MISTAKES: dict[type, dict[str, Case]] = {
             lambda p: p.finetune(base=p.config("base", intermediate_size=32)),
         ),
         "base of integers": told(
-            f"copies/base {DENSE} (24, 16) torch.int8 torch.float32",
+            f"{DENSE.removeprefix('bert.')} copies/base int8 quantized",
             lambda p: p.finetune(base=p.tensors("base", to_integers(DENSE.removeprefix("bert.")))),
         ),
         "base with NaN": told(

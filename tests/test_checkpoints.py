@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from harness import Recipe, merge
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BrokenCheckpoint
 from harness.weights import digest, floating, specs
+from tests.conftest import model
 from tests.mistakes import mistake
 
 Minis = Callable[[str], dict[str, Path]]
@@ -77,3 +79,17 @@ def test_a_published_encoder_merges(tmp_path: Path) -> None:
     root = AutoModel.from_pretrained(base).state_dict()[query]
     expected = root + 0.3 * (one[f"bert.{query}"] - root + other[f"bert.{query}"] - root)
     torch.testing.assert_close(merged.state_dict()[f"bert.{query}"], expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.uint8, torch.bool])
+def test_weights_of_integers_are_one_line(kind: torch.dtype, tmp_path: Path) -> None:
+    """Those that are quantized; buffers may be of integers."""
+    folder = model(tmp_path / "expert", ["a", "b"])
+    state = load_file(folder / "model.safetensors")
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    state["bert.embeddings.position_ids"] = torch.arange(9)[None]
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    open_checkpoint(folder)
+    save_file({**state, name: state[name].to(kind)}, folder / "model.safetensors")
+    with mistake(BrokenCheckpoint, name, folder, str(kind).removeprefix("torch."), "quantized"):
+        open_checkpoint(folder)

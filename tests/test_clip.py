@@ -439,9 +439,61 @@ def test_heads_of_another_base_or_changed_are_refused(made: Path, tmp_path: Path
     with mistake(BrokenCheckpoint, file, "changed"):
         given_heads(heads, None)
     shutil.rmtree(heads / "second")
+    file = heads / "colours" / "config.json"
+    whole, said = file.read_text(), json.loads(file.read_text())
+    labels = dict(zip(said["id2label"], [*said["id2label"].values()][::-1], strict=True))
+    file.write_text(json.dumps({**said, "id2label": labels}))
+    with mistake(BrokenCheckpoint, file, "changed"):
+        given_heads(heads, None)
+    file.write_text(whole)
+    shutil.move(heads / "colours" / FILE, tmp_path / FILE)
+    (heads / "colours" / FILE).symlink_to(tmp_path / FILE)
+    with mistake(BrokenCheckpoint, heads / "colours" / FILE, "changed"):
+        given_heads(heads, None)
+    (heads / "colours" / FILE).unlink()
+    with mistake(BrokenCheckpoint, heads / "colours" / FILE, "changed"):
+        given_heads(heads, None)
+    shutil.move(tmp_path / FILE, heads / "colours" / FILE)
     shutil.copytree(heads / "colours", heads / "again")
     with mistake(BadRecipe, heads, "two heads"):
         given_heads(heads, None)
+
+
+ODD_TEXTS: dict[str, dict[str, Any]] = {
+    "a million layers": {"num_hidden_layers": 10**6},
+    "two ends": {"eos_token_id": [1, 2]},
+    "none": {"eos_token_id": None},
+    "heads": {"num_attention_heads": -2},
+}
+ODD_SCALES: dict[str, torch.Tensor] = {
+    "NaN": torch.tensor(float("nan")),
+    "overflow": torch.tensor(1e4),
+    "three": torch.zeros(3),
+}
+
+
+@pytest.mark.parametrize("what", [*ODD_TEXTS, *ODD_SCALES])
+def test_texts_that_cannot_be_read_are_one_line(made: Path, what: str, tmp_path: Path) -> None:
+    base = Path(shutil.copytree(made / "base", tmp_path / "base"))
+    said, state = json.loads((base / "config.json").read_text()), load_file(base / FILE)
+    said["text_config"] |= ODD_TEXTS.get(what, {})
+    state["logit_scale"] = ODD_SCALES.get(what, state["logit_scale"])
+    (base / "config.json").write_text(json.dumps(said))
+    save_file(state, base / FILE, metadata={"format": "pt"})
+    command = ["heads", "clip", "--base", base, "--task", made / "colours.yaml"]
+    refused([*command, "--out", tmp_path / "out"], BrokenCheckpoint, base)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("part", [{"vision_config": 3}, {"vision_config": [1]}], ids=str)
+def test_an_encoder_without_a_configuration_is_one_line(
+    made: Path, part: dict[str, Any], tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(made / "base", tmp_path / "base"))
+    said = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**said, **part}))
+    with mistake(BrokenCheckpoint, base, "vision_config"):
+        open_checkpoint(base)
 
 
 @pytest.mark.parametrize("what", ["no text tower", "no scale", "no end", "too many tokens"])

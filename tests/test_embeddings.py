@@ -201,6 +201,18 @@ def test_as_a_base_it_is_the_encoder_that_it_was(room: Path, one: Path) -> None:
         ),
         ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls"]}, "pooling mean cls"),
         ("1_Pooling/config.json", {"pooling_mode": {"mean": 1}}, "pooling mean expected"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": "cls", "pooling_mode_mean_tokens": True},
+            "pooling cls mean one way",
+        ),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_mean_tokens": "false"},
+            "pooling_mode_mean_tokens 'false' expected true or false",
+        ),
+        ("sentence_bert_config.json", {"max_seq_length": "26"}, "length '26' positive"),
+        ("sentence_bert_config.json", {"max_seq_length": True}, "length True positive"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case True"),
         ("sentence_bert_config.json", {"max_seq_length": 0}, "length 0 positive"),
         ("config_sentence_transformers.json", {"prompts": {"query": "query: "}}, "prompts none"),
@@ -243,6 +255,12 @@ def test_modules_are_data(index: int, change: dict[str, str], named: str, one: P
     modules[index] |= change
     put(one / "modules.json", modules)
     with mistake(BrokenCheckpoint, named):
+        _ = open_checkpoint(one).pooling
+
+
+def test_a_pooling_that_is_not_there_is_one_line(one: Path) -> None:
+    (one / "1_Pooling" / "config.json").unlink()
+    with mistake(BrokenCheckpoint, one / "1_Pooling" / "config.json", "missing"):
         _ = open_checkpoint(one).pooling
 
 

@@ -135,8 +135,10 @@ def test_real_images_are_tasks() -> None:
         (["/etc/hostname"], ["row 1", "/etc/hostname"]),
         (["none.png"], ["row 1", "none.png"]),
         ([1.5], ["double", "picture"]),
+        ([{"path": 3}], ["struct<path", "picture"]),
+        ([{"bytes": [3]}], ["struct<bytes", "picture"]),
     ],
-    ids=["none", "outside", "absolute", "missing", "numbers"],
+    ids=["none", "outside", "absolute", "missing", "numbers", "path", "lists"],
 )
 def test_what_is_no_stored_image_is_one_line(
     values: list[Any], named: list[str], tmp_path: Path
@@ -358,8 +360,11 @@ def test_the_key_of_features_has_processor_and_decoder(
         ({"size": {"height": 10**6, "width": 10**6}}, ["1000000"]),
         ({"image_mean": [0.5]}, ["image processor"]),
         ({"auto_map": {"AutoImageProcessor": "x.Y"}}, ["auto_map"]),
+        ({"image_std": [0, 1, 1]}, ["image processor", "image_std"]),
+        ({"image_mean": [float("nan")] * 3}, ["image processor", "NaN"]),
+        ({"rescale_factor": 1e39}, ["image processor", "infinite"]),
     ],
-    ids=["size", "huge", "mean", "code"],
+    ids=["size", "huge", "mean", "code", "deviation", "nan", "factor"],
 )
 def test_a_processor_that_does_not_fit_is_one_line(
     base: Path, change: dict[str, Any], named: list[str], tmp_path: Path
@@ -367,6 +372,14 @@ def test_a_processor_that_does_not_fit_is_one_line(
     folder = Path(shutil.copytree(base, tmp_path / "odd"))
     (folder / "preprocessor_config.json").write_text(json.dumps({**PROCESSING, **change}))
     with mistake(BrokenCheckpoint, *named):
+        check_ready(open_checkpoint(folder))
+
+
+def test_a_size_that_is_no_whole_number_is_one_line(base: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(base, tmp_path / "odd"))
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**said, "image_size": 8.0}))
+    with mistake(BrokenCheckpoint, folder, "image_size"):
         check_ready(open_checkpoint(folder))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 import harness
@@ -18,7 +20,7 @@ from harness import Recipe, Run, weights
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
-from harness.errors import BadOption, BadRecipe, BrokenRecord, HarnessError
+from harness.errors import BadOption, BadRecipe, BrokenRecord, HarnessError, NotFinite
 from harness.files import cache_dir
 from harness.merging.merge import merge
 from harness.merging.plan import plan
@@ -211,6 +213,30 @@ def test_a_pass_in_float32_is_one_whatever_the_program_asked(
         torch.set_float32_matmul_precision("highest")
     assert set(seen) <= {("ieee",) * 4, (False, False)}
     assert seen
+
+
+@pytest.mark.filterwarnings("ignore:.* fewer than examples")
+@pytest.mark.parametrize("merging", [False, True])
+def test_a_statistic_that_overflows_is_one_line(
+    merging: bool, loud: Loud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the model and the type, and nothing of it is kept: not in the cache either."""
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
+    folder, out = Path(shutil.copytree(loud("bert"), tmp_path / "large")), tmp_path / "out"
+    state = load_file(folder / "model.safetensors")
+    for name in ("intermediate", "output"):
+        state[f"bert.encoder.layer.0.{name}.dense.weight"] *= 1e4
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    command = ["statistics", folder, "--need", "gram", "--task", TOY.name]
+    if merging:
+        tasks = f"{TOY.name},{TOY.name}"
+        command = ["merge", folder, folder, "--merger", "regmean", "--tasks", tasks]
+    for _ in range(2):
+        asked = [*command, "--dtype", "float16", "--out", out]
+        line = refused(asked, NotFinite, "gram", folder, "float16", TOY.name, "--dtype float32")
+        assert "cache" not in line
+    assert not out.exists()
+    assert not list((tmp_path / "cache").rglob("statistics/*"))
 
 
 # What is said of it ------------------------------------------------------------------------

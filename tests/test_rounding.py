@@ -297,6 +297,16 @@ def test_a_rounding_moves_no_map_of_cca(kind: str) -> None:
     assert float((first - second).norm()) < BOUND * float(first.norm())
 
 
+def test_a_covariance_that_rounding_made_negative_has_a_map() -> None:
+    """By hand: it has no Cholesky factor, and counts as 0. A = (2, 0), (0, 1)."""
+    given = ([4, -1e-9], [2, 1e-9], [1, -4e-9])
+    anchors, between, mine = (torch.tensor(one, dtype=torch.float64).diag() for one in given)
+    found = mapped(anchors, between, mine, 1e-12)
+    expected = torch.tensor([[[2.0, 0], [0, 1]]], dtype=torch.float64)
+    torch.testing.assert_close(found.blocks, expected)
+    torch.testing.assert_close(found.inverse, torch.linalg.inv(expected))
+
+
 def test_what_leaves_a_polar_factor_open_is_the_same_each_time() -> None:
     """Null spaces at right angles: none is nearer to the identity than another."""
     matrix = torch.zeros(6, 6, dtype=torch.float64)

@@ -12,8 +12,10 @@ import torch
 from scipy.linalg import polar as scipy_polar
 
 import harness
-from harness.weights import Rules, Symmetry, generalized, small_turns
+from harness import weights
+from harness.weights import Rules, Symmetry, generalized, onednn, small_turns
 from harness.weights import procrustes as passes
+from harness.weights.decompositions import polar_by_squares
 from harness.weights.small_turns import Frame, frame_of, small_turn
 from tests.test_procrustes import plain
 
@@ -163,6 +165,36 @@ def test_a_turn_is_that_of_scipy(far: float) -> None:
     expected, _ = scipy_polar((matrix.mT @ reference).numpy())
     np.testing.assert_allclose((matrix @ turn).numpy(), matrix.numpy() @ expected, atol=3e-12)
     np.testing.assert_allclose((turn.mT @ turn).numpy(), np.eye(SIZE), atol=1e-12)
+
+
+@pytest.mark.parametrize("steep", [0.0, 3.0, 9.0, None])
+def test_a_factor_by_squares_is_that_of_scipy(steep: float | None) -> None:
+    """And it has what H = Q^T M has for eigenvalues; of less than full rank it is that of ours."""
+    numbers = torch.Generator().manual_seed(1)
+    left, right = (
+        torch.linalg.qr(torch.randn(SIZE, SIZE, generator=numbers, dtype=torch.float64)).Q
+        for _ in range(2)
+    )
+    values = torch.logspace(0, -(steep or 0.0), SIZE, dtype=torch.float64)
+    if steep is None:
+        values[-9:] = 0
+    matrix = left * values @ right.mT
+    found, known, vectors = polar_by_squares(matrix)
+    by_scipy = torch.from_numpy(scipy_polar(matrix.numpy())[0])
+    expected = weights.polar(matrix) if steep is None else by_scipy
+    within = {"rtol": 0, "atol": 1e-11 * float(matrix.norm())}
+    torch.testing.assert_close(found @ vectors * known @ vectors.mT, matrix, **within)
+    torch.testing.assert_close(matrix.mT @ found, matrix.mT @ expected, **within)
+    eye = torch.eye(SIZE, dtype=torch.float64)
+    torch.testing.assert_close(found.mT @ found, eye, rtol=0, atol=1e-11)
+
+
+def test_products_in_float32_are_those_of_torch() -> None:
+    one, other = (
+        torch.from_numpy(one).float() for one in experts(falling((SIZE, 24), 0.5), 0.1)[:2]
+    )
+    for left, right in ((one, other.mT), (one.mT, other), (one.mT.double(), other.double())):
+        torch.testing.assert_close(onednn.product(left, right), left @ right)
 
 
 def test_frames_that_do_not_fit_are_refused() -> None:

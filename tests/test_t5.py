@@ -21,7 +21,7 @@ from harness import Run, weights
 from harness.checking.toys import exact_norms
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.bases import encoder_digests
-from harness.checkpoints.build import build_model, encoder_of
+from harness.checkpoints.build import build_model, check_ready, encoder_of
 from harness.checkpoints.families.symmetry import axes_of
 from harness.checkpoints.families.t5 import T5
 from harness.checkpoints.network import network
@@ -202,6 +202,17 @@ def test_what_decides_the_function_is_compared(minis: Path, key: str, value: obj
     one = open_checkpoint(minis / "a")
     with mistake(IncompatibleWeights, key):
         check_settings([one, replace(one, config={**one.config, key: value})])
+
+
+@pytest.mark.parametrize("token", [None, -1, 10**9, "0"])
+@pytest.mark.parametrize("key", ["decoder_start_token_id", "pad_token_id"])
+def test_a_token_that_the_decoder_cannot_be_given_is_one_line(
+    minis: Path, key: str, token: object
+) -> None:
+    one = open_checkpoint(minis / "a")
+    check_ready(one)
+    with mistake(BrokenCheckpoint, "config.json", key):
+        check_ready(replace(one, config={**one.config, key: token}))
 
 
 def test_a_release_that_says_scaling_by_tying_is_compared_by_what_it_does(minis: Path) -> None:

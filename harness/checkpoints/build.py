@@ -11,6 +11,7 @@ import torch
 
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.family import Unit
+from harness.checkpoints.layout import odd
 from harness.checkpoints.named import canonical, in_memory, parameters_of
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
@@ -151,6 +152,13 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     _check_unit(checkpoint.config, checkpoint.source, unit)
     model = classifier_on_meta(checkpoint.config, checkpoint.source, unit=unit)
     check_tensors(model, checkpoint.weights, checkpoint.source)
+    if checkpoint.family.stacks and unit == "row":
+        tokens = specs(checkpoint.weights)[checkpoint.family.words].shape[0]
+        for key in ("decoder_start_token_id", "pad_token_id"):
+            token = getattr(model.config, key, None)
+            if not isinstance(token, int) or not 0 <= token < tokens:
+                expected = f"a token below {tokens}, which the decoder is given"
+                raise odd(checkpoint.path / "config.json", key, token, expected)
 
 
 def unit_of(checkpoint: Checkpoint) -> Unit:

@@ -24,7 +24,7 @@ def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.n
 
     family = KNOWN.get(config["model_type"])
     if family is not None and family.make is not None:
-        with _of_transformers(what):
+        with of_transformers(what):
             own = family.make(_read(config), unit)
         if own is not None:
             return own
@@ -34,7 +34,7 @@ def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.n
     if kind in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES and kind not in of_text:
         rows = transformers.AutoModelForImageClassification
     made = {"row": rows, "word": transformers.AutoModelForTokenClassification}
-    with _of_transformers(what):
+    with of_transformers(what):
         model: torch.nn.Module = made[unit].from_config(_read(config))
     return model
 
@@ -46,7 +46,7 @@ def text_tower(config: Mapping[str, Any], what: str) -> Any:
     """
     from transformers import CLIPTextModelWithProjection
 
-    with _of_transformers(what):
+    with of_transformers(what):
         read = _read(config)
         read.text_config.projection_dim = read.projection_dim
         return CLIPTextModelWithProjection(read.text_config)
@@ -57,7 +57,7 @@ def configuration(config: Mapping[str, Any], what: str) -> Any:
 
     Raises BrokenCheckpoint, saying of `what`, for one that it cannot read.
     """
-    with _of_transformers(what):
+    with of_transformers(what):
         read = _read(config)
         read.to_dict()  # a key may have the name of a method, and stand in its place
         return read
@@ -76,7 +76,7 @@ def _read(config: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _of_transformers(what: str) -> Iterator[None]:
+def of_transformers(what: str) -> Iterator[None]:
     """What transformers cannot use, of whichever type, as BrokenCheckpoint."""
     try:
         with silent():

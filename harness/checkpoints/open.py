@@ -89,7 +89,7 @@ def open_checkpoint(
         raise odd(file, "dtype", dtype, "one of torch: float32")
     check_listed(path, ("config.json", *PROCESSOR_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
-    config, weights = _part(config, weights)
+    config, weights = _part(config, weights, str(file))
     check_counts(config, weights, str(file))
     family = family_of(config, str(source))
     names: dict[str, str] = {}
@@ -121,26 +121,36 @@ def open_checkpoint(
     )
 
 
-def _part(config: dict[str, Any], state: StateDict) -> tuple[dict[str, Any], StateDict]:
+def _part(config: dict[str, Any], state: StateDict, where: str) -> tuple[dict[str, Any], StateDict]:
     """Of a whole CLIP its encoder of images with its projection; whatever else is given, itself."""
     family = WHOLE.get(str(config.get("model_type")))
     if family is None:
         return config, state
     said = config.get("vision_config_dict") or config.get("vision_config") or {}
+    if not isinstance(said, dict):
+        raise odd(where, "vision_config", said, "the configuration of the encoder of images")
     said = {**said, "model_type": family.model_types[0], "architectures": [PART]}
     dim = f"{family.pooler}.weight"
     if dim in state:
-        said["projection_dim"] = specs(state)[dim].shape[0]
+        said["projection_dim"] = max(specs(state)[dim].shape[:1], default=0)
     named = [n for n in state if n.startswith(family.prefix) or family.is_pooler(n)]
     return said, select(state, named)
 
 
 def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> None:
-    """Raise BrokenCheckpoint for more layers or labels than the weights can have.
+    """Raise BrokenCheckpoint for more layers or labels than the weights can have, and for weights
+    of integers.
 
     A model of a thousand million layers would never be built, be it without a weight.
     """
     known = specs(state)
+    for name, spec in known.items():
+        if name.endswith((".weight", ".bias")) and not spec.dtype.is_floating_point:
+            kind = str(spec.dtype).removeprefix("torch.")
+            raise BrokenCheckpoint(
+                f"'{name}' beside {where} is of {kind}, expected floating-point numbers: "
+                "quantized weights are not read"
+            )
     widest = max((max(spec.shape, default=0) for spec in known.values()), default=0)
     for key, value in config.items():
         most = len(known) if LAYERS.search(key) else widest if key == "num_labels" else None

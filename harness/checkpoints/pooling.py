@@ -57,7 +57,8 @@ def read_pooling(folder: Path) -> Pooling | None:
     places = _places(folder)
     beside = [path.name for path in sorted(folder.glob(READING)) if path.is_file()]
     own = [f"{place}/config.json" for place in places]
-    files = [one for one in (MODULES, PROMPTS, *beside, *own) if (folder / one).is_file()]
+    maybe = (MODULES, PROMPTS, *beside, *own)
+    files = [one for one in maybe if one == own[0] or (folder / one).is_file()]
     for name in files:
         check_link(folder / name, folder)
     reads = [*files[1:], *([TOKENIZER] if (folder / TOKENIZER).is_file() else [])]
@@ -91,18 +92,27 @@ def _length(folder: Path, said: Mapping[str, Any]) -> int | None:
     """The tokens that are read of a row: newer releases leave it to the tokenizer to say."""
     for name in said:
         length = said[name].get("model_max_length" if name == TOKENIZER else "max_seq_length")
-        if isinstance(length, int) and length <= MOST_TOKENS:  # transformers writes 1e30 for any
-            if length < 1:
-                raise odd(folder / name, "length", length, "a positive number of tokens")
-            return length
+        if length is None:
+            continue
+        if type(length) not in (int, float) or length < 1:
+            raise odd(folder / name, "length", length, "a positive number of tokens")
+        if length <= MOST_TOKENS:  # transformers writes 1e30 for any
+            return int(length)
     return None
 
 
 def _mode(said: dict[str, Any], where: Path) -> str:
     """The one way of pooling that a configuration names, as newer or older releases write it."""
-    older = [key[len(OLDER) :] for key in said if key.startswith(OLDER) and said[key]]
-    modes = said.get("pooling_mode") or [re.sub("(?<!sqrt_len)_tokens?$", "", key) for key in older]
+    older = []
+    for key in (key for key in said if key.startswith(OLDER)):
+        if not isinstance(said[key], bool):
+            raise odd(where, key, said[key], "true or false")
+        if said[key]:
+            older.append(re.sub("(?<!sqrt_len)_tokens?$", "", key[len(OLDER) :]))
+    modes = said.get("pooling_mode") or older
     modes = [modes] if isinstance(modes, str) else modes
+    if older and modes != older:
+        raise odd(where, "pooling", [modes, older], "one way, not two")
     if modes not in [[mode] for mode in POOLINGS]:
         raise odd(where, "pooling", modes, f"one of {', '.join(POOLINGS)}")
     return str(modes[0])

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import xxhash
 
@@ -112,9 +113,15 @@ def pixels(processor: Any, images: Sequence[Any], source: object) -> torch.Tenso
 def check_image_processor(model: Checkpoint) -> None:
     """Raise BrokenCheckpoint unless what is made of an image is what the model reads."""
     gray = pillow().Image.new("RGB", (3, 5), (128, 128, 128))
-    made = pixels(open_image_processor(model.processor), [gray], model.source).shape[1:]
-    size = model.config.get("image_size")
-    sides = [size, size] if isinstance(size, int) else list(size or made[1:])
+    with np.errstate(all="ignore"):
+        seen = pixels(open_image_processor(model.processor), [gray], model.source)
+    if not bool(seen.isfinite().all()):
+        raise BrokenCheckpoint(
+            f"the image processor of {model.source} makes infinite numbers or NaN of a gray image; "
+            f"expected finite ones: image_std without 0, in its {IMAGE_FILES[0]}"
+        )
+    made, size = seen.shape[1:], model.config.get("image_size")
+    sides = list(size) if isinstance(size, list) else [size or made[1], size or made[2]]
     expected = [model.config.get("num_channels", 3), *sides]
     if [*made] != expected:
         raise BrokenCheckpoint(

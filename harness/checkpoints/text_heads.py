@@ -22,15 +22,15 @@ from harness import weights
 from harness.checkpoints.bases import encoder_digests, is_base
 from harness.checkpoints.build import OF_THE_HEAD, TEXT_HEAD, check_tensors, labelled
 from harness.checkpoints.families.generic import family_of
-from harness.checkpoints.layout import IMAGE_FILES, SINGLE, read_config
-from harness.checkpoints.network import text_tower
-from harness.checkpoints.open import labels_of, open_checkpoint, open_weights
+from harness.checkpoints.layout import IMAGE_FILES, SINGLE, odd, read_config
+from harness.checkpoints.network import of_transformers, text_tower
+from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, processor_digest
 from harness.checkpoints.provenance import changed
 from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
 from harness.checkpoints.verbalizer import under_words, word_head, words_of
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, MissingHead
-from harness.files import file_hash, read_json
+from harness.files import read_json
 from harness.folders import FILES, Layout, check_output, new_folder
 from harness.kinds import kind_of
 from harness.registry import TASKS
@@ -88,8 +88,8 @@ def text_head(
 ) -> Checkpoint:
     """The head alone, its configuration that of a model of images under it."""
     templates = [*templates] or templates_of(task)
-    if odd := [one for one in templates if CLASS not in one]:
-        raise BadOption(f"the template {odd[0]!r:.80} names no class; expected {CLASS} in it")
+    if nameless := [one for one in templates if CLASS not in one]:
+        raise BadOption(f"the template {nameless[0]!r:.80} names no class; expected {CLASS} in it")
     _check_classes(base, task)
     config = read_config(base.path / "config.json")
     if config.get("model_type") != base.family.whole:
@@ -98,8 +98,10 @@ def text_head(
             "expected a whole CLIP, as openai/clip-vit-base-patch32 is"
         )
     state = open_weights(base.path, allow_pickle=allow_pickle)
-    tower = text_tower(config, base.source)
     own = weights.select(state, [name for name in state if name.startswith("text_")])
+    texts = config.get("text_config")
+    check_counts(texts if isinstance(texts, dict) else {}, own, f"{base.source}, of texts,")
+    tower = text_tower(config, base.source)
     check_tensors(tower, own, base.source)
     if "logit_scale" not in state:
         raise BrokenCheckpoint(f"{base.source} has no tensor 'logit_scale', expected a whole CLIP")
@@ -108,10 +110,13 @@ def text_head(
     tower, rows = tower.float().eval(), []
     for name in called:
         inputs = _tokens(base, tower.config, [one.replace(CLASS, name) for one in templates])
-        with torch.inference_mode():
+        with torch.inference_mode(), of_transformers(base.source):
             embeddings = normalize(tower(**inputs).text_embeds, dim=-1)
         rows.append(normalize(embeddings.mean(dim=0), dim=-1))
-    scaled = state["logit_scale"].float().exp() * torch.stack(rows)
+    scale = state["logit_scale"].float().exp()
+    if scale.ndim or not bool(scale.isfinite()):
+        raise odd(base.source, "logit_scale", state["logit_scale"].tolist(), "one finite number")
+    scaled = scale * torch.stack(rows)
     made_of = {
         "task": task.name,
         "classes": called,
@@ -143,6 +148,8 @@ def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str,
         inputs = dict(tokenizer([*texts], padding=True, return_tensors="pt", **longest))
     ids, end = inputs["input_ids"], config.eos_token_id
     # with the end called 2, as older configurations have it, the largest token is taken for it
+    if not isinstance(end, int):
+        raise odd(base.source, "eos_token_id", end, "one number, of the end of a text")
     if ids.max() >= config.vocab_size or (end != 2 and not (ids == end).any(dim=1).all()):
         raise BrokenCheckpoint(
             f"the tokenizer of {base.source} makes the tokens {ids[0].tolist()!r:.80} of a text, "
@@ -166,8 +173,9 @@ def given_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str,
         made_of, files = config.get(TEXT_HEAD), config.pop(FILES, None)
         if not isinstance(made_of, dict) or not isinstance(files, dict):
             raise BrokenCheckpoint(f"{file} is of no head that `harness heads` wrote; expected one")
-        if files.get(SINGLE) != file_hash(file.with_name(SINGLE)):
-            raise changed(file.with_name(SINGLE), file.name)
+        edited = [name for name, how in HEAD.foreign(file.parent).items() if how == "edited"]
+        if edited or SINGLE not in files or not file.with_name(SINGLE).is_file():
+            raise changed(file.with_name((edited or [SINGLE])[0]), file.name)
         task = str(made_of.get("task"))
         if task in found:
             raise BadRecipe(f"{folder} has two heads for {task}; expected one")

@@ -60,17 +60,16 @@ def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], 
 
     data = paths = None
     column = stored.column(task.image)
-    kind = column.type
+    kind, parts = column.type, [column]
     if of.is_struct(kind):
         fields = {kind.field(place).name for place in range(kind.num_fields)}
-        if "bytes" in fields:
-            data = pyarrow.compute.struct_field(column, "bytes")
-        if "path" in fields:
-            paths = pyarrow.compute.struct_field(column, "path")
-    elif of.is_binary(kind) or of.is_large_binary(kind):
-        data = column
-    elif of.is_string(kind) or of.is_large_string(kind):
-        paths = column
+        named = [name for name in ("bytes", "path") if name in fields]
+        parts = [pyarrow.compute.struct_field(column, name) for name in named]
+    for part in parts:
+        if of.is_binary(part.type) or of.is_large_binary(part.type):
+            data = part
+        elif of.is_string(part.type) or of.is_large_string(part.type):
+            paths = part
     if data is None and paths is None:
         raise BadData(
             f"{where} has {str(kind)[:40]} in the column '{task.image}', expected images: bytes, "

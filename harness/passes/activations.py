@@ -60,18 +60,19 @@ class Pairs:
     def _run(self, first: int, second: int) -> tuple[dict[str, torch.Tensor], int]:
         """The products of a pair by one pass over the rows."""
         pair = [self.readings.checkpoints[place] for place in (first, second)]
-        models = [HookedModel(one, self.layers, self.readings.placement) for one in pair]
+        placement = self.readings.placement
+        models = [HookedModel(one, self.layers, placement) for one in pair[: len({first, second})]]
         reading = self.readings.of(0)  # the same tokens for both, in every pair
         what = f"activations of {pair[0].name} and {pair[1].name}"
         step = self.readings.steps(what, len(reading.rows))
         totals: dict[str, torch.Tensor] = {}
         count = 0
         for inputs in reading.inputs(self.batch_size):
-            here, there = (model.activations(inputs) for model in models)
+            seen = [model.activations(inputs) for model in models]
             for group in self.layers:
-                tokens = here.pop(group).double()
-                _add(totals, group, tokens, there.pop(group).double())
-            count += len(tokens)
+                tokens = [one.pop(group).double() for one in seen]
+                _add(totals, group, tokens[0], tokens[-1])
+            count += len(tokens[0])
             if step:
                 step(rows_in(inputs))
         return {name: total.cpu() for name, total in totals.items()}, count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -127,27 +126,22 @@ def check_placement(asked: Placement) -> None:
 def quicken(model: torch.nn.Module, asked: Placement) -> None:
     """Make linear layers of a model without gradients faster, on a processor in float32.
 
-    torch multiplies in MKL there, which on a processor of AMD's takes twice as long as oneDNN. In a
-    half precision, and on ARM, torch takes oneDNN by itself.
+    See `weights.onednn`.
     """
     import torch
 
-    ours = platform.machine() in ("x86_64", "AMD64")
-    # a name of torch's own, which it may change
-    ours &= hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    if ours and asked.where.type == "cpu" and asked.dtype == REFERENCE:
+    from harness.weights import onednn
+
+    if onednn.HERE and asked.where.type == "cpu" and asked.dtype == REFERENCE:
         for one in model.modules():
             if type(one) is torch.nn.Linear:
                 one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]  # of this one
 
 
 def _by_onednn(layer: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
-    import torch
+    from harness.weights import onednn
 
-    made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-        given, layer.weight, layer.bias, "none", [], ""
-    )
-    return made
+    return onednn.linear(given, layer.weight, layer.bias)
 
 
 @contextmanager

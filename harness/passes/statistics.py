@@ -27,7 +27,7 @@ from harness.data.claims import check_claim
 from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
 from harness.entries import Merger
-from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights, OutputExists
+from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights, NotFinite, OutputExists
 from harness.files import check_name, check_place
 from harness.kinds import kind_of
 from harness.methods import needs_of, resolved
@@ -160,6 +160,12 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     made = need.function(reading, **chosen)
     tensors, shared = made if isinstance(made, tuple) else (made, {})
     tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+    if odd := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
+        raise NotFinite(
+            f"need '{need.name}' makes NaN or infinite entries for '{odd[0]}' of "
+            f"{reading.checkpoint.source}, run in {reading.placement.dtype} on "
+            f"{reading.rows.task}; expected finite ones: try --dtype {REFERENCE}"
+        )
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)
     told = said(need, chosen, reading, digest)

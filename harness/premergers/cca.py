@@ -52,8 +52,10 @@ def cca(
     def find(group: str, index: int) -> weights.Turned:
         anchors, mine = activations[home()], activations[index]
         pairs = (anchors, anchors), (mine, anchors), (mine, mine)
-        of_anchor, between, own = (covariance(one.products(two, group)) for one, two in pairs)
-        found = mapped(of_anchor, between.mT, own, gamma)
+        products = [one.products(two, group) for one, two in pairs]
+        of_anchor, between, own = map(covariance, products)
+        few = products[0].count <= len(own)  # tokens: some units correlate with nothing
+        found = mapped(of_anchor, between.mT, own, gamma, full=not few)
         _tell(what, index, group, found)
         return found
 
@@ -95,9 +97,28 @@ def covariance(products: Products) -> torch.Tensor:
 
 
 def mapped(
-    anchors: torch.Tensor, between: torch.Tensor, mine: torch.Tensor, gamma: float
+    anchors: torch.Tensor,
+    between: torch.Tensor,
+    mine: torch.Tensor,
+    gamma: float,
+    *,
+    full: bool = True,
 ) -> weights.Turned:
-    """A and its inverse, of the covariances Sxx, Sxy and Syy of the anchor x and an expert y."""
+    """A and its inverse, of the covariances Sxx, Sxy and Syy of the anchor x and an expert y.
+
+    With S + gamma I = L L^T of either, A = Ly^-T V U^T Lx^T, by the singular vectors of Lx^-1 Sxy
+    Ly^-T: the same A in less than two thirds of the time. Roots, which are symmetric, are needed
+    where nothing correlates, to say what is near to the identity, as they surely are if not `full`.
+    """
+    solved, ridge = torch.linalg.solve_triangular, gamma * torch.eye(len(mine), dtype=mine.dtype)
+    (one, failed), (my, my_failed) = map(torch.linalg.cholesky_ex, (anchors + ridge, mine + ridge))
+    if full and not failed and not my_failed:
+        half = solved(one, between, upper=False)
+        left, values, right = torch.linalg.svd(solved(my.mT, half, upper=True, left=False))
+        if bool((values > UNCORRELATED).all()):
+            turn = left @ right
+            there = solved(my.mT, turn.mT @ one.mT, upper=True)
+            return weights.Turned(there[None], solved(one.mT, turn @ my.mT, upper=True)[None])
     (root, back), (my_root, my_back) = (_roots(one, gamma) for one in (anchors, mine))
     turn = _rotation(back @ between @ my_back)
     return weights.Turned((my_back @ turn.mT @ root)[None], (back @ turn @ my_root)[None])
@@ -112,7 +133,7 @@ def _rotation(correlations: torch.Tensor) -> torch.Tensor:
     be."""
     left, values, right = torch.linalg.svd(correlations)
     told = values > UNCORRELATED
-    return left @ right if bool(told.all()) else weights.polar(left[:, told] @ right[told])
+    return left @ right if bool(told.all()) else weights.completed(left, right, ~told)
 
 
 def _roots(covariances: torch.Tensor, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -31,6 +31,7 @@ from harness.weights.arithmetic import where_shared as where_shared
 from harness.weights.decompositions import ALIKE as ALIKE
 from harness.weights.decompositions import EPSILON as EPSILON
 from harness.weights.decompositions import compact_svd as compact_svd
+from harness.weights.decompositions import completed as completed
 from harness.weights.decompositions import isometry as isometry
 from harness.weights.decompositions import least_solution as least_solution
 from harness.weights.decompositions import polar as polar

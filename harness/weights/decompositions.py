@@ -76,11 +76,39 @@ def polar_and_values(
     nearest: torch.Tensor = left @ right
     empty = values <= matrix.shape[-1] * EPSILON * values[..., :1]
     for place in map(tuple, torch.nonzero(empty.any(-1)).tolist()):
-        nearest[place] = _completed(left[place], right[place], empty[place])
+        nearest[place] = completed(left[place], right[place], empty[place])
     return nearest, values, right.mT
 
 
-def _completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> torch.Tensor:
+SURE = 1e-3
+"""Of the greatest singular value: those above have the digits that a turn needs when squared."""
+
+
+def polar_by_squares(
+    matrix: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What `polar_and_values` says of one matrix M [n, n], in three quarters of the time.
+
+    By the eigenvectors V of M^T M; only the columns of M V that are small, at right angles to the
+    others, are decomposed themselves. A matrix times Q is that of `polar_and_values` to 1e-11 of
+    its norm; whether M is of full rank is not sure to rounding, and if it is not, that is asked.
+    """
+    squares, vectors = (one.flip(-1) for one in torch.linalg.eigh(matrix.mT @ matrix))
+    values = squares.clamp(min=0).sqrt()
+    count = int((values > SURE * values[0]).sum())
+    large, small = torch.split(matrix @ vectors, [count, len(matrix) - count], 1)
+    large = large / values[:count]
+    left, values[count:], right = torch.linalg.svd(
+        small - large @ (large.mT @ small), full_matrices=False
+    )
+    if not values[-1] > len(matrix) * EPSILON * values[0]:
+        return polar_and_values(matrix)
+    left -= large @ (large.mT @ left)  # what rounding of the greatest among them left there
+    vectors[:, count:] = vectors[:, count:] @ right.mT
+    return torch.cat([large, left], 1) @ vectors.mT, values, vectors
+
+
+def completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> torch.Tensor:
     """U V^T where the null spaces are mapped as near to the identity as they can be.
 
     What is at right angles in both is left open by that, and is nearest to a matrix that is no

@@ -17,7 +17,8 @@ from typing import Literal, TypeAlias
 import torch
 
 from harness.weights.arithmetic import total
-from harness.weights.decompositions import compact_svd, polar, polar_and_values
+from harness.weights.decompositions import compact_svd, polar, polar_by_squares
+from harness.weights.onednn import product
 from harness.weights.small_turns import Frame, frame_from, frame_of, small_turn
 from harness.weights.threads import one_thread, spread
 
@@ -270,8 +271,8 @@ def _nearer(reference: torch.Tensor, one: _Moving) -> _Moving:
     frame = (one.frame or frame_of(products)) if odd <= NEARLY * size else None
     if frame and (small := small_turn(products, frame, CLOSE)):
         beyond, frame = small
-        return _Moving(one.rows + one.rows.to(beyond.dtype) @ beyond, frame)
-    step, values, vectors = polar_and_values(products)
+        return _Moving(one.rows + product(one.rows.to(beyond.dtype), beyond), frame)
+    step, values, vectors = polar_by_squares(products)
     return _Moving(one.rows @ step, frame_from(values, vectors))
 
 

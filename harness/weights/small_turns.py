@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from harness.weights.onednn import product
+
 NARROWEST = 192
 """Columns from which on this is faster than a decomposition."""
 LEAST = 16
@@ -138,7 +140,7 @@ def _correction(products: torch.Tensor, frame: Frame) -> torch.Tensor:
     """X in the frame, to first order, [n, n] in float32: zero among the least directions."""
     odd = (products - products.mT).float()
     values = frame.values.float()
-    correction = frame.vectors.mT @ (odd @ frame.vectors)
+    correction = product(frame.vectors.mT, product(odd, frame.vectors))
     correction /= values[:, None] + values
     rest = len(values) - frame.least.shape[1]
     correction[rest:, rest:] = 0
@@ -147,7 +149,7 @@ def _correction(products: torch.Tensor, frame: Frame) -> torch.Tensor:
 
 def _out_of(frame: Frame, correction: torch.Tensor) -> torch.Tensor:
     """X itself, exactly antisymmetric: no rounding makes its exponential anything but a turn."""
-    whole = frame.vectors @ (correction @ frame.vectors.mT)
+    whole = product(frame.vectors, product(correction, frame.vectors.mT))
     return (whole - whole.mT).div_(2)
 
 
@@ -160,7 +162,7 @@ def _beyond_one(turn: torch.Tensor) -> torch.Tensor:
         size *= norm / power
         if size <= ROUNDING:
             break
-        term = (term @ turn).div_(power)
+        term = product(term, turn).div_(power)
         result += term
     return result
 
