@@ -463,6 +463,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     "unknown option": ({"mergers": ["ties:densty=1"]}, BadOption, ("'densty'", "'density'")),
     "option out of range": ({"mergers": ["ties:density=2"]}, BadOption, ("'density'", "2")),
     "unknown protocol": ({"protocols": ["curent"]}, UnknownName, ("'curent'", "'current'")),
+    "shots of no number": (
+        {"protocols": ["knn:shots=[1,x]"]}, BadRecipe, ("two", "knn", "'x'", "all")
+    ),
     "unknown task": (
         {"experts": {"tasks": "embedded/topik", "seeds": [0, 1]}}, UnknownName, ("topik", "topic")
     ),

@@ -431,7 +431,7 @@ def _evaluations(
     for task in reading.tasks:
         tasks += one.tasks if task == OF_EXPERTS else expanded((task,), data_dir)
     flags = {**study.evaluate, **reading.evaluate}
-    for shots, protocols in _by_shots(reading.protocols or study.protocols).items():
+    for shots, protocols in _by_shots(study, reading.protocols or study.protocols).items():
         values = {
             "model": merging.name,
             "protocols": protocols,
@@ -461,14 +461,19 @@ def _evaluations(
             )
 
 
-def _by_shots(protocols: Sequence[str]) -> dict[tuple[Shots, ...], list[Choice]]:
+def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...], list[Choice]]:
     """Protocols by the numbers of shots that they name: `ft-classifier:shots=[1,5]`."""
     made: dict[tuple[Shots, ...], list[Choice]] = {}
     for text in protocols:
         spelled = re.sub(r"\[([^\]]*)\]", lambda found: found[1].replace(",", ":"), text)
         choice = parse_choice(spelled)
         given = {name: value for name, value in choice.options.items() if name != "shots"}
-        several = str(choice.options.get("shots", "")).split(":")
-        shots = tuple(ALL if one == ALL else int(one) for one in map(str.strip, several) if one)
+        several = [one.strip() for one in str(choice.options.get("shots", "")).split(":")]
+        if odd := [one for one in several if one and one != ALL and not one.isdecimal()]:
+            raise BadRecipe(
+                f"{study.study}: shots of {choice.name} are {odd[0]!r}, expected whole numbers or "
+                f"{ALL}: [1,5,{ALL}]"
+            )
+        shots = tuple(ALL if one == ALL else int(one) for one in several if one)
         made.setdefault(shots, []).append(Choice(choice.name, given))
     return made or {(): []}
