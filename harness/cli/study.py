@@ -177,7 +177,7 @@ def submit(
     _check("--parallel", parallel)
     begin = read_header(header)
     made, folder = _planned(file, out, base, limit, seeds, data_dir)
-    states_of(made, folder)
+    states_of(made, folder)  # what was made otherwise is refused before
     check_slurm(folder)
     path = _written(made, folder, retry_failed)
     known = states_of(made, folder)
